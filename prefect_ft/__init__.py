@@ -1,0 +1,35 @@
+"""Makes a training run finish: restarts from the last good checkpoint, on the lowest level that can work.
+
+Importing this package imports nothing else: names are loaded on first use, because training scripts
+import `prefect_ft.heartbeat` from a directory that holds only the worker's part of it.
+"""
+
+from importlib import import_module
+from pkgutil import extend_path
+
+# The worker's part may come first on a rank's path; an installed prefect_ft then completes it.
+__path__ = extend_path(__path__, __name__)
+
+_HOME = {
+    "AutoRestart": "prefect_ft.config",
+    "JobConfig": "prefect_ft.config",
+    "Phase": "prefect_ft.config",
+    "heartbeat": "prefect_ft.heartbeat",
+    "restart_handler": "prefect_ft.tasks",
+    "run_phase": "prefect_ft.tasks",
+    "train_flow": "prefect_ft.flows",
+}
+__all__ = sorted(_HOME)  # noqa: PLE0605  (it is a list of strings; the table above is its one source)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    return module if _HOME[name] == f"{__name__}.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return __all__

@@ -1,0 +1,42 @@
+"""The errors that callers may catch: one base, named for what went wrong, with the parts as fields."""
+
+from __future__ import annotations
+
+
+class PrefectFTError(Exception):
+    """The base of all errors of this package; its text is one line that says what to do."""
+
+
+class ConfigError(PrefectFTError):
+    """Something that the user wrote cannot be used; nothing has been started.
+
+    `str()` gives `FILE:LINE: FIELD: MESSAGE` with the parts that are known.
+    """
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, field: str | None = None
+    ) -> None:
+        """`line` counts from 1; `field` is the dotted path inside the file."""
+        self.message, self.file, self.line, self.field = message, file, line, field
+        place = f"{file}:{line}" if file and line else file
+        super().__init__(": ".join(part for part in (place, field, message) if part))
+
+
+class JournalError(PrefectFTError):
+    """The journal cannot be read or written; without it nothing may be restarted."""
+
+
+class AgentError(PrefectFTError):
+    """A worker's agent refused an order or broke the protocol."""
+
+
+class BackendError(PrefectFTError):
+    """The infrastructure did not do what it was asked to; `system` is where, if that is known."""
+
+    def __init__(self, message: str, *, system: str | None = None) -> None:
+        self.system = system
+        super().__init__(message)
+
+
+class RunFailedError(PrefectFTError):
+    """A phase gave up; the text is the reason of the decision that did so."""

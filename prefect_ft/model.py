@@ -1,0 +1,231 @@
+"""Facts: the frozen values in which every layer speaks of incidents, policies and decisions.
+
+Nothing here computes, reads or writes. `None` always means unknown or not said, never zero.
+The words are those of docs/recovery-policy.md; closed choices are `Literal` labels, because they
+stand in files and on the wire: a label, once shipped, never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal[
+    "exit",
+    "completed",
+    "suspended",
+    "device_fault",
+    "system_lost",
+    "preempted",
+    "cancelled",
+    "replacement_failed",
+    "rebuild_failed",
+    "in_place_failed",
+    "in_process",
+]
+FailureClass = Literal[
+    "hardware",
+    "network",
+    "oom_device",
+    "oom_host",
+    "storage",
+    "checkpoint",
+    "numeric",
+    "data",
+    "compile",
+    "config",
+    "assertion",
+    "user_code",
+    "preempted",
+    "cancelled",
+    "collective_timeout",
+    "port_in_use",
+    "crash",
+    "unknown",
+    "none",
+]
+Severity = Literal["warning", "minor", "major", "critical"]
+Blame = Literal["node", "device", "peer", "none"]
+Stage = Literal["load", "compile", "train", "validate", "checkpoint", "finish"]
+Mode = Literal["train", "train_and_eval", "eval"]
+Recoverable = bool | Literal["confirm"] | None
+Role = Literal["root", "cascade", "advice", "noise"]
+Action = Literal[
+    "restart_in_place",
+    "replace_workers",
+    "rebuild",
+    "isolate_and_rebuild",
+    "complete",
+    "cancel",
+    "fail",
+    "continue",
+]
+
+RESTARTS: frozenset[Action] = frozenset(
+    ("restart_in_place", "replace_workers", "rebuild", "isolate_and_rebuild")
+)
+"""The actions after which another attempt follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The line that a classification rests on.
+
+    `rule` is the id of the signature that took it; `file` and `line` (from 1) say where it stands;
+    `hint` is advice for the user, empty if there is none.
+    """
+
+    rule: str
+    text: str
+    role: Role = "root"
+    file: str | None = None
+    line: int | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a run failed, as the classifier sees it (`prefect-ft classify`)."""
+
+    failure_class: FailureClass
+    recoverable: Recoverable
+    blame: Blame
+    signature: str | None
+    evidence: Evidence | None = None
+    cascades: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """What ended an attempt, a recovery action that failed, or a report during an attempt.
+
+    Times are seconds since the phase began. `attempt` is known in a run and absent in a replay.
+    `step` is the last verified checkpoint's step at that time; `seen_step` the highest one that was
+    verified anew in this attempt and `baseline_step` the highest one verified before it, where the
+    observer knows more than `step` says (a checkpoint that was seen whole and damaged later).
+    `verified` are the steps of all checkpoints that can be resumed from at that time, those set aside
+    left out; where it is `None`, only the steps that incidents named are known.
+    """
+
+    t: float
+    kind: Kind
+    attempt: int | None = None
+    worker: int | None = None
+    system: str | None = None
+    systems: tuple[str, ...] = ()
+    blame: Blame | None = None
+    step: int | None = None
+    seen_step: int | None = None
+    baseline_step: int | None = None
+    verified: tuple[int, ...] | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    failure_class: FailureClass | None = None
+    signature: str | None = None
+    recoverable: Recoverable = None
+    log: tuple[str, ...] = ()
+    device: str | None = None
+    code: str | None = None
+    severity: Severity | None = None
+    healed: bool | None = None
+    reported: tuple[int, ...] | None = None
+    stage: Stage | None = None
+    stage_step: int | None = None
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """The budgets after a decision: folds over the phase's history, never stored or decremented."""
+
+    failures_without_progress: int = 0
+    consecutive_suspensions: int = 0
+    consecutive_unconditional: int = 0
+    worker_replacements: int = 0
+    preemptions: int = 0
+    same_failure: int = 0
+    same_device_fault: Mapping[str, int] = field(default_factory=dict)
+    suspects: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do about the `n`-th incident of a phase (from 1), under which rule, and why.
+
+    `placement[i]` is the system of worker `i` in the attempt that follows (unchanged where none
+    does). `recreate` holds the workers, by their new numbers, that are created anew; `isolate` the
+    systems that this decision takes out of use. `resume_step` is the step of the checkpoint to
+    resume from, `None` for from scratch. `delay_s` is waited before the action.
+    """
+
+    n: int
+    rule: str
+    action: Action
+    reason: str
+    placement: tuple[str, ...]
+    counters: Counters
+    isolate: tuple[str, ...] = ()
+    recreate: tuple[int, ...] = ()
+    delay_s: float = 0.0
+    resume_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One incident of a phase and the decision made about it; `None` while it is being made."""
+
+    incident: Incident
+    decision: Decision | None = None
+
+
+History = tuple[Entry, ...]
+"""All incidents of one phase in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Everything that `decide` may know besides the history: one phase's resolved settings.
+
+    `systems` is the pool in its order, `workers` the configured size of the gang.
+    `isolated` are systems that were out of use when the phase began. `autorestart` off means that
+    nothing is restarted. `environment_only` turns `checkpoint-unreadable`, `numeric` and
+    `confirm-once` off (the annotations front door without unconditional retry).
+    Limits of `None` do not exist; `same_failure` is off with `stop_on_repeat=0`.
+    """
+
+    systems: tuple[str, ...]
+    workers: int
+    mode: Mode = "train"
+    isolated: tuple[str, ...] = ()
+    autorestart: bool = True
+    max_num_restarts: int = 1
+    min_num_systems: int = 1
+    unconditional: bool = False
+    restart_on: frozenset[FailureClass] = frozenset(
+        (
+            "network",
+            "storage",
+            "port_in_use",
+            "collective_timeout",
+            "crash",
+            "oom_host",
+            "hardware",
+            "unknown",
+            "data",
+        )
+    )
+    rebuild_only: bool = False
+    environment_only: bool = False
+    restart_delay_s: float = 0.0
+    max_restart_delay_s: float = 3600.0
+    max_worker_replacements: int = 0
+    stop_on_repeat: int = 2
+    suspect_limit: int = 3
+    user_induced_codes: frozenset[str] = frozenset(("80C98002", "80CB8002"))
+    isolation_ttl_s: float | None = None
+    max_suspension_restarts: int = 3
+    max_preemptions: int | None = None
+    suspension_restart: bool = False
+    elastic: bool = True
+    target_step: int | None = None
