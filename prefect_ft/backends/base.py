@@ -1,0 +1,70 @@
+"""What every backend promises: workers on systems, each with an agent that can be reached.
+
+A backend creates and destroys workers and knows nothing of ranks, attempts or decisions: those are the
+agents' and the supervisor's. All calls are idempotent.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One worker of the gang: its number, its system, and how often it has been created (from 1)."""
+
+    number: int
+    system: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a worker's agent listens, and the host name by which other workers reach this one."""
+
+    socket_path: Path
+    host: str
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        """Open a connection; raises OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(str(self.socket_path))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What all agents of a phase are told when they start.
+
+    `checkpoints` (path, layout, pattern, settle_s) goes to worker 0's agent, who looks for them.
+    """
+
+    run_id: str
+    key: str
+    phase_index: int
+    sample_period_s: float
+    orphan_timeout_s: float
+    spool_bytes: int
+    checkpoints: Mapping[str, Any] | None
+
+
+class Backend(Protocol):
+    """Creates and destroys workers. Errors are BackendError, with the system where it is known."""
+
+    def create(self, workers: Sequence[Worker]) -> list[Address]:
+        """Create these workers, in their order; raises BackendError with none of them left behind."""
+
+    def destroy(self, workers: Sequence[Worker]) -> None:
+        """End these workers and everything that runs in them, and remove what they kept."""
+
+    def answers(self, system: str) -> bool:
+        """Whether the system itself is there, whatever became of the workers on it."""

@@ -1,0 +1,4 @@
+"""The worker side: what runs beside the ranks, in any image with Python 3.9 and nothing installed.
+
+Everything here is the standard library alone and imports nothing of the orchestrator's side.
+"""

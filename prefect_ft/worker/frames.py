@@ -1,0 +1,58 @@
+"""The wire between agents and the orchestrator: length-prefixed JSON, protocol version 1.
+
+A frame is a 4-byte big-endian length and that many bytes of JSON, always one object. Bytes that are
+no UTF-8 travel as lone surrogates (`surrogateescape`), so that output arrives byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Dict, Iterator
+
+VERSION = 1
+MAX_FRAME = 16 << 20
+"""Bytes; a longer frame is a broken peer, not a message."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class FrameError(Exception):
+    """The peer sent something that is no frame of this protocol; the connection is of no more use."""
+
+
+def encode(message: Dict[str, Any]) -> bytes:
+    """Give the frame that carries `message`."""
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Puts frames together from whatever pieces a stream delivers."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Dict[str, Any]]:
+        """Give the messages that `data` completes; raises FrameError on anything that is none."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes (at most {MAX_FRAME} are allowed)")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield _decode(body)
+
+
+def _decode(body: bytes) -> Dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except ValueError as exc:
+        raise FrameError(f"a frame that is no JSON: {exc}") from exc
+    if not isinstance(message, dict):
+        raise FrameError(f"a frame that is no object: {type(message).__name__}")
+    return message

@@ -1,0 +1,66 @@
+"""Waiting for changes of files instead of looking for them: the few calls of inotify(7) that are needed."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from typing import List, NamedTuple
+
+MODIFY = 0x00000002
+CLOSE_WRITE = 0x00000008
+MOVED_TO = 0x00000080
+CREATE = 0x00000100
+Q_OVERFLOW = 0x00004000
+
+_EVENT = struct.Struct("iIII")
+
+
+class Change(NamedTuple):
+    """One event: the watch that saw it, its mask, and the name inside the watched directory."""
+
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One inotify instance; its `fileno()` is readable when something has changed."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def watch(self, directory: str, mask: int) -> int:
+        """Watch a directory and give the watch's number; raises OSError (ENOENT, ENOSPC: the user's limit)."""
+        path = os.fsencode(directory)
+        return self._checked(self._libc.inotify_add_watch(self._fd, path, ctypes.c_uint32(mask)), directory)
+
+    def read(self) -> List[Change]:
+        """Give what has changed since the last call; an empty list if nothing has."""
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except BlockingIOError:
+            return []
+        changes = []
+        position = 0
+        while position < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, position)
+            name = data[position + _EVENT.size : position + _EVENT.size + length].rstrip(b"\0")
+            changes.append(Change(watch, mask, os.fsdecode(name)))
+            position += _EVENT.size + length
+        return changes
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @staticmethod
+    def _checked(result: int, what: str) -> int:
+        if result < 0:
+            number = ctypes.get_errno() or errno.EIO
+            raise OSError(number, os.strerror(number), what)
+        return result
