@@ -1,0 +1,27 @@
+"""A phase's clock: durations by CLOCK_BOOTTIME, records in UTC. The only place that asks for the time."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+
+class PhaseClock:
+    """Seconds since the phase began, never falling, running on while the machine is suspended."""
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        """`start_s`: where to go on from, for a phase that an earlier process began."""
+        self._zero_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(start_s * 1e9)
+
+    def now(self) -> float:
+        """Give the seconds since the phase began."""
+        return self.at(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    def at(self, boottime_ns: int) -> float:
+        """Give the phase's time of a moment that this machine's CLOCK_BOOTTIME named."""
+        return (boottime_ns - self._zero_ns) / 1e9
+
+
+def utc_now() -> str:
+    """Give the wall clock's time for records, ISO 8601 in UTC with milliseconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,29 @@
+"""The only way a decision is made: record the incident, decide, record the decision, and only then act."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.decide import decide
+from prefect_ft.journal import Journal
+from prefect_ft.model import Decision, Entry, Incident, Policy
+
+
+def judge(
+    journal: Journal, policy: Policy, incident: Incident, clock: PhaseClock, *, ended_t: float | None = None, **facts: Any
+) -> Decision:
+    """Decide about one incident; when this returns, the decision is on disk.
+
+    `ended_t` is when it happened, if that is known better than by `incident.t`, when it was noticed.
+    `facts` are kept in the journal for the report, and nothing is decided by them.
+    Raises JournalError, and then nothing may be done about the incident.
+    """
+    history = journal.history()
+    incident = replace(incident, t=round(max(incident.t, journal.last_t), 6))
+    happened_t = incident.t if ended_t is None else min(ended_t, incident.t)
+    journal.append_incident(incident, n=len(history) + 1, utc=utc_now(), ended_t=happened_t, **facts)
+    decision = decide(policy, (*history, Entry(incident=incident)))
+    journal.append_decision(decision, t=clock.now(), utc=utc_now())
+    return decision

@@ -1,0 +1,106 @@
+"""What happens in a run, told to whoever watches: the live view, Prefect's reporter, a test.
+
+Watchers are called on the supervisor's thread and must return at once; what takes time belongs in a
+queue of their own. A watcher never changes what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from prefect_ft.model import Decision, Incident
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """A phase begins; `index` counts from 0 of `phases`."""
+
+    run_id: str
+    phase: str
+    index: int
+    phases: int
+    directory: Path
+    target_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """All ranks of an attempt have been started, `resume_step` of `None` means from scratch."""
+
+    phase: str
+    attempt: int
+    ranks: int
+    placement: tuple[str, ...]
+    resume_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReached:
+    """A rank reported a step above all reported before in this attempt."""
+
+    phase: str
+    attempt: int
+    step: int
+    stage: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointVerified:
+    """A checkpoint is whole and can be resumed from."""
+
+    phase: str
+    attempt: int
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A decision is in the journal and is about to be carried out."""
+
+    phase: str
+    attempt: int
+    incident: Incident
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEnded:
+    """A phase is over; `status` is `completed`, `failed` or `cancelled`."""
+
+    phase: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that a person should know and that changes nothing."""
+
+    text: str
+
+
+Fact = PhaseStarted | AttemptStarted | StepReached | CheckpointVerified | Decided | PhaseEnded | Notice
+Observer = Callable[[Fact], None]
+
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("prefect_ft_observers", default=())
+
+
+@contextmanager
+def observed_by(observer: Observer) -> Iterator[None]:
+    """Tell `observer` of every run that this context executes."""
+    token = _observers.set((*_observers.get(), observer))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+def tell(fact: Fact) -> None:
+    """Tell all observers of the current context."""
+    for observer in _observers.get():
+        observer(fact)

@@ -1,0 +1,47 @@
+"""What can be known to be wrong before anything starts: found here, so that nothing is half-started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from prefect_ft.config import JobConfig, Phase
+from prefect_ft.errors import ConfigError
+
+
+def check(job: JobConfig) -> None:
+    """Raise ConfigError, with the field, for the first thing that cannot work on this machine."""
+    _check_writable(job.model_dir, "model_dir")
+    for index, phase in enumerate(job.phases):
+        where = f"phases[{index}]"
+        if not Path(phase.cwd or ".").is_dir():
+            raise ConfigError(f"{phase.cwd} is not a directory", field=f"{where}.cwd")
+        if phase.checkpoints is not None and "://" not in phase.checkpoints.path:
+            _check_writable(phase.checkpoints.path, f"{where}.checkpoints.path")
+    _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
+
+
+def _check_command(phase: Phase, env: Mapping[str, str], field: str) -> None:
+    """Later phases' commands may be made by earlier ones; theirs are found missing when they start."""
+    name = phase.command[0]
+    if name == "python":
+        return
+    path = str(Path(phase.cwd or ".") / name) if "/" in name else name
+    if shutil.which(path, path=env.get("PATH")) is None:
+        raise ConfigError(
+            f"command not found: {name!r}; write a program that is on PATH, or a path relative to {phase.cwd}",
+            field=field,
+        )
+
+
+def _check_writable(directory: str, field: str) -> None:
+    """Make the directory and a file in it, for real: permissions alone do not tell."""
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as exc:
+        raise ConfigError(f"{directory} cannot be written: {exc.strerror}", field=field) from exc

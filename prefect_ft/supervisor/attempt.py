@@ -1,0 +1,176 @@
+"""What is known of the attempt that runs: a fold over the agents' events. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from prefect_ft.decide.classify import classify
+from prefect_ft.model import Evidence, Incident, Stage, Verdict
+from prefect_ft.supervisor.link import Event
+
+TAIL_LINES = 400
+"""Lines of each rank's output that are kept for the classifier; a failure says why at its end."""
+
+COMMAND_NOT_STARTED = 127
+"""The exit code that a shell gives for a command that is not there."""
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank, as its agent reported it. `ended_ns` is CLOCK_BOOTTIME on the agent's machine."""
+
+    worker: int
+    exit_code: int | None = None
+    signal: int | None = None
+    ended_ns: int | None = None
+    step: int | None = None
+    stage: Stage | None = None
+    stage_step: int | None = None
+    lines: int = 0
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+    @property
+    def failed(self) -> bool:
+        return self.signal is not None or bool(self.exit_code)
+
+
+class Attempt:
+    """One attempt. `baseline_step` is the highest step verified before it, `known_step` the one at its start."""
+
+    def __init__(
+        self, number: int, ranks: Mapping[int, int], *, baseline_step: int | None, known_step: int | None
+    ) -> None:
+        """`ranks` maps each rank to its worker."""
+        self.number = number
+        self.ranks = {rank: RankState(worker) for rank, worker in ranks.items()}
+        self.baseline_step = baseline_step
+        self.last_verified = known_step
+        self.seen_step: int | None = None
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self.lost: list[int] = []
+        """Workers whose agent went away."""
+        self.start_error: str | None = None
+        self._failures: list[int] = []
+
+    def take(self, worker: int, event: Event) -> None:
+        """Learn from one event of a worker's agent."""
+        match event["ev"]:
+            case "exited":
+                self._exited(event)
+            case "output":
+                self._output(event)
+            case "beat":
+                self._beat(event)
+            case "checkpoints":
+                self._checkpoints(event)
+            case "start_failed":
+                self.start_error = f"{event['what']}: {event['error']}"
+            case "lost":
+                self.lost.append(worker)
+            case _:
+                pass
+
+    @property
+    def over(self) -> bool:
+        """Whether the attempt has ended: something failed, or every rank is done."""
+        done = all(state.ended_ns is not None for state in self.ranks.values())
+        return done or bool(self._failures or self.lost or self.start_error)
+
+    def _exited(self, event: Event) -> None:
+        state = self.ranks[event["rank"]]
+        state.exit_code, state.signal, state.ended_ns = event["code"], event["signal"], event["t_ns"]
+        if state.failed:
+            self._failures.append(event["rank"])
+
+    def _output(self, event: Event) -> None:
+        state = self.ranks[event["rank"]]
+        lines = event["text"].removesuffix("\n").split("\n")
+        state.lines += len(lines)
+        state.tail.extend(lines)
+
+    def _beat(self, event: Event) -> None:
+        state = self.ranks[event["rank"]]
+        state.step, state.stage, state.stage_step = event["step"], event["stage"], event["stage_step"]
+        if event["step"] is not None:
+            self.first_step = event["step"] if self.first_step is None else self.first_step
+            self.last_step = max(event["step"], self.last_step or 0)
+
+    def _checkpoints(self, event: Event) -> None:
+        self.last_verified = event["last"]
+        steps = [item["step"] for item in event["new"]]
+        self.seen_step = max((step for step in (*steps, self.seen_step) if step is not None), default=None)
+
+    # -- what it comes to -------------------------------------------------------------------------
+
+    def incident(self, t: float, *, cancelled_by: str | None = None) -> Incident:
+        """Give what ended this attempt, as it is to be judged at `t`; `cancelled_by` is who stopped it."""
+        incident = Incident(
+            t=t,
+            kind="exit",
+            attempt=self.number,
+            step=self.last_verified,
+            seen_step=self.seen_step,
+            baseline_step=self.baseline_step,
+        )
+        if cancelled_by is not None:
+            return replace(incident, kind="cancelled", evidence=Evidence(rule="stop-request", text=cancelled_by))
+        if self.start_error is not None:
+            evidence = Evidence(rule="start-failed", text=self.start_error)
+            return replace(incident, failure_class="config", exit_code=COMMAND_NOT_STARTED, evidence=evidence)
+        if self._failures:
+            return self._failure(incident)
+        if self.lost:
+            return replace(incident, kind="in_place_failed", worker=self.lost[0])
+        return replace(incident, kind="completed", exit_code=0)
+
+    def ended_ns(self) -> int | None:
+        """When it ended (CLOCK_BOOTTIME of the agents' machine): its first failure, else its last rank's end."""
+        if self._failures:
+            return self.ranks[self._failures[0]].ended_ns
+        ends = [state.ended_ns for state in self.ranks.values() if state.ended_ns is not None]
+        return max(ends) if ends else None
+
+    def _failure(self, incident: Incident) -> Incident:
+        first = self.ranks[self._failures[0]]
+        verdict = classify(
+            {f"rank{rank}": list(state.tail) for rank, state in self.ranks.items()},
+            exit_code=first.exit_code,
+            signal=first.signal,
+        )
+        root = self._root(verdict)
+        return replace(
+            incident,
+            worker=root.worker,
+            exit_code=root.exit_code,
+            signal=root.signal,
+            failure_class=verdict.failure_class,
+            signature=verdict.signature,
+            recoverable=verdict.recoverable,
+            blame=verdict.blame,
+            stage=root.stage,
+            stage_step=root.stage_step,
+            evidence=self._placed(verdict.evidence),
+        )
+
+    def _root(self, verdict: Verdict) -> RankState:
+        """Give the rank whose output holds the cause, else the one that failed first."""
+        rank = self._rank_of(verdict.evidence)
+        if rank is not None and self.ranks[rank].failed:
+            return self.ranks[rank]
+        return self.ranks[self._failures[0]]
+
+    def _rank_of(self, evidence: Evidence | None) -> int | None:
+        if evidence is None or not evidence.file:
+            return None
+        return int(evidence.file.removeprefix("rank"))
+
+    def _placed(self, evidence: Evidence | None) -> Evidence | None:
+        """Count the evidence's line from the beginning of the rank's output, not of what was kept of it."""
+        rank = self._rank_of(evidence)
+        if evidence is None or evidence.line is None or rank is None:
+            return evidence
+        state = self.ranks[rank]
+        return replace(evidence, line=evidence.line + state.lines - len(state.tail))

@@ -1,0 +1,282 @@
+"""The supervisor: carries out the last decision, starts an attempt, and watches it until it ends.
+
+It decides nothing about failures: `judge` does. What ends an attempt leaves as AttemptFailedError, for
+the retry handler.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from prefect_ft.backends.base import Backend
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.decide import initial_placement, set_aside, skip_eval_at, start_counts
+from prefect_ft.errors import BackendError, PrefectFTError
+from prefect_ft.journal import Journal
+from prefect_ft.judge import judge
+from prefect_ft.model import RESTARTS, Decision, Incident
+from prefect_ft.observe import AttemptStarted, CheckpointVerified, Decided, Notice, StepReached, tell
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
+from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
+from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
+from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.runlog import RunLog
+from prefect_ft.supervisor.stopping import StopRequest
+
+
+class AttemptFailedError(PrefectFTError):
+    """An attempt ended and the phase is not complete. `decision` is there if it has been made already."""
+
+    def __init__(self, incident: Incident, decision: Decision | None = None, **facts: Any) -> None:
+        """`facts` go into the journal beside the incident."""
+        self.incident, self.decision, self.facts = incident, decision, facts
+        super().__init__(describe(incident))
+
+
+def describe(incident: Incident) -> str:
+    """Say in one line what happened."""
+    where = "the attempt" if incident.worker is None else f"worker {incident.worker}"
+    how = f"exit code {incident.exit_code}" if incident.signal is None else f"signal {incident.signal}"
+    what = f"{incident.failure_class}, {how}" if incident.kind == "exit" else incident.kind.replace("_", " ")
+    return f"{where}: {what}" + (f": {incident.evidence.text}" if incident.evidence else "")
+
+
+class Supervisor:
+    """Runs the attempts of one phase, one at each call of `attempt`; `close` ends whatever is left."""
+
+    def __init__(
+        self,
+        plan: PhasePlan,
+        backend: Backend,
+        *,
+        key: str,
+        epoch: int,
+        journal: Journal,
+        clock: PhaseClock,
+        log: RunLog,
+        stop: StopRequest,
+    ) -> None:
+        """`epoch` is the orchestrator's: agents obey the highest that they have seen."""
+        self.plan, self.journal, self.clock = plan, journal, clock
+        self._log = log
+        self._stop = stop
+        self._epoch = epoch
+        self._gang = AgentGang(
+            backend, run_id=plan.run_id, key=key, epoch=epoch, stop=stop, listener=self._heard
+        )
+        self._attempt: Attempt | None = None
+        self._number = 0
+        self._highest_verified: int | None = None
+        self._last_verified: int | None = None
+
+    def attempt(self) -> None:
+        """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise."""
+        try:
+            attempt = self._begin()
+            self._gang.serve(lambda: attempt.over)
+        except StopWantedError:
+            pass
+        self._end()
+
+    def close(self) -> None:
+        """End the workers and everything that runs in them. Idempotent."""
+        self._gang.close()
+
+    # -- beginning --------------------------------------------------------------------------------
+
+    def _begin(self) -> Attempt:
+        """Carry out the last decision until an attempt runs; a recovery action that fails is judged anew."""
+        history = self.journal.history()
+        decision = history[-1].decision if history else None
+        while True:
+            try:
+                return self._enact(decision)
+            except WorkerGoneError as gone:
+                decision = self._judge_gone(gone, decision)
+
+    def _enact(self, decision: Decision | None) -> Attempt:
+        if decision is None:
+            placement = self._first_placement()
+            change = first_gang(len(placement))
+        else:
+            self._gang.serve(lambda: False, timeout_s=decision.delay_s)
+            placement = decision.placement
+            change = change_for(decision, self._gang.numbers)
+        self._gang.change(change, placement)
+        return self._start(decision, placement)
+
+    def _first_placement(self) -> tuple[str, ...]:
+        placement = initial_placement(self.plan.policy)
+        if placement is None:
+            raise BackendError(f"phase {self.plan.phase}: too few usable systems for {self.plan.policy.workers} workers")
+        return placement
+
+    def _start(self, decision: Decision | None, placement: tuple[str, ...]) -> Attempt:
+        self._number += 1
+        launch = self._launch(decision, placement)
+        ranks = {worker: rank_environments(self.plan, worker) for worker in range(len(placement))}
+        attempt = Attempt(
+            self._number,
+            {rank: worker for worker, own in ranks.items() for rank in own},
+            baseline_step=self._highest_verified,
+            known_step=self._last_verified,
+        )
+        self._attempt = attempt
+        orders = {
+            worker: {
+                "command": self.plan.command,
+                "cwd": self.plan.cwd,
+                "env": worker_environment(self.plan, launch, worker),
+                "ranks": own,
+            }
+            for worker, own in ranks.items()
+        }
+        self._gang.start(orders, self._token)
+        self._record_start(launch, attempt)
+        return attempt
+
+    def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
+        history = self.journal.history()
+        chosen = self._choose(decision)
+        self._resume_step: int | None = chosen["step"]
+        return Launch(
+            attempt=self._number,
+            restarts=sum(1 for entry in history if entry.decision and entry.decision.action in RESTARTS),
+            decision=decision,
+            placement=placement,
+            start_counts=start_counts(self.plan.policy, history),
+            master=self._gang.master,
+            resume_path=chosen["path"],
+            skip_eval_at_step=skip_eval_at(self.plan.policy, history),
+        )
+
+    def _choose(self, decision: Decision | None) -> Event:
+        """Choose the checkpoint to resume from anew: what was whole when it was decided may not be now."""
+        from_scratch = decision is not None and decision.resume_step is None
+        if not self.plan.has_checkpoints or from_scratch:
+            return {"step": None, "path": None, "why_not": {}}
+        return self._gang.choose(
+            self._token,
+            limit=decision.resume_step if decision else None,
+            avoid=sorted(set_aside(self.plan.policy, self.journal.history())),
+            deaths=self._deaths(),
+        )
+
+    def _deaths(self) -> list[float]:
+        """When the writers of earlier attempts were killed, in seconds since the epoch."""
+        stamps = (line["utc"] for line in self.journal.lines if line["type"] == "incident")
+        return [datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() for stamp in stamps]
+
+    def _record_start(self, launch: Launch, attempt: Attempt) -> None:
+        self.journal.append(
+            "attempt",
+            t=self.clock.now(),
+            utc=utc_now(),
+            attempt=attempt.number,
+            token=self._token,
+            placement=launch.placement,
+            start_counts=launch.start_counts,
+            resume_step=self._resume_step,
+            resume_path=launch.resume_path,
+        )
+        tell(
+            AttemptStarted(
+                phase=self.plan.phase,
+                attempt=attempt.number,
+                ranks=len(attempt.ranks),
+                placement=launch.placement,
+                resume_step=self._resume_step,
+            )
+        )
+
+    @property
+    def _token(self) -> tuple[int, int, int]:
+        return self._epoch, self.plan.phase_index, self._number
+
+    # -- listening --------------------------------------------------------------------------------
+
+    def _heard(self, worker: int, event: Event) -> None:
+        """Take one event of an agent, in whatever state the attempt is."""
+        match event["ev"]:
+            case "output":
+                self._log.write(self._number, worker, event["rank"], event["text"])
+            case "dropped":
+                tell(Notice(text=f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"))
+            case "checkpoints":
+                self._checkpoints(event)
+            case _:
+                pass
+        if self._attempt is not None:
+            step = self._attempt.last_step
+            self._attempt.take(worker, event)
+            if self._attempt.last_step != step:
+                self._step_reached(self._attempt, event)
+
+    def _checkpoints(self, event: Event) -> None:
+        self._last_verified = event["last"]
+        for item in event["new"]:
+            fields = {"attempt": self._number, "step": item["step"], "path": item["path"]}
+            self.journal.append("checkpoint", t=self.clock.now(), utc=utc_now(), **fields)
+            tell(CheckpointVerified(phase=self.plan.phase, **fields))
+            self._highest_verified = max(item["step"], self._highest_verified or 0)
+
+    def _step_reached(self, attempt: Attempt, event: Event) -> None:
+        assert attempt.last_step is not None
+        tell(
+            StepReached(
+                phase=self.plan.phase, attempt=attempt.number, step=attempt.last_step, stage=event["stage"]
+            )
+        )
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """End whatever still runs and raise what happened, unless the phase is complete."""
+        t = self.clock.now()
+        wanted = self._stop.wanted
+        self._gang.stop(self._token, self.plan.stop_grace_s if wanted else 0)
+        attempt, self._attempt = self._attempt, None
+        incident = Incident(t=t, kind="cancelled") if attempt is None else attempt.incident(t, cancelled_by=wanted)
+        facts = self._facts(attempt)
+        if incident.kind not in ("completed", "cancelled"):
+            raise AttemptFailedError(incident, **facts)
+        decision = self._judge(incident, **facts)
+        if decision.action != "complete":
+            raise AttemptFailedError(incident, decision)
+
+    def _facts(self, attempt: Attempt | None) -> dict[str, Any]:
+        """What the journal keeps of an attempt beside its incident."""
+        if attempt is None:
+            return {}
+        ended_ns = attempt.ended_ns()
+        return {
+            "ended_t": None if ended_ns is None else self.clock.at(ended_ns),
+            "first_step": attempt.first_step,
+            "last_step": attempt.last_step,
+        }
+
+    def _judge_gone(self, gone: WorkerGoneError, decision: Decision | None) -> Decision:
+        """Have a recovery action judged that failed; give the next one to try, or give up."""
+        self._gang.stop(self._token, 0)
+        self._attempt = None
+        created = decision is None or gone.worker in decision.recreate
+        tell(Notice(text=f"worker {gone.worker} is not there: {gone.why}"))
+        incident = Incident(
+            t=self.clock.now(),
+            kind=failure_kind(decision.action if decision else None, was_created=created),
+            attempt=self._number,
+            worker=gone.worker,
+            system=gone.system,
+            step=self._last_verified,
+        )
+        judged = self._judge(incident)
+        if judged.action not in RESTARTS:
+            raise AttemptFailedError(incident, judged)
+        return judged
+
+    def _judge(self, incident: Incident, **facts: Any) -> Decision:
+        decision = judge(self.journal, self.plan.policy, incident, self.clock, **facts)
+        tell(Decided(phase=self.plan.phase, attempt=self._number, incident=incident, decision=decision))
+        return decision

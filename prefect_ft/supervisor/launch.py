@@ -1,0 +1,97 @@
+"""What the ranks of an attempt are told: the script's contract as environment variables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prefect_ft.model import Decision, Policy
+
+Environment = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePlan:
+    """One phase as it is to be executed: everything resolved, nothing left to look up.
+
+    `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
+    for the ranks on a system. `ranks_per_worker` is the number of ranks in each worker.
+    """
+
+    run_id: str
+    phase: str
+    phase_index: int
+    phases: int
+    command: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    system_env: Mapping[str, Mapping[str, str]]
+    ranks_per_worker: int
+    has_checkpoints: bool
+    stop_grace_s: float
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One attempt about to start.
+
+    `decision` led here, `None` for the first attempt. `start_counts[w]` is how often worker `w` was
+    created, and how often the command was executed in it, this time included. `master` is host and port
+    of worker 0's rendezvous.
+    """
+
+    attempt: int
+    restarts: int
+    decision: Decision | None
+    placement: tuple[str, ...]
+    start_counts: tuple[tuple[int, int], ...]
+    master: tuple[str, int]
+    resume_path: str | None
+    skip_eval_at_step: int | None
+
+
+def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environment:
+    """Give the variables that all ranks of one worker share."""
+    system = launch.placement[worker]
+    created, executed = launch.start_counts[worker]
+    world_size = len(launch.placement) * plan.ranks_per_worker
+    env = {
+        **_threads(plan),
+        **plan.env,
+        **plan.system_env.get(system, {}),
+        "MA_SCHEDULE_CNT": str(created),
+        "MA_PROC_START_CNT": str(executed),
+        "MASTER_ADDR": launch.master[0],
+        "MASTER_PORT": str(launch.master[1]),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(plan.ranks_per_worker),
+        "TORCHELASTIC_RESTART_COUNT": str(launch.restarts),
+        "PREFECT_FT_RUN_ID": plan.run_id,
+        "PREFECT_FT_PHASE": plan.phase,
+        "PREFECT_FT_ATTEMPT": str(launch.attempt),
+        "PREFECT_FT_WORKER": str(worker),
+        "PREFECT_FT_SYSTEM": system,
+        "PREFECT_FT_RESTART_COUNT": str(launch.restarts),
+        "PREFECT_FT_RESTART_REASON": launch.decision.rule if launch.decision else "",
+        "PREFECT_FT_RESTART_ACTION": launch.decision.action if launch.decision else "",
+        "PREFECT_FT_RESUME_FROM": launch.resume_path or "",
+    }
+    env.setdefault("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "-1")
+    if launch.skip_eval_at_step is not None:
+        env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
+    return env
+
+
+def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
+    """Give each rank of a worker, by its global number, the variables of its own."""
+    first = worker * plan.ranks_per_worker
+    return {
+        first + local: {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+        for local in range(plan.ranks_per_worker)
+    }
+
+
+def _threads(plan: PhasePlan) -> Environment:
+    """As torchrun does: several ranks on a machine must not each start a thread for every core."""
+    return {"OMP_NUM_THREADS": "1"} if plan.ranks_per_worker > 1 else {}

@@ -1,0 +1,63 @@
+"""The orchestrator's end of the connection to one agent."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from prefect_ft.backends.base import Address, Worker
+from prefect_ft.worker import frames
+
+Event = Mapping[str, Any]
+
+CONNECT_TIMEOUT_S = 10.0
+SEND_TIMEOUT_S = 10.0
+
+
+class LinkLostError(Exception):
+    """The agent is gone, or breaks the protocol."""
+
+
+class Link:
+    """A connection to one worker's agent; `fileno()` is readable when events are waiting."""
+
+    def __init__(self, worker: Worker, address: Address) -> None:
+        """Connect; raises LinkLostError."""
+        self.worker = worker
+        self.host = address.host
+        self._reader = frames.FrameReader()
+        try:
+            self._connection = address.connect(CONNECT_TIMEOUT_S)
+        except OSError as exc:
+            raise LinkLostError(str(exc)) from exc
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def send(self, order: str, **fields: Any) -> None:
+        """Give an order; raises LinkLostError."""
+        try:
+            self._connection.settimeout(SEND_TIMEOUT_S)
+            self._connection.sendall(frames.encode({"op": order, **fields}))
+        except OSError as exc:
+            raise LinkLostError(str(exc)) from exc
+
+    def receive(self) -> list[Event]:
+        """Give what has come, without waiting; raises LinkLostError when the agent has gone."""
+        try:
+            self._connection.setblocking(False)
+            data = self._connection.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError as exc:
+            raise LinkLostError(str(exc)) from exc
+        if not data:
+            raise LinkLostError("the agent closed the connection")
+        try:
+            return list(self._reader.feed(data))
+        except frames.FrameError as exc:
+            raise LinkLostError(str(exc)) from exc
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,48 @@
+"""The user's wish to stop: Ctrl-C or SIGTERM once ends the run cleanly, a second time at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class StopRequest:
+    """While entered, takes SIGINT and SIGTERM; `fileno()` is readable once a stop is wanted.
+
+    Off the main thread Python delivers no signals; then nothing is taken and only `ask` counts.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: str | None = None
+        """What asked for the stop, e.g. `SIGINT`."""
+        self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: dict[signal.Signals, Any] = {}
+
+    def ask(self, source: str) -> None:
+        """Want the stop from now on. Safe in a signal handler."""
+        self.wanted = self.wanted or source
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_end, b"!")
+
+    def fileno(self) -> int:
+        return self._read_end
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._signalled) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def _signalled(self, number: int, _: FrameType | None) -> None:
+        if self.wanted is not None:
+            raise KeyboardInterrupt
+        self.ask(signal.Signals(number).name)
