@@ -1,0 +1,103 @@
+"""The command line `prefect-ft`. Parses words and nothing else: each command's work is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from prefect_ft.errors import ConfigError, PrefectFTError
+
+COMPLETED, FAILED, INVALID, CANCELLED = range(4)
+"""The exit codes: the run completed, failed, was refused before anything started, was cancelled."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code; an error is one line on standard error, never a traceback."""
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return INVALID
+    except PrefectFTError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return FAILED
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)  # noqa: T201
+        return CANCELLED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; nothing is left to tell it
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="prefect-ft",
+        description="Makes a training run finish: restarts it from the last good checkpoint, and says why.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    run = _add(commands, "run", _run, "run a job here, restarting what fails")
+    _add_job(run)
+    run.add_argument("--model-dir", metavar="DIR", help="where the run leaves its files, instead of the job's")
+    validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
+    _add_job(validate)
+    replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
+    replay.add_argument("job", metavar="JOB.yaml")
+    replay.add_argument("incidents", metavar="INCIDENTS.jsonl")
+    replay.add_argument("--phase", metavar="NAME", help="the phase whose policy is asked; the first if not given")
+    status = _add(commands, "status", _status, "where a run stands")
+    report = _add(commands, "report", _report, "what a run lost, to what, and why")
+    for command in (status, report):
+        command.add_argument("run", metavar="RUN_DIR", help="a model directory, a phase directory or a run id")
+    return parser
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+    text: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, and nothing else")
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB.yaml")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="put a value over the job file's"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.run import run  # noqa: PLC0415  (loads Prefect)
+
+    return run(arguments.job, arguments.set, arguments.model_dir, as_json=arguments.json)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.inspect import validate  # noqa: PLC0415  (loads pydantic)
+
+    return validate(arguments.job, arguments.set, as_json=arguments.json)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.inspect import replay  # noqa: PLC0415  (loads pydantic)
+
+    return replay(arguments.job, arguments.incidents, arguments.phase, as_json=arguments.json)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.show import status  # noqa: PLC0415  (loads rich)
+
+    return status(arguments.run, as_json=arguments.json)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.show import report  # noqa: PLC0415  (loads rich)
+
+    return report(arguments.run, as_json=arguments.json)

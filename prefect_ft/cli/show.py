@@ -1,0 +1,120 @@
+"""`status` and `report`: a run read from its files, alive or long over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from prefect_ft.cli import COMPLETED
+from prefect_ft.journal import Line, read_lines
+from prefect_ft.run import JOURNAL, phase_directories
+from prefect_ft.summary import AttemptSummary, PhaseSummary, summarise
+
+PIPE_WIDTH = 160
+"""Columns where there is no terminal to ask."""
+
+COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
+
+
+def status(run: str, *, as_json: bool) -> int:
+    """Print where each phase of a run stands."""
+    summaries = _summaries(phase_directories(run))
+    if as_json:
+        print(json.dumps([summary.to_json() for summary in summaries], indent=2))  # noqa: T201
+        return COMPLETED
+    console = console_for()
+    for summary in summaries:
+        console.print(_status_line(summary), soft_wrap=True)
+    return COMPLETED
+
+
+def report(run: str, *, as_json: bool) -> int:
+    """Print what a run lost, to what, and why."""
+    directories = phase_directories(run)
+    if as_json:
+        print(json.dumps([summary.to_json() for summary in _summaries(directories)], indent=2))  # noqa: T201
+    else:
+        print_report(directories)
+    return COMPLETED
+
+
+def console_for() -> Console:
+    """Give a console on standard output, wide enough for the tables where it is no terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def print_report(directories: Iterable[Path]) -> None:
+    """Print the table of attempts, and for each phase what it cost."""
+    summaries = _summaries(directories)
+    console = console_for()
+    console.print(_attempts_table(summaries))
+    for summary in summaries:
+        console.print(_status_line(summary), soft_wrap=True)
+        console.print(_time_line(summary), soft_wrap=True)
+    for directory in directories:
+        console.print(Text(f"  log and journal: {directory}", style="dim"), soft_wrap=True)
+
+
+def _summaries(directories: Iterable[Path]) -> list[PhaseSummary]:
+    return [_summary(read_lines(directory / JOURNAL)) for directory in directories]
+
+
+def _summary(lines: Sequence[Line]) -> PhaseSummary:
+    """Sum a phase up; one without an end has been running until now, as far as its journal tells."""
+    if not lines or any(line["type"] == "end" for line in lines):
+        return summarise(lines)
+    begun = datetime.fromisoformat(lines[0]["utc"].replace("Z", "+00:00"))
+    return summarise(lines, now_t=(datetime.now(timezone.utc) - begun).total_seconds())
+
+
+def _attempts_table(summaries: Sequence[PhaseSummary]) -> Table:
+    table = Table(title="Attempts", title_justify="left", header_style="bold")
+    for name in ("phase", "attempt", "from step", "to step", "ended by", "rule", "action", "steps lost", "evidence"):
+        numeric = name in ("attempt", "from step", "to step", "steps lost")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=name in ("rule", "action"))
+    for summary in summaries:
+        for attempt in summary.attempts:
+            table.add_row(summary.phase, *_attempt_cells(attempt))
+        table.add_section()
+    return table
+
+
+def _attempt_cells(attempt: AttemptSummary) -> list[str]:
+    return [
+        str(attempt.number),
+        _step(attempt.resume_step, "start"),
+        _step(attempt.last_step, "?"),
+        attempt.failure_class or attempt.outcome,
+        attempt.rule or "",
+        attempt.action or "",
+        _step(attempt.steps_lost, "" if attempt.action in (None, "complete") else "?"),
+        attempt.evidence or "",
+    ]
+
+
+def _step(step: int | None, unknown: str) -> str:
+    return unknown if step is None else str(step)
+
+
+def _status_line(summary: PhaseSummary) -> Text:
+    line = Text(f"{summary.phase}: ")
+    line.append(summary.status, style=COLOURS.get(summary.status, ""))
+    restarts = sum(summary.restarts.values())
+    by_action = ", ".join(f"{count} {action}" for action, count in summary.restarts.items())
+    line.append(f" at step {_step(summary.final_step, '?')}, {restarts} restarts")
+    line.append(f" ({by_action})" if by_action else "")
+    return line.append(f": {summary.reason}" if summary.status == "failed" else "")
+
+
+def _time_line(summary: PhaseSummary) -> str:
+    times = summary.time_s
+    lost = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items() if name not in ("total", "productive"))
+    ratio = f"{summary.effective_ratio:.1%}" if summary.effective_ratio is not None else "unknown"
+    return f"  effective ratio {ratio}: {times['productive']:.2f} s of {times['total']:.2f} s productive; {lost}"

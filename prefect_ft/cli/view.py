@@ -1,0 +1,137 @@
+"""The live view of `run`: in a terminal a line for each phase that moves, elsewhere plain lines as things happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from typing_extensions import assert_never
+
+from prefect_ft.config import JobConfig
+from prefect_ft.model import RESTARTS
+from prefect_ft.observe import (
+    AttemptStarted,
+    CheckpointVerified,
+    Decided,
+    Fact,
+    Notice,
+    PhaseEnded,
+    PhaseStarted,
+    StepReached,
+    observed_by,
+)
+
+STEP_LINE_S = 5.0
+"""How often a pipe is told the step, at most."""
+
+STATUS_STYLES = {"waiting": "dim", "running": "cyan", "restarting": "yellow", "completed": "green", "cancelled": "yellow"}
+
+
+@contextmanager
+def watching(job: JobConfig) -> Iterator[None]:
+    """Show what happens to `job` on standard error while entered; standard output is for the result."""
+    console = Console(stderr=True, highlight=False)
+    view = _View(job, console)
+    if not console.is_terminal:
+        with observed_by(view.take):
+            yield
+        return
+    with Live(console=console, get_renderable=view.table, refresh_per_second=4, transient=True), observed_by(view.take):
+        yield
+
+
+@dataclass(slots=True)
+class _Row:
+    """What the view knows of a phase."""
+
+    status: str = "waiting"
+    attempt: int = 0
+    restarts: int = 0
+    step: int | None = None
+    stage: str | None = None
+    verified: int | None = None
+    target_step: int | None = None
+
+
+class _View:
+    """Folds facts into a table, and prints those that stay."""
+
+    def __init__(self, job: JobConfig, console: Console) -> None:
+        self._rows = {phase.name: _Row(target_step=phase.target_step) for phase in job.phases}
+        self._console = console
+        self._step_told = 0.0
+
+    def take(self, fact: Fact) -> None:
+        """Take one fact; returns at once."""
+        match fact:
+            case PhaseStarted():
+                self._rows[fact.phase].status = "running"
+                self._say(f"{fact.phase}: phase {fact.index + 1} of {fact.phases}, run {fact.run_id}")
+            case AttemptStarted():
+                self._attempt_started(fact)
+            case StepReached():
+                self._step_reached(fact)
+            case CheckpointVerified():
+                self._rows[fact.phase].verified = fact.step
+            case Decided():
+                self._decided(fact)
+            case PhaseEnded():
+                self._rows[fact.phase].status = fact.status
+                self._say(f"{fact.phase}: {fact.status}", STATUS_STYLES.get(fact.status, "red"))
+            case Notice():
+                self._say(fact.text, "dim")
+            case _:
+                assert_never(fact)
+
+    def table(self) -> Table:
+        """Give the phases as they stand."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for name in ("phase", "status", "attempt", "step", "stage", "last good checkpoint", "restarts"):
+            table.add_column(name)
+        for name, row in self._rows.items():
+            target = f" of {row.target_step}" if row.target_step is not None else ""
+            table.add_row(
+                name,
+                Text(row.status, style=STATUS_STYLES.get(row.status, "red")),
+                str(row.attempt or ""),
+                "" if row.step is None else f"{row.step}{target}",
+                row.stage or "",
+                "" if row.verified is None else f"step {row.verified}",
+                str(row.restarts or ""),
+            )
+        return table
+
+    def _attempt_started(self, fact: AttemptStarted) -> None:
+        row = self._rows[fact.phase]
+        row.status, row.attempt = "running", fact.attempt
+        origin = "from scratch" if fact.resume_step is None else f"from step {fact.resume_step}"
+        systems = ", ".join(dict.fromkeys(fact.placement))
+        self._say(f"{fact.phase}: attempt {fact.attempt}: {fact.ranks} ranks on {systems}, {origin}")
+
+    def _step_reached(self, fact: StepReached) -> None:
+        row = self._rows[fact.phase]
+        row.step, row.stage = fact.step, fact.stage
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._step_told >= STEP_LINE_S:
+            self._step_told = now
+            self._say(f"{fact.phase}: step {fact.step}")
+
+    def _decided(self, fact: Decided) -> None:
+        row, decision = self._rows[fact.phase], fact.decision
+        if decision.action == "complete":
+            return
+        if decision.action in RESTARTS:
+            row.status = "restarting"
+            row.restarts += 1
+        if fact.incident.evidence is not None:
+            self._say(f"{fact.phase}: attempt {fact.attempt} ended: {fact.incident.evidence.text}")
+        self._say(f"{fact.phase}: {decision.rule} → {decision.action}: {decision.reason}", "yellow")
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style=style), soft_wrap=True)

@@ -1,0 +1,263 @@
+"""A phase as a Prefect task: every restart is one retry of it, decided by a custom retry handler.
+
+The journal is the truth and Prefect the view: run counts and states are Prefect's own, and nothing here
+reads them back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.tasks import Task
+
+from prefect_ft import preflight
+from prefect_ft.backends.base import AgentSettings, Backend
+from prefect_ft.backends.process import ProcessBackend, visible_accelerators
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.config import JobConfig, Phase, resolved
+from prefect_ft.decide.classify import classify
+from prefect_ft.errors import ConfigError, JournalError
+from prefect_ft.journal import Journal
+from prefect_ft.judge import judge
+from prefect_ft.model import RESTARTS, Decision, Incident, Policy
+from prefect_ft.observe import Decided, PhaseEnded, PhaseStarted, tell
+from prefect_ft.run import JOURNAL, SUMMARY, Run, new_run, runtime_directory, write_json
+from prefect_ft.summary import PhaseSummary, summarise
+from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+
+RETRIES = 1_000_000
+"""What Prefect is told: it must never be the one who stops. The budgets are the policy's."""
+
+Handler = Callable[["Task[..., Any]", TaskRun, "State[Any]"], bool]
+
+
+def restart_handler(policy: Policy, *, journal: Journal, clock: PhaseClock | None = None) -> Handler:
+    """Give a `retry_condition_fn` that restarts as `policy` decides, and records each decision in `journal`.
+
+    For tasks of your own: `@task(retries=…, retry_condition_fn=restart_handler(policy, journal=…))`.
+    A plain function, because Prefect silently ignores callable objects and bound methods here.
+    """
+    clock = clock or PhaseClock(journal.last_t)
+
+    def handler(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG001
+        error: Any = state.data
+        try:
+            return _decide(error, policy, journal, clock).action in RESTARTS
+        except Exception as exc:
+            # Prefect would take an exception for a plain "no" and lose it.
+            logging.getLogger(__name__).exception("no decision could be made")
+            error.__cause__ = exc
+            return False
+
+    return handler
+
+
+def _decide(error: Exception, policy: Policy, journal: Journal, clock: PhaseClock) -> Decision:
+    if not isinstance(error, AttemptFailedError):
+        return judge(journal, policy, _incident_of(error, clock.now()), clock)
+    if error.decision is None:
+        error.decision = judge(journal, policy, error.incident, clock, **error.facts)
+        phase, attempt = journal.lines[0].get("phase", ""), error.incident.attempt or 0
+        tell(Decided(phase=phase, attempt=attempt, incident=error.incident, decision=error.decision))
+    return error.decision
+
+
+def _incident_of(error: Exception, t: float) -> Incident:
+    """Give the incident that an exception of a user's own task is."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    verdict = classify({"": lines}, exit_code=1)
+    return Incident(
+        t=t,
+        kind="exit",
+        exit_code=1,
+        failure_class=verdict.failure_class,
+        recoverable=verdict.recoverable,
+        signature=verdict.signature,
+        evidence=verdict.evidence,
+    )
+
+
+@task(cache_policy=NO_CACHE, retries=RETRIES, retry_delay_seconds=0, persist_result=False)
+def train_phase(supervisor: Supervisor) -> None:
+    """Run one attempt of a phase; Prefect enters it again for each restart."""
+    supervisor.attempt()
+
+
+def run_phase(job: JobConfig, phase: int | str = 0, *, run: Run | None = None) -> PhaseSummary:
+    """Run one phase of a job to its end, as a task of the flow that calls this; give what it cost.
+
+    `phase` is a name or an index; `run` the run that it belongs to, a new one if not given. A phase that
+    gives up is a summary with `status` `failed`, not an exception. Raises ConfigError before anything
+    starts, JournalError if the journal cannot be written.
+    """
+    index = _index(job, phase)
+    preflight.check(job)
+    run = run or new_run(Path(job.model_dir), job.name)
+    with StopRequest() as stop:
+        return _PhaseExecution(job, index, run, stop).execute()
+
+
+def _index(job: JobConfig, phase: int | str) -> int:
+    names = [known.name for known in job.phases]
+    if isinstance(phase, str):
+        if phase not in names:
+            raise ConfigError(f"no phase {phase!r}; there are: {', '.join(names)}", field="phases")
+        return names.index(phase)
+    return phase
+
+
+class _PhaseExecution:
+    """One phase's objects, put together from the job, and taken apart again at its end."""
+
+    def __init__(self, job: JobConfig, index: int, run: Run, stop: StopRequest) -> None:
+        self._job, self._run = job, run
+        self._runtime = runtime_directory(run.run_id)
+        self._plan = _plan(job, index, run.run_id)
+        self._directory = run.add_phase(job.phases[index].name, resolved(job))
+        self._journal = Journal(self._directory / JOURNAL)
+        self._clock = PhaseClock()
+        self._log = RunLog(self._directory / "run.log")
+        self._supervisor = Supervisor(
+            self._plan,
+            _backend(job, index, run, self._plan, self._runtime),
+            key=run.key,
+            epoch=1,
+            journal=self._journal,
+            clock=self._clock,
+            log=self._log,
+            stop=stop,
+        )
+
+    def execute(self) -> PhaseSummary:
+        """Run the phase to its end; whatever happens, no worker is left behind."""
+        self._open()
+        try:
+            decision = self._train()
+        except BaseException as exc:
+            self._supervisor.close()
+            with contextlib.suppress(JournalError):
+                self._close("cancelled" if isinstance(exc, KeyboardInterrupt) else "failed", str(exc) or repr(exc))
+            raise
+        self._supervisor.close()
+        statuses = {"complete": "completed", "cancel": "cancelled"}
+        return self._close(statuses.get(decision.action, "failed"), decision.reason)
+
+    def _open(self) -> None:
+        plan = self._plan
+        self._journal.append(
+            "phase",
+            t=0.0,
+            utc=utc_now(),
+            run=self._run.run_id,
+            job=self._job.name,
+            phase=plan.phase,
+            index=plan.phase_index,
+            mode=plan.policy.mode,
+            systems=plan.policy.systems,
+            workers=plan.policy.workers,
+            target_step=plan.policy.target_step,
+            version=version("prefect-ft"),
+        )
+        self._journal.sync()
+        self._write_summary()
+        tell(
+            PhaseStarted(
+                run_id=self._run.run_id,
+                phase=plan.phase,
+                index=plan.phase_index,
+                phases=plan.phases,
+                directory=self._directory,
+                target_step=plan.policy.target_step,
+            )
+        )
+
+    def _train(self) -> Decision:
+        """Have Prefect run the phase's attempts; give the decision that ended it."""
+        handler = restart_handler(self._plan.policy, journal=self._journal, clock=self._clock)
+        phase_task = train_phase.with_options(
+            name=self._plan.phase, task_run_name=self._plan.phase, retry_condition_fn=handler
+        )
+        try:
+            phase_task(self._supervisor)
+        except AttemptFailedError as error:
+            if error.decision is None:
+                raise error.__cause__ or error from None
+        decision = self._journal.history()[-1].decision
+        assert decision is not None
+        return decision
+
+    def _close(self, status: str, reason: str) -> PhaseSummary:
+        self._journal.append("end", t=self._clock.now(), utc=utc_now(), status=status, reason=reason)
+        self._journal.sync()
+        self._log.close()
+        with contextlib.suppress(OSError):  # not empty: another phase of the run has workers there
+            self._runtime.rmdir()
+        summary = self._write_summary()
+        self._journal.close()
+        tell(PhaseEnded(phase=self._plan.phase, status=status, reason=reason))
+        return summary
+
+    def _write_summary(self) -> PhaseSummary:
+        summary = summarise(self._journal.lines)
+        write_json(self._directory / SUMMARY, summary.to_json())
+        return summary
+
+
+def _plan(job: JobConfig, index: int, run_id: str) -> PhasePlan:
+    phase = job.phases[index]
+    env = job.env_of(index)
+    return PhasePlan(
+        run_id=run_id,
+        phase=phase.name,
+        phase_index=index,
+        phases=len(job.phases),
+        command=_command(phase),
+        cwd=str(phase.cwd),
+        env=env,
+        system_env=_system_env(job, index),
+        ranks_per_worker=_ranks_per_worker(phase, env),
+        has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
+        stop_grace_s=job.stop_grace_s,
+        policy=job.policy(index),
+    )
+
+
+def _command(phase: Phase) -> tuple[str, ...]:
+    """`python` as the first word is the interpreter of the flow itself; no other word is rewritten."""
+    first, *rest = phase.command
+    return (sys.executable if first == "python" else first, *rest)
+
+
+def _ranks_per_worker(phase: Phase, env: Mapping[str, str]) -> int:
+    if phase.nproc_per_worker == "auto":
+        return visible_accelerators({**os.environ, **env}) or 1
+    return phase.nproc_per_worker
+
+
+def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:
+    return {system.name: system.env for system in job.infrastructure_of(index).systems}
+
+
+def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+    checkpoints = job.phases[index].checkpoints
+    settings = AgentSettings(
+        run_id=run.run_id,
+        key=run.key,
+        phase_index=index,
+        sample_period_s=job.sample_period_s,
+        orphan_timeout_s=job.orphan_timeout_s,
+        spool_bytes=job.spool_mb << 20,
+        checkpoints=checkpoints.model_dump() if checkpoints is not None and plan.has_checkpoints else None,
+    )
+    return ProcessBackend(settings, runtime, plan.system_env)
