@@ -1,0 +1,26 @@
+"""What users write: job files, `--set`, and the same models in Python."""
+
+from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure, System
+from prefect_ft.config.job import JobConfig, resolved, warnings
+from prefect_ft.config.load import load_job, validate
+from prefect_ft.config.phase import Phase
+from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
+from prefect_ft.config.source import Document, apply_overrides, read_document
+
+__all__ = [
+    "AutoRestart",
+    "Checkpoints",
+    "Document",
+    "Infrastructure",
+    "JobConfig",
+    "Phase",
+    "ProcessInfrastructure",
+    "Suspension",
+    "System",
+    "apply_overrides",
+    "load_job",
+    "read_document",
+    "resolved",
+    "validate",
+    "warnings",
+]

@@ -1,0 +1,150 @@
+"""Turns what pydantic says of a document into the one error that a user sees.
+
+The first problem in the order of the file, its file and line, its field, and plain words: what is
+wrong, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from prefect_ft.config.fields import shown
+from prefect_ft.config.job import JobConfig
+from prefect_ft.config.source import Document
+from prefect_ft.config.yaml_text import FieldPath
+from prefect_ft.errors import ConfigError
+
+
+def first_problem(error: ValidationError, document: Document) -> ConfigError:
+    """The error for the problem that stands first in the document."""
+    begins = {path: number for number, path in enumerate(document.places)}
+    ends = {path[:end]: number for path, number in begins.items() for end in range(len(path) + 1)}
+
+    def position(found: tuple[FieldPath, ErrorDetails, str | None]) -> tuple[int, bool]:
+        """Where it stands in the document's order; a missing key is missed where its section ends."""
+        path, missing = found[0], found[0] not in begins
+        return (ends.get(document.known(path), 0) if missing else begins[path]), missing
+
+    details = error.errors(include_url=False)
+    path, first, message = min(
+        (found for each in details for found in _located(each, document)), key=position
+    )
+    return document.error(path, message or _message(first))
+
+
+def _located(
+    details: ErrorDetails, document: Document
+) -> Iterator[tuple[FieldPath, ErrorDetails, str | None]]:
+    """The paths of an error, and the messages that our own validators have given it."""
+    if details["type"] == "job":
+        for at, message in details["ctx"]["problems"]:
+            yield _as_written(details["loc"] + at, document), details, message
+    else:
+        yield details["loc"], details, None
+
+
+def _message(details: ErrorDetails) -> str:
+    kind, got = details["type"], shown(details["input"])
+    if kind == "missing":
+        return _missing(details["loc"])
+    if kind == "extra_forbidden":
+        return _unknown_key(details["loc"])
+    say = _MESSAGES.get(kind)
+    return say(details.get("ctx", {}), got) if say else f"{details['msg']}, got {got}"
+
+
+def _whole(_: dict[str, Any], got: str) -> str:
+    return f"must be a whole number, got {got}"
+
+
+def _decimal(_: dict[str, Any], got: str) -> str:
+    return f"must be a number, got {got}"
+
+
+def _truth(_: dict[str, Any], got: str) -> str:
+    return f"must be true or false, got {got}"
+
+
+def _mapping(_: dict[str, Any], got: str) -> str:
+    return f"must be a mapping of keys to values, got {got}"
+
+
+_MESSAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "bool_parsing": _truth,
+    "bool_type": _truth,
+    "finite_number": _decimal,
+    "float_parsing": _decimal,
+    "float_type": _decimal,
+    "greater_than": lambda context, got: f"must be above {context['gt']:g}, got {got}",
+    "greater_than_equal": lambda context, got: f"must be at least {context['ge']:g}, got {got}",
+    "int_from_float": _whole,
+    "int_parsing": _whole,
+    "int_parsing_size": _whole,
+    "int_type": _whole,
+    "less_than_equal": lambda context, got: f"must be at most {context['le']:g}, got {got}",
+    "literal_error": lambda context, got: f"must be one of {context['expected']}, got {got}",
+    "model_type": _mapping,
+    "tuple_type": lambda _, got: f"must be a list, like [first, second], got {got}",
+}
+
+
+def _missing(path: FieldPath) -> str:
+    field = _fields(_section_at(path[:-1])).get(str(path[-1]))
+    example = field.examples[0] if field is not None and field.examples else None
+    written = f"; write {path[-1]}: {json.dumps(example)}" if example is not None else ""
+    return f"missing{written}"
+
+
+def _unknown_key(path: FieldPath) -> str:
+    section, key = _section_at(path[:-1]), str(path[-1])
+    known = _fields(section)
+    if key in known:  # two names of one field
+        other = next(name for name, field in known.items() if name != key and field is known[key])
+        return f"is another name of {other!r}; give one of the two"
+    close = get_close_matches(key, known, n=1)
+    return (
+        f"unknown key; did you mean {close[0]!r}?"
+        if close
+        else f"unknown key; known keys: {', '.join(known)}"
+    )
+
+
+def _section_at(path: FieldPath) -> type[BaseModel]:
+    """The model of the section to which a path leads."""
+    section: type[BaseModel] = JobConfig
+    for part in path:
+        if isinstance(part, str) and part in _fields(section):
+            section = _section_in(_fields(section)[part].annotation) or section
+    return section
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if parts := get_args(annotation):  # asked first: Python 3.10 takes tuple[X, ...] for a class
+        return next((found for part in parts if (found := _section_in(part))), None)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a section by all the names that they have."""
+    return {name: field for first, field in section.model_fields.items() for name in _names(first, field)}
+
+
+def _names(name: str, field: FieldInfo) -> list[str]:
+    choices = field.validation_alias
+    return [str(choice) for choice in choices.choices] if isinstance(choices, AliasChoices) else [name]
+
+
+def _as_written(path: FieldPath, document: Document) -> FieldPath:
+    """`path` with the name that the document uses for the last field."""
+    if path and path not in document.places and isinstance(path[-1], str):
+        fields = _fields(_section_at(path[:-1]))
+        names = (name for name, field in fields.items() if field is fields.get(path[-1]))
+        return next((way for name in names if (way := (*path[:-1], name)) in document.places), path)
+    return path

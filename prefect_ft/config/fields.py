@@ -1,0 +1,199 @@
+"""The kinds of value that a job is made of: each says in plain words what is wrong with a value.
+
+Pydantic's own kinds convert where they can; these refuse what YAML has misread (a word that became a
+number or a truth value) and show how to write it instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+Problems = list[tuple[tuple[str | int, ...], str]]
+"""Complaints, each with the way from the value under validation to the field that it means."""
+
+_SHOWN_LENGTH = 60
+_COMMAND_EXAMPLE = ["python", "train.py"]
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: on one line, and not long."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, float)) or (isinstance(value, int) and value.bit_length() <= 128):
+        text = repr(value)
+        return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    return "a mapping" if isinstance(value, dict) else f"a value of type {type(value).__name__}"
+
+
+def problem(message: str, *at: str | int) -> PydanticCustomError:
+    """What a validator raises; `at` leads from the value under validation to the field that it means."""
+    return as_error([(at, message)])
+
+
+def as_error(problems: Problems) -> PydanticCustomError:
+    """All that a validator found, as the one error that it may raise."""
+    message = "; ".join(message for _, message in problems)
+    return PydanticCustomError("job", "{message}", {"message": message, "problems": problems})
+
+
+def _text_problem(value: object) -> str | None:
+    if isinstance(value, str):
+        return "must not contain a NUL character; take it out" if "\0" in value else None
+    if value is None or isinstance(value, (bool, int, float)):
+        quoted = json.dumps("" if value is None else shown(value))
+        return f"must be text, got {shown(value)}; write it in quotes, like {quoted}"
+    return f"must be text, got {shown(value)}"
+
+
+def _text(value: object) -> object:
+    if message := _text_problem(value):
+        raise problem(message)
+    return value
+
+
+def _name(pattern: str, says: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise problem(f"must be {says}, got {shown(value)}")
+        return value
+
+    return check
+
+
+def _path(value: str) -> str:
+    if not value:
+        raise problem("must not be empty; write a path")
+    return value
+
+
+def _directory(value: str) -> str:
+    if "://" in value:
+        raise problem(f"must be a directory on this host, got the URL {shown(value)}")
+    return value
+
+
+def _number(value: object) -> object:
+    """Only refuse what pydantic would take for 0 or 1."""
+    if isinstance(value, bool):
+        raise problem(f"must be a number, got {shown(value)}")
+    return value
+
+
+def _processes(value: object) -> object:
+    count = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) else value
+    if count == "auto" or (type(count) is int and count >= 1):
+        return count
+    raise problem(f"must be a whole number, at least 1, or auto, got {shown(value)}")
+
+
+def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Stands for pydantic's length, which also complains of a list whose items are all invalid."""
+    if not value:
+        raise problem("must not be empty; write at least one item")
+    return value
+
+
+def _words(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            words = shlex.split(value) or _COMMAND_EXAMPLE
+        except ValueError:  # a quote that is not closed
+            words = _COMMAND_EXAMPLE
+        raise problem(f"must be a list of words; write {json.dumps(words, ensure_ascii=False)}")
+    if not isinstance(value, (list, tuple)):
+        raise problem(f"must be a list of words, like {json.dumps(_COMMAND_EXAMPLE)}, got {shown(value)}")
+    if not value or value[0] == "":
+        raise problem(f"must begin with a program; write its words, like {json.dumps(_COMMAND_EXAMPLE)}")
+    if found := [((index,), text) for index, word in enumerate(value) if (text := _text_problem(word))]:
+        raise as_error([*found])
+    return value
+
+
+def _env(value: object) -> object:
+    """Whole numbers become the text that they were; anything else that is no text is refused."""
+    if not isinstance(value, dict):
+        raise problem(f"must be a mapping of names to text, got {shown(value)}")
+    texts = {
+        name: str(text) if type(text) is int and abs(text) < 2**64 else text for name, text in value.items()
+    }
+    found: Problems = []
+    for name, text in texts.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[^=\0]+", name):
+            found.append(((str(name),), "the name of a variable must be text without ="))
+        elif message := _text_problem(text):
+            found.append(((name,), message))
+    if found:
+        raise as_error(found)
+    return texts
+
+
+def _path_text(value: object) -> object:
+    return _text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def complete_schema(schema: dict[str, Any]) -> None:
+    """Give every field in a section's JSON schema a title, and say its bounds and default in words."""
+    for name, entry in schema.get("properties", {}).items():
+        entry.setdefault("title", name.replace("_", " ").title())
+        kinds = [entry, *entry.get("anyOf", ())]
+        said = [f"{word} {kind[key]}" for key, word in _BOUNDS.items() for kind in kinds if key in kind]
+        if default := _default(entry.get("default")):
+            said.append(f"default {default}")
+        if said:
+            entry["description"] = f"{entry.get('description', '')} ({', '.join(said)})".strip()
+
+
+_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
+
+
+def _default(value: object) -> str | None:
+    """A default in words; `None` where the description says what holds."""
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return f"[{', '.join(value)}]"
+    if isinstance(value, (bool, str)):
+        return str(value).lower() if isinstance(value, bool) else value
+    return f"{value:g}" if isinstance(value, (int, float)) else None
+
+
+_NAME = r"[A-Za-z0-9._-]{1,64}"
+_SYSTEM = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
+
+Text = Annotated[str, BeforeValidator(_text)]
+Name = Annotated[
+    Text,
+    AfterValidator(_name(_NAME, "1 to 64 of the characters A-Z a-z 0-9 . _ -")),
+    Field(json_schema_extra={"pattern": f"^{_NAME}$"}),
+]
+SystemName = Annotated[
+    Text,
+    AfterValidator(_name(_SYSTEM, "1 to 253 of the characters A-Z a-z 0-9 . _ -, a letter or digit first")),
+    Field(json_schema_extra={"pattern": f"^{_SYSTEM}$"}),
+]
+PathOrUrl = Annotated[str, BeforeValidator(_path_text), AfterValidator(_path)]
+Directory = Annotated[PathOrUrl, AfterValidator(_directory)]
+NotBool = BeforeValidator(_number)
+WholeNumber = Annotated[int, NotBool]
+Seconds = Annotated[float, Field(allow_inf_nan=False), NotBool]
+Processes = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_processes)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+_Items = TypeVar("_Items")
+Some = Annotated[_Items, AfterValidator(_some), Field(json_schema_extra={"minItems": 1})]
+Env = Annotated[dict[str, str], BeforeValidator(_env)]
+
+
+class Section(BaseModel):
+    """A mapping of a job file: frozen, and without a key that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=complete_schema)

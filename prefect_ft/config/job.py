@@ -1,0 +1,251 @@
+"""A job as users describe it: its phases, and what every part of the program may ask about one of them.
+
+A section of a phase replaces the job's section as a whole; environments are merged, the narrower wins.
+Nothing here reads a file: `load` does, and gives the same `JobConfig` that Python code can build.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from prefect_ft.config.fields import (
+    Directory,
+    Env,
+    Name,
+    Seconds,
+    Section,
+    Some,
+    WholeNumber,
+    as_error,
+    shown,
+)
+from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure
+from prefect_ft.config.phase import Phase
+from prefect_ft.config.sections import AutoRestart, Suspension
+from prefect_ft.config.yaml_text import FieldPath, dotted
+from prefect_ft.model import FailureClass, Policy
+
+
+class JobConfig(Section):
+    """What is run: the phases one after the other, and what happens when one fails."""
+
+    name: Name = Field(description="The job's name", examples=["my-job"])
+    model_dir: Directory = Field(
+        description="Directory for what runs leave behind; a relative one starts at the job file's directory",
+        examples=["runs/my-job"],
+    )
+    journal_dir: Directory | None = Field(
+        default=None, description="Directory for the journal on a local disk; absent: in model_dir"
+    )
+    infrastructure: Infrastructure = Field(
+        default=ProcessInfrastructure(), description="Where the workers run"
+    )
+    autorestart: AutoRestart | None = Field(
+        default=None, description="Restarts after failures; absent: the first failure fails the job"
+    )
+    suspension: Suspension = Field(default=Suspension(), description="Detection of phases that get nowhere")
+    env: Env = Field(
+        default={}, description="Environment variables of all ranks", examples=[{"LOG_LEVEL": "info"}]
+    )
+    cwd: Directory | None = Field(
+        default=None, description="Directory in which commands run; absent: the job file's directory"
+    )
+    phases: Some[tuple[Phase, ...]] = Field(
+        description="The phases in their order; one that fails ends the job",
+        examples=[[{"name": "pretrain", "command": ["python", "train.py"]}]],
+    )
+    stop_grace_s: Seconds = Field(
+        default=10.0,
+        ge=0,
+        description="Seconds that a cancelled job's ranks have between SIGTERM and SIGKILL",
+    )
+    sample_period_s: Seconds = Field(
+        default=10.0, gt=0, description="Seconds between two samples of the ranks' processes and devices"
+    )
+    orphan_timeout_s: Seconds = Field(
+        default=3600.0, gt=0, description="Seconds that workers go on alone when the orchestrator is gone"
+    )
+    spool_mb: WholeNumber = Field(
+        default=64,
+        ge=1,
+        description="Megabytes of each rank's output that a worker keeps while nobody fetches it",
+    )
+
+    def autorestart_of(self, phase_index: int) -> AutoRestart | None:
+        """The restarts of a phase; `None`: it is never restarted."""
+        return self.phases[phase_index].autorestart or self.autorestart
+
+    def suspension_of(self, phase_index: int) -> Suspension:
+        """What happens when a phase gets nowhere; its time may be overruled: `hang_detect_time_s`."""
+        return self.phases[phase_index].suspension or self.suspension
+
+    def infrastructure_of(self, phase_index: int) -> Infrastructure:
+        """Where the workers of a phase run."""
+        return self.phases[phase_index].infrastructure or self.infrastructure
+
+    def env_of(self, phase_index: int, system: str | None = None) -> dict[str, str]:
+        """The environment variables of a phase's ranks on a system; `None`: without any system's own."""
+        on = (each.env for each in self.infrastructure_of(phase_index).systems if each.name == system)
+        return self.env | self.phases[phase_index].env | next(on, {})
+
+    def hang_detect_time_s(self, phase_index: int) -> float:
+        """Seconds of silence that make a suspension; MA_HANG_DETECT_TIME wins where it is in range."""
+        minutes = _hang_detect_minutes(self.env_of(phase_index).get(_HANG_DETECT))
+        return self.suspension_of(phase_index).hang_detect_time_s if minutes is None else 60.0 * minutes
+
+    def policy(self, phase_index: int, isolated: Iterable[str] = ()) -> Policy:
+        """What the core may know of a phase; `isolated` are systems that are out of use when it begins."""
+        phase, infrastructure = self.phases[phase_index], self.infrastructure_of(phase_index)
+        base = Policy(
+            systems=tuple(system.name for system in infrastructure.systems),
+            workers=infrastructure.workers,
+            mode=phase.mode,
+            isolated=tuple(isolated),
+            autorestart=False,
+            suspension_restart=self.suspension_of(phase_index).restart,
+            elastic=phase.elastic,
+            target_step=phase.target_step,
+        )
+        section = self.autorestart_of(phase_index)
+        if section is None:
+            return base
+        return replace(
+            base,
+            autorestart=True,
+            max_num_restarts=section.max_num_restarts,
+            min_num_systems=section.min_num_systems,
+            unconditional=section.unconditional,
+            restart_on=frozenset(section.restart_on),
+            rebuild_only=section.rebuild_only,
+            restart_delay_s=section.restart_delay_s,
+            max_restart_delay_s=section.max_restart_delay_s,
+            max_worker_replacements=section.max_worker_replacements,
+            stop_on_repeat=section.stop_on_repeat,
+            suspect_limit=section.suspect_limit,
+            user_induced_codes=frozenset(section.user_induced_codes),
+            isolation_ttl_s=section.isolation_ttl_s,
+            max_suspension_restarts=section.max_suspension_restarts,
+            max_preemptions=section.max_preemptions,
+        )
+
+    def at(self, base_dir: str | os.PathLike[str]) -> Self:
+        """The job with absolute paths: relative ones start at `base_dir`, where commands run by default.
+
+        `~` is a home directory; URLs stay as they are. Doing it again changes nothing.
+        """
+        base = os.path.abspath(base_dir)
+        cwd = _absolute(self.cwd, base)
+        phases = tuple(_phase_at(phase, base, cwd or base) for phase in self.phases)
+        return self.model_copy(
+            update={
+                "model_dir": _absolute(self.model_dir, base),
+                "journal_dir": _absolute(self.journal_dir, base),
+                "cwd": cwd,
+                "phases": phases,
+            }
+        )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if found := list(_problems(self)):
+            raise as_error(found)
+        return self
+
+
+def resolved(job: JobConfig) -> dict[str, Any]:
+    """The job with all defaults, in plain values and a fixed order; validating it gives the job again."""
+    return job.model_dump(mode="json")
+
+
+def warnings(job: JobConfig) -> list[str]:
+    """What is allowed and has no effect, each as `FIELD: MESSAGE`."""
+    said: dict[str, None] = {}
+    for index, phase in enumerate(job.phases):
+        if (section := job.autorestart_of(index)) is not None:
+            where = dotted((*_where(job, index, "autorestart"), "restart_on"))
+            said |= dict.fromkeys(f"{where}: {message}" for message in _useless_classes(section))
+        if phase.mode == "eval" and phase.target_step is not None:
+            said[f"phases[{index}].target_step: has no effect in the mode eval; leave it out"] = None
+        written = job.env_of(index).get(_HANG_DETECT)
+        if written is not None and _hang_detect_minutes(written) is None:
+            where = dotted((*(("phases", index) if _HANG_DETECT in phase.env else ()), "env", _HANG_DETECT))
+            said[f"{where}: is ignored; must be 10 to 720 minutes, got {shown(written)}"] = None
+    return list(said)
+
+
+_HANG_DETECT = "MA_HANG_DETECT_TIME"
+_EARLIER_RULES: dict[FailureClass, str] = {
+    "compile": "non-recoverable",
+    "assertion": "non-recoverable",
+    "numeric": "numeric",
+    "checkpoint": "checkpoint-unreadable",
+    "preempted": "preempted",
+    "cancelled": "cancelled",
+    "none": "completed",
+}
+"""The classes about which a rule before `transient` always decides, and that rule."""
+
+
+def _hang_detect_minutes(written: str | None) -> int | None:
+    """The minutes that the variable asks for; `None` where it is absent or has no effect."""
+    in_range = written is not None and re.fullmatch("[0-9]{2,3}", written) and 10 <= int(written) <= 720
+    return int(written) if written is not None and in_range else None
+
+
+def _useless_classes(section: AutoRestart) -> Iterator[str]:
+    for name in section.restart_on:
+        rule = _EARLIER_RULES.get(name)
+        if rule == "non-recoverable" and section.unconditional:
+            rule = "unconditional"
+        if rule is not None:
+            yield f"{name!r} has no effect; the rule {rule!r} decides about it first; leave it out"
+
+
+def _where(job: JobConfig, phase_index: int, section: str) -> FieldPath:
+    """The way to the section that holds for a phase: the phase's own, else the job's."""
+    own = getattr(job.phases[phase_index], section) is not None
+    return ("phases", phase_index, section) if own else (section,)
+
+
+def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
+    """What one part of a job demands of another and does not find."""
+    first: dict[str, int] = {}
+    for index, phase in enumerate(job.phases):
+        if (other := first.setdefault(phase.name, index)) != index:
+            message = f"the name of a phase must be unique; {phase.name!r} is also phases[{other}]"
+            yield ("phases", index, "name"), message
+        section, workers = job.autorestart_of(index), job.infrastructure_of(index).workers
+        if section is None and job.suspension_of(index).restart:
+            where = (*_where(job, index, "suspension"), "restart")
+            yield where, "needs autorestart; write autorestart: {max_num_restarts: 3}, or restart: false"
+        if section is None:
+            continue
+        if section.min_num_systems > workers:
+            where = (*_where(job, index, "autorestart"), "min_num_systems")
+            got = section.min_num_systems
+            yield where, f"must be at most {workers}, the workers of phase {phase.name!r}, got {got}"
+        if phase.mode != "eval" and phase.checkpoints is None:
+            message = "missing; a phase that trains and restarts needs them, like {path: checkpoints}"
+            yield ("phases", index, "checkpoints"), message
+
+
+def _phase_at(phase: Phase, base: str, default_cwd: str) -> Phase:
+    checkpoints = phase.checkpoints
+    if checkpoints is not None:
+        checkpoints = checkpoints.model_copy(update={"path": _absolute(checkpoints.path, base)})
+    return phase.model_copy(
+        update={"cwd": _absolute(phase.cwd, base) or default_cwd, "checkpoints": checkpoints}
+    )
+
+
+def _absolute(path: str | None, base: str) -> str | None:
+    if path is None or "://" in path:
+        return path
+    return os.path.abspath(os.path.join(base, os.path.expanduser(path)))

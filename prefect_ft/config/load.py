@@ -1,0 +1,42 @@
+"""From a job file to a `JobConfig`: read, put the command line over it, validate, make paths absolute.
+
+Whatever else users may write in place of a job's own keys is rewritten to them between reading and
+validating, so that there is one set of models and one set of checks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from prefect_ft.config.explain import first_problem
+from prefect_ft.config.job import JobConfig
+from prefect_ft.config.source import Document, apply_overrides, read_document
+from prefect_ft.config.yaml_text import Place
+
+
+def load_job(
+    path: str | os.PathLike[str],
+    overrides: Iterable[str] = (),
+    model_dir: str | os.PathLike[str] | None = None,
+) -> JobConfig:
+    """Read a job file; relative paths in it start at its directory.
+
+    `overrides` are the `KEY=VALUE` of `--set`. `model_dir`, from the command line, wins over both; a
+    relative one starts at the current directory. Raises `ConfigError` for the first thing that is wrong.
+    """
+    document = apply_overrides(read_document(path), overrides)
+    if model_dir is not None:
+        absolute = os.path.abspath(os.path.expanduser(model_dir))
+        document = document.put(("model_dir",), absolute, Place("--model-dir"))
+    return validate(document).at(os.path.dirname(os.path.abspath(path)))
+
+
+def validate(document: Document) -> JobConfig:
+    """The job that a document describes, with paths as they were written. Raises `ConfigError`."""
+    try:
+        return JobConfig.model_validate(document.value)
+    except ValidationError as error:
+        raise first_problem(error, document) from error

@@ -1,0 +1,49 @@
+"""One phase of a job, as users describe it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StrictBool
+
+from prefect_ft.config.fields import Directory, Env, Name, NotBool, Processes, Section, Words
+from prefect_ft.config.infrastructure import Infrastructure
+from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
+from prefect_ft.model import Mode
+
+
+class Phase(Section):
+    """One trainer configuration: a command that the whole gang runs until it is done."""
+
+    name: Name = Field(description="Its name, unique in the job", examples=["pretrain"])
+    mode: Mode = Field(
+        default="train",
+        description="What the command does; eval has no checkpoints and always starts from scratch",
+    )
+    command: Words = Field(
+        description="The program and its arguments, which are not rewritten",
+        examples=[["python", "train.py"]],
+    )
+    nproc_per_worker: Processes = Field(
+        default=1, description="Ranks in each worker; auto: as many as accelerators are visible, else 1"
+    )
+    checkpoints: Checkpoints | None = Field(
+        default=None,
+        description="Where the command saves checkpoints; a phase that trains and restarts needs them",
+    )
+    target_step: Annotated[int, Field(ge=1), NotBool] | None = Field(
+        default=None, description="Step that completes the phase; ending successfully before it is a failure"
+    )
+    elastic: StrictBool = Field(
+        default=True, description="Go on with fewer workers where systems are lost and no spare is left"
+    )
+    env: Env = Field(default={}, description="Environment variables of its ranks; they win over the job's")
+    cwd: Directory | None = Field(
+        default=None,
+        description="Directory in which the command runs; absent: the job's, else the job file's",
+    )
+    autorestart: AutoRestart | None = Field(default=None, description="Replaces the job's autorestart")
+    suspension: Suspension | None = Field(default=None, description="Replaces the job's suspension")
+    infrastructure: Infrastructure | None = Field(
+        default=None, description="Replaces the job's infrastructure"
+    )

@@ -1,0 +1,168 @@
+"""The parts that a job and its phases may have: restarts, suspension, checkpoints.
+
+Each checks what it can know alone; what one demands of another is checked by the job.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args
+
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StrictBool
+
+from prefect_ft.config.fields import (
+    NotBool,
+    PathOrUrl,
+    Seconds,
+    Section,
+    Text,
+    WholeNumber,
+    complete_schema,
+    problem,
+    shown,
+)
+from prefect_ft.model import FailureClass, Policy
+
+_DEFAULT = Policy(systems=(), workers=1)
+"""Says the defaults of a policy once for the core and for users."""
+
+
+def _autorestart_schema(schema: dict[str, Any]) -> None:
+    """Show the second name of `min_num_systems`, which pydantic accepts but does not show."""
+    properties = schema["properties"]
+    other = {"title": "Min Num Csx", "description": "Another name of min_num_systems; give one of the two"}
+    complete_schema(schema)
+    properties["min_num_csx"] = {"type": "integer", "minimum": 1, **other}
+
+
+class AutoRestart(Section):
+    """Whether and how often a phase is restarted; without this section it never is."""
+
+    model_config = ConfigDict(json_schema_extra=_autorestart_schema)
+
+    max_num_restarts: WholeNumber = Field(
+        ge=1,
+        le=128,
+        description="Restarts without progress, in a row, after which the next failure fails the phase",
+        examples=[3],
+    )
+    min_num_systems: WholeNumber = Field(
+        default=_DEFAULT.min_num_systems,
+        ge=1,
+        validation_alias=AliasChoices("min_num_systems", "min_num_csx"),
+        description="Usable systems below which the phase fails instead of going on with a smaller gang; "
+        "at most the number of workers",
+    )
+    unconditional: StrictBool = Field(
+        default=_DEFAULT.unconditional, description="Restart after any failed exit, whatever its cause"
+    )
+    restart_on: tuple[FailureClass, ...] = Field(
+        default=tuple(name for name in get_args(FailureClass) if name in _DEFAULT.restart_on),
+        description="Classes of failure that are transient: the phase is restarted after them",
+    )
+    rebuild_only: StrictBool = Field(
+        default=_DEFAULT.rebuild_only,
+        description="Create all workers anew after a transient failure instead of first restarting in place",
+    )
+    restart_delay_s: Seconds = Field(
+        default=_DEFAULT.restart_delay_s,
+        ge=0,
+        description="Seconds before a counted restart, doubled with each further one without progress",
+    )
+    max_restart_delay_s: Seconds = Field(
+        default=_DEFAULT.max_restart_delay_s, ge=0, description="Seconds to which that delay may grow"
+    )
+    max_worker_replacements: WholeNumber = Field(
+        default=_DEFAULT.max_worker_replacements,
+        ge=0,
+        le=128,
+        description="Times in a phase that only the workers of a faulty system are replaced, by spares; "
+        "0 recreates all workers instead",
+    )
+    stop_on_repeat: WholeNumber = Field(
+        default=_DEFAULT.stop_on_repeat,
+        ge=0,
+        description="Identical failures at one step, in a row, after which the next one fails the phase; "
+        "0 turns this off",
+    )
+    suspect_limit: WholeNumber = Field(
+        default=_DEFAULT.suspect_limit,
+        ge=1,
+        description="Failures that point to a system, after which it is isolated if a spare is there",
+    )
+    user_induced_codes: tuple[Text, ...] = Field(
+        default=tuple(sorted(_DEFAULT.user_induced_codes)),
+        description="Codes of device faults that programs cause: they isolate no system",
+    )
+    isolation_ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=False), NotBool] | None = Field(
+        default=_DEFAULT.isolation_ttl_s,
+        description="Seconds after which an isolated system may be used again; absent: never in this run",
+    )
+    max_suspension_restarts: WholeNumber = Field(
+        default=_DEFAULT.max_suspension_restarts,
+        ge=0,
+        description="Restarts after suspensions, in a row without progress, after which the next one fails",
+    )
+    max_preemptions: Annotated[int, Field(ge=0), NotBool] | None = Field(
+        default=_DEFAULT.max_preemptions,
+        description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
+    )
+
+
+class Suspension(Section):
+    """What happens when the ranks live and no longer get anywhere."""
+
+    restart: StrictBool = Field(
+        default=_DEFAULT.suspension_restart, description="Restart a suspended phase; off: only report it"
+    )
+    hang_detect_time_s: Seconds = Field(
+        default=1800.0,
+        gt=0,
+        description="Seconds without a sign of progress after which the phase counts as suspended; "
+        "MA_HANG_DETECT_TIME (minutes, 10 to 720) in env wins over it",
+    )
+
+
+def _layouts() -> list[str]:
+    from prefect_ft.worker.checkpoints import LAYOUTS  # noqa: PLC0415  # only a job that names one needs them
+
+    return ["auto", *LAYOUTS]
+
+
+def _layout(value: str) -> str:
+    if value != "auto" and value not in _layouts():
+        raise problem(f"must be one of {', '.join(_layouts())}, got {shown(value)}")
+    return value
+
+
+def _layout_schema(schema: dict[str, Any]) -> None:
+    schema["enum"] = _layouts()
+
+
+def _pattern(value: str) -> str:
+    if value.count("{step}") != 1:
+        raise problem(f"must hold {{step}} once, where the step stands in a name, got {shown(value)}")
+    return value
+
+
+class Checkpoints(Section):
+    """Where the command saves its checkpoints, and what they look like."""
+
+    path: PathOrUrl = Field(
+        description="Directory or URL; a relative one starts at the job file's directory",
+        examples=["checkpoints"],
+    )
+    layout: Annotated[Text, AfterValidator(_layout)] = Field(
+        default="auto",
+        description="How a checkpoint is laid out; auto knows the usual layouts by their files",
+        json_schema_extra=_layout_schema,
+    )
+    pattern: Annotated[Text, AfterValidator(_pattern)] | None = Field(
+        default=None,
+        description="A checkpoint's name with {step} where its step stands, for names unknown to auto",
+        examples=["weights_{step}.bin"],
+    )
+    settle_s: Seconds = Field(
+        default=2.0,
+        ge=0,
+        description="Seconds in which a checkpoint that has no marker must not grow before it counts",
+    )
