@@ -1,0 +1,222 @@
+"""The heartbeat: a rank tells where it stands, its agent reads that without asking.
+
+Owns the file that a rank's beats go to, both sides of it. It runs inside the user's training, so it
+must never raise, wait or cost anything worth naming there; it imports the standard library alone
+(not `typing`, which takes longer to import than all the rest) and nothing else of this package.
+
+The file, 64 bytes: magic with the version (7) · the notice byte (1) · record (48) · its CRC-32 (4) ·
+zeros (4). A beat is a store into shared memory. It is not atomic, so the record carries its checksum:
+a reader that meets it half stored sees that and looks again, on any memory model. inotify does not
+see such stores; the notice byte is there to be written with a system call, about once a second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from binascii import crc32
+from collections import namedtuple
+from operator import index
+from time import CLOCK_BOOTTIME, clock_gettime_ns
+
+__all__ = ["STAGES", "Beat", "beat", "read"]
+
+STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
+"""The stages of a training; their order is their code in the file: append only."""
+
+_VARIABLE = "PREFECT_FT_HEARTBEAT"
+_MAGIC = b"PFTHB-1"
+_SIZE = 64
+_NOTICE_AT = len(_MAGIC)
+_RECORD_AT = 8
+_RECORD = struct.Struct("QqQ24s")  # beats, t_ns, step, stage part
+_STAGE_PART = struct.Struct("qQQ")  # stage_t_ns, stage_step, code
+_SEALED = struct.Struct("48sI")  # record, checksum
+_SEALED_PLACE = slice(_RECORD_AT, _RECORD_AT + _SEALED.size)
+_pack_record, _seal = _RECORD.pack, _SEALED.pack
+_CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
+_UNTOLD = 2**64 - 1  # in the place of a step
+_NOTICE_NS = 1_000_000_000
+_TRIES = 100
+
+
+class Beat(namedtuple("Beat", ("beats", "t_ns", "step", "stage", "stage_t_ns", "stage_step"))):
+    """The last beat of a rank: its number from 1, its time, and where the training stood.
+
+    Times are nanoseconds of CLOCK_BOOTTIME. `stage_t_ns` and `stage_step` tell when and at which step
+    the stage began. What the script did not say is None.
+    """
+
+    __slots__ = ()
+
+    beats: int
+    t_ns: int
+    step: int | None
+    stage: str | None
+    stage_t_ns: int | None
+    stage_step: int | None
+
+
+def beat(step: int | None = None, stage: str | None = None) -> None:
+    """Report that this rank lives, the step it is at and the stage it is in; `None` is "unchanged".
+
+    Does nothing where `PREFECT_FT_HEARTBEAT` does not name a file, and in processes that a beating
+    rank starts (data loaders). Never raises; a step that is no integer from 0 or a stage that is not
+    one of `STAGES` is left out.
+    """
+    try:
+        _process.record(step, stage)
+    except Exception:  # whatever it is, the training is worth more than its heartbeat
+        return
+
+
+def read(path_or_fd: str | os.PathLike[str] | int) -> Beat | None:
+    """Read the last beat; `None` if there was none yet or the file is no heartbeat.
+
+    `None` as well if the rank was killed in the midst of a store. Never maps the file, so that nothing
+    a rank does to it can kill the reader. Raises OSError where a file that exists cannot be read.
+    """
+    if isinstance(path_or_fd, int):
+        return _read(path_or_fd)
+    try:
+        fd = os.open(path_or_fd, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(fd)
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int) -> Beat | None:
+    for _ in range(_TRIES):
+        content = os.pread(fd, _SIZE, 0)
+        if len(content) != _SIZE or not content.startswith(_MAGIC):
+            return None
+        record, checksum = _SEALED.unpack_from(content, _RECORD_AT)
+        if crc32(record) == checksum:
+            return _unpack(record)
+        if not any(record):
+            return None
+    return None
+
+
+def _unpack(record: bytes) -> Beat:
+    beats, t_ns, step, part = _RECORD.unpack(record)
+    stage_t_ns, stage_step, code = _STAGE_PART.unpack(part)
+    told = 0 < code <= len(STAGES)
+    return Beat(
+        beats=beats,
+        t_ns=t_ns,
+        step=None if step == _UNTOLD else step,
+        stage=STAGES[code - 1] if told else None,
+        stage_t_ns=stage_t_ns if told else None,
+        stage_step=stage_step if told and stage_step != _UNTOLD else None,
+    )
+
+
+class _Writer:
+    """The one writer of a heartbeat file, for as long as its process lives."""
+
+    __slots__ = ("_beats", "_fd", "_identity", "_map", "_notice_due_ns", "_stage", "_stage_part", "_step")
+
+    def __init__(self, path: str) -> None:
+        self._fd, self._map = _claim(path)
+        self._identity = os.fstat(self._fd)[1:3]
+        self._beats = self._notice_due_ns = 0
+        self._step = _UNTOLD
+        self._stage: str | None = None
+        self._stage_part = _STAGE_PART.pack(0, _UNTOLD, 0)
+
+    def record(self, step: object, stage: object) -> None:
+        # The hot path, about a microsecond: most of it are the clock, the checksum and two struct calls.
+        now_ns = clock_gettime_ns(CLOCK_BOOTTIME)
+        if step is not None:
+            if type(step) is int and 0 <= step < _UNTOLD:
+                self._step = step
+            else:
+                self._take_foreign_step(step)
+        if stage is not self._stage and stage is not None:
+            self._enter(stage, now_ns)
+        self._beats = beats = self._beats + 1
+        record = _pack_record(beats, now_ns, self._step, self._stage_part)
+        # One copy: `pack_into` would first fill the place with zeros for the reader to see.
+        self._map[_SEALED_PLACE] = _seal(record, crc32(record))
+        if now_ns >= self._notice_due_ns:
+            self._notify(now_ns)
+
+    def _take_foreign_step(self, step: object) -> None:
+        """Take the integers of NumPy and torch for what they are, and leave anything else out."""
+        try:
+            number = index(step)  # type: ignore[arg-type]  # that is the question
+        except Exception:  # it runs code of the argument's class
+            return
+        if 0 <= number < _UNTOLD:
+            self._step = number
+
+    def _enter(self, stage: object, now_ns: int) -> None:
+        code = _CODES.get(stage) if isinstance(stage, str) else None
+        if code is None or STAGES[code - 1] == self._stage:
+            return
+        self._stage = STAGES[code - 1]
+        self._stage_part = _STAGE_PART.pack(now_ns, self._step, code)
+        self._notice_due_ns = now_ns
+
+    def _notify(self, now_ns: int) -> None:
+        """Let inotify see that something was stored.
+
+        A script may close all descriptors and open its own under our number: look whose it is first.
+        """
+        self._notice_due_ns = now_ns + _NOTICE_NS
+        if os.fstat(self._fd)[1:3] == self._identity:
+            os.pwrite(self._fd, b"\0", _NOTICE_AT)
+
+
+def _claim(path: str) -> tuple[int, mmap.mmap]:
+    """Make the file this process's own, empty; raises where it is another's or something else.
+
+    The lock is gone with the process, not with its children: a rank that is started again gets it.
+    Writing all bytes takes the space now: a store into a hole of a full disk would be a bus error.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        found = os.pread(fd, _SIZE + 1, 0)
+        ours = len(found) == _SIZE and (found.startswith(_MAGIC) or not any(found))
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or not (ours or not found):
+            raise ValueError(f"{path} is no heartbeat file")
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.pwrite(fd, _MAGIC.ljust(_SIZE, b"\0"), 0)
+        return fd, mmap.mmap(fd, _SIZE)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+class _Process:
+    """Where the beats of this process go; opened by the first one."""
+
+    __slots__ = ("record",)
+
+    def __init__(self) -> None:
+        self.record = self._open
+
+    def _open(self, step: object, stage: object) -> None:
+        self.record = self._ignore  # whatever goes wrong below, once is enough
+        path = os.environ.get(_VARIABLE)
+        if path:
+            self.record = _Writer(path).record
+            self.record(step, stage)
+
+    def _ignore(self, step: object, stage: object) -> None:
+        """Nobody listens, or this process is not the rank."""
+
+    def after_fork(self) -> None:
+        """Tell a rank's child, which is silent, from a rank forked by a parent that is none itself."""
+        self.record = self._ignore if os.environ.get(_VARIABLE) else self._open
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.after_fork)

@@ -1,0 +1,365 @@
+"""What a rank's heartbeat tells its reader, and that it never costs the training anything."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import itertools
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.heartbeat import STAGES, Beat, read
+
+SOURCE = Path(importlib.util.find_spec("prefect_ft.heartbeat").origin)
+SECOND = 1_000_000_000
+IN_MODIFY = 0x2
+
+
+def fresh_rank(path, monkeypatch, times=None):
+    """The module as a rank that was just started has it, with the beats at the given times."""
+    spec = importlib.util.spec_from_file_location("heartbeat_of_a_rank", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setenv("PREFECT_FT_HEARTBEAT", str(path))
+    spec.loader.exec_module(module)
+    if times is not None:
+        clock = iter(times)
+        monkeypatch.setattr(module, "clock_gettime_ns", lambda _: next(clock))
+    return module
+
+
+def start(script, path, **popen):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "PREFECT_FT_HEARTBEAT": str(path)}
+    return subprocess.Popen([sys.executable, "-c", script], env=environment, **popen)
+
+
+def run(script, path, **popen):
+    process = start(script, path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    return output
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rank0"
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        pytest.param([()], Beat(1, 100, None, None, None, None), id="bare"),
+        pytest.param([(5, None)], Beat(1, 100, 5, None, None, None), id="step-only"),
+        pytest.param([(None, "load")], Beat(1, 100, None, "load", 100, None), id="stage-only"),
+        pytest.param([(0, "train")], Beat(1, 100, 0, "train", 100, 0), id="step-0-is-known"),
+        pytest.param([(3, "train"), (4, None), ()], Beat(3, 102, 4, "train", 100, 3), id="none-is-unchanged"),
+        pytest.param(
+            [(3, "train"), (4, "train"), (5, "train")],
+            Beat(3, 102, 5, "train", 100, 3),
+            id="the-same-stage-goes-on",
+        ),
+        pytest.param(
+            [(3, "train"), (None, "validate"), (4, "train")],
+            Beat(3, 102, 4, "train", 102, 4),
+            id="a-stage-entered-again-begins-again",
+        ),
+        pytest.param(
+            [(None, "load"), (7, None)], Beat(2, 101, 7, "load", 100, None), id="stage-began-at-unknown-step"
+        ),
+        pytest.param([(9, "train"), (2, None)], Beat(2, 101, 2, "train", 100, 9), id="steps-may-fall"),
+        pytest.param([(1, "train"), (2, "lunch")], Beat(2, 101, 2, "train", 100, 1), id="unknown-stage"),
+        pytest.param([(1, "train"), (2, 7)], Beat(2, 101, 2, "train", 100, 1), id="stage-no-string"),
+        pytest.param([(1, "train"), (2, ["load"])], Beat(2, 101, 2, "train", 100, 1), id="stage-unhashable"),
+        pytest.param([(1, None), ("2", "load")], Beat(2, 101, 1, "load", 101, 1), id="step-a-string"),
+        pytest.param([(1, None), (2.5, None)], Beat(2, 101, 1, None, None, None), id="step-a-float"),
+        pytest.param([(1, None), (-1, None)], Beat(2, 101, 1, None, None, None), id="step-negative"),
+        pytest.param([(1, None), (2**64, None)], Beat(2, 101, 1, None, None, None), id="step-too-large"),
+        pytest.param([(2**63, None)], Beat(1, 100, 2**63, None, None, None), id="step-large"),
+    ],
+)
+def test_the_reader_sees_what_was_said(calls, expected, path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch, times=itertools.count(100))
+    for call in calls:
+        rank.beat(*call)
+    assert read(path) == expected
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_is_told(stage, path, monkeypatch):
+    fresh_rank(path, monkeypatch, times=[100]).beat(stage=stage)
+    assert read(path) == Beat(1, 100, None, stage, 100, None)
+
+
+def test_a_step_may_be_an_integer_of_another_library(path, monkeypatch):
+    class Scalar:
+        def __index__(self):
+            return 41
+
+    fresh_rank(path, monkeypatch, times=[100]).beat(step=Scalar())
+    assert read(path) == Beat(1, 100, 41, None, None, None)
+
+
+def test_a_step_whose_class_raises_leaves_the_beat(path, monkeypatch):
+    class Hostile:
+        def __index__(self):
+            raise RuntimeError("not now")
+
+    fresh_rank(path, monkeypatch, times=[100]).beat(Hostile(), "train")
+    assert read(path) == Beat(1, 100, None, "train", 100, None)
+
+
+def test_read_takes_a_descriptor_and_leaves_it_open(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch, times=[100, 101])
+    rank.beat(1)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        rank.beat(2)
+        assert [read(fd), read(fd)] == [Beat(2, 101, 2, None, None, None)] * 2
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(None, id="missing"),
+        pytest.param(b"", id="empty"),
+        pytest.param(bytes(64), id="created-and-never-beaten"),
+        pytest.param(b"PFTHB-1".ljust(64, b"\0"), id="opened-and-never-beaten"),
+        pytest.param(b"step,loss\n" * 10, id="another-file"),
+    ],
+)
+def test_nothing_is_read_where_nobody_beat(content, path):
+    if content is not None:
+        path.write_bytes(content)
+    assert read(path) is None
+
+
+def test_a_record_with_any_byte_changed_is_not_believed(path, monkeypatch):
+    fresh_rank(path, monkeypatch).beat(5, "train")
+    good = path.read_bytes()
+    believed = []
+    for at in range(64):
+        changed = bytearray(good)
+        changed[at] ^= 0x10
+        path.write_bytes(changed)
+        if read(path) is not None:
+            believed.append(at)
+    assert believed == [7, 60, 61, 62, 63], "only the notice byte and the spare bytes carry nothing"
+
+
+def test_no_torn_record_is_read_from_a_rank_that_beats_without_pause(path):
+    rank = start(
+        "from heartbeat import STAGES, beat\n"
+        "for step in range(10**9): beat(step, STAGES[step // 7 % len(STAGES)])",
+        path,
+    )
+    try:
+        while read(path) is None:
+            assert rank.poll() is None
+        beats = [read(path)]
+        while len(beats) < 5_000:
+            if (seen := read(path)) != beats[-1]:
+                beats.append(seen)
+    finally:
+        rank.kill()
+        rank.wait()
+    torn = [
+        seen
+        for seen in beats
+        if (seen.step, seen.stage, seen.stage_step)
+        != (seen.beats - 1, STAGES[seen.step // 7 % len(STAGES)], seen.step - seen.step % 7)
+    ]
+    assert torn == []
+    assert beats == sorted(beats)
+
+
+def test_a_rank_that_is_started_again_begins_anew(path):
+    run("from heartbeat import beat; beat(70, 'train'); beat()", path)
+    run("from heartbeat import beat; beat()", path)
+    assert read(path)._replace(t_ns=0) == Beat(1, 0, None, None, None, None)
+
+
+FORK = """
+import os
+from heartbeat import beat
+def in_child(function):
+    child = os.fork()
+    if not child:
+        function()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "step"),
+    [
+        pytest.param("beat(1); in_child(lambda: beat(2))", 1, id="after-the-rank-beat"),
+        pytest.param("in_child(lambda: beat(2))", None, id="before-the-rank-beats"),
+        pytest.param("in_child(lambda: in_child(lambda: beat(2))); beat(1)", 1, id="grandchild"),
+        pytest.param("beat(1); in_child(lambda: beat(2)); beat(3)", 3, id="the-rank-goes-on"),
+    ],
+)
+def test_a_forked_child_of_a_rank_is_silent(script, step, path):
+    run(FORK + script, path)
+    seen = read(path)
+    assert (seen and seen.step) == step
+
+
+def test_a_rank_forked_by_a_process_that_is_none_beats(path):
+    script = (
+        "path = os.environ.pop('PREFECT_FT_HEARTBEAT'); beat()\n"
+        "def rank(): os.environ['PREFECT_FT_HEARTBEAT'] = path; beat(5)\n"
+        "in_child(rank)"
+    )
+    run(FORK + script, path)
+    assert read(path).step == 5
+
+
+def test_a_spawned_process_does_not_write_over_the_rank_it_belongs_to(path):
+    script = (
+        "import subprocess, sys; from heartbeat import beat; beat(1)\n"
+        "subprocess.run([sys.executable, '-c', 'from heartbeat import beat; beat(2)'], check=True)"
+    )
+    run(script, path)
+    assert read(path).step == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: path / "no" / "such" / "folder", id="missing-folder"),
+        pytest.param(lambda path: path.mkdir() or path, id="a-folder"),
+        pytest.param(lambda path: os.mkfifo(path) or path, id="a-pipe"),
+        pytest.param(lambda path: "/dev/full", id="a-full-device"),
+        pytest.param(lambda path: "a\udcff" * 3000, id="a-name-too-long"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_nobodys_problem(make, path, monkeypatch):
+    rank = fresh_rank(make(path), monkeypatch)
+    assert [rank.beat(1, "train"), rank.beat(2)] == [None, None]
+
+
+def test_a_file_of_somebody_else_is_left_alone(path, monkeypatch):
+    path.write_bytes(b"precious" * 8)
+    fresh_rank(path, monkeypatch).beat(1)
+    assert path.read_bytes() == b"precious" * 8
+
+
+def test_no_room_for_the_file_is_nobodys_problem(path):
+    def no_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    rank = start("from heartbeat import beat; beat(1); beat(2)", path, preexec_fn=no_room)
+    assert (rank.wait(), read(path)) == (0, None)
+
+
+def test_a_deleted_file_is_nobodys_problem(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch, times=[0, SECOND])
+    rank.beat(1)
+    path.unlink()
+    rank.beat(2, "train")
+    assert not path.exists()
+
+
+def test_beats_go_on_after_a_script_closed_all_descriptors(path):
+    run("import os; from heartbeat import beat; beat(1); os.closerange(3, 100); beat(2, 'train')", path)
+    assert read(path).step == 2
+
+
+def test_a_file_that_took_over_our_descriptor_is_not_written_to(path, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"a" * 64)
+    script = (
+        "import os; from heartbeat import beat; beat(1, 'load'); os.closerange(3, 100)\n"
+        f"taken = [os.open({str(precious)!r}, os.O_RDWR) for _ in range(9)]; beat(2, 'train')"
+    )
+    run(script, path)
+    assert (read(path).step, precious.read_bytes()) == (2, b"a" * 64)
+
+
+def test_threads_share_one_heartbeat(path):
+    script = (
+        "from threading import Thread; from heartbeat import beat; beat()\n"
+        "threads = [Thread(target=lambda: [beat(step) for step in range(2000)]) for _ in range(4)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]; beat(7, 'finish')"
+    )
+    run(script, path)
+    seen = read(path)
+    assert (seen.step, seen.stage, seen.stage_step) == (7, "finish", 7)
+
+
+class Inotify:
+    """Tells whether a file was written to with a system call since it was asked last."""
+
+    def __init__(self, path):
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        assert libc.inotify_add_watch(self.fd, os.fsencode(path), IN_MODIFY) > 0
+
+    def noticed(self):
+        try:
+            return len(os.read(self.fd, 4096)) > 0
+        except BlockingIOError:
+            return False
+
+
+@pytest.mark.parametrize(
+    ("beats", "expected"),
+    [
+        pytest.param([(1, None), (SECOND - 1, None)], [False, False], id="not-within-a-second"),
+        pytest.param([(SECOND, None)], [True], id="after-a-second"),
+        pytest.param(
+            [(SECOND - 1, None), (SECOND, None), (SECOND + 1, None), (2 * SECOND, None)],
+            [False, True, False, True],
+            id="once-a-second",
+        ),
+        pytest.param([(1, "validate"), (2, "validate")], [True, False], id="a-stage-change-at-once"),
+        pytest.param(
+            [(1, "validate"), (SECOND, None), (SECOND + 1, None)],
+            [True, False, True],
+            id="the-second-begins-with-the-last-notice",
+        ),
+    ],
+)
+def test_inotify_sees_a_notice(beats, expected, path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch, times=[0, *(t_ns for t_ns, _ in beats)])
+    rank.beat(0, "train")
+    watch = Inotify(path)
+    seen = []
+    for step, (_, stage) in enumerate(beats):
+        rank.beat(step, stage)
+        seen.append(watch.noticed())
+    os.close(watch.fd)
+    assert seen == expected
+
+
+def test_what_a_notice_announces_can_be_read(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    pwrite, announced = os.pwrite, []
+
+    def look_and_pwrite(*arguments):
+        announced.append(read(path))
+        return pwrite(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", look_and_pwrite)
+    rank.beat(3, "train")
+    assert [seen and seen.step for seen in announced] == [None, 3], "the file as opened, then the beat"
+
+
+def test_without_the_variable_nothing_is_opened(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    monkeypatch.delenv("PREFECT_FT_HEARTBEAT")
+    before = os.listdir("/proc/self/fd")
+    rank.beat(1, "train")
+    assert (os.listdir("/proc/self/fd"), path.exists()) == (before, False)
+
+
+def test_importing_it_leaves_slow_modules_out(path):
+    script = "import sys; import heartbeat; print({'typing', 're', 'prefect_ft'} & set(sys.modules))"
+    assert run(script, path) == "set()\n"
