@@ -4,11 +4,16 @@ Importing this package imports nothing else: names are loaded on first use, beca
 import `prefect_ft.heartbeat` from a directory that holds only the worker's part of it.
 """
 
-from importlib import import_module
-from pkgutil import extend_path
+import os
+import sys
 
 # The worker's part may come first on a rank's path; an installed prefect_ft then completes it.
-__path__ = extend_path(__path__, __name__)
+# (pkgutil.extend_path does the same, and its import costs more than all of the heartbeat's.)
+__path__ += [
+    path
+    for path in (os.path.join(entry, __name__) for entry in sys.path)
+    if path not in __path__ and os.path.isfile(os.path.join(path, "__init__.py"))
+]
 
 _HOME = {
     "AutoRestart": "prefect_ft.config",
@@ -26,6 +31,8 @@ def __getattr__(name: str) -> object:
     """Load a public name on first use (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415  (a rank that only beats never gets here)
+
     module = import_module(_HOME[name])
     return module if _HOME[name] == f"{__name__}.{name}" else getattr(module, name)
 

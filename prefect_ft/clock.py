@@ -21,6 +21,10 @@ class PhaseClock:
         """Give the phase's time of a moment that this machine's CLOCK_BOOTTIME named."""
         return (boottime_ns - self._zero_ns) / 1e9
 
+    def at_wall(self, epoch_s: float) -> float:
+        """Give the phase's time of a moment by the wall clock, as far as that has not been set since."""
+        return self.now() - (time.time() - epoch_s)
+
 
 def utc_now() -> str:
     """Give the wall clock's time for records, ISO 8601 in UTC with milliseconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def train_flow(job: JobConfig | Path) -> list[dict[str, Any]] | State[Any]:
                 if status != "completed":
                     break
     finally:
-        run.describe(status=status)
+        with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
+            run.describe(status=status)
     reason = f"phase {summaries[-1].phase}: {summaries[-1].reason}"
     if status == "cancelled":
         return Cancelled(message=reason)

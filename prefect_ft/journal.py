@@ -56,7 +56,9 @@ def _incident(line: Line) -> Incident:
 
 
 def _decision(line: Line) -> Decision:
-    return decision_from_json({name: value for name, value in line.items() if name not in ("type", "t", "utc")})
+    return decision_from_json(
+        {name: value for name, value in line.items() if name not in ("type", "t", "utc")}
+    )
 
 
 class Journal:

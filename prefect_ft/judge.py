@@ -12,7 +12,13 @@ from prefect_ft.model import Decision, Entry, Incident, Policy
 
 
 def judge(
-    journal: Journal, policy: Policy, incident: Incident, clock: PhaseClock, *, ended_t: float | None = None, **facts: Any
+    journal: Journal,
+    policy: Policy,
+    incident: Incident,
+    clock: PhaseClock,
+    *,
+    ended_t: float | None = None,
+    **facts: Any,
 ) -> Decision:
     """Decide about one incident; when this returns, the decision is on disk.
 

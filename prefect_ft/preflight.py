@@ -25,14 +25,14 @@ def check(job: JobConfig) -> None:
 
 
 def _check_command(phase: Phase, env: Mapping[str, str], field: str) -> None:
-    """Later phases' commands may be made by earlier ones; theirs are found missing when they start."""
+    """Look for the first phase's command; an earlier phase may yet make a later one's."""
     name = phase.command[0]
     if name == "python":
         return
     path = str(Path(phase.cwd or ".") / name) if "/" in name else name
     if shutil.which(path, path=env.get("PATH")) is None:
         raise ConfigError(
-            f"command not found: {name!r}; write a program that is on PATH, or a path relative to {phase.cwd}",
+            f"command not found: {name!r}; write a program that is on PATH, or a path from {phase.cwd}",
             field=field,
         )
 

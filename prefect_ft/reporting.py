@@ -61,7 +61,9 @@ class _Reporter:
         self._queue: queue.SimpleQueue[tuple[str, Decided] | None] = queue.SimpleQueue()
         # Prefect's calls find the flow run in the context of whoever makes them.
         work = contextvars.copy_context().run
-        self._thread = threading.Thread(target=work, args=(self._work,), name="prefect-ft-reporter", daemon=True)
+        self._thread = threading.Thread(
+            target=work, args=(self._work,), name="prefect-ft-reporter", daemon=True
+        )
         self._thread.start()
 
     def take(self, fact: Fact) -> None:
@@ -74,7 +76,9 @@ class _Reporter:
         self._queue.put(None)
         self._thread.join(DRAIN_S)
         if self._thread.is_alive():
-            _logger.warning("the Prefect API is slow: some restarts are not shown there; the journal has them")
+            _logger.warning(
+                "the Prefect API is slow: some restarts are not shown there; the journal has them"
+            )
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:

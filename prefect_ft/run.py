@@ -97,7 +97,9 @@ def phase_directories(run: str) -> list[Path]:
     root = _latest_run(path) if (path / RUNS).is_dir() else _registered(run)
     if root is None:
         raise ConfigError("no such run: give a run id, a model directory or a phase directory", file=run)
-    return [root.parent.parent / phase["directory"] for phase in read_json(root / "run.json").get("phases", [])]
+    return [
+        root.parent.parent / phase["directory"] for phase in read_json(root / "run.json").get("phases", [])
+    ]
 
 
 def _latest_run(model_dir: Path) -> Path | None:

@@ -26,6 +26,8 @@ class AttemptSummary:
     end: float | None = None
     outcome: str = "running"
     failure_class: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
     evidence: str | None = None
     rule: str | None = None
     action: str | None = None
@@ -123,6 +125,8 @@ def _ended(attempt: AttemptSummary, incident: Line, decision: Line) -> AttemptSu
         end=incident.get("ended_t", incident["t"]),
         outcome=incident["kind"],
         failure_class=incident.get("class"),
+        exit_code=incident.get("exit_code"),
+        signal=incident.get("signal"),
         evidence=incident.get("evidence", {}).get("text"),
         rule=decision["rule"],
         action=decision["action"],
@@ -155,14 +159,16 @@ def _times(
     return {"total": round(last_t, 3), **{name: round(seconds, 3) for name, seconds in parts.items()}}
 
 
-def _add_work(work: _Work, attempt: AttemptSummary, lines: Sequence[Line], last_t: float, *, lasting: bool) -> None:
-    """Add an attempt's stretches; what follows its last checkpoint lasts only if the attempt completed or runs."""
+def _add_work(
+    work: _Work, attempt: AttemptSummary, lines: Sequence[Line], last_t: float, *, lasting: bool
+) -> None:
+    """Add an attempt's stretches; what follows its last checkpoint may not last."""
     end = last_t if attempt.end is None else attempt.end
     at = attempt.start
     reached = attempt.resume_step or 0
     for line in lines:
         if line["type"] == "checkpoint" and line.get("attempt") == attempt.number and line["step"] > reached:
-            until = min(max(line["t"], at), end)
+            until = min(max(line["written_t"], at), end)
             reached = line["step"]
             work.kept.append((reached, until - at))
             at = until

@@ -31,7 +31,7 @@ from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Decision, Incident, Policy
-from prefect_ft.observe import Decided, PhaseEnded, PhaseStarted, tell
+from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.run import JOURNAL, SUMMARY, Run, new_run, runtime_directory, write_json
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
@@ -146,8 +146,10 @@ class _PhaseExecution:
             decision = self._train()
         except BaseException as exc:
             self._supervisor.close()
-            with contextlib.suppress(JournalError):
-                self._close("cancelled" if isinstance(exc, KeyboardInterrupt) else "failed", str(exc) or repr(exc))
+            with contextlib.suppress(JournalError, OSError):  # the error that led here is the one to tell
+                self._close(
+                    "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed", str(exc) or repr(exc)
+                )
             raise
         self._supervisor.close()
         statuses = {"complete": "completed", "cancel": "cancelled"}
@@ -210,7 +212,10 @@ class _PhaseExecution:
 
     def _write_summary(self) -> PhaseSummary:
         summary = summarise(self._journal.lines)
-        write_json(self._directory / SUMMARY, summary.to_json())
+        try:
+            write_json(self._directory / SUMMARY, summary.to_json())
+        except OSError as exc:
+            tell(Notice(text=f"{SUMMARY} cannot be written: {exc.strerror}; `prefect-ft report` reads the journal"))
         return summary
 
 

@@ -1,4 +1,4 @@
-"""The command line `prefect-ft`. Parses words and nothing else: each command's work is loaded when it is asked for."""
+"""The command line `prefect-ft`. It parses words; what a command does is loaded when asked for."""
 
 from __future__ import annotations
 
@@ -40,17 +40,23 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     run = _add(commands, "run", _run, "run a job here, restarting what fails")
     _add_job(run)
-    run.add_argument("--model-dir", metavar="DIR", help="where the run leaves its files, instead of the job's")
+    run.add_argument(
+        "--model-dir", metavar="DIR", help="where the run leaves its files, instead of the job's"
+    )
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
     replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
     replay.add_argument("job", metavar="JOB.yaml")
     replay.add_argument("incidents", metavar="INCIDENTS.jsonl")
-    replay.add_argument("--phase", metavar="NAME", help="the phase whose policy is asked; the first if not given")
+    replay.add_argument(
+        "--phase", metavar="NAME", help="the phase whose policy is asked; the first if not given"
+    )
     status = _add(commands, "status", _status, "where a run stands")
     report = _add(commands, "report", _report, "what a run lost, to what, and why")
     for command in (status, report):
-        command.add_argument("run", metavar="RUN_DIR", help="a model directory, a phase directory or a run id")
+        command.add_argument(
+            "run", metavar="RUN_DIR", help="a model directory, a phase directory or a run id"
+        )
     return parser
 
 

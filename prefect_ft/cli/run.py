@@ -89,4 +89,6 @@ def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
 
 def _cause(state: Any) -> str:
     error = state.result(raise_on_failure=False)
-    return str(error) if isinstance(error, Exception) else str(state.message)
+    if isinstance(error, PrefectFTError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(state.message)

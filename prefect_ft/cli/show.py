@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -76,7 +77,17 @@ def _summary(lines: Sequence[Line]) -> PhaseSummary:
 
 def _attempts_table(summaries: Sequence[PhaseSummary]) -> Table:
     table = Table(title="Attempts", title_justify="left", header_style="bold")
-    for name in ("phase", "attempt", "from step", "to step", "ended by", "rule", "action", "steps lost", "evidence"):
+    for name in (
+        "phase",
+        "attempt",
+        "from step",
+        "to step",
+        "ended by",
+        "rule",
+        "action",
+        "steps lost",
+        "evidence",
+    ):
         numeric = name in ("attempt", "from step", "to step", "steps lost")
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name in ("rule", "action"))
     for summary in summaries:
@@ -91,12 +102,19 @@ def _attempt_cells(attempt: AttemptSummary) -> list[str]:
         str(attempt.number),
         _step(attempt.resume_step, "start"),
         _step(attempt.last_step, "?"),
-        attempt.failure_class or attempt.outcome,
+        _ended_by(attempt),
         attempt.rule or "",
         attempt.action or "",
         _step(attempt.steps_lost, "" if attempt.action in (None, "complete") else "?"),
         attempt.evidence or "",
     ]
+
+
+def _ended_by(attempt: AttemptSummary) -> str:
+    if attempt.outcome != "exit":
+        return attempt.outcome.replace("_", " ")
+    how = f"exit {attempt.exit_code}" if attempt.signal is None else signal.Signals(attempt.signal).name
+    return f"{attempt.failure_class}, {how}"
 
 
 def _step(step: int | None, unknown: str) -> str:
@@ -108,13 +126,17 @@ def _status_line(summary: PhaseSummary) -> Text:
     line.append(summary.status, style=COLOURS.get(summary.status, ""))
     restarts = sum(summary.restarts.values())
     by_action = ", ".join(f"{count} {action}" for action, count in summary.restarts.items())
-    line.append(f" at step {_step(summary.final_step, '?')}, {restarts} restarts")
+    line.append(f" at step {_step(summary.final_step, '?')}, {restarts} restart{'' if restarts == 1 else 's'}")
     line.append(f" ({by_action})" if by_action else "")
     return line.append(f": {summary.reason}" if summary.status == "failed" else "")
 
 
 def _time_line(summary: PhaseSummary) -> str:
     times = summary.time_s
-    lost = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items() if name not in ("total", "productive"))
+    lost = ", ".join(
+        f"{name} {seconds:.2f} s" for name, seconds in times.items() if name not in ("total", "productive")
+    )
     ratio = f"{summary.effective_ratio:.1%}" if summary.effective_ratio is not None else "unknown"
-    return f"  effective ratio {ratio}: {times['productive']:.2f} s of {times['total']:.2f} s productive; {lost}"
+    return (
+        f"  effective ratio {ratio}: {times['productive']:.2f} s of {times['total']:.2f} s productive; {lost}"
+    )

@@ -1,4 +1,4 @@
-"""The live view of `run`: in a terminal a line for each phase that moves, elsewhere plain lines as things happen."""
+"""The live view of `run`: in a terminal a table that moves, elsewhere plain lines as things happen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ from prefect_ft.observe import (
 STEP_LINE_S = 5.0
 """How often a pipe is told the step, at most."""
 
-STATUS_STYLES = {"waiting": "dim", "running": "cyan", "restarting": "yellow", "completed": "green", "cancelled": "yellow"}
+STATUS_STYLES = {
+    "waiting": "dim",
+    "running": "cyan",
+    "restarting": "yellow",
+    "completed": "green",
+    "cancelled": "yellow",
+}
 
 
 @contextmanager
@@ -42,7 +48,10 @@ def watching(job: JobConfig) -> Iterator[None]:
         with observed_by(view.take):
             yield
         return
-    with Live(console=console, get_renderable=view.table, refresh_per_second=4, transient=True), observed_by(view.take):
+    with (
+        Live(console=console, get_renderable=view.table, refresh_per_second=4, transient=True),
+        observed_by(view.take),
+    ):
         yield
 
 

@@ -37,7 +37,7 @@ class RankState:
 
 
 class Attempt:
-    """One attempt. `baseline_step` is the highest step verified before it, `known_step` the one at its start."""
+    """One attempt; `baseline_step` is the highest step verified before it, `known_step` the last one."""
 
     def __init__(
         self, number: int, ranks: Mapping[int, int], *, baseline_step: int | None, known_step: int | None
@@ -116,7 +116,9 @@ class Attempt:
             baseline_step=self.baseline_step,
         )
         if cancelled_by is not None:
-            return replace(incident, kind="cancelled", evidence=Evidence(rule="stop-request", text=cancelled_by))
+            return replace(
+                incident, kind="cancelled", evidence=Evidence(rule="stop-request", text=cancelled_by)
+            )
         if self.start_error is not None:
             evidence = Evidence(rule="start-failed", text=self.start_error)
             return replace(incident, failure_class="config", exit_code=COMMAND_NOT_STARTED, evidence=evidence)
@@ -127,7 +129,7 @@ class Attempt:
         return replace(incident, kind="completed", exit_code=0)
 
     def ended_ns(self) -> int | None:
-        """When it ended (CLOCK_BOOTTIME of the agents' machine): its first failure, else its last rank's end."""
+        """When it ended (its first failure, else its last rank's end), by the agents' CLOCK_BOOTTIME."""
         if self._failures:
             return self.ranks[self._failures[0]].ended_ns
         ends = [state.ended_ns for state in self.ranks.values() if state.ended_ns is not None]
@@ -135,11 +137,8 @@ class Attempt:
 
     def _failure(self, incident: Incident) -> Incident:
         first = self.ranks[self._failures[0]]
-        verdict = classify(
-            {f"rank{rank}": list(state.tail) for rank, state in self.ranks.items()},
-            exit_code=first.exit_code,
-            signal=first.signal,
-        )
+        logs = {f"rank{rank}": list(state.tail) for rank, state in self.ranks.items()}
+        verdict = classify(logs, exit_code=first.exit_code, signal=first.signal)
         root = self._root(verdict)
         return replace(
             incident,

@@ -110,7 +110,9 @@ class Supervisor:
     def _first_placement(self) -> tuple[str, ...]:
         placement = initial_placement(self.plan.policy)
         if placement is None:
-            raise BackendError(f"phase {self.plan.phase}: too few usable systems for {self.plan.policy.workers} workers")
+            raise BackendError(
+                f"phase {self.plan.phase}: too few usable systems for {self.plan.policy.workers} workers"
+            )
         return placement
 
     def _start(self, decision: Decision | None, placement: tuple[str, ...]) -> Attempt:
@@ -203,7 +205,11 @@ class Supervisor:
             case "output":
                 self._log.write(self._number, worker, event["rank"], event["text"])
             case "dropped":
-                tell(Notice(text=f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"))
+                tell(
+                    Notice(
+                        text=f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"
+                    )
+                )
             case "checkpoints":
                 self._checkpoints(event)
             case _:
@@ -218,7 +224,10 @@ class Supervisor:
         self._last_verified = event["last"]
         for item in event["new"]:
             fields = {"attempt": self._number, "step": item["step"], "path": item["path"]}
-            self.journal.append("checkpoint", t=self.clock.now(), utc=utc_now(), **fields)
+            written_t = self.clock.at_wall(item["mtime"])
+            self.journal.append(
+                "checkpoint", t=self.clock.now(), utc=utc_now(), written_t=round(written_t, 6), **fields
+            )
             tell(CheckpointVerified(phase=self.plan.phase, **fields))
             self._highest_verified = max(item["step"], self._highest_verified or 0)
 
@@ -238,7 +247,9 @@ class Supervisor:
         wanted = self._stop.wanted
         self._gang.stop(self._token, self.plan.stop_grace_s if wanted else 0)
         attempt, self._attempt = self._attempt, None
-        incident = Incident(t=t, kind="cancelled") if attempt is None else attempt.incident(t, cancelled_by=wanted)
+        incident = (
+            Incident(t=t, kind="cancelled") if attempt is None else attempt.incident(t, cancelled_by=wanted)
+        )
         facts = self._facts(attempt)
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)

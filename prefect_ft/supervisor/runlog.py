@@ -13,7 +13,7 @@ class RunLog:
         self._file = path.open("ab", buffering=0)
 
     def write(self, attempt: int, worker: int, rank: int, text: str) -> None:
-        """Append a piece of output; bytes that were no UTF-8 come as lone surrogates and leave as they were."""
+        """Append a piece of output; lone surrogates become the bytes that were no UTF-8."""
         lines = text.removesuffix("\n").encode("utf-8", "surrogateescape").split(b"\n")
         prefix = b"[a%d w%d r%d] " % (attempt, worker, rank)
         try:

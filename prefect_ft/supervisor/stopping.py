@@ -33,7 +33,9 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._signalled) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {
+                number: signal.signal(number, self._signalled) for number in (signal.SIGINT, signal.SIGTERM)
+            }
         return self
 
     def __exit__(self, *_: object) -> None:

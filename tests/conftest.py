@@ -1,0 +1,62 @@
+"""What all tests share: one Prefect server for the session, a run-time directory of each test's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
+
+
+@pytest.fixture(autouse=True)
+def runtime_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sockets and output below a short path of the test's own, and no trace in the user's home."""
+    directory = tmp_path_factory.mktemp("rt", numbered=True)
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", str(directory))
+    monkeypatch.setenv("XDG_STATE_HOME", str(directory / "state"))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """Prefect's own test harness: a real server on a database of its own."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+def need(name: str, present: bool, why: str) -> None:
+    """Skip the test where the machine lacks something; a failure where PREFECT_FT_REQUIRE names it."""
+    if present:
+        return
+    if name in os.environ.get("PREFECT_FT_REQUIRE", "").split(","):
+        pytest.fail(f"{name} is required here: {why}")
+    pytest.skip(f"needs {name}: {why}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    import subprocess
+
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "prefect-ft-test", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    need("mount", mount.returncode == 0, mount.stderr.strip())
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
