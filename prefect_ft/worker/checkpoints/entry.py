@@ -1,0 +1,150 @@
+"""A candidate as it lay on disk at one moment: which files, how large, how old.
+
+Owns the walk over a candidate's tree and the opening of its files; knows no format. Everything that
+a check may depend on stands in the `Entry`, so that two equal entries have the same verdict.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+MAX_FILES = 100_000
+MAX_DEPTH = 16
+CLOCK_SKEW_NS = 2_000_000_000
+"""How far apart the clocks of two hosts that write one checkpoint may be."""
+
+
+class Verdict(NamedTuple):
+    """What a check found: `complete` by the format's own mark, `False` with a reason, or `None`.
+
+    `None`: nothing is wrong, but the format has no mark of its end; only time can tell.
+    """
+
+    complete: Optional[bool]
+    reason: str = ""
+
+
+COMPLETE = Verdict(True)
+UNMARKED = Verdict(None)
+
+
+class Stat(NamedTuple):
+    """What changes when a file is written or replaced."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, result: os.stat_result) -> Stat:
+        """Keep the part of a stat result that tells one content from another."""
+        return cls(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
+
+
+class Entry(NamedTuple):
+    """One name with a step in it. `name` is relative to the checkpoint directory, `path` absolute.
+
+    `files` maps paths below `path` to their state; a single file is `{"": state}`. `manifest` is the
+    state of `<name>.manifest.json` beside it. `latest` and `iteration` are what the trackers of
+    DeepSpeed and Megatron in the checkpoint directory say of it, `None` where there is none.
+    """
+
+    name: str
+    path: str
+    step: int
+    is_directory: bool
+    files: Mapping[str, Stat]
+    manifest: Optional[Stat] = None
+    latest: Optional[Verdict] = None
+    iteration: Optional[Verdict] = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files together."""
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def mtime_ns(self) -> int:
+        """When the newest of its files was last written; 0 without files."""
+        return newest_ns(self.files)
+
+    def by_directory(self) -> Dict[str, List[str]]:
+        """Return the base names of its files by the directory (relative, "" is the top) they lie in."""
+        found: Dict[str, List[str]] = {}
+        for name in sorted(self.files):
+            directory, _, base = name.rpartition("/")
+            found.setdefault(directory, []).append(base)
+        return found
+
+    @contextmanager
+    def open(self, name: str = "") -> Iterator[Tuple[int, int]]:
+        """Open one of its files for reading: (descriptor, size in bytes); raises OSError."""
+        path = os.path.join(self.path, name) if name else self.path
+        with opened(path, self.files[name]) as descriptor:
+            yield descriptor, self.files[name].size
+
+
+def newest_ns(files: Mapping[str, Stat]) -> int:
+    """Return the newest modification time; 0 without files."""
+    return max((file.mtime_ns for file in files.values()), default=0)
+
+
+@contextmanager
+def opened(path: str, seen: Stat) -> Iterator[int]:
+    """Open a file that was seen in this state; raises OSError, also if it has changed since."""
+    # O_NONBLOCK: a FIFO that took the file's place must not hold the scan.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        now = os.fstat(descriptor)
+        if (now.st_size, now.st_mtime_ns) != (seen.size, seen.mtime_ns):
+            raise OSError(errno.ESTALE, "it changed while it was read")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """Read exactly `length` bytes, fewer only at the end of the file."""
+    pieces: List[bytes] = []
+    while length > 0:
+        piece = os.pread(descriptor, length, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        length -= len(piece)
+        offset += len(piece)
+    return b"".join(pieces)
+
+
+def walk(path: str) -> Dict[str, Stat]:
+    """Return the state of every regular file below a directory; raises OSError for what cannot be read.
+
+    Symbolic links are followed, each directory is entered once.
+    """
+    files: Dict[str, Stat] = {}
+    entered: Set[Tuple[int, int]] = set()
+    pending: List[str] = [""]
+    while pending:
+        prefix = pending.pop()
+        if prefix.count("/") > MAX_DEPTH:
+            raise OSError(errno.ELOOP, f"its directories are more than {MAX_DEPTH} levels deep")
+        directory = os.path.join(path, prefix)
+        itself = os.stat(directory)
+        if (itself.st_dev, itself.st_ino) in entered:
+            continue
+        entered.add((itself.st_dev, itself.st_ino))
+        with os.scandir(directory) as listing:
+            for item in listing:
+                state = item.stat()
+                if stat.S_ISDIR(state.st_mode):
+                    pending.append(f"{prefix}{item.name}/")
+                elif stat.S_ISREG(state.st_mode):
+                    files[prefix + item.name] = Stat.of(state)
+        if len(files) > MAX_FILES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_FILES} files")
+    return files

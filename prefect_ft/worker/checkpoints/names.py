@@ -1,0 +1,132 @@
+"""Which names are checkpoints, and of which step. Pure text: nothing here looks at a disk.
+
+Two readers with the same two methods: `UsualNames` knows the names that training frameworks give,
+`PatternNames` the one that a user wrote down.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Optional, Pattern, Union
+
+Reading = Union[int, str, None]
+"""A step; or, as text, why this name never counts; or `None`: no name of a checkpoint at all."""
+
+TEMPORARY_NAME = "its name is a temporary one"
+
+_STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])"
+# The first that is found decides, so that epoch=1-step=100 is step 100 and an epoch counts last.
+_WORDS = (
+    r"(?:global[-_]?)?steps?",
+    r"iter(?:ation)?s?",
+    r"(?:checkpoint|ckpt|chkpt)",
+    r"ba(?:tch)?",
+    r"ep(?:och)?",
+    r"(?:model|weights|params|state|save|snapshot)",
+)
+_USUAL = tuple(re.compile(rf"(?<![a-z]){word}{_STEP}") for word in _WORDS)
+_BARE = re.compile(r"(?P<step>[0-9]{1,18})(?:\.[a-z][^.]*)?$")
+
+# tmp-checkpoint-100 (transformers), 100.orbax-checkpoint-tmp-17 (orbax), ckpt-100_temp and
+# .tempstate17 (TensorFlow), NAME.incomplete (huggingface_hub), tmpab12cd_ (tempfile).
+_UNFINISHED = "temp|temporary|part|partial|incomplete|unfinished|inprogress|writing|saving|swp|crdownload"
+_TEMPORARY = re.compile(rf"(?s)[.~#]|.*~$|.*(?<![a-z0-9])(?:tmp|tempstate|(?:{_UNFINISHED})(?![a-z0-9]))")
+_TEMPORARY_INSIDE = re.compile(r"(?s)tmp|.*~$|.*\.(?:tmp|temp|part|partial|incomplete)(?![a-z0-9])")
+_SET_ASIDE = re.compile(r"(?<![a-z0-9])(?:bak|backup|old|orig|corrupt|corrupted|bad|broken)(?![a-z0-9])")
+# lora-rank16-step-100 is whole, step-100-rank0 and rank0-step-100 are not.
+_PART = re.compile(
+    r"^(?:rank|shard)[-_=.]?[0-9]|(?<![a-z])(?:rank|shard)[-_=.]?[0-9]+(?:\.[a-z]+)?$|[0-9]-of-[0-9]"
+)
+_COMPANION_WORDS = (
+    "optimizer|optim|scheduler|scaler|rng|metrics?|eval|results?|stats|summary|report|config|args|logs?|"
+    "samples?|trace|profile"
+)
+# At an end of the name only: epoch=1-step=100-eval_loss=0.5 is a checkpoint.
+_COMPANION = re.compile(
+    rf"^(?:{_COMPANION_WORDS})(?![a-z0-9])|(?<![a-z0-9])(?:{_COMPANION_WORDS})(?:\.[a-z]+)?$"
+)
+_NO_CHECKPOINT = re.compile(
+    r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
+    r"|sha256|crc)$|\.manifest\.json$"
+)
+
+
+def is_temporary_inside(base: str) -> bool:
+    """Tell whether a file of a checkpoint's tree, where hidden names and parts are usual, is temporary."""
+    return bool(_TEMPORARY_INSIDE.match(base.lower()))
+
+
+class UsualNames:
+    """The names that training frameworks give their checkpoints, all directly in one directory."""
+
+    def enters(self, directory: str) -> bool:
+        """Tell whether checkpoints lie inside this directory; here the directory itself is one."""
+        del directory
+        return False
+
+    def read(self, name: str) -> Reading:
+        """Return the step that a name speaks of."""
+        return _usual_reading(name.lower())
+
+
+class PatternNames:
+    """One user's names: text with one `{step}`, `*` for anything else, and at most one `/`."""
+
+    def __init__(self, pattern: str) -> None:
+        """Raises ValueError for a pattern that can match nothing."""
+        if pattern.count("{step}") != 1:
+            raise ValueError(f"pattern {pattern!r}: write {{step}} once, where the step's number stands")
+        levels = pattern.split("/")
+        if len(levels) > 2 or any(level in ("", ".", "..") for level in levels):
+            raise ValueError(
+                f"pattern {pattern!r}: write NAME or DIRECTORY/NAME, relative to the checkpoints"
+            )
+        self._whole = _compiled(pattern)
+        self._directory = _compiled(levels[0]) if len(levels) > 1 else None
+        # A pattern that itself reads like a temporary name was meant that way.
+        self._trusted = _reads_temporary(pattern.replace("{step}", "1").replace("*", "x"))
+
+    def enters(self, directory: str) -> bool:
+        """Tell whether checkpoints lie inside this directory."""
+        return bool(self._directory and self._directory.match(directory))
+
+    def read(self, name: str) -> Reading:
+        """Return the step of a name, `DIRECTORY/NAME` where the pattern has two levels."""
+        match = self._whole.match(name)
+        if not match:
+            return None
+        return TEMPORARY_NAME if _reads_temporary(name) and not self._trusted else int(match["step"])
+
+
+@lru_cache(maxsize=8192)  # every scan asks for the same names: it halves the cost of a large directory
+def _usual_reading(lowered: str) -> Reading:
+    if lowered.startswith(".") or _NO_CHECKPOINT.search(lowered):
+        return None
+    match = _BARE.match(lowered)
+    for word in _USUAL:
+        match = match or word.search(lowered)
+    return (_refusal(lowered) or int(match["step"])) if match else None
+
+
+def _reads_temporary(name: str) -> bool:
+    return any(_TEMPORARY.match(level) for level in name.lower().split("/"))
+
+
+def _refusal(lowered: str) -> Optional[str]:
+    """Say why a name with a step in it is no checkpoint."""
+    if _reads_temporary(lowered):
+        return TEMPORARY_NAME
+    if _SET_ASIDE.search(lowered):
+        return "its name sets it aside"
+    if _PART.search(lowered):
+        return "it is one part of several: use a directory for each step, a manifest, or a pattern"
+    if _COMPANION.search(lowered):
+        return "by its name it goes with a checkpoint and is none: use a pattern if it is one"
+    return None
+
+
+def _compiled(pattern: str) -> Pattern[str]:
+    translated = {"{step}": "(?P<step>[0-9]{1,18})", "*": "[^/]*"}
+    pieces = re.split(r"(\{step\}|\*)", pattern)
+    return re.compile("".join(translated.get(piece) or re.escape(piece) for piece in pieces) + r"\Z")

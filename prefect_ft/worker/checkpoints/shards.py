@@ -1,0 +1,125 @@
+"""Sets of files that are a checkpoint only together: what is missing from one, as far as it can be known.
+
+Each function takes an entry and one directory of its tree and says what is wrong, or `None`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Optional, Set, Tuple
+
+from prefect_ft.worker.checkpoints.entry import Entry, read_at
+from prefect_ft.worker.checkpoints.formats import pickle_file
+from prefect_ft.worker.checkpoints.zips import central_directory, stored_bytes
+
+DCP_METADATA = ".metadata"
+DCP_SHARD = ".distcp"
+
+_MAX_SEARCHED_BYTES = 64_000_000
+_NAMED_SHARD = re.compile(rb"__[0-9]+_[0-9]+\.distcp")
+_NUMBERED = re.compile(r"(?P<set>.*?)(?P<number>[0-9]+)-of-(?P<total>[0-9]+)(?P<rest>.*)")
+_MODEL = re.compile(r"mp_rank_(?P<mp>[0-9]+)_model_states\.pt")
+_ZERO = re.compile(
+    r"(?:bf16_)?zero_pp_rank_(?P<dp>[0-9]+)_mp_rank_(?P<mp>[0-9]+)_?(?P<kind>model|optim)_states\.pt"
+)
+_MAX_RANKS = 1_000_000
+
+
+def is_deepspeed(bases: List[str]) -> bool:
+    """Tell whether a directory with these names holds the shards of a DeepSpeed checkpoint."""
+    return any(_MODEL.fullmatch(base) or _ZERO.fullmatch(base) for base in bases)
+
+
+def dcp_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
+    """Check a directory of torch.distributed.checkpoint: `.metadata`, and every shard that it names.
+
+    The coordinator writes `.metadata` when all ranks have written their shards (`finish` in
+    torch/distributed/checkpoint/filesystem.py). It is a pickle: its bytes are searched for the
+    shards' names, never loaded.
+    """
+    shards = [base for base in bases if base.endswith(DCP_SHARD)]
+    if DCP_METADATA not in bases:
+        return f"{_place(directory)}{DCP_METADATA} is missing: it is written last"
+    metadata = _place(directory) + DCP_METADATA
+    if entry.files[metadata].size == 0:
+        return f"{metadata} is empty"
+    with entry.open(metadata) as (descriptor, size):
+        verdict = pickle_file(descriptor, size)
+        raw = read_at(descriptor, min(size, _MAX_SEARCHED_BYTES), 0)
+    if verdict.complete is False:
+        return f"{metadata}: {verdict.reason}"
+    missing = {name.decode() for name in _NAMED_SHARD.findall(raw)} - set(shards)
+    if missing:
+        return (
+            f"{_place(directory)}{min(missing)} is missing ({len(missing)} of {len(missing) + len(shards)})"
+        )
+    return None
+
+
+def deepspeed_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
+    """Check that a DeepSpeed directory has the shards of all ranks up to the highest it knows of.
+
+    Names: `_get_ckpt_name` and `_get_zero_ckpt_name` in deepspeed/runtime/engine.py, which stores
+    `dp_world_size` and `mp_world_size` with the model states. They are looked up in the pickle's
+    bytes, because rank 0 may write `latest` before other ranks have begun with their shards.
+    """
+    kinds: Dict[str, Set[Tuple[int, int]]] = {}
+    sources: List[str] = []
+    for base in bases:
+        match = _ZERO.fullmatch(base) or _MODEL.fullmatch(base)
+        if not match:
+            continue
+        parts = match.groupdict()
+        kind = f"ZeRO {parts['kind']}" if "dp" in parts else "model"
+        kinds.setdefault(kind, set()).add((int(parts.get("dp", 0)), int(parts["mp"])))
+        if "optim" not in kind:
+            sources.append(base)
+    dp_size, mp_size = _world_sizes(entry, _place(directory) + sources[0]) if sources else (0, 0)
+    for kind, seen in sorted(kinds.items()):
+        dp = 1 if kind == "model" else max(dp_size, 1 + max(rank for rank, _ in seen))
+        mp = max(mp_size, 1 + max(rank for _, rank in seen))
+        if len(seen) < dp * mp:
+            return f"{dp * mp - len(seen)} of {dp * mp} {kind} shards are missing"
+    return None
+
+
+def numbered_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
+    """Check files named NAME-00001-of-00004 (transformers, TensorFlow): all of each set are there."""
+    del entry
+    sets: Dict[Tuple[str, str, str], Set[int]] = {}
+    for base in bases:
+        match = _NUMBERED.fullmatch(base)
+        if match:
+            key = (match["set"], match["total"], match["rest"])
+            sets.setdefault(key, set()).add(int(match["number"]))
+    for (name, total, rest), numbers in sorted(sets.items()):
+        if len(numbers) < int(total):
+            lacking = int(total) - len(numbers)
+            return f"{lacking} of {int(total)} files {_place(directory)}{name}…-of-{total}{rest} are missing"
+    return None
+
+
+def _world_sizes(entry: Entry, name: str) -> Tuple[int, int]:
+    """Return how many data and model parallel ranks a file of model states speaks of; 0: not said."""
+    with entry.open(name) as (descriptor, size):
+        members = central_directory(descriptor, size)
+        if isinstance(members, str):
+            return 0, 0
+        pickled = next((member for member in members if member.name.endswith(b"data.pkl")), None)
+        raw = stored_bytes(descriptor, pickled, _MAX_SEARCHED_BYTES) if pickled else None
+    return _number_after(b"dp_world_size", raw or b""), _number_after(b"mp_world_size", raw or b"")
+
+
+def _number_after(key: bytes, raw: bytes) -> int:
+    """Return the small integer that a pickled dict holds under a key of 13 bytes; 0: none is found."""
+    match = re.search(
+        rb"(?:X\x0d\0\0\0|\x8c\x0d)" + key + rb"(?:q.|r.{4}|\x94)(?:K(.)|M(..)|J(.{4}))", raw, re.DOTALL
+    )
+    if not match:
+        return 0
+    number = int.from_bytes(next(group for group in match.groups() if group is not None), "little")
+    return number if number <= _MAX_RANKS else 0
+
+
+def _place(directory: str) -> str:
+    return f"{directory}/" if directory else ""
