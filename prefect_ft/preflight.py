@@ -19,9 +19,15 @@ def check(job: JobConfig) -> None:
         where = f"phases[{index}]"
         if not Path(phase.cwd or ".").is_dir():
             raise ConfigError(f"{phase.cwd} is not a directory", field=f"{where}.cwd")
-        if phase.checkpoints is not None and "://" not in phase.checkpoints.path:
-            _check_writable(phase.checkpoints.path, f"{where}.checkpoints.path")
+        if phase.checkpoints is not None:
+            _check_checkpoints(phase.checkpoints.path, f"{where}.checkpoints.path")
     _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
+
+
+def _check_checkpoints(path: str, field: str) -> None:
+    if "://" in path:
+        raise ConfigError("checkpoints at a URL cannot be verified yet; give a directory", field=field)
+    _check_writable(path, field)
 
 
 def _check_command(phase: Phase, env: Mapping[str, str], field: str) -> None:

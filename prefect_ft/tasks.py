@@ -19,6 +19,8 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import CancelledRun
+from prefect.states import Cancelled
 from prefect.tasks import Task
 
 from prefect_ft import preflight
@@ -89,9 +91,15 @@ def _incident_of(error: Exception, t: float) -> Incident:
 
 
 @task(cache_policy=NO_CACHE, retries=RETRIES, retry_delay_seconds=0, persist_result=False)
-def train_phase(supervisor: Supervisor) -> None:
+def train_phase(supervisor: Supervisor) -> State[Any] | None:
     """Run one attempt of a phase; Prefect enters it again for each restart."""
-    supervisor.attempt()
+    try:
+        supervisor.attempt()
+    except AttemptFailedError as error:
+        if error.decision is None or error.decision.action != "cancel":
+            raise
+        return Cancelled(message=error.decision.reason)
+    return None
 
 
 def run_phase(job: JobConfig, phase: int | str = 0, *, run: Run | None = None) -> PhaseSummary:
@@ -192,6 +200,8 @@ class _PhaseExecution:
         )
         try:
             phase_task(self._supervisor)
+        except CancelledRun:
+            pass
         except AttemptFailedError as error:
             if error.decision is None:
                 raise error.__cause__ or error from None

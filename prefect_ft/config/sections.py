@@ -139,8 +139,14 @@ def _layout_schema(schema: dict[str, Any]) -> None:
 
 
 def _pattern(value: str) -> str:
+    from prefect_ft.worker.checkpoints.names import PatternNames  # noqa: PLC0415  # as for the layouts
+
     if value.count("{step}") != 1:
         raise problem(f"must hold {{step}} once, where the step stands in a name, got {shown(value)}")
+    try:
+        PatternNames(value)
+    except ValueError as error:
+        raise problem(f"must be NAME or DIRECTORY/NAME inside path, got {shown(value)}") from error
     return value
 
 

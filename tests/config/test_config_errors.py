@@ -323,6 +323,12 @@ LONG = "n" * 65
             id="pattern-with-two-steps",
         ),
         pytest.param(
+            edited("{path: checkpoints}", "{path: c, pattern: '../{step}.pt'}"),
+            "job.yaml:12: phases[0].checkpoints.pattern: must be NAME or DIRECTORY/NAME inside path, "
+            "got '../{step}.pt'",
+            id="pattern-that-leaves-the-directory",
+        ),
+        pytest.param(
             phase("nproc_per_worker: 0"),
             "job.yaml:13: phases[0].nproc_per_worker: must be a whole number, at least 1, or auto, got 0",
             id="no-rank",
