@@ -65,6 +65,7 @@ _PREFECT_SETTINGS = {
     # The view says what happens; Prefect's own lines go to its API and not across the terminal as well.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
     # The embedded server makes its database at its first start; on a busy machine 20 s are not enough.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
 }

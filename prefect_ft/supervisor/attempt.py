@@ -25,6 +25,8 @@ class RankState:
     exit_code: int | None = None
     signal: int | None = None
     ended_ns: int | None = None
+    was_stopped: bool = False
+    """Whether it ended because the attempt was being ended: how it ended then says nothing about it."""
     step: int | None = None
     stage: Stage | None = None
     stage_step: int | None = None
@@ -33,7 +35,7 @@ class RankState:
 
     @property
     def failed(self) -> bool:
-        return self.signal is not None or bool(self.exit_code)
+        return not self.was_stopped and (self.signal is not None or bool(self.exit_code))
 
 
 class Attempt:
@@ -53,6 +55,8 @@ class Attempt:
         self.lost: list[int] = []
         """Workers whose agent went away."""
         self.start_error: str | None = None
+        self.ending = False
+        """Set once the ranks are being ended; who ends from then on has not failed."""
         self._failures: list[int] = []
 
     def take(self, worker: int, event: Event) -> None:
@@ -82,6 +86,7 @@ class Attempt:
     def _exited(self, event: Event) -> None:
         state = self.ranks[event["rank"]]
         state.exit_code, state.signal, state.ended_ns = event["code"], event["signal"], event["t_ns"]
+        state.was_stopped = self.ending
         if state.failed:
             self._failures.append(event["rank"])
 
@@ -140,11 +145,12 @@ class Attempt:
         logs = {f"rank{rank}": list(state.tail) for rank, state in self.ranks.items()}
         verdict = classify(logs, exit_code=first.exit_code, signal=first.signal)
         root = self._root(verdict)
+        seen = first if root.was_stopped else root
         return replace(
             incident,
             worker=root.worker,
-            exit_code=root.exit_code,
-            signal=root.signal,
+            exit_code=seen.exit_code,
+            signal=seen.signal,
             failure_class=verdict.failure_class,
             signature=verdict.signature,
             recoverable=verdict.recoverable,
@@ -155,11 +161,12 @@ class Attempt:
         )
 
     def _root(self, verdict: Verdict) -> RankState:
-        """Give the rank whose output holds the cause, else the one that failed first."""
+        """Give the rank whose output holds the cause, else the one that failed first.
+
+        The cause may still be ending by itself when its peers have noticed and the attempt is ended.
+        """
         rank = self._rank_of(verdict.evidence)
-        if rank is not None and self.ranks[rank].failed:
-            return self.ranks[rank]
-        return self.ranks[self._failures[0]]
+        return self.ranks[self._failures[0] if rank is None else rank]
 
     def _rank_of(self, evidence: Evidence | None) -> int | None:
         if evidence is None or not evidence.file:

@@ -25,6 +25,9 @@ from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.stopping import StopRequest
 
+MAX_PASSED_OVER = 5
+"""Checkpoints that could not be verified and are named at the start of an attempt."""
+
 
 class AttemptFailedError(PrefectFTError):
     """An attempt ended and the phase is not complete. `decision` is there if it has been made already."""
@@ -143,6 +146,9 @@ class Supervisor:
         history = self.journal.history()
         chosen = self._choose(decision)
         self._resume_step: int | None = chosen["step"]
+        self._passed_over = dict(list(chosen["why_not"].items())[:MAX_PASSED_OVER])
+        for name, why in self._passed_over.items():
+            tell(Notice(text=f"{self.plan.phase}: not resumed from {name}: {why}"))
         return Launch(
             attempt=self._number,
             restarts=sum(1 for entry in history if entry.decision and entry.decision.action in RESTARTS),
@@ -182,6 +188,7 @@ class Supervisor:
             start_counts=launch.start_counts,
             resume_step=self._resume_step,
             resume_path=launch.resume_path,
+            passed_over=self._passed_over,
         )
         tell(
             AttemptStarted(
@@ -245,6 +252,8 @@ class Supervisor:
         """End whatever still runs and raise what happened, unless the phase is complete."""
         t = self.clock.now()
         wanted = self._stop.wanted
+        if self._attempt is not None:
+            self._attempt.ending = True
         self._gang.stop(self._token, self.plan.stop_grace_s if wanted else 0)
         attempt, self._attempt = self._attempt, None
         incident = (
