@@ -1,0 +1,13 @@
+"""What to do about a failure: pure functions of a policy and a history.
+
+Nothing in here looks at a clock, a file or a process, and nothing logs: the reason is in what it returns.
+"""
+
+from __future__ import annotations
+
+from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
+from prefect_ft.decide.incidents import with_verdict
+from prefect_ft.decide.placement import initial_placement
+from prefect_ft.decide.policy import decide
+
+__all__ = ["decide", "initial_placement", "set_aside", "skip_eval_at", "start_counts", "with_verdict"]

@@ -1,0 +1,137 @@
+"""The counters of docs/recovery-policy.md as folds over a phase's history.
+
+Owns what each counter counts and what resets it. Knows no rule's condition and no limit: rules and
+after-checks compare. Nothing here is ever stored; the history is folded anew for each decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident
+
+DEVICE_FAULT_WINDOW_S = 86400
+
+_COST_NOTHING = frozenset(("suspended", "fault-healed", "preempted"))
+_STOP_A_RESTART = frozenset(("max-restarts", "min-systems"))
+
+
+def is_counted(rule: str, action: Action) -> bool:
+    """Say whether a decision is a counted failure: its rule chose a restart, even if a check stopped it."""
+    if action in RESTARTS:
+        return rule not in _COST_NOTHING
+    return rule in _STOP_A_RESTART
+
+
+@dataclass(slots=True)
+class Budgets:
+    """All counters but that of device faults, and what "since progress" has to remember."""
+
+    failures_without_progress: int = 0
+    consecutive_suspensions: int = 0
+    consecutive_unconditional: int = 0
+    worker_replacements: int = 0
+    preemptions: int = 0
+    same_failure: int = 0
+    suspects: dict[str, int] = field(default_factory=dict)
+    transient_since_progress: bool = False
+    confirmed_since_progress: set[FailureClass] = field(default_factory=set)
+    _last_failure: tuple[str, int] | None = None
+
+    def end_attempt(self, incident: Incident, *, progress: bool) -> None:
+        """Reset what the end of an attempt resets, before anything of this incident is counted."""
+        if progress:
+            self.failures_without_progress = 0
+            self.consecutive_suspensions = 0
+            self.consecutive_unconditional = 0
+            self._last_failure = None
+            self.transient_since_progress = False
+            self.confirmed_since_progress.clear()
+        if incident.kind != "suspended":
+            self.consecutive_suspensions = 0
+        self._count_same_failure(incident)
+
+    def _count_same_failure(self, incident: Incident) -> None:
+        signature, step = incident.signature, incident.step
+        if incident.kind != "exit" or signature is None or step is None:
+            self.same_failure, self._last_failure = 0, None
+            return
+        failure = (signature, step)
+        self.same_failure = self.same_failure + 1 if failure == self._last_failure else 1
+        self._last_failure = failure
+
+    def count_failure(self, suspected: Iterable[str]) -> None:
+        """Count a failure; `suspected` are the systems that it makes suspect."""
+        self.failures_without_progress += 1
+        for system in suspected:
+            self.suspects[system] = self.suspects.get(system, 0) + 1
+
+    def count_restart(self, rule: str, action: Action, failure_class: FailureClass | None) -> None:
+        """Count a restart in the budget of its rule, and in that of its action."""
+        if action == "replace_workers":
+            self.worker_replacements += 1
+        if rule == "transient":
+            self.transient_since_progress = True
+        elif rule == "suspended":
+            self.consecutive_suspensions += 1
+        elif rule == "unconditional":
+            self.consecutive_unconditional += 1
+        elif rule == "preempted":
+            self.preemptions += 1
+        elif rule == "confirm-once" and failure_class is not None:
+            self.confirmed_since_progress.add(failure_class)
+
+    def clear_suspicion(self, systems: Iterable[str]) -> None:
+        """Forget what a system was suspected of: it is isolated, or usable again."""
+        for system in systems:
+            self.suspects.pop(system, None)
+
+
+@dataclass(slots=True)
+class DeviceFaults:
+    """Reports of the same code on the same device, of which too many within a day mean more than chance."""
+
+    _reports: dict[tuple[str, str], tuple[str, list[float]]] = field(default_factory=dict)
+
+    def report(self, incident: Incident, systems: Iterable[str]) -> int:
+        """Count a fault that is more than a warning; return how often it is there now."""
+        if incident.device is None or incident.code is None or incident.severity == "warning":
+            return 0
+        most = 0
+        for system in systems:
+            code, times = self._reports.get((system, incident.device), (None, []))
+            recent = [t for t in times if incident.t - t <= DEVICE_FAULT_WINDOW_S]
+            times = [*recent, incident.t] if code == incident.code else [incident.t]
+            self._reports[system, incident.device] = (incident.code, times)
+            most = max(most, len(times))
+        return most
+
+    def clear(self, systems: Iterable[str]) -> None:
+        """Forget the reports of systems that are usable again."""
+        for key in [key for key in self._reports if key[0] in systems]:
+            del self._reports[key]
+
+    def counts(self, now: float) -> dict[str, int]:
+        """Give the counts at `now`, in seconds since the phase began, by `system/device/code`."""
+        if not self._reports:
+            return {}
+        counts = {
+            f"{system}/{device}/{code}": sum(now - t <= DEVICE_FAULT_WINDOW_S for t in times)
+            for (system, device), (code, times) in self._reports.items()
+        }
+        return {key: count for key, count in counts.items() if count}
+
+
+def counters(budgets: Budgets, faults: DeviceFaults, now: float) -> Counters:
+    """Freeze the counters as a decision shows them."""
+    return Counters(
+        failures_without_progress=budgets.failures_without_progress,
+        consecutive_suspensions=budgets.consecutive_suspensions,
+        consecutive_unconditional=budgets.consecutive_unconditional,
+        worker_replacements=budgets.worker_replacements,
+        preemptions=budgets.preemptions,
+        same_failure=budgets.same_failure,
+        same_device_fault=faults.counts(now),
+        suspects=dict(budgets.suspects),
+    )

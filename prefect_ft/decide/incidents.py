@@ -1,0 +1,101 @@
+"""What an incident is before any rule sees it: its class, where it happened, whom it blames.
+
+Owns the reading of one line against the gang of its time; counts nothing and chooses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prefect_ft.decide.classify import RECOVERABLE, classify
+from prefect_ft.model import Incident, Policy, Recoverable, Verdict
+
+FAILED_RECOVERIES = frozenset(("replacement_failed", "rebuild_failed", "in_place_failed"))
+"""Kinds that end no attempt, since the one before them had ended; but the last can also end one."""
+
+
+def with_verdict(incident: Incident, verdict: Verdict) -> Incident:
+    """Fill in what the line leaves open from a classification of its output.
+
+    `recoverable` is the word of one catalogue entry, so it is taken only where it narrows what the
+    class says anyway: that a missing module is a `config` error does not make it `recoverable: false`.
+    """
+    narrowed: Recoverable = None
+    if verdict.recoverable != RECOVERABLE[verdict.failure_class]:
+        narrowed = verdict.recoverable
+    return replace(
+        incident,
+        failure_class=verdict.failure_class,
+        signature=verdict.signature if incident.signature is None else incident.signature,
+        recoverable=narrowed if incident.recoverable is None else incident.recoverable,
+        blame=verdict.blame if incident.blame is None else incident.blame,
+        evidence=verdict.evidence if incident.evidence is None else incident.evidence,
+    )
+
+
+def classified(incident: Incident) -> Incident:
+    """Return the incident with its class known; an exit that was none comes back as `completed`."""
+    if incident.kind != "exit":
+        return incident
+    if incident.failure_class is None and incident.log:
+        verdict = classify({"": incident.log}, exit_code=incident.exit_code, signal=incident.signal)
+        incident = with_verdict(incident, verdict)
+    if incident.failure_class not in (None, "none"):
+        return incident
+    if incident.exit_code == 0 and incident.signal is None:
+        return replace(incident, kind="completed", failure_class=None)
+    return replace(incident, failure_class="unknown")
+
+
+def is_incomplete(policy: Policy, highest_step: int) -> bool:
+    """Say whether a completion fell short of the target; a highest step of 0 is none that is known."""
+    target = policy.target_step
+    return target is not None and policy.mode != "eval" and highest_step < target
+
+
+def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the systems on which it happened; empty if the line does not say."""
+    system, systems, worker = incident.system, incident.systems, incident.worker
+    if systems:
+        return tuple(dict.fromkeys(systems if system is None else (system, *systems)))
+    if system is not None:
+        return (system,)
+    return (gang[worker],) if worker is not None and worker < len(gang) else ()
+
+
+def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the systems of the pool that are to blame: those where it happened, unless the line denies it."""
+    if incident.blame in ("peer", "none"):
+        return ()
+    where = places(incident, gang)
+    if incident.system is None and not incident.systems:
+        return where
+    return tuple([name for name in where if name in policy.systems])
+
+
+def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the systems that a failure makes suspect: those to blame, then those of silent workers.
+
+    A worker is silent that did not report a collective time-out which others did; nobody is where all
+    reported it, or none.
+    """
+    blamed = blamed_systems(incident, policy, gang)
+    if incident.reported is None or incident.failure_class != "collective_timeout":
+        return blamed
+    silent = [name for worker, name in enumerate(gang) if worker not in incident.reported]
+    return blamed if len(silent) == len(gang) else tuple(dict.fromkeys((*blamed, *silent)))
+
+
+def is_report(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> bool:
+    """Say whether the attempt goes on: nothing failed, or only on a system that has no worker."""
+    match incident.kind:
+        case "in_process":
+            return True
+        case "suspended":
+            return not policy.suspension_restart
+        case "device_fault" | "system_lost":
+            where = places(incident, gang)
+            is_warning = incident.kind == "device_fault" and incident.severity == "warning"
+            return is_warning or (bool(where) and not set(where) & set(gang))
+        case _:
+            return False

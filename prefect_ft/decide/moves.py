@@ -1,0 +1,90 @@
+"""What a rule can choose. Knows limits and levels; when a rule applies is in `policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from prefect_ft.decide.situation import Situation
+from prefect_ft.model import Action
+
+MAX_UNCONDITIONAL = 3
+
+
+class Move(NamedTuple):
+    """An action, the systems that it takes out of use, and why if the rule's name does not say it."""
+
+    action: Action
+    isolate: tuple[str, ...] = ()
+    why: str = ""
+
+
+def always(action: Action, why: str = "") -> Callable[[Situation], Move]:
+    """Choose the same whatever the counters say."""
+    move = Move(action, (), why)
+    return lambda _: move
+
+
+def isolate_systems(s: Situation, systems: tuple[str, ...]) -> Move:
+    """Take systems out of use on the lowest level that can work; with nobody to blame only rebuild."""
+    if not systems:
+        return Move("rebuild", (), "no system is to blame")
+    isolate = s.pool.not_isolated(systems)
+    replacements_left = s.budgets.worker_replacements < s.policy.max_worker_replacements
+    if replacements_left and s.pool.can_replace(isolate):
+        return Move("replace_workers", isolate)
+    return Move("isolate_and_rebuild", isolate)
+
+
+def isolate(s: Situation) -> Move:
+    """Isolate the systems that the incident blames."""
+    return isolate_systems(s, s.blamed)
+
+
+def rebuild_elsewhere(s: Situation) -> Move:
+    """Rebuild without the system on which the last rebuild failed, if that is known."""
+    return Move("isolate_and_rebuild", s.pool.not_isolated(s.blamed)) if s.blamed else Move("rebuild")
+
+
+def first_in_place(s: Situation) -> Move:
+    """Restart in place once, then rebuild until there is progress."""
+    rebuild = s.policy.rebuild_only or s.budgets.transient_since_progress
+    return Move("rebuild" if rebuild else "restart_in_place")
+
+
+def confirm(s: Situation) -> Move:
+    """Restart once for each class, to see whether it was chance."""
+    if s.failure_class in s.budgets.confirmed_since_progress:
+        return Move("fail", (), "the confirming restart has failed in the same way")
+    return Move("restart_in_place", (), "once, to confirm")
+
+
+def set_aside(s: Situation) -> Move:
+    """Restart without the checkpoint that cannot be loaded."""
+    bad = s.checkpoints.unreadable(s.incident)
+    return Move("restart_in_place", (), "" if bad is None else f"the checkpoint of step {bad} is set aside")
+
+
+def suspended(s: Situation) -> Move:
+    """Restart upon a suspension, so many times in a row."""
+    return _within(
+        s.policy.max_suspension_restarts,
+        s.budgets.consecutive_suspensions,
+        "restart_in_place",
+        "max_suspension_restarts is used up",
+    )
+
+
+def unconditional(s: Situation) -> Move:
+    """Rebuild whatever failed, so many times without progress."""
+    used_up = "rebuilding does not help, so the program itself must be at fault"
+    return _within(MAX_UNCONDITIONAL, s.budgets.consecutive_unconditional, "rebuild", used_up)
+
+
+def preempted(s: Situation) -> Move:
+    """Rebuild where the scheduler took a machine, as often as the policy allows."""
+    return _within(s.policy.max_preemptions, s.budgets.preemptions, "rebuild", "max_preemptions is used up")
+
+
+def _within(limit: int | None, used: int, action: Action, used_up: str) -> Move:
+    return Move(action) if limit is None or used < limit else Move("fail", (), used_up)

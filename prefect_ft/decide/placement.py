@@ -1,0 +1,108 @@
+"""Systems and workers: what is usable, what is spare, and on which systems the next gang stands.
+
+Owns isolation with its expiry, shrinking and growing back. Decides nothing: it says what an action
+would lead to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from typing_extensions import assert_never
+
+from prefect_ft.model import Action, Policy
+
+Gang = tuple[str, ...]
+"""The system of each worker, by the worker's number."""
+
+
+def initial_placement(policy: Policy) -> Gang | None:
+    """Place the gang of a phase's first attempt; `None` where too few systems are usable to begin."""
+    gang = tuple([name for name in policy.systems if name not in policy.isolated][: policy.workers])
+    if len(gang) < policy.workers and not may_shrink_to(policy, len(gang)):
+        return None
+    return gang
+
+
+def may_shrink_to(policy: Policy, workers: int) -> bool:
+    """Say whether the phase may go on with a smaller gang of that size."""
+    return policy.elastic and workers >= max(policy.min_num_systems, 1)
+
+
+@dataclass(slots=True)
+class Pool:
+    """The systems of one phase while its history is folded."""
+
+    policy: Policy
+    gang: Gang
+    _isolated_at: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def at_start(cls, policy: Policy) -> Pool:
+        """Begin a phase; when an earlier phase isolated a system is not known here, so it counts from now."""
+        return cls(policy, initial_placement(policy) or (), dict.fromkeys(policy.isolated, 0.0))
+
+    def release_expired(self, now: float, ttl_s: float) -> tuple[str, ...]:
+        """Make systems usable that are isolated for `ttl_s` at `now`, and say which."""
+        expired = tuple(name for name, since in self._isolated_at.items() if now >= since + ttl_s)
+        for name in expired:
+            del self._isolated_at[name]
+        return expired
+
+    def isolate(self, systems: Collection[str], now: float) -> None:
+        """Take systems out of use."""
+        for name in systems:
+            self._isolated_at[name] = now
+
+    def not_isolated(self, systems: Collection[str]) -> tuple[str, ...]:
+        """Keep those that are still to be isolated."""
+        return tuple(name for name in systems if name not in self._isolated_at)
+
+    def spares(self, without: Collection[str] = ()) -> list[str]:
+        """List the usable systems that have no worker, as if `without` were isolated too."""
+        taken = {*self._isolated_at, *without, *self.gang}
+        return [name for name in self.policy.systems if name not in taken]
+
+    def can_replace(self, systems: Collection[str]) -> bool:
+        """Say whether some worker stands on these systems, and each that does could move to a spare."""
+        displaced = len([name for name in self.gang if name in systems])
+        return 0 < displaced <= len(self.spares(systems))
+
+    def next_gang(self, action: Action, isolate: Collection[str]) -> Gang:
+        """Place the gang that an action leads to; without enough systems it is a smaller one.
+
+        Who can stay stays; the others take spares in the order of the pool, the lowest number first.
+        Numbers are compacted where nobody could take a worker over. A rebuild fills the gang up to
+        its configured size again.
+        """
+        match action:
+            case "restart_in_place" | "complete" | "cancel" | "fail" | "continue":
+                return self.gang
+            case "replace_workers":
+                return self._moved(isolate, self.gang)
+            case "rebuild" | "isolate_and_rebuild":
+                missing = self.policy.workers - len(self.gang)
+                if not missing and not isolate:
+                    return self.gang
+                return self._moved(isolate, (*self.gang, *[None] * missing))
+            case _:
+                assert_never(action)
+
+    def _moved(self, isolate: Collection[str], wanted: tuple[str | None, ...]) -> Gang:
+        spares = iter(self.spares(isolate))
+        seats = [next(spares, None) if name is None or name in isolate else name for name in wanted]
+        return tuple([name for name in seats if name is not None])
+
+
+def recreated(action: Action, before: Gang, after: Gang) -> tuple[int, ...]:
+    """Number the workers, as they are called in the next attempt, that the action creates anew."""
+    match action:
+        case "restart_in_place" | "complete" | "cancel" | "fail" | "continue":
+            return ()
+        case "replace_workers":
+            return tuple(worker for worker, name in enumerate(after) if before[worker] != name)
+        case "rebuild" | "isolate_and_rebuild":
+            return tuple(range(len(after)))
+        case _:
+            assert_never(action)

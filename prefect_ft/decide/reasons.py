@@ -1,0 +1,140 @@
+"""The reason of a decision: one sentence for a person who is paged at three in the morning.
+
+Owns wording only; what is said was decided before, and nobody parses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from typing_extensions import assert_never
+
+from prefect_ft.decide.after_checks import Proposal
+from prefect_ft.decide.budgets import is_counted
+from prefect_ft.decide.moves import MAX_UNCONDITIONAL
+from prefect_ft.decide.placement import Gang
+from prefect_ft.decide.situation import Situation
+from prefect_ft.model import RESTARTS, Evidence, Incident, Kind
+
+_WORDS: Mapping[Kind, str] = {
+    "completed": "completed",
+    "suspended": "suspension",
+    "system_lost": "system lost",
+    "preempted": "preemption",
+    "cancelled": "cancelled",
+    "replacement_failed": "replacing workers failed",
+    "rebuild_failed": "rebuilding the gang failed",
+    "in_place_failed": "a worker's agent or container is gone",
+    "in_process": "the ranks restarted by themselves",
+}
+_HEALED = {True: "healed", False: "healing failed", None: "healing not tried"}
+
+
+def sentence(s: Situation, proposal: Proposal, before: Gang, delay_s: float, resume_step: int | None) -> str:
+    """Say what happened, where the budgets stand, and what is done about it; `s` is settled already."""
+    facts = [_what(s) + _progress(s), *_budgets(s, proposal)]
+    done = [proposal.why] if proposal.why else []
+    if proposal.isolate:
+        done.append(f"{' and '.join(proposal.isolate)} isolated")
+    done.append(_done(proposal, before, s.pool.gang))
+    end = ""
+    if proposal.action in RESTARTS:
+        end = " from scratch" if resume_step is None else f" from step {resume_step}"
+        end += f" after {delay_s:g} s" if delay_s else ""
+    return f"{', '.join(facts)}: {', '.join(done)}{end}"
+
+
+def _what(s: Situation) -> str:
+    incident = s.incident
+    details = _details(incident)
+    if s.incomplete:
+        step = s.checkpoints.highest or "an unknown step"
+        return f"incomplete success, step {step} of target_step {s.policy.target_step}{_in_brackets(details)}"
+    if s.kind == "exit":
+        return f"{s.failure_class}{_in_brackets(details)}"
+    if s.kind == "device_fault":
+        details = [f"{s.severity}", _HEALED[incident.healed], *details]
+        return f"device fault {incident.code}{_in_brackets(details)}"
+    return f"{_WORDS[s.kind]}{_in_brackets(details)}"
+
+
+def _details(incident: Incident) -> list[str]:
+    """List what is known of how and where it happened."""
+    details = []
+    if incident.signature is not None:
+        details.append(f"signature {incident.signature}")
+    if incident.evidence is not None:
+        details.append(_evidence(incident.evidence))
+    if incident.exit_code:
+        details.append(f"exit code {incident.exit_code}")
+    if incident.signal is not None:
+        details.append(f"signal {incident.signal}")
+    if incident.worker is not None:
+        details.append(f"worker {incident.worker}")
+    if incident.system is not None or incident.systems:
+        details.append(f"system {' and '.join(incident.systems) or incident.system}")
+    if incident.device is not None:
+        details.append(f"device {incident.device}")
+    return details
+
+
+def _evidence(evidence: Evidence) -> str:
+    return evidence.rule if evidence.file is None else f"{evidence.rule} in {evidence.file}"
+
+
+def _in_brackets(details: list[str]) -> str:
+    return f" ({', '.join(details)})" if details else ""
+
+
+def _progress(s: Situation) -> str:
+    if s.ended_by is not s.incident or s.kind in ("completed", "cancelled"):
+        return ""
+    return f" after progress to step {s.checkpoints.highest}" if s.progress else " without progress"
+
+
+def _budgets(s: Situation, proposal: Proposal) -> list[str]:
+    """Say where the budgets stand that this decision draws on."""
+    policy, budgets, rule = s.policy, s.budgets, proposal.rule
+    stand = []
+    if is_counted(rule, proposal.action):
+        stand.append(f"failure {budgets.failures_without_progress} of {policy.max_num_restarts}")
+    if rule == "fault-healed":
+        stand.append("costs nothing")
+    elif rule == "suspended":
+        limit = policy.max_suspension_restarts
+        stand.append(f"restart upon suspension {budgets.consecutive_suspensions} of {limit} in a row")
+    elif rule == "unconditional":
+        stand.append(f"unconditional restart {budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}")
+    elif rule == "preempted":
+        limit_known = "" if policy.max_preemptions is None else f" of {policy.max_preemptions}"
+        stand.append(f"restart after preemption {budgets.preemptions}{limit_known}")
+    elif rule == "repeated-failure":
+        stand.append(f"{budgets.same_failure} times in a row at step {s.incident.step}")
+    elif rule in ("fault-repeated", "fault-user-induced"):
+        stand.append(f"{s.same_device_fault} times within a day")
+    if proposal.action == "replace_workers":
+        stand.append(f"replacement {budgets.worker_replacements} of {policy.max_worker_replacements}")
+    return stand
+
+
+def _done(proposal: Proposal, before: Gang, gang: Gang) -> str:
+    match proposal.action:
+        case "restart_in_place":
+            done = "restarted in place"
+        case "replace_workers":
+            moved = [f"{worker} on {name}" for worker, name in enumerate(gang) if before[worker] != name]
+            done = f"worker {' and '.join(moved)} created anew, the others restarted in place"
+        case "rebuild" | "isolate_and_rebuild":
+            change = "" if len(gang) == len(before) else f" ({len(gang)} instead of {len(before)})"
+            done = f"all workers created anew{change}"
+        case "complete":
+            done = "the phase is complete"
+        case "cancel":
+            done = "the phase ends and is not restarted"
+        case "fail":
+            done = "the phase fails"
+        case "continue":
+            done = "reported only, the attempt goes on"
+        case _:
+            assert_never(proposal.action)
+    return done

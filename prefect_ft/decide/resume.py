@@ -1,0 +1,107 @@
+"""Checkpoints of a phase: what is progress, which are set aside, from which one the next attempt resumes.
+
+Owns verified steps as far as the history names them. Sees no file: whether a checkpoint is complete
+was judged before its step got into an incident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prefect_ft.model import Incident, Mode
+
+
+class Hold(NamedTuple):
+    """Where the rule `numeric` keeps the phase until it makes progress; `None` is from scratch."""
+
+    step: int | None
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """The verified steps of one phase while its history is folded; in `eval` there are none."""
+
+    mode: Mode
+    set_aside: set[int] = field(default_factory=set)
+    _baseline: int = 0
+    _seen: int = 0
+    _good: set[int] = field(default_factory=set)
+    _resumed_from: int | None = None
+    _hold: Hold | None = None
+
+    @property
+    def highest(self) -> int:
+        """The highest step that was ever verified, 0 if none; setting one aside does not lower it."""
+        return max(self._baseline, self._seen)
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether what was seen since the last attempt ended is above all that was verified before."""
+        return self._seen > self._baseline
+
+    def verify(self, incident: Incident) -> None:
+        """Take note of what an incident says is verified; what had been set aside is good again then."""
+        if self.mode == "eval":
+            return
+        if incident.verified is not None:
+            self._good = set(incident.verified)
+            self.set_aside -= self._good
+        step = incident.step
+        if step is not None:
+            self._good.add(step)
+            self.set_aside.discard(step)
+            self._seen = max(self._seen, step)
+        if incident.seen_step is not None:
+            self._seen = max(self._seen, incident.seen_step)
+        if incident.baseline_step is not None:
+            self._baseline = max(self._baseline, incident.baseline_step)
+
+    def end_attempt(self) -> bool:
+        """Judge all that the attempt saw, and say whether it was progress, which lifts a hold."""
+        progress = self._seen > self._baseline
+        if progress:
+            self._baseline = self._seen
+            self._hold = None
+        self._seen = 0
+        return progress
+
+    def raise_baseline(self) -> None:
+        """Make what was verified between two attempts the past of the next one: it is nobody's progress."""
+        self._baseline, self._seen = self.highest, 0
+
+    def next_step(self, incident: Incident, rule: str) -> int | None:
+        """Choose the step from which a restart by `rule` resumes; `None` is from scratch."""
+        last = self._hold.step if self._hold else self._last(incident)
+        if self.mode == "eval" or last is None:
+            return None
+        if rule == "numeric":
+            return self._next_below(last)
+        if rule == "checkpoint-unreadable":
+            bad = self.unreadable(incident)
+            return None if bad is None else self._next_below(min(bad, last + 1))
+        return last if last in self._good else self._next_below(last)
+
+    def unreadable(self, incident: Incident) -> int | None:
+        """Say which checkpoint could not be loaded: at `load` the one resumed from, else the last."""
+        if self.mode == "eval":
+            return None
+        if incident.stage == "load" and self._resumed_from is not None:
+            return self._resumed_from
+        return self._last(incident)
+
+    def restart(self, incident: Incident, rule: str, resume_step: int | None) -> None:
+        """Take note of a restart: what it sets aside, where it holds the phase, what it resumes from."""
+        bad = self.unreadable(incident) if rule == "checkpoint-unreadable" else None
+        if bad is not None:
+            self._good.discard(bad)
+            self.set_aside.add(bad)
+        if rule == "numeric":
+            self._hold = Hold(resume_step)
+        self._resumed_from = resume_step
+
+    def _last(self, incident: Incident) -> int | None:
+        return max(self._good, default=None) if incident.step is None else incident.step
+
+    def _next_below(self, step: int) -> int | None:
+        return max((good for good in self._good if good < step), default=None)

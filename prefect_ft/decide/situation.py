@@ -1,0 +1,158 @@
+"""Where a phase stands at its last incident: the fold of its history that the rules look at.
+
+Owns the order in which an incident takes effect. What earlier decisions did is taken as they are
+recorded: nothing is decided a second time here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from prefect_ft.decide.budgets import Budgets, DeviceFaults, counters, is_counted
+from prefect_ft.decide.incidents import (
+    FAILED_RECOVERIES,
+    blamed_systems,
+    classified,
+    is_incomplete,
+    is_report,
+    places,
+    suspected_systems,
+)
+from prefect_ft.decide.placement import Gang, Pool
+from prefect_ft.decide.resume import Checkpoints
+from prefect_ft.model import (
+    RESTARTS,
+    Action,
+    Counters,
+    Decision,
+    Entry,
+    FailureClass,
+    Incident,
+    Kind,
+    Policy,
+    Severity,
+)
+
+
+@dataclass(slots=True)
+class Situation:
+    """The state of a phase, and the last incident as the rules see it.
+
+    `progress` is that of the attempt which the incident ended, `goes_on` says that it ended none;
+    `same_device_fault` counts the fault that it reports, itself included; `ended_by` is the last
+    incident that ended an attempt.
+    """
+
+    policy: Policy
+    pool: Pool
+    checkpoints: Checkpoints
+    budgets: Budgets = field(default_factory=Budgets)
+    device_faults: DeviceFaults = field(default_factory=DeviceFaults)
+    incident: Incident = field(init=False)
+    kind: Kind = field(init=False)
+    failure_class: FailureClass | None = None
+    severity: Severity | None = None
+    incomplete: bool = False
+    goes_on: bool = False
+    progress: bool = False
+    same_device_fault: int = 0
+    ended_by: Incident | None = None
+    _last_action: Action | None = None
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The systems that the incident blames."""
+        return blamed_systems(self.incident, self.policy, self.pool.gang)
+
+    def arrive(self, incident: Incident, decision: Decision | None = None) -> None:
+        """Let an incident take its effect on everything but the budgets that a decision consumes.
+
+        `decision` is the one that was made about it, `None` if that is still to come.
+        """
+        if self.policy.isolation_ttl_s is not None:
+            self._release_systems(incident.t, self.policy.isolation_ttl_s)
+        self.checkpoints.verify(incident)
+        self._read(classified(incident))
+        if decision is None:
+            self.goes_on = is_report(self.incident, self.policy, self.pool.gang)
+        else:
+            self.goes_on = decision.action == "continue"
+        self.progress = False if self.goes_on else self._end_attempt(self.incident)
+
+    def _release_systems(self, now: float, ttl_s: float) -> None:
+        released = self.pool.release_expired(now, ttl_s)
+        self.budgets.clear_suspicion(released)
+        self.device_faults.clear(released)
+
+    def _read(self, incident: Incident) -> None:
+        """Lay out the incident for the rules."""
+        self.incomplete = False
+        self.failure_class = self.severity = None
+        self.same_device_fault = 0
+        match incident.kind:
+            case "exit":
+                self.failure_class = incident.failure_class
+            case "completed":
+                self.incomplete = is_incomplete(self.policy, self.checkpoints.highest)
+                if self.incomplete:
+                    self.failure_class = "unknown"
+                    incident = replace(incident, kind="exit", failure_class="unknown")
+            case "device_fault":
+                self.severity = incident.severity
+                systems = places(incident, self.pool.gang)
+                self.same_device_fault = self.device_faults.report(incident, systems)
+            case _:
+                pass
+        self.incident, self.kind = incident, incident.kind
+
+    def _end_attempt(self, incident: Incident) -> bool:
+        """End the attempt, unless none was running, and say whether it made progress."""
+        if incident.kind in FAILED_RECOVERIES and self._nothing_ran(incident):
+            self.checkpoints.raise_baseline()
+            return False
+        progress = self.checkpoints.end_attempt()
+        self.budgets.end_attempt(incident, progress=progress)
+        self.ended_by = incident
+        return progress
+
+    def _nothing_ran(self, failed: Incident) -> bool:
+        """Say whether a recovery failed before the next attempt began."""
+        if failed.kind != "in_place_failed":
+            return True
+        if failed.attempt is not None:
+            ended = self.ended_by.attempt if self.ended_by is not None else None
+            return failed.attempt <= (ended or 0)
+        # Without the attempt's number: the restart in place failed, unless something was verified after it.
+        was_in_place = self._last_action in ("restart_in_place", "replace_workers")
+        return was_in_place and not self.checkpoints.is_progress
+
+    def settle(
+        self, rule: str, action: Action, isolate: tuple[str, ...], gang: Gang, resume_step: int | None
+    ) -> None:
+        """Let the decision about the last incident take effect."""
+        if is_counted(rule, action):
+            self.budgets.count_failure(suspected_systems(self.incident, self.policy, self.pool.gang))
+        if action in RESTARTS:
+            self.budgets.count_restart(rule, action, self.failure_class)
+            self.checkpoints.restart(self.incident, rule, resume_step)
+        if isolate:
+            self.pool.isolate(isolate, self.incident.t)
+            self.budgets.clear_suspicion(isolate)
+        self.pool.gang = gang
+        self._last_action = action
+
+    def counters(self) -> Counters:
+        """Freeze the counters as the last decision shows them."""
+        return counters(self.budgets, self.device_faults, self.incident.t)
+
+
+def fold(policy: Policy, history: Iterable[Entry]) -> Situation:
+    """Fold what has been decided; an incident that was never decided about had no effect."""
+    situation = Situation(policy, Pool.at_start(policy), Checkpoints(policy.mode))
+    for entry in history:
+        done = entry.decision
+        if done is not None:
+            situation.arrive(entry.incident, done)
+            situation.settle(done.rule, done.action, done.isolate, done.placement, done.resume_step)
+    return situation

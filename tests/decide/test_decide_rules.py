@@ -1,0 +1,376 @@
+"""Every row of the rules' table: when it matches, and what it chooses on both sides of its limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from prefect_ft.decide.policy import RULES
+from prefect_ft.model import Policy
+
+POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=100, suspect_limit=100)
+EVAL = replace(POLICY, mode="eval")
+TARGET = replace(POLICY, target_step=400)
+UNCONDITIONAL = replace(POLICY, unconditional=True)
+REPLACING = replace(POLICY, max_worker_replacements=5)
+SUSPENSIONS = replace(POLICY, suspension_restart=True)
+ENVIRONMENT = replace(
+    POLICY,
+    environment_only=True,
+    rebuild_only=True,
+    restart_on=frozenset(("hardware", "network", "storage", "port_in_use", "collective_timeout")),
+)
+
+IN_PLACE = "transient: restart_in_place"
+REBUILD = "transient: rebuild"
+HEALED = "fault-healed: restart_in_place"
+CONFIRMED = "confirm-once: restart_in_place"
+WOKEN = "suspended: restart_in_place"
+REFUSED = "not-restartable: fail"
+
+
+def failed(failure_class, **fields):
+    return {"kind": "exit", "class": failure_class, **fields}
+
+
+def fault(severity, healed=None, **fields):
+    return {"kind": "device_fault", "severity": severity, "healed": healed, "device": "0", "code": "A1"} | {
+        "system": "s1",
+        **fields,
+    }
+
+
+SUSPENDED = {"kind": "suspended"}
+S1_LOST = {"kind": "system_lost", "system": "s1"}
+
+ONE_LINE = [
+    ("completed", {"kind": "completed"}, POLICY, "completed: complete"),
+    ("exit-code-0-completes", {"kind": "exit", "exit_code": 0}, POLICY, "completed: complete"),
+    ("exit-code-0-of-class-none-completes", failed("none", exit_code=0), POLICY, "completed: complete"),
+    ("class-none-with-exit-code-1-is-unknown", failed("none", exit_code=1), POLICY, IN_PLACE),
+    ("class-none-without-exit-code-is-unknown", failed("none"), POLICY, IN_PLACE),
+    ("exit-code-0-by-a-signal-is-unknown", {"kind": "exit", "exit_code": 0, "signal": 9}, POLICY,
+     IN_PLACE),
+    ("exit-without-class-is-unknown", {"kind": "exit", "exit_code": 1}, POLICY, IN_PLACE),
+    ("exit-code-0-of-a-class-has-failed", failed("network", exit_code=0), POLICY, IN_PLACE),
+    ("completed-at-the-target", {"kind": "completed", "step": 400}, TARGET, "completed: complete"),
+    ("completed-below-the-target", {"kind": "completed", "step": 399}, TARGET, IN_PLACE),
+    ("completed-at-an-unknown-step", {"kind": "completed"}, TARGET, IN_PLACE),
+    ("incomplete-success-under-unconditional", {"kind": "completed"}, replace(TARGET, unconditional=True),
+     "unconditional: rebuild"),
+    ("the-target-means-nothing-in-eval", {"kind": "completed"}, replace(EVAL, target_step=400),
+     "completed: complete"),
+    ("cancelled-by-the-user", {"kind": "cancelled"}, POLICY, "cancelled: cancel"),
+    ("cancelled-by-class", failed("cancelled"), UNCONDITIONAL, "cancelled: cancel"),
+    ("fault-warning", fault("warning"), POLICY, "fault-warning: continue"),
+    ("fault-warning-even-if-healing-failed", fault("warning", False), POLICY, "fault-warning: continue"),
+    ("in-process", {"kind": "in_process"}, POLICY, "in-process: continue"),
+    ("compile-is-not-recoverable", failed("compile", step=100), POLICY, "non-recoverable: fail"),
+    ("assertion-is-not-recoverable", failed("assertion", step=100), POLICY, "non-recoverable: fail"),
+    ("config-without-progress-is-not-recoverable", failed("config"), POLICY, "non-recoverable: fail"),
+    ("config-in-eval-is-not-recoverable", failed("config", step=100), EVAL, "non-recoverable: fail"),
+    ("the-entry-says-not-recoverable", failed("network", recoverable=False), POLICY, "non-recoverable: fail"),
+    ("not-recoverable-but-unconditional", failed("compile"), UNCONDITIONAL, "unconditional: rebuild"),
+    ("preempted-by-kind", {"kind": "preempted", "system": "s1"}, POLICY, "preempted: rebuild"),
+    ("preempted-by-class", failed("preempted"), POLICY, "preempted: rebuild"),
+    ("preempted-past-a-limit-of-0", failed("preempted"), replace(POLICY, max_preemptions=0),
+     "preempted: fail"),
+    ("minor-fault-healed", fault("minor", True), POLICY, HEALED),
+    ("major-fault-healed", fault("major", True), POLICY, HEALED),
+    ("minor-fault-not-healed", fault("minor", False), POLICY, "fault-heal-failed: isolate_and_rebuild"),
+    ("major-fault-healing-not-tried", fault("major"), POLICY, "fault-heal-failed: isolate_and_rebuild"),
+    ("critical-fault-healing-failed", fault("critical", False), POLICY,
+     "fault-heal-failed: isolate_and_rebuild"),
+    ("critical-fault", fault("critical"), POLICY, "fault-critical: isolate_and_rebuild"),
+    ("critical-fault-that-claims-to-be-healed", fault("critical", True), POLICY,
+     "fault-critical: isolate_and_rebuild"),
+    ("node-lost", S1_LOST, POLICY, "node-lost: isolate_and_rebuild"),
+    ("node-lost-with-replacement", S1_LOST, REPLACING, "node-lost: replace_workers"),
+    ("node-lost-named-by-its-worker", {"kind": "system_lost", "worker": 1}, REPLACING,
+     "node-lost: replace_workers"),
+    ("node-lost-with-nobody-to-blame", {**S1_LOST, "blame": "none"}, REPLACING, "node-lost: rebuild"),
+    ("hardware-of-a-blamed-worker", failed("hardware", worker=1), POLICY, "node-lost: isolate_and_rebuild"),
+    ("hardware-where-a-peer-is-to-blame", failed("hardware", worker=1, blame="peer"), POLICY,
+     IN_PLACE),
+    ("hardware-with-nobody-to-blame", failed("hardware"), POLICY, IN_PLACE),
+    ("replacement-failed", {"kind": "replacement_failed", "system": "s1"}, POLICY,
+     "replacement-failed: rebuild"),
+    ("rebuild-failed-somewhere", {"kind": "rebuild_failed"}, POLICY, "rebuild-failed: rebuild"),
+    ("rebuild-failed-on-a-system", {"kind": "rebuild_failed", "system": "s1"}, REPLACING,
+     "rebuild-failed: isolate_and_rebuild"),
+    ("rebuild-failed-of-a-worker", {"kind": "rebuild_failed", "worker": 1}, POLICY,
+     "rebuild-failed: isolate_and_rebuild"),
+    ("in-place-failed", {"kind": "in_place_failed", "worker": 1}, POLICY, "in-place-failed: rebuild"),
+    ("suspended", SUSPENDED, SUSPENSIONS, WOKEN),
+    ("suspended-past-a-limit-of-0", SUSPENDED, replace(SUSPENSIONS, max_suspension_restarts=0),
+     "suspended: fail"),
+    ("suspension-reported", SUSPENDED, POLICY, "suspension-reported: continue"),
+    ("checkpoint-unreadable", failed("checkpoint"), POLICY, "checkpoint-unreadable: restart_in_place"),
+    ("checkpoint-unreadable-under-unconditional", failed("checkpoint"), UNCONDITIONAL,
+     "checkpoint-unreadable: restart_in_place"),
+    ("numeric", failed("numeric"), UNCONDITIONAL, "numeric: restart_in_place"),
+    ("unconditional", failed("user_code"), UNCONDITIONAL, "unconditional: rebuild"),
+    ("unconditional-asks-for-no-confirmation", failed("network", recoverable="confirm"), UNCONDITIONAL,
+     "unconditional: rebuild"),
+    *[(f"transient-{name}", failed(name), POLICY, IN_PLACE) for name in sorted(POLICY.restart_on)],
+    ("transient-rebuild-only", failed("network"), replace(POLICY, rebuild_only=True), REBUILD),
+    ("a-class-that-the-user-adds", failed("user_code"), replace(POLICY, restart_on=frozenset(("user_code",))),
+     IN_PLACE),
+    ("confirm-user-code", failed("user_code"), POLICY, CONFIRMED),
+    ("confirm-device-memory", failed("oom_device"), POLICY, CONFIRMED),
+    ("confirm-config-after-progress", failed("config", step=100), POLICY, CONFIRMED),
+    ("confirm-what-the-entry-asks-for", failed("network", recoverable="confirm"), POLICY,
+     CONFIRMED),
+    ("not-restartable", failed("network", step=1), replace(POLICY, restart_on=frozenset()), REFUSED),
+    ("environment-only-checkpoint", failed("checkpoint"), ENVIRONMENT, REFUSED),
+    ("environment-only-numeric", failed("numeric"), ENVIRONMENT, REFUSED),
+    ("environment-only-user-code", failed("user_code"), ENVIRONMENT, REFUSED),
+    ("environment-only-config-after-progress", failed("config", step=100), ENVIRONMENT, REFUSED),
+    ("environment-only-entry-that-asks", failed("network", recoverable="confirm"), ENVIRONMENT, REBUILD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "policy", "expected"), [pytest.param(*case, id=name) for name, *case in ONE_LINE]
+)
+def test_one_incident(verdicts, line, policy, expected):
+    assert verdicts(policy, line) == [expected]
+
+
+def test_the_table_has_a_case_for_every_rule():
+    limited = {"fault-user-induced", "fault-repeated", "repeated-failure"}
+    assert {rule.name for rule in RULES} == {expected.split(":")[0] for *_, expected in ONE_LINE} | limited
+
+
+CRASH = failed("crash", signature="c", step=100)
+A1 = fault("minor", True)
+USERS = fault("minor", True, code="80C98002")
+
+STORIES = [
+    (
+        "restart-in-place-first-then-rebuild-until-progress",
+        POLICY,
+        [failed("network", step=1), failed("storage", step=1), failed("network"), failed("network", step=2)],
+        [IN_PLACE, REBUILD, REBUILD, IN_PLACE],
+    ),
+    (
+        "another-rule's-restart-does-not-use-up-the-one-in-place",
+        POLICY,
+        [failed("user_code"), A1, failed("network")],
+        [CONFIRMED, HEALED, IN_PLACE],
+    ),
+    (
+        "a-suspension-limit-of-2-allows-2",
+        replace(SUSPENSIONS, max_suspension_restarts=2),
+        [SUSPENDED, SUSPENDED, SUSPENDED],
+        [WOKEN, WOKEN, "suspended: fail"],
+    ),
+    (
+        "another-end-of-an-attempt-parts-suspensions",
+        replace(SUSPENSIONS, max_suspension_restarts=1),
+        [SUSPENDED, A1, SUSPENDED],
+        [WOKEN, HEALED, WOKEN],
+    ),
+    (
+        "a-failed-recovery-action-does-not-part-suspensions",
+        replace(SUSPENSIONS, max_suspension_restarts=1),
+        [SUSPENDED, {"kind": "in_place_failed"}, {"kind": "rebuild_failed"}, SUSPENDED],
+        [WOKEN, "in-place-failed: rebuild", "rebuild-failed: rebuild", "suspended: fail"],
+    ),
+    (
+        "an-agent-lost-in-mid-attempt-parts-suspensions",
+        replace(SUSPENSIONS, max_suspension_restarts=1),
+        [SUSPENDED, {"kind": "in_process"}, {"kind": "in_place_failed"}, SUSPENDED],
+        [WOKEN, "in-process: continue", "in-place-failed: rebuild",
+         WOKEN],
+    ),
+    (
+        "three-unconditional-restarts-then-no-more",
+        UNCONDITIONAL,
+        [failed("assertion", step=1)] * 4,
+        ["unconditional: rebuild"] * 3 + ["unconditional: fail"],
+    ),
+    (
+        "what-parts-unconditional-restarts-is-progress-alone",
+        UNCONDITIONAL,
+        [failed("data"), failed("data"), failed("data"), S1_LOST, failed("data", step=1), failed("data")],
+        ["unconditional: rebuild"] * 3
+        + ["node-lost: isolate_and_rebuild", "unconditional: rebuild", "unconditional: rebuild"],
+    ),
+    (
+        "preemptions-have-a-limit-of-their-own",
+        replace(POLICY, max_preemptions=2),
+        [{"kind": "preempted"}, failed("preempted", step=9), {"kind": "preempted"}],
+        ["preempted: rebuild", "preempted: rebuild", "preempted: fail"],
+    ),
+    (
+        "the-same-failure-for-the-third-time",
+        POLICY,
+        [CRASH, CRASH, CRASH],
+        [IN_PLACE, REBUILD, "repeated-failure: fail"],
+    ),
+    (
+        "the-same-failure-at-another-step",
+        POLICY,
+        [CRASH, CRASH, {**CRASH, "step": 90}],
+        [IN_PLACE, REBUILD, REBUILD],
+    ),
+    (
+        "the-same-failure-with-something-else-between",
+        POLICY,
+        [CRASH, CRASH, A1, CRASH],
+        [IN_PLACE, REBUILD, HEALED, REBUILD],
+    ),
+    (
+        "reports-and-failed-recoveries-do-not-part-the-same-failure",
+        POLICY,
+        [CRASH, {"kind": "in_process"}, CRASH, {"kind": "rebuild_failed"}, CRASH],
+        [IN_PLACE, "in-process: continue", REBUILD, "rebuild-failed: rebuild",
+         "repeated-failure: fail"],
+    ),
+    (
+        "an-unknown-signature-equals-nothing",
+        POLICY,
+        [failed("crash", step=100)] * 3,
+        [IN_PLACE, REBUILD, REBUILD],
+    ),
+    (
+        "an-unknown-step-equals-nothing",
+        POLICY,
+        [failed("crash", signature="c")] * 3,
+        [IN_PLACE, REBUILD, REBUILD],
+    ),
+    (
+        "a-network-failure-may-come-back-identically",
+        POLICY,
+        [failed("network", signature="n", step=100)] * 3,
+        [IN_PLACE, REBUILD, REBUILD],
+    ),
+    (
+        "stop-on-repeat-1-fails-the-second",
+        replace(POLICY, stop_on_repeat=1),
+        [CRASH, CRASH],
+        [IN_PLACE, "repeated-failure: fail"],
+    ),
+    (
+        "stop-on-repeat-0-turns-it-off",
+        replace(POLICY, stop_on_repeat=0),
+        [CRASH] * 4,
+        [IN_PLACE] + [REBUILD] * 3,
+    ),
+    (
+        "confirm-once-for-each-class",
+        POLICY,
+        [failed("user_code"), failed("oom_device"), failed("user_code")],
+        [CONFIRMED, CONFIRMED, "confirm-once: fail"],
+    ),
+    (
+        "confirm-again-after-progress",
+        POLICY,
+        [failed("user_code"), failed("user_code", step=1), failed("user_code", step=1)],
+        [CONFIRMED, CONFIRMED, "confirm-once: fail"],
+    ),
+    (
+        "an-ordinary-failure-of-the-class-confirms-nothing",
+        POLICY,
+        [failed("data"), failed("data", recoverable="confirm"), failed("data", recoverable="confirm")],
+        [IN_PLACE, CONFIRMED, "confirm-once: fail"],
+    ),
+    (
+        "another-rule's-restart-of-the-class-confirms-nothing",
+        POLICY,
+        [failed("hardware", worker=1), failed("hardware", recoverable="confirm")],
+        ["node-lost: isolate_and_rebuild", CONFIRMED],
+    ),
+    (
+        "the-third-fault-of-one-code-on-one-device",
+        POLICY,
+        [A1, A1, A1],
+        [HEALED, HEALED, "fault-repeated: isolate_and_rebuild"],
+    ),
+    (
+        "the-third-fault-is-replaced-where-that-is-on",
+        REPLACING,
+        [A1, A1, A1],
+        [HEALED, HEALED, "fault-repeated: replace_workers"],
+    ),
+    (
+        "another-code-starts-anew",
+        POLICY,
+        [A1, A1, fault("minor", True, code="B2"), A1],
+        [HEALED] * 4,
+    ),
+    (
+        "a-warning-neither-counts-nor-parts",
+        POLICY,
+        [A1, fault("warning", code="B2"), A1, fault("warning"), A1],
+        [HEALED, "fault-warning: continue", HEALED,
+         "fault-warning: continue", "fault-repeated: isolate_and_rebuild"],
+    ),
+    (
+        "another-device-counts-for-itself",
+        POLICY,
+        [A1, A1, fault("minor", True, device="1"), fault("minor", True, system="s0")],
+        [HEALED] * 4,
+    ),
+    (
+        "a-report-just-a-day-ago-counts",
+        POLICY,
+        [A1 | {"t": 0}, A1 | {"t": 1}, A1 | {"t": 86400}],
+        [HEALED] * 2 + ["fault-repeated: isolate_and_rebuild"],
+    ),
+    (
+        "a-report-more-than-a-day-ago-does-not",
+        POLICY,
+        [A1 | {"t": 0}, A1 | {"t": 1}, A1 | {"t": 86401}],
+        [HEALED] * 3,
+    ),
+    (
+        "a-code-of-the-user's-own-making",
+        POLICY,
+        [USERS, USERS, USERS, USERS],
+        [HEALED] * 2 + ["fault-user-induced: rebuild"] * 2,
+    ),
+    (
+        "a-list-given-replaces-the-codes",
+        replace(POLICY, user_induced_codes=frozenset(("A1",))),
+        [USERS, USERS, USERS, A1, A1, A1],
+        [HEALED] * 2
+        + ["fault-repeated: isolate_and_rebuild"]
+        + ["fault-healed: continue"] * 2
+        + ["fault-user-induced: continue"],
+    ),
+    (
+        "the-highest-step-of-all-attempts-reaches-the-target",
+        TARGET,
+        [failed("network", step=400), {"kind": "completed"}],
+        [IN_PLACE, "completed: complete"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "lines", "expected"), [pytest.param(*case, id=name) for name, *case in STORIES]
+)
+def test_a_story(verdicts, policy, lines, expected):
+    assert verdicts(policy, *lines) == expected
+
+
+WITHOUT_RESTARTS = replace(POLICY, autorestart=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(failed("network"), REFUSED, id="a-restart-becomes-fail"),
+        pytest.param({"kind": "preempted"}, REFUSED, id="preemption-too"),
+        pytest.param(failed("compile"), "non-recoverable: fail", id="a-rule-that-fails-keeps-its-name"),
+        pytest.param({"kind": "completed"}, "completed: complete", id="completion-is-completion"),
+        pytest.param(SUSPENDED, "suspension-reported: continue", id="a-report-is-a-report"),
+    ],
+)
+def test_without_autorestart_nothing_is_restarted(decisions, line, expected):
+    (decision,) = decisions(WITHOUT_RESTARTS, line)
+    assert f"{decision.rule}: {decision.action}" == expected
+    assert decision.counters.failures_without_progress == 0
