@@ -6,6 +6,7 @@ Owns wording only; what is said was decided before, and nobody parses it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from signal import Signals
 
 from typing_extensions import assert_never
 
@@ -27,6 +28,9 @@ _WORDS: Mapping[Kind, str] = {
     "in_place_failed": "a worker's agent or container is gone",
     "in_process": "the ranks restarted by themselves",
 }
+MAX_QUOTE = 160
+"""Characters of a failure's own words that a reason quotes."""
+
 _HEALED = {True: "healed", False: "healing failed", None: "healing not tried"}
 
 
@@ -51,7 +55,7 @@ def _what(s: Situation) -> str:
         step = s.checkpoints.highest or "an unknown step"
         return f"incomplete success, step {step} of target_step {s.policy.target_step}{_in_brackets(details)}"
     if s.kind == "exit":
-        return f"{s.failure_class}{_in_brackets(details)}"
+        return f"{s.failure_class}{_quoted(incident.evidence)}{_in_brackets(details)}"
     if s.kind == "device_fault":
         details = [f"{s.severity}", _HEALED[incident.healed], *details]
         return f"device fault {incident.code}{_in_brackets(details)}"
@@ -61,14 +65,14 @@ def _what(s: Situation) -> str:
 def _details(incident: Incident) -> list[str]:
     """List what is known of how and where it happened."""
     details = []
-    if incident.signature is not None:
+    if incident.evidence is not None and incident.evidence.file:
+        details.append(incident.evidence.file)
+    elif incident.signature is not None:
         details.append(f"signature {incident.signature}")
-    if incident.evidence is not None:
-        details.append(_evidence(incident.evidence))
     if incident.exit_code:
         details.append(f"exit code {incident.exit_code}")
     if incident.signal is not None:
-        details.append(f"signal {incident.signal}")
+        details.append(_signal_name(incident.signal))
     if incident.worker is not None:
         details.append(f"worker {incident.worker}")
     if incident.system is not None or incident.systems:
@@ -78,8 +82,19 @@ def _details(incident: Incident) -> list[str]:
     return details
 
 
-def _evidence(evidence: Evidence) -> str:
-    return evidence.rule if evidence.file is None else f"{evidence.rule} in {evidence.file}"
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _quoted(evidence: Evidence | None) -> str:
+    """Quote what the failure itself said, where a line of output is known."""
+    if evidence is None or evidence.line is None:
+        return ""
+    text = evidence.text if len(evidence.text) <= MAX_QUOTE else evidence.text[: MAX_QUOTE - 1] + "…"
+    return f" «{text}»"
 
 
 def _in_brackets(details: list[str]) -> str:

@@ -121,7 +121,7 @@ HEALED = {
         pytest.param(
             replace(POLICY, unconditional=True),
             [failed("crash", signal=11)] * 2,
-            "crash (signal 11) without progress, failure 2 of 3, unconditional restart 2 of 3: "
+            "crash (SIGSEGV) without progress, failure 2 of 3, unconditional restart 2 of 3: "
             "all workers created anew from scratch after 20 s",
             id="unconditional",
         ),
@@ -160,8 +160,14 @@ HEALED = {
         ),
         pytest.param(
             POLICY,
-            [failed("hardware", worker=1, evidence={"rule": "xid-79", "text": "Xid 79", "file": "rank3"})],
-            "hardware (xid-79 in rank3, worker 1) without progress, failure 1 of 3: s1 isolated, "
+            [
+                failed(
+                    "hardware",
+                    worker=1,
+                    evidence={"rule": "xid-79", "text": "Xid 79", "file": "rank3", "line": 7},
+                )
+            ],
+            "hardware «Xid 79» (rank3, worker 1) without progress, failure 1 of 3: s1 isolated, "
             "all workers created anew from scratch after 10 s",
             id="the-rank-that-said-so",
         ),
