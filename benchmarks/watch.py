@@ -9,7 +9,6 @@ memory between the first and the last quarter of the time.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import OURS, Results, finish, options, row
+from prefect_ft import JobConfig
 
 SETTLE_S = 15.0
 """After the start: interpreters still read their modules then, and that is not watching."""
@@ -25,10 +25,8 @@ SETTLE_S = 15.0
 SAMPLE_S = 5.0
 
 
-def idle_job(directory: Path, workers: int) -> object:
+def idle_job(directory: Path, workers: int) -> JobConfig:
     """Give a job of `workers` workers with one rank each that sleeps."""
-    from prefect_ft import JobConfig
-
     return JobConfig.model_validate(
         {
             "name": "watch",
@@ -135,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,6 +15,16 @@ __path__ += [
     if path not in __path__ and os.path.isfile(os.path.join(path, "__init__.py"))
 ]
 
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from prefect_ft import heartbeat as heartbeat
+    from prefect_ft.config import AutoRestart as AutoRestart
+    from prefect_ft.config import JobConfig as JobConfig
+    from prefect_ft.config import Phase as Phase
+    from prefect_ft.flows import train_flow as train_flow
+    from prefect_ft.tasks import restart_handler as restart_handler
+    from prefect_ft.tasks import run_phase as run_phase
+
 _HOME = {
     "AutoRestart": "prefect_ft.config",
     "JobConfig": "prefect_ft.config",

@@ -16,7 +16,8 @@ from prefect_ft.errors import RunFailedError
 from prefect_ft.reporting import reporting
 from prefect_ft.run import new_run
 from prefect_ft.summary import PhaseSummary
-from prefect_ft.tasks import run_phase
+from prefect_ft.supervisor import StopRequest
+from prefect_ft.tasks import execute_phase
 
 
 @flow(name="train-flow", persist_result=False)
@@ -29,15 +30,15 @@ def train_flow(job: JobConfig | Path) -> list[dict[str, Any]] | State[Any]:
     Returns the phases' summaries (summary.json). Raises RunFailedError when a phase gives up; a cancelled
     run ends in the state Cancelled.
     """
-    job = load_job(job) if isinstance(job, Path) else job
+    job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
     preflight.check(job)
     run = new_run(Path(job.model_dir), job.name)
     status = "failed"
     summaries: list[PhaseSummary] = []
     try:
-        with reporting(run):
+        with reporting(run), StopRequest() as stop:
             for index in range(len(job.phases)):
-                summaries.append(run_phase(job, index, run=run))
+                summaries.append(execute_phase(job, index, run, stop))
                 status = summaries[-1].status
                 if status != "completed":
                     break

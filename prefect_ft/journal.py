@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from prefect_ft.errors import JournalError
+from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import Decision, Entry, History, Incident
 from prefect_ft.wire import decision_from_json, decision_to_json, incident_from_json, incident_to_json
 
 Line = Mapping[str, Any]
 
 _ENVELOPE = ("type", "t", "utc", "n", "ended_t", "first_step", "last_step")
+
+
+# -- reading ----------------------------------------------------------------------------------------
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -31,23 +36,77 @@ def _parse(data: bytes) -> Iterator[Line]:
     for raw in data.split(b"\n")[:-1]:
         try:
             line = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(line, dict) and isinstance(line.get("type"), str):
+        if isinstance(line, dict) and _is_whole(line):
             yield line
 
 
-def history_of(lines: list[Line]) -> History:
-    """Give the incidents that a journal records, each with its decision where one was made."""
-    decisions = {line["n"]: line for line in lines if line["type"] == "decision"}
-    return tuple(
-        Entry(
-            incident=_incident(line),
-            decision=_decision(decisions[line["n"]]) if line["n"] in decisions else None,
+def _is_whole(line: Line) -> bool:
+    """Whether a line has what every reader may take for granted; more fields, and more types, may come."""
+    kind = line.get("type")
+    if not isinstance(kind, str):
+        return False
+    form = {**_EVERY, **_FORMS.get(kind, {})}
+    return all(holds(line.get(name)) for name, holds in form.items())
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_text, value))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_step(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_time(value: Any) -> bool:
+    """Seconds, of any length that a run may have; below 0 is before the phase began."""
+    return type(value) in (int, float) and abs(value) < 1e12
+
+
+def _is_utc(value: Any) -> bool:
+    try:
+        return datetime.fromisoformat(value.replace("Z", "+00:00")).tzinfo is not None
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+Form = Mapping[str, Callable[[Any], bool]]
+
+_EVERY: Form = {"t": _is_time, "utc": _is_utc}
+_FORMS: Mapping[str, Form] = {
+    "phase": {"run": _is_text, "job": _is_text, "phase": _is_text},
+    "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
+    "checkpoint": {"step": _is_count, "written_t": _is_time},
+    "incident": {"n": _is_count, "ended_t": _is_time, "first_step": _is_step, "last_step": _is_step},
+    "decision": {"n": _is_count},
+    "end": {"status": _is_text, "reason": _is_text},
+}
+"""What a line of each type has; an incident's and a decision's own fields are read by `wire`."""
+
+
+def history_of(lines: Sequence[Line]) -> History:
+    """Give the incidents that a journal records, each with its decision where one was made.
+
+    Raises JournalError where one cannot be read: budgets that pass over what happened are worth nothing.
+    """
+    try:
+        decisions = {line["n"]: _decision(line) for line in lines if line["type"] == "decision"}
+        return tuple(
+            Entry(incident=_incident(line), decision=decisions.get(line["n"]))
+            for line in lines
+            if line["type"] == "incident"
         )
-        for line in lines
-        if line["type"] == "incident"
-    )
+    except ConfigError as exc:
+        raise JournalError(f"the journal is damaged: {exc}") from exc
 
 
 def _incident(line: Line) -> Incident:
@@ -61,25 +120,18 @@ def _decision(line: Line) -> Decision:
     )
 
 
-class Journal:
-    """The one writer of a phase's journal. Raises JournalError where the disk does not take a line."""
+# -- writing ----------------------------------------------------------------------------------------
 
-    def __init__(self, path: Path) -> None:
-        """Open or create; a torn last line, which was never acted on, is removed."""
-        self.path = path
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            whole = path.read_bytes()
-            end = whole.rfind(b"\n") + 1
-            if end < len(whole):
-                os.ftruncate(self._fd, end)
-            _sync_directory(path.parent)
-        except OSError as exc:
-            raise _failed(path, exc) from exc
-        self._lines = list(_parse(whole[:end]))
+
+class MemoryJournal:
+    """A journal that ends with the process, for what need not outlive it."""
+
+    def __init__(self, lines: Sequence[Line] = ()) -> None:
+        """`lines` are those that it begins with."""
+        self._lines = list(lines)
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> Sequence[Line]:
         """All lines so far, in their order."""
         return self._lines
 
@@ -94,7 +146,9 @@ class Journal:
 
     def append(self, line_type: str, /, *, t: float, utc: str, **fields: Any) -> None:
         """Write one line; it survives this process's death, but the machine's only after `sync`."""
-        self._write({"type": line_type, "t": round(max(t, self.last_t), 6), "utc": utc, **fields})
+        line = {"type": line_type, "t": round(max(t, self.last_t), 6), "utc": utc, **fields}
+        self._write(line)
+        self._lines.append(line)
 
     def append_incident(self, incident: Incident, *, n: int, utc: str, ended_t: float, **facts: Any) -> None:
         """Write the `n`-th incident; `ended_t` is when what it reports happened, as near as is known."""
@@ -109,6 +163,30 @@ class Journal:
 
     def sync(self) -> None:
         """Make all lines survive the machine's death."""
+
+    def _write(self, line: Line) -> None:
+        """Put a line where the journal lasts."""
+
+
+class Journal(MemoryJournal):
+    """The one writer of a phase's journal. Raises JournalError where the disk does not take a line."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create; a torn last line, which was never acted on, is removed."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            data = path.read_bytes()
+            end = data.rfind(b"\n") + 1
+            if end < len(data):
+                os.ftruncate(self._fd, end)
+            _sync_directory(path.resolve().parent)
+        except OSError as exc:
+            raise _failed(path, exc) from exc
+        super().__init__(list(_parse(data[:end])))
+
+    def sync(self) -> None:
+        """Make all lines survive the machine's death."""
         try:
             os.fsync(self._fd)
         except OSError as exc:
@@ -118,16 +196,16 @@ class Journal:
         os.close(self._fd)
 
     def _write(self, line: Line) -> None:
-        data = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+        """Append the line, all of it or nothing."""
+        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
         size = os.fstat(self._fd).st_size
         try:
-            written = os.write(self._fd, data)
-            if written < len(data):
-                written += os.write(self._fd, data[written:])  # says why it does not fit
+            while data:
+                data = data[os.write(self._fd, data) :]
         except OSError as exc:
-            os.ftruncate(self._fd, size)
+            with suppress(OSError):  # then it stays torn, and readers pass over it
+                os.ftruncate(self._fd, size)
             raise _failed(self.path, exc) from exc
-        self._lines.append(line)
 
 
 def _failed(path: Path, exc: OSError) -> JournalError:

@@ -7,12 +7,12 @@ from typing import Any
 
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.decide import decide
-from prefect_ft.journal import Journal
+from prefect_ft.journal import MemoryJournal
 from prefect_ft.model import Decision, Entry, Incident, Policy
 
 
 def judge(
-    journal: Journal,
+    journal: MemoryJournal,
     policy: Policy,
     incident: Incident,
     clock: PhaseClock,

@@ -6,6 +6,7 @@ queue of their own. A watcher never changes what is done.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -87,6 +88,7 @@ class Notice:
 Fact = PhaseStarted | AttemptStarted | StepReached | CheckpointVerified | Decided | PhaseEnded | Notice
 Observer = Callable[[Fact], None]
 
+_log = logging.getLogger(__name__)
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("prefect_ft_observers", default=())
 
 
@@ -101,6 +103,9 @@ def observed_by(observer: Observer) -> Iterator[None]:
 
 
 def tell(fact: Fact) -> None:
-    """Tell all observers of the current context."""
+    """Tell all observers of the current context; one that fails is logged, and the run goes on."""
     for observer in _observers.get():
-        observer(fact)
+        try:
+            observer(fact)
+        except Exception:
+            _log.exception("%s could not be shown", type(fact).__name__)

@@ -15,6 +15,8 @@ from prefect_ft.errors import ConfigError
 def check(job: JobConfig) -> None:
     """Raise ConfigError, with the field, for the first thing that cannot work on this machine."""
     _check_writable(job.model_dir, "model_dir")
+    if job.journal_dir is not None:
+        _check_writable(job.journal_dir, "journal_dir")
     for index, phase in enumerate(job.phases):
         where = f"phases[{index}]"
         if not Path(phase.cwd or ".").is_dir():

@@ -10,7 +10,7 @@ import contextvars
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,7 @@ class _Reporter:
         self._run_id, self._flow_run_id = run_id, flow_run_id
         self._log = get_run_logger()
         self._rows: list[dict[str, Any]] = []
+        self._shown_rows = self._rows
         self._queue: queue.SimpleQueue[tuple[str, Decided] | None] = queue.SimpleQueue()
         # Prefect's calls find the flow run in the context of whoever makes them.
         work = contextvars.copy_context().run
@@ -82,13 +83,22 @@ class _Reporter:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            for show in (self._show_log, self._show_event, self._show_ledger):
-                try:
-                    show(*item)
-                except Exception:
-                    _logger.debug("could not be shown in Prefect", exc_info=True)
+            when, fact = item
+            self._rows = [*self._rows, _row(when, fact)][-LEDGER_ROWS:]
+            self._try(self._show_log, fact)
+            self._try(self._show_event, fact)
+            if self._queue.empty():  # else the next one shows this row as well
+                self._try(self._show_ledger)
+        if self._shown_rows is not self._rows:
+            self._try(self._show_ledger)
 
-    def _show_log(self, _: str, fact: Decided) -> None:
+    def _try(self, show: Callable[..., None], *arguments: Any) -> None:
+        try:
+            show(*arguments)
+        except Exception:
+            _logger.debug("could not be shown in Prefect", exc_info=True)
+
+    def _show_log(self, fact: Decided) -> None:
         incident, decision = fact.incident, fact.decision
         level = logging.INFO if decision.action == "complete" else logging.WARNING
         evidence = f" evidence={incident.evidence.text!r}" if incident.evidence else ""
@@ -106,7 +116,7 @@ class _Reporter:
             decision.reason,
         )
 
-    def _show_event(self, when: str, fact: Decided) -> None:
+    def _show_event(self, fact: Decided) -> None:
         if fact.decision.action not in RESTARTS:
             return
         emit_event(
@@ -121,13 +131,13 @@ class _Reporter:
                     "prefect.resource.role": "flow-run",
                 }
             ],
-            payload=_row(when, fact),
+            payload=self._rows[-1],
         )
 
-    def _show_ledger(self, when: str, fact: Decided) -> None:
-        self._rows = [*self._rows, _row(when, fact)][-LEDGER_ROWS:]
-        if self._queue.empty():  # else the next one shows this row as well
-            create_table_artifact(self._rows, key=LEDGER_KEY, description="What was decided, and why.")
+    def _show_ledger(self) -> None:
+        rows = self._rows
+        create_table_artifact(rows, key=LEDGER_KEY, description="What was decided, and why.")
+        self._shown_rows = rows
 
 
 def _row(when: str, fact: Decided) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """What a phase cost and what it was lost to: a pure fold over its journal.
 
-Time is split so that the parts add up to `total`: `start` (until the first attempt ran), `productive`
-(work that the result rests on), `recompute` (work that was thrown away), and for each restart `detect`
-(from the failure until it was noticed), `decide` (until the decision was on disk, killing included),
-`wait` (backoff) and `recover` (until the next attempt ran).
+Time is split so that the parts add up to `total`: `start` (until the first attempt ran, or something failed
+before it), `productive` (work that the result rests on), `recompute` (work that was thrown away), for each
+failure `detect` (until it was noticed), `decide` (until the decision was on disk, killing included),
+`wait` (backoff) and `recover` (until the next attempt ran), and `stop` (from the last decision to the end).
+An incident that was not decided about, or was only reported, ended nothing.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
-from prefect_ft.journal import Line
-from prefect_ft.model import RESTARTS
+from prefect_ft.decide.incidents import places
+from prefect_ft.journal import Line, history_of
+from prefect_ft.model import RESTARTS, Decision, Incident
+
+PARTS = ("productive", "detect", "decide", "wait", "recover", "recompute", "start", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSummary:
-    """One attempt; times are seconds since the phase began. What is not known, or not yet, is `None`."""
+    """One attempt; times are seconds since the phase began. What is not known, or not yet, is `None`.
+
+    `outcome` is the kind of the incident that ended it; `running`, or the phase's status where the phase
+    ended without one. `steps_lost` are those that were, or would be, done again.
+    """
 
     number: int
     start: float
@@ -63,144 +72,184 @@ class PhaseSummary:
         return document
 
 
-@dataclass(slots=True)
-class _Work:
-    """The stretches of work so far, each up to a checkpoint: (step reached, seconds)."""
-
-    kept: list[tuple[int, float]] = field(default_factory=list)
-    thrown_s: float = 0.0
-
-    def resume_from(self, step: int | None) -> None:
-        """Throw away what lies beyond the checkpoint that the next attempt begins with."""
-        limit = -1 if step is None else step
-        self.thrown_s += sum(seconds for reached, seconds in self.kept if reached > limit)
-        self.kept = [stretch for stretch in self.kept if stretch[0] <= limit]
-
-
 def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary:
-    """Sum a phase up; `now_t` is the time that it has reached, if it still runs."""
+    """Sum a phase up; `now_t` is the time that it has reached, if it still runs. Raises JournalError."""
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
     end: Line = next((line for line in reversed(lines) if line["type"] == "end"), {})
     last_t = max([float(line["t"]) for line in lines] + ([now_t] if now_t is not None else []), default=0.0)
-    attempts = _attempts(lines)
-    decisions = [line for line in lines if line["type"] == "decision"]
-    times = _times(lines, attempts, last_t, completed=end.get("status") == "completed")
+    course = _follow(lines, last_t)
+    productive, recompute = _worth(course.attempts, _saves(lines), last_t)
+    spent_s = {**course.spent_s, "productive": productive, "recompute": recompute}
     return PhaseSummary(
         phase=head.get("phase", ""),
         run=head.get("run", ""),
         job=head.get("job", ""),
         status=end.get("status", "running"),
         reason=end.get("reason", ""),
-        restarts=dict(Counter(line["action"] for line in decisions if line["action"] in RESTARTS)),
-        attempts=tuple(attempts),
-        time_s=times,
-        effective_ratio=round(times["productive"] / times["total"], 4) if times["total"] else None,
-        isolated_systems=tuple(system for line in decisions for system in line.get("isolate", ())),
-        final_step=_final_step(lines, attempts),
+        restarts=dict(Counter(each.action for each in course.decisions if each.action in RESTARTS)),
+        attempts=tuple(course.attempts),
+        time_s={"total": round(last_t, 3), **{part: round(spent_s[part], 3) for part in PARTS}},
+        effective_ratio=round(productive / last_t, 4) if last_t else None,
+        isolated_systems=tuple(dict.fromkeys(name for each in course.decisions for name in each.isolate)),
+        final_step=_final_step(lines, course.attempts),
     )
 
 
-def _attempts(lines: Sequence[Line]) -> list[AttemptSummary]:
-    attempts: list[AttemptSummary] = []
-    incidents = {line["n"]: line for line in lines if line["type"] == "incident"}
-    for line in lines:
-        if line["type"] == "attempt":
-            if attempts:
-                attempts[-1] = _with_loss(attempts[-1], line["resume_step"])
-            attempts.append(
-                AttemptSummary(number=line["attempt"], start=line["t"], resume_step=line["resume_step"])
+# -- the phase's course -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Course:
+    """The attempts and decisions so far, and where the time went; from `since_t` it goes to `part`."""
+
+    attempts: list[AttemptSummary] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*PARTS, "work"), 0.0))
+    part: str = "start"
+    since_t: float = 0.0
+    _wait_s: float = 0.0
+    _gang: tuple[str, ...] = ()
+
+    def turn(self, t: float, part: str) -> float:
+        """Let time go to `part` from `t` on, or from the last turn if that is later; give that time."""
+        t = max(t, self.since_t)
+        passed_s = t - self.since_t
+        if self.part == "wait":
+            waited_s = min(passed_s, self._wait_s)
+            self.spent_s["wait"] += waited_s
+            self.spent_s["recover"] += passed_s - waited_s
+        else:
+            self.spent_s[self.part] += passed_s
+        self.part, self.since_t = part, t
+        return t
+
+    def begin(self, line: Line) -> None:
+        """Begin an attempt; from where it resumes tells what the one before it lost."""
+        resume_step = line["resume_step"]
+        self._count_loss(resume_step)
+        start = self.turn(line["t"], "work")
+        self.attempts.append(AttemptSummary(number=line["attempt"], start=start, resume_step=resume_step))
+        self._gang = tuple(line["placement"])
+
+    def decide(self, incident: Incident, line: Line, decision: Decision, decided_t: float) -> None:
+        """End what ran, an attempt or a recovery; `line` is the incident's."""
+        self.decisions.append(decision)
+        if decision.action == "continue":
+            return
+        ended_t = self.turn(line["ended_t"], "detect")
+        self.turn(line["t"], "decide")
+        self.turn(decided_t, "wait" if decision.action in RESTARTS else "stop")
+        self._wait_s = decision.delay_s
+        if self.attempts and self.attempts[-1].end is None:
+            self.attempts[-1] = replace(
+                _ended(self.attempts[-1], incident, decision),
+                end=ended_t,
+                blamed=_blamed(incident, self._gang),
+                first_step=line.get("first_step"),
+                last_step=line.get("last_step"),
             )
-        elif line["type"] == "decision" and attempts and line["action"] != "continue":
-            incident = incidents.get(line["n"], {})
-            if incident.get("attempt") == attempts[-1].number and attempts[-1].end is None:
-                attempts[-1] = _ended(attempts[-1], incident, line)
-    if attempts and attempts[-1].action in ("fail", "cancel"):
-        attempts[-1] = _with_loss(attempts[-1], incidents[max(incidents)].get("step"))
-    return attempts
+        if decision.action in ("fail", "cancel"):
+            self._count_loss(incident.step)
+
+    def finish(self, end: Line | None, last_t: float) -> None:
+        """Account for the time until now; an attempt that nothing was said about ended with its phase."""
+        self.turn(last_t, self.part)
+        if end is not None and self.attempts and self.attempts[-1].end is None:
+            self.attempts[-1] = replace(
+                self.attempts[-1], end=self.since_t, outcome=end["status"], reason=end["reason"]
+            )
+
+    def _count_loss(self, from_step: int | None) -> None:
+        """Note what the last attempt lost if work goes on, or would, at `from_step`."""
+        if self.attempts and (reached := self.attempts[-1].last_step) is not None:
+            lost = max(0, reached - (from_step or 0))
+            self.attempts[-1] = replace(self.attempts[-1], steps_lost=lost)
 
 
-def _ended(attempt: AttemptSummary, incident: Line, decision: Line) -> AttemptSummary:
-    return replace(
-        attempt,
-        end=incident.get("ended_t", incident["t"]),
-        outcome=incident["kind"],
-        failure_class=incident.get("class"),
-        exit_code=incident.get("exit_code"),
-        signal=incident.get("signal"),
-        evidence=incident.get("evidence", {}).get("text"),
-        rule=decision["rule"],
-        action=decision["action"],
-        reason=decision["reason"],
-        blamed=incident.get("system") or (", ".join(decision.get("isolate", ())) or None),
-        first_step=incident.get("first_step"),
-        last_step=incident.get("last_step"),
-    )
-
-
-def _with_loss(attempt: AttemptSummary, resume_step: int | None) -> AttemptSummary:
-    if attempt.last_step is None:
-        return attempt
-    return replace(attempt, steps_lost=max(0, attempt.last_step - (resume_step or 0)))
-
-
-def _times(
-    lines: Sequence[Line], attempts: Sequence[AttemptSummary], last_t: float, *, completed: bool
-) -> dict[str, float]:
-    work = _Work()
-    for attempt in attempts:
-        work.resume_from(attempt.resume_step)
-        _add_work(work, attempt, lines, last_t, lasting=completed and attempt is attempts[-1])
-    times = {"detect": 0.0, "decide": 0.0, "wait": 0.0, "recover": 0.0}
-    for name, seconds in _pauses(lines, last_t):
-        times[name] += seconds
-    start = attempts[0].start if attempts else last_t
-    productive = sum(seconds for _, seconds in work.kept)
-    parts = {"productive": productive, **times, "recompute": work.thrown_s, "start": start}
-    return {"total": round(last_t, 3), **{name: round(seconds, 3) for name, seconds in parts.items()}}
-
-
-def _add_work(
-    work: _Work, attempt: AttemptSummary, lines: Sequence[Line], last_t: float, *, lasting: bool
-) -> None:
-    """Add an attempt's stretches; what follows its last checkpoint may not last."""
-    end = last_t if attempt.end is None else attempt.end
-    at = attempt.start
-    reached = attempt.resume_step or 0
-    for line in lines:
-        if line["type"] == "checkpoint" and line.get("attempt") == attempt.number and line["step"] > reached:
-            until = min(max(line["written_t"], at), end)
-            reached = line["step"]
-            work.kept.append((reached, until - at))
-            at = until
-    if lasting or attempt.end is None:
-        work.kept.append((reached, end - at))
-    else:
-        work.thrown_s += end - at
-
-
-def _pauses(lines: Sequence[Line], last_t: float) -> list[tuple[str, float]]:
-    """Give the pieces of time in which no attempt ran, each with the part of `time_s` that it belongs to."""
-    pieces: list[tuple[str, float]] = []
-    since: float | None = None
-    """When the time that is not yet accounted for began: the failure, the incident, the decision."""
+def _follow(lines: Sequence[Line], last_t: float) -> _Course:
+    course = _Course()
+    told = [line for line in lines if line["type"] == "incident"]
+    recorded = dict(zip((line["n"] for line in told), zip(told, history_of(lines), strict=True), strict=True))
+    end = None
     for line in lines:
         match line["type"]:
-            case "incident" if "ended_t" in line:
-                begun = line["ended_t"] if since is None else since
-                pieces.append(("detect", line["t"] - begun))
-                since = line["t"]
-            case "decision" if since is not None:
-                pieces.append(("decide", line["t"] - since))
-                since = line["t"] + line.get("delay_s", 0)
-                pieces.append(("wait", line.get("delay_s", 0)))
-            case "attempt" if since is not None:
-                pieces.append(("recover", line["t"] - since))
-                since = None
+            case "attempt":
+                course.begin(line)
+            case "decision" if line["n"] in recorded:
+                incident_line, entry = recorded[line["n"]]
+                assert entry.decision is not None
+                course.decide(entry.incident, incident_line, entry.decision, line["t"])
+            case "end":
+                end = line
             case _:
                 pass
-    if since is not None and last_t > since:
-        pieces.append(("recover", last_t - since))
-    return pieces
+    course.finish(end, last_t)
+    return course
+
+
+def _ended(attempt: AttemptSummary, incident: Incident, decision: Decision) -> AttemptSummary:
+    return replace(
+        attempt,
+        outcome=incident.kind,
+        failure_class=incident.failure_class,
+        exit_code=incident.exit_code,
+        signal=incident.signal,
+        evidence=incident.evidence.text if incident.evidence is not None else None,
+        rule=decision.rule,
+        action=decision.action,
+        reason=decision.reason,
+    )
+
+
+def _blamed(incident: Incident, gang: tuple[str, ...]) -> str | None:
+    if incident.blame in ("peer", "none"):
+        return None
+    return ", ".join(places(incident, gang)) or None
+
+
+# -- what the work was worth ------------------------------------------------------------------------
+
+
+def _saves(lines: Sequence[Line]) -> list[tuple[float, int]]:
+    """Give when each checkpoint was written and its step, in the order of time."""
+    return sorted((line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint")
+
+
+def _worth(
+    attempts: Sequence[AttemptSummary], saves: Sequence[tuple[float, int]], last_t: float
+) -> tuple[float, float]:
+    """Give the seconds of work that the result rests on, and those that were thrown away.
+
+    Work is kept up to the last checkpoint written in its attempt, until a later attempt begins below it.
+    """
+    kept: list[tuple[int, float]] = []
+    worked_s = 0.0
+    for attempt, follower in zip_longest(attempts, attempts[1:]):
+        limit = -1 if attempt.resume_step is None else attempt.resume_step
+        kept = [(step, seconds) for step, seconds in kept if step <= limit]
+        next_t = follower.start if follower is not None else last_t
+        until = attempt.end if attempt.end is not None else next_t
+        worked_s += until - attempt.start
+        if follower is None and (attempt.end is None or attempt.action == "complete"):
+            kept.append((limit, until - attempt.start))
+        else:
+            own = [(min(t, until), step) for t, step in saves if attempt.start <= t <= next_t]
+            kept += _stretches(attempt, limit, own)
+    productive = sum(seconds for _, seconds in kept)
+    return productive, worked_s - productive
+
+
+def _stretches(
+    attempt: AttemptSummary, reached: int, saves: Sequence[tuple[float, int]]
+) -> list[tuple[int, float]]:
+    """Give an attempt's stretches of work, each up to a checkpoint: step reached, seconds."""
+    stretches = []
+    at = attempt.start
+    for written_t, step in saves:
+        if step > reached:
+            stretches.append((step, written_t - at))
+            reached, at = step, written_t
+    return stretches
 
 
 def _final_step(lines: Sequence[Line], attempts: Sequence[AttemptSummary]) -> int | None:

@@ -7,19 +7,21 @@ reads them back.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import CancelledRun
+from prefect.logging.loggers import task_run_logger
 from prefect.states import Cancelled
 from prefect.tasks import Task
 
@@ -27,10 +29,11 @@ from prefect_ft import preflight
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process import ProcessBackend, visible_accelerators
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.config import JobConfig, Phase, resolved
+from prefect_ft.config import AutoRestart, JobConfig, Phase, resolved
+from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.journal import Journal
+from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Decision, Incident, Policy
 from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
@@ -44,50 +47,66 @@ RETRIES = 1_000_000
 Handler = Callable[["Task[..., Any]", TaskRun, "State[Any]"], bool]
 
 
-def restart_handler(policy: Policy, *, journal: Journal, clock: PhaseClock | None = None) -> Handler:
-    """Give a `retry_condition_fn` that restarts as `policy` decides, and records each decision in `journal`.
+def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | None = None) -> Handler:
+    """Give a `retry_condition_fn` that restarts a task of your own as `policy` decides.
 
-    For tasks of your own: `@task(retries=…, retry_condition_fn=restart_handler(policy, journal=…))`.
-    A plain function, because Prefect silently ignores callable objects and bound methods here.
+    `@task(retries=…, retry_condition_fn=restart_handler(AutoRestart(max_num_restarts=3)))`: Prefect asks it
+    before it retries, so `retries` should be more than the policy allows. Each decision is recorded in
+    `journal` before it takes effect. Without one each run of the task has a history of its own, which ends
+    with the process; a journal that is given is one history for all runs. A policy with `restart_delay_s`
+    sets the task's `retry_delay_seconds`. JournalError is logged by Prefect, and nothing is restarted.
     """
-    clock = clock or PhaseClock(journal.last_t)
+    known = policy if isinstance(policy, Policy) else policy.onto(Policy(systems=("localhost",), workers=1))
+    clock = PhaseClock(journal.last_t if journal is not None else 0.0)
+    histories: defaultdict[UUID, MemoryJournal] = defaultdict(MemoryJournal)
 
-    def handler(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG001
-        error: Any = state.data
-        try:
-            return _decide(error, policy, journal, clock).action in RESTARTS
-        except Exception as exc:
-            # Prefect would take an exception for a plain "no" and lose it.
-            logging.getLogger(__name__).exception("no decision could be made")
-            error.__cause__ = exc
-            return False
+    # A plain function, because Prefect silently ignores callable objects and bound methods here.
+    def handler(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+        history = histories[task_run.id] if journal is None else journal
+        decision = judge(history, known, _incident_of(state, clock.now()), clock)
+        task_run_logger(task_run, task).warning(
+            "rule=%s action=%s delay_s=%g: %s",
+            decision.rule,
+            decision.action,
+            decision.delay_s,
+            decision.reason,
+        )
+        if known.restart_delay_s:
+            task.retry_delay_seconds = decision.delay_s  # type: ignore[assignment]  # its declared type is too narrow
+        if decision.action not in RESTARTS:
+            histories.pop(task_run.id, None)
+        return decision.action in RESTARTS
 
     return handler
 
 
-def _decide(error: Exception, policy: Policy, journal: Journal, clock: PhaseClock) -> Decision:
-    if not isinstance(error, AttemptFailedError):
-        return judge(journal, policy, _incident_of(error, clock.now()), clock)
-    if error.decision is None:
-        error.decision = judge(journal, policy, error.incident, clock, **error.facts)
-        phase, attempt = journal.lines[0].get("phase", ""), error.incident.attempt or 0
-        tell(Decided(phase=phase, attempt=attempt, incident=error.incident, decision=error.decision))
-    return error.decision
+def _incident_of(state: State[Any], t: float) -> Incident:
+    """Give the incident that the failure of a user's own task is."""
+    error: Any = state.data
+    is_raised = isinstance(error, BaseException)
+    text = "".join(traceback.format_exception(error)) if is_raised else state.message or ""
+    lines = text.encode("utf-8", "replace").decode("utf-8").splitlines()
+    return with_verdict(Incident(t=t, kind="exit", exit_code=1), classify({"": lines}, exit_code=1))
 
 
-def _incident_of(error: Exception, t: float) -> Incident:
-    """Give the incident that an exception of a user's own task is."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    verdict = classify({"": lines}, exit_code=1)
-    return Incident(
-        t=t,
-        kind="exit",
-        exit_code=1,
-        failure_class=verdict.failure_class,
-        recoverable=verdict.recoverable,
-        signature=verdict.signature,
-        evidence=verdict.evidence,
-    )
+def _phase_handler(phase: str, policy: Policy, journal: Journal, clock: PhaseClock) -> Handler:
+    """Give a phase's handler: the end of an attempt is judged, anything else ends the phase."""
+
+    def handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+        error: Any = state.data
+        if not isinstance(error, AttemptFailedError):
+            return False
+        if error.decision is None:
+            try:
+                error.decision = judge(journal, policy, error.incident, clock, **error.facts)
+            except Exception as exc:
+                error.__cause__ = exc  # Prefect would take it for a plain "no" and lose it
+                return False
+            attempt = error.incident.attempt or 0
+            tell(Decided(phase=phase, attempt=attempt, incident=error.incident, decision=error.decision))
+        return error.decision.action in RESTARTS
+
+    return handler
 
 
 @task(cache_policy=NO_CACHE, retries=RETRIES, retry_delay_seconds=0, persist_result=False)
@@ -107,13 +126,19 @@ def run_phase(job: JobConfig, phase: int | str = 0, *, run: Run | None = None) -
 
     `phase` is a name or an index; `run` the run that it belongs to, a new one if not given. A phase that
     gives up is a summary with `status` `failed`, not an exception. Raises ConfigError before anything
-    starts, JournalError if the journal cannot be written.
+    starts, JournalError if the journal cannot be written. Relative paths start at the working directory.
     """
     index = _index(job, phase)
+    job = job.at(Path.cwd())
     preflight.check(job)
     run = run or new_run(Path(job.model_dir), job.name)
     with StopRequest() as stop:
-        return _PhaseExecution(job, index, run, stop).execute()
+        return execute_phase(job, index, run, stop)
+
+
+def execute_phase(job: JobConfig, index: int, run: Run, stop: StopRequest) -> PhaseSummary:
+    """Run a phase of a job that has been checked, with absolute paths, until it ends or `stop` is wanted."""
+    return _PhaseExecution(job, index, run, stop).execute()
 
 
 def _index(job: JobConfig, phase: int | str) -> int:
@@ -122,6 +147,8 @@ def _index(job: JobConfig, phase: int | str) -> int:
         if phase not in names:
             raise ConfigError(f"no phase {phase!r}; there are: {', '.join(names)}", field="phases")
         return names.index(phase)
+    if not 0 <= phase < len(names):
+        raise ConfigError(f"no phase {phase}; there are {len(names)}, counted from 0", field="phases")
     return phase
 
 
@@ -133,7 +160,7 @@ class _PhaseExecution:
         self._runtime = runtime_directory(run.run_id)
         self._plan = _plan(job, index, run.run_id)
         self._directory = run.add_phase(job.phases[index].name, resolved(job))
-        self._journal = Journal(self._directory / JOURNAL)
+        self._journal = Journal(_journal_path(job, self._directory, run))
         self._clock = PhaseClock()
         self._log = RunLog(self._directory / "run.log")
         self._supervisor = Supervisor(
@@ -149,15 +176,14 @@ class _PhaseExecution:
 
     def execute(self) -> PhaseSummary:
         """Run the phase to its end; whatever happens, no worker is left behind."""
-        self._open()
         try:
+            self._open()
             decision = self._train()
         except BaseException as exc:
             self._supervisor.close()
-            with contextlib.suppress(JournalError, OSError):  # the error that led here is the one to tell
-                self._close(
-                    "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed", str(exc) or repr(exc)
-                )
+            status = "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed"
+            with contextlib.suppress(JournalError):  # the error that led here is the one to tell
+                self._close(status, str(exc) or repr(exc))
             raise
         self._supervisor.close()
         statuses = {"complete": "completed", "cancel": "cancelled"}
@@ -194,7 +220,7 @@ class _PhaseExecution:
 
     def _train(self) -> Decision:
         """Have Prefect run the phase's attempts; give the decision that ended it."""
-        handler = restart_handler(self._plan.policy, journal=self._journal, clock=self._clock)
+        handler = _phase_handler(self._plan.phase, self._plan.policy, self._journal, self._clock)
         phase_task = train_phase.with_options(
             name=self._plan.phase, task_run_name=self._plan.phase, retry_condition_fn=handler
         )
@@ -210,14 +236,22 @@ class _PhaseExecution:
         return decision
 
     def _close(self, status: str, reason: str) -> PhaseSummary:
-        self._journal.append("end", t=self._clock.now(), utc=utc_now(), status=status, reason=reason)
-        self._journal.sync()
+        try:
+            self._journal.append("end", t=self._clock.now(), utc=utc_now(), status=status, reason=reason)
+            self._journal.sync()
+        finally:
+            summary = self._release()
+            tell(PhaseEnded(phase=self._plan.phase, status=status, reason=reason))
+        return summary
+
+    def _release(self) -> PhaseSummary:
+        if self._log.lost_lines:
+            tell(Notice(text=f"{self._log.lost_lines} lines of output could not be written to run.log"))
         self._log.close()
         with contextlib.suppress(OSError):  # not empty: another phase of the run has workers there
             self._runtime.rmdir()
         summary = self._write_summary()
         self._journal.close()
-        tell(PhaseEnded(phase=self._plan.phase, status=status, reason=reason))
         return summary
 
     def _write_summary(self) -> PhaseSummary:
@@ -225,8 +259,18 @@ class _PhaseExecution:
         try:
             write_json(self._directory / SUMMARY, summary.to_json())
         except OSError as exc:
-            tell(Notice(text=f"{SUMMARY} cannot be written: {exc.strerror}; `prefect-ft report` reads the journal"))
+            remedy = "`prefect-ft report` reads the journal"
+            tell(Notice(text=f"{SUMMARY} cannot be written: {exc.strerror}; {remedy}"))
         return summary
+
+
+def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
+    """Give the place of a phase's journal; one that lies elsewhere is linked into the phase's directory."""
+    link = directory / JOURNAL
+    if job.journal_dir is None:
+        return link
+    link.symlink_to(Path(job.journal_dir) / f"{run.run_id}-{directory.name}.jsonl")
+    return link
 
 
 def _plan(job: JobConfig, index: int, run_id: str) -> PhasePlan:
@@ -239,10 +283,12 @@ def _plan(job: JobConfig, index: int, run_id: str) -> PhasePlan:
         phases=len(job.phases),
         command=_command(phase),
         cwd=str(phase.cwd),
+        inherited=frozenset(os.environ),
         env=env,
         system_env=_system_env(job, index),
         ranks_per_worker=_ranks_per_worker(phase, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
+        hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         policy=job.policy(index),
     )

@@ -61,10 +61,16 @@ class Backend(Protocol):
     """Creates and destroys workers. Errors are BackendError, with the system where it is known."""
 
     def create(self, workers: Sequence[Worker]) -> list[Address]:
-        """Create these workers, in their order; raises BackendError with none of them left behind."""
+        """Create these workers, in their order; raises BackendError with none of them left behind.
+
+        A worker that is there already, with its agent alive, stays as it is.
+        """
 
     def destroy(self, workers: Sequence[Worker]) -> None:
-        """End these workers and everything that runs in them, and remove what they kept."""
+        """End these workers and everything that runs in them, and remove what they kept.
+
+        Also those that another life of the orchestrator created, or whose agents have died.
+        """
 
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""

@@ -5,11 +5,13 @@ Named by its content, made once, put on the ranks' PYTHONPATH, and run as it is 
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -19,33 +21,44 @@ _PARTS = ("__init__.py", "heartbeat.py", "worker")
 _MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 
-@cache
 def payload_directory(parent: Path) -> Path:
-    """Give the payload's directory below `parent`, made if it is not there yet. Safe against a race."""
-    files = {"__main__.py": _MAIN.encode()} | _sources()
-    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
-    target = parent / f"payload-{digest}"
-    if not target.exists():
+    """Give the payload's directory below `parent`, made if it is not there whole. Safe against a race."""
+    name, files = _payload()
+    target = parent / name
+    if not all((target / file).is_file() for file in files):  # cleaners of temporary files leave ruins
         _write(files, target)
     return target
 
 
-def _sources() -> dict[str, bytes]:
-    """Read the worker's part of this package, by path inside the payload."""
+@cache
+def _payload() -> tuple[str, Mapping[str, bytes]]:
+    """Give the directory's name and its files, by path inside it."""
     root = Path(prefect_ft.__file__).parent
-    paths = [path for part in _PARTS for path in ([root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py")))]
-    return {str(Path("prefect_ft") / path.relative_to(root)): path.read_bytes() for path in paths}
+    sources = {f"prefect_ft/{path.relative_to(root)}": path.read_bytes() for path in _source_paths(root)}
+    files = {"__main__.py": _MAIN.encode(), **sources}
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+    return f"payload-{digest}", files
 
 
-def _write(files: dict[str, bytes], target: Path) -> None:
+def _source_paths(root: Path) -> Iterable[Path]:
+    for part in _PARTS:
+        yield from sorted((root / part).rglob("*.py")) if (root / part).is_dir() else [root / part]
+
+
+def _write(files: Mapping[str, bytes], target: Path) -> None:
     """Make the directory whole and then move it into place; who comes second throws its own away."""
     scratch = Path(tempfile.mkdtemp(prefix=".payload-", dir=target.parent))
-    for name, content in files.items():
-        path = scratch / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    scratch.chmod(0o755)
-    with contextlib.suppress(OSError):
-        os.rename(scratch, target)
-    if scratch.exists():
-        shutil.rmtree(scratch)
+    try:
+        new = scratch / "new"
+        for name, content in files.items():
+            path = new / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        # Agents start together: each would compile all of it by itself.
+        compileall.compile_dir(new, quiet=2, stripdir=str(new), prependdir=str(target))
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(scratch / "ruin")
+        with contextlib.suppress(OSError):  # somebody else's is in place
+            os.rename(new, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

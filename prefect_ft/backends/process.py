@@ -6,25 +6,36 @@ place keeps it, a rebuild starts with a new one. All systems are this machine un
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from prefect_ft.backends.base import Address, AgentSettings, Worker
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.errors import BackendError
+from prefect_ft.worker.gang import KILL_TIMEOUT_S
+from prefect_ft.worker.processes import descendants, kill_and_wait, parent
 
-LEAVE_TIMEOUT_S = 5.0
+LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 """How long an agent may take to end its ranks and itself before it is killed."""
+
+KILLED_TIMEOUT_S = 5.0
+"""How long is waited for what was killed; what sits in the kernel then is left to it."""
+
+LAST_WORDS_BYTES = 4000
+"""How much of what a dead agent said goes into the log."""
+
+_log = logging.getLogger(__name__)
 
 
 class ProcessBackend:
@@ -35,41 +46,52 @@ class ProcessBackend:
     ) -> None:
         """`system_env` completes the environment of the workers on a system."""
         self._settings = settings
-        self._directory = directory
+        self._directory = directory.absolute()
         self._system_env = system_env
         self._agents: dict[Worker, subprocess.Popen[bytes]] = {}
 
     def create(self, workers: Sequence[Worker]) -> list[Address]:
-        """Create these workers, in their order; raises BackendError with none of them left behind."""
+        """Create these workers, in their order; raises BackendError with none of them left behind.
+
+        A worker that is there already, with its agent alive, stays as it is.
+        """
         try:
             return [self._create(worker) for worker in workers]
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             self.destroy(workers)
             raise BackendError(f"a worker cannot be started: {exc}") from exc
 
     def _create(self, worker: Worker) -> Address:
         home = self._home(worker)
+        address = Address(socket_path=home / "agent.sock", host="127.0.0.1")
+        if worker in self._agents and self._agents[worker].poll() is None:
+            return address
+        self.destroy([worker])  # what another life of the orchestrator may have left under this name
         (home / "tmp").mkdir(mode=0o700, parents=True)
         config = home / "agent.json"
         config.touch(mode=0o600)
         config.write_text(json.dumps(self._agent_config(worker)))
-        path = home / "agent.sock"
-        # Listening before the agent lives spares waiting for it: whoever connects is served as soon as it is up.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, (home / "agent.log").open("ab") as log:
-            listener.bind(str(path))
+        # Listening before the agent lives spares waiting for it: it serves as soon as it is up.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(address.socket_path))
             listener.listen()
-            payload = payload_directory(self._directory.parent)
-            self._agents[worker] = subprocess.Popen(
+            self._agents[worker] = self._start_agent(worker, config, listener)
+        return address
+
+    def _start_agent(self, worker: Worker, config: Path, listener: socket.socket) -> subprocess.Popen[bytes]:
+        home = config.parent
+        payload = payload_directory(self._directory.parent)
+        with (home / "agent.log").open("ab") as log:
+            return subprocess.Popen(
                 [sys.executable, "-I", "-S", str(payload), str(config), "--fd", str(listener.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={"TMPDIR": str(home / "tmp"), **_inherited(), **self._system_env.get(worker.system, {})},
+                env={**_inherited(), "TMPDIR": str(home / "tmp"), **self._system_env.get(worker.system, {})},
                 pass_fds=(listener.fileno(),),
                 start_new_session=True,
             )
-        return Address(socket_path=path, host="127.0.0.1")
 
     def _agent_config(self, worker: Worker) -> dict[str, object]:
         settings = self._settings
@@ -88,14 +110,20 @@ class ProcessBackend:
 
     def destroy(self, workers: Sequence[Worker]) -> None:
         """End these workers and everything that runs in them, and remove what they kept."""
-        agents = {worker: self._agents.pop(worker, None) for worker in workers}
+        agents = {worker: self._agents.pop(worker, None) for worker in dict.fromkeys(workers)}
         for agent in agents.values():
             if agent is not None:
                 agent.terminate()  # it ends whatever runs below it, then itself
+                agent.send_signal(signal.SIGCONT)  # one that somebody stopped hears it too
+        deadline = time.monotonic() + LEAVE_TIMEOUT_S
         for worker, agent in agents.items():
-            if agent is None or not _has_left(agent):
-                _end_strays(self._home(worker))
-            shutil.rmtree(self._home(worker), ignore_errors=True)
+            home = self._home(worker)
+            if agent is not None and _left(agent, deadline):
+                shutil.rmtree(home, ignore_errors=True)
+            elif home.exists():
+                _end_strays(home)
+                _tell_last_words(worker, home)
+                shutil.rmtree(home, ignore_errors=True)
 
     def answers(self, system: str) -> bool:  # noqa: ARG002  (every system is this machine)
         """Whether the system itself is there, whatever became of the workers on it."""
@@ -106,38 +134,85 @@ class ProcessBackend:
 
 
 def _inherited() -> dict[str, str]:
-    """This process's environment without what belongs to its own Prefect run or its own TMPDIR."""
+    """This process's environment without what belongs to its own Prefect run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
 
 
-def _has_left(agent: subprocess.Popen[bytes]) -> bool:
+def _left(agent: subprocess.Popen[bytes], deadline_s: float) -> bool:
     """Wait for an agent that was asked to leave; end one that does not, and say whether it left by itself."""
+    if not _ends(agent, deadline_s - time.monotonic()):
+        agent.kill()
+        _ends(agent, KILLED_TIMEOUT_S)
+    return agent.returncode == 0
+
+
+def _ends(agent: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the end of a child and collect it; Popen's own way to wait with a time limit polls."""
+    if agent.returncode is not None:
+        return True
     handle = os.pidfd_open(agent.pid)  # not yet waited for, so the pid is still its own
     try:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
-        left = bool(poll.poll(1000 * LEAVE_TIMEOUT_S))
+        ended = bool(poll.poll(max(0.0, 1000 * timeout_s)))
     finally:
         os.close(handle)
-    if not left:
-        agent.kill()
-    return agent.wait() == 0
+    if ended:
+        agent.wait()
+    return ended
 
 
 def _end_strays(home: Path) -> None:
-    """SIGKILL the ranks that outlived their agent: they carry its directory in their environment."""
-    strays = [process for process in psutil.process_iter() if _heartbeat_directory(process) == str(home / "io")]
-    for process in strays:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(strays, timeout=LEAVE_TIMEOUT_S)
+    """SIGKILL what outlived an agent, and an agent that is nobody's child any more."""
+    deadline = time.monotonic() + KILLED_TIMEOUT_S
+    while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
+        family = {process for stray in found for process in (stray, *descendants(stray))}
+        kill_and_wait(
+            family,
+            lambda pid, family=family: _belongs(pid, home) or parent(pid) in family,  # type: ignore[misc]
+            left_s,
+        )
 
 
-def _heartbeat_directory(process: psutil.Process) -> str | None:
-    try:
-        return os.path.dirname(process.environ().get("PREFECT_FT_HEARTBEAT", ""))
-    except (psutil.Error, OSError):
-        return None
+def _strays(home: Path) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid() and _belongs(int(name), home):
+            yield int(name)
+
+
+def _belongs(pid: int, home: Path) -> bool:
+    """Whether a living process is of the worker with this directory.
+
+    Then it was given a place in it, or writes into it. Only to read from it (`tail -f`) or to stand in
+    it makes nobody a stray.
+    """
+    inside = os.fsencode(home) + b"/"
+    with suppress(OSError):  # gone, or another user's
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if any(
+            item.startswith((b"TMPDIR=" + inside, b"PREFECT_FT_HEARTBEAT=" + inside)) for item in environment
+        ):
+            return True
+        return any(
+            os.fsencode(os.readlink(link)).startswith(inside) and _is_written_to(pid, link.name)
+            for link in Path(f"/proc/{pid}/fd").iterdir()
+        )
+    return False
+
+
+def _is_written_to(pid: int, descriptor: str) -> bool:
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
+    )
+    return int(fields["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _tell_last_words(worker: Worker, home: Path) -> None:
+    """Put what a dead agent said into the log, before its directory goes."""
+    with suppress(OSError):
+        said = (home / "agent.log").read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        if said:
+            _log.warning("the agent of worker %d on %s said: %s", worker.number, worker.system, said)
 
 
 def visible_accelerators(env: Mapping[str, str]) -> int:

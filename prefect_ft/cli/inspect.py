@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import yaml
 
@@ -32,7 +31,7 @@ def validate(path: str, overrides: Sequence[str], *, as_json: bool) -> int:
 def replay(path: str, incidents_path: str, phase: str | None, *, as_json: bool) -> int:
     """Print the decision about each incident of a file, none if any line of it is wrong."""
     policy = _policy(load_job(path), phase, path)
-    decisions = list(decisions_of(policy, read_incidents(Path(incidents_path))))
+    decisions = list(decisions_of(policy, read_incidents(incidents_path), file=incidents_path))
     for decision in decisions:
         print(json.dumps(decision_to_json(decision)) if as_json else _line(decision))  # noqa: T201
     return COMPLETED

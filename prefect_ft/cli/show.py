@@ -13,12 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_ft.cli import COMPLETED
+from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, phase_directories
 from prefect_ft.summary import AttemptSummary, PhaseSummary, summarise
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal to ask."""
+
+_SIGNALS = {known.value: known.name for known in signal.Signals}
 
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 
@@ -32,6 +35,8 @@ def status(run: str, *, as_json: bool) -> int:
     console = console_for()
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
+    if not summaries:
+        console.print("no phase has begun")
     return COMPLETED
 
 
@@ -51,10 +56,10 @@ def console_for() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
-def print_report(directories: Iterable[Path]) -> None:
+def print_report(directories: Sequence[Path], console: Console | None = None) -> None:
     """Print the table of attempts, and for each phase what it cost."""
     summaries = _summaries(directories)
-    console = console_for()
+    console = console or console_for()
     console.print(_attempts_table(summaries))
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
@@ -63,16 +68,35 @@ def print_report(directories: Iterable[Path]) -> None:
         console.print(Text(f"  log and journal: {directory}", style="dim"), soft_wrap=True)
 
 
+def plain(text: str) -> Text:
+    """Give a text from somewhere else as it is: no markup of ours, nothing that a terminal would obey."""
+    return Text("".join(char if char.isprintable() else " " for char in text))
+
+
 def _summaries(directories: Iterable[Path]) -> list[PhaseSummary]:
-    return [_summary(read_lines(directory / JOURNAL)) for directory in directories]
+    return [_summary(directory / JOURNAL) for directory in directories]
 
 
-def _summary(lines: Sequence[Line]) -> PhaseSummary:
+def _summary(journal: Path) -> PhaseSummary:
     """Sum a phase up; one without an end has been running until now, as far as its journal tells."""
+    try:
+        lines = read_lines(journal)
+    except FileNotFoundError:
+        lines = []  # the phase is just beginning
+    except OSError as exc:
+        raise ConfigError(f"cannot be read: {exc.strerror}", file=str(journal)) from exc
+    try:
+        return summarise(lines, now_t=_now_t(lines))
+    except JournalError as exc:
+        raise ConfigError(str(exc), file=str(journal)) from exc
+
+
+def _now_t(lines: Sequence[Line]) -> float | None:
+    """Give the time that a phase has reached which has begun and has no end."""
     if not lines or any(line["type"] == "end" for line in lines):
-        return summarise(lines)
-    begun = datetime.fromisoformat(lines[0]["utc"].replace("Z", "+00:00"))
-    return summarise(lines, now_t=(datetime.now(timezone.utc) - begun).total_seconds())
+        return None
+    first = datetime.fromisoformat(lines[0]["utc"].replace("Z", "+00:00"))
+    return float(lines[0]["t"]) + (datetime.now(timezone.utc) - first).total_seconds()
 
 
 def _attempts_table(summaries: Sequence[PhaseSummary]) -> Table:
@@ -92,7 +116,7 @@ def _attempts_table(summaries: Sequence[PhaseSummary]) -> Table:
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name in ("rule", "action"))
     for summary in summaries:
         for attempt in summary.attempts:
-            table.add_row(summary.phase, *_attempt_cells(attempt))
+            table.add_row(*map(plain, (summary.phase, *_attempt_cells(attempt))))
         table.add_section()
     return table
 
@@ -113,8 +137,11 @@ def _attempt_cells(attempt: AttemptSummary) -> list[str]:
 def _ended_by(attempt: AttemptSummary) -> str:
     if attempt.outcome != "exit":
         return attempt.outcome.replace("_", " ")
-    how = f"exit {attempt.exit_code}" if attempt.signal is None else signal.Signals(attempt.signal).name
-    return f"{attempt.failure_class}, {how}"
+    if attempt.signal is None:
+        how = "" if attempt.exit_code is None else f", exit {attempt.exit_code}"
+    else:
+        how = f", {_SIGNALS.get(attempt.signal, f'signal {attempt.signal}')}"
+    return f"{attempt.failure_class or 'unknown'}{how}"
 
 
 def _step(step: int | None, unknown: str) -> str:
@@ -122,13 +149,13 @@ def _step(step: int | None, unknown: str) -> str:
 
 
 def _status_line(summary: PhaseSummary) -> Text:
-    line = Text(f"{summary.phase}: ")
+    line = plain(f"{summary.phase or 'a phase that is just beginning'}: ")
     line.append(summary.status, style=COLOURS.get(summary.status, ""))
-    restarts = sum(summary.restarts.values())
+    count = sum(summary.restarts.values())
     by_action = ", ".join(f"{count} {action}" for action, count in summary.restarts.items())
-    line.append(f" at step {_step(summary.final_step, '?')}, {restarts} restart{'' if restarts == 1 else 's'}")
+    line.append(f" at step {_step(summary.final_step, '?')}, {count} restart{'' if count == 1 else 's'}")
     line.append(f" ({by_action})" if by_action else "")
-    return line.append(f": {summary.reason}" if summary.status == "failed" else "")
+    return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
 
 
 def _time_line(summary: PhaseSummary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
+from prefect_ft.cli.show import plain
 from prefect_ft.config import JobConfig
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import (
@@ -42,7 +44,7 @@ STATUS_STYLES = {
 @contextmanager
 def watching(job: JobConfig) -> Iterator[None]:
     """Show what happens to `job` on standard error while entered; standard output is for the result."""
-    console = Console(stderr=True, highlight=False)
+    console = _MessageConsole(stderr=True, highlight=False)
     view = _View(job, console)
     if not console.is_terminal:
         with observed_by(view.take):
@@ -53,6 +55,16 @@ def watching(job: JobConfig) -> Iterator[None]:
         observed_by(view.take),
     ):
         yield
+
+
+class _MessageConsole(Console):
+    """Falls silent when nobody reads standard error any more; rich would end the process, and the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
 
 
 @dataclass(slots=True)
@@ -106,11 +118,11 @@ class _View:
         for name, row in self._rows.items():
             target = f" of {row.target_step}" if row.target_step is not None else ""
             table.add_row(
-                name,
+                Text(name),
                 Text(row.status, style=STATUS_STYLES.get(row.status, "red")),
                 str(row.attempt or ""),
                 "" if row.step is None else f"{row.step}{target}",
-                row.stage or "",
+                Text(row.stage or ""),
                 "" if row.verified is None else f"step {row.verified}",
                 str(row.restarts or ""),
             )
@@ -143,4 +155,5 @@ class _View:
         self._say(f"{fact.phase}: {decision.rule} → {decision.action}: {decision.reason}", "yellow")
 
     def _say(self, text: str, style: str = "") -> None:
-        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style=style), soft_wrap=True)
+        line = Text(f"{time.strftime('%H:%M:%S')}  ", style=style).append(plain(text))
+        self._console.print(line, soft_wrap=True)

@@ -7,36 +7,39 @@ wrong, and what to write instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from prefect_ft.config.fields import shown
+from prefect_ft.config.fields import shown, unknown_key
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.source import Document
 from prefect_ft.config.yaml_text import FieldPath
 from prefect_ft.errors import ConfigError
 
 
-def first_problem(error: ValidationError, document: Document) -> ConfigError:
-    """The error for the problem that stands first in the document."""
+def first_problem(error: ValidationError, document: Document, other_keys: Iterable[str] = ()) -> ConfigError:
+    """The error for the problem that stands first in the document.
+
+    `other_keys` may stand at the top beside the job's own.
+    """
     begins = {path: number for number, path in enumerate(document.places)}
     ends = {path[:end]: number for path, number in begins.items() for end in range(len(path) + 1)}
 
     def position(found: tuple[FieldPath, ErrorDetails, str | None]) -> tuple[int, bool]:
         """Where it stands in the document's order; a missing key is missed where its section ends."""
-        path, missing = found[0], found[0] not in begins
+        path = document.origin(found[0])
+        missing = path not in begins
         return (ends.get(document.known(path), 0) if missing else begins[path]), missing
 
     details = error.errors(include_url=False)
     path, first, message = min(
         (found for each in details for found in _located(each, document)), key=position
     )
-    return document.error(path, message or _message(first))
+    return document.error(document.origin(path), message or _message(first, other_keys))
 
 
 def _located(
@@ -50,12 +53,12 @@ def _located(
         yield details["loc"], details, None
 
 
-def _message(details: ErrorDetails) -> str:
+def _message(details: ErrorDetails, other_keys: Iterable[str]) -> str:
     kind, got = details["type"], shown(details["input"])
     if kind == "missing":
         return _missing(details["loc"])
     if kind == "extra_forbidden":
-        return _unknown_key(details["loc"])
+        return _unknown_key(details["loc"], other_keys)
     say = _MESSAGES.get(kind)
     return say(details.get("ctx", {}), got) if say else f"{details['msg']}, got {got}"
 
@@ -102,18 +105,13 @@ def _missing(path: FieldPath) -> str:
     return f"missing{written}"
 
 
-def _unknown_key(path: FieldPath) -> str:
+def _unknown_key(path: FieldPath, other_keys: Iterable[str]) -> str:
     section, key = _section_at(path[:-1]), str(path[-1])
     known = _fields(section)
     if key in known:  # two names of one field
         other = next(name for name, field in known.items() if name != key and field is known[key])
         return f"is another name of {other!r}; give one of the two"
-    close = get_close_matches(key, known, n=1)
-    return (
-        f"unknown key; did you mean {close[0]!r}?"
-        if close
-        else f"unknown key; known keys: {', '.join(known)}"
-    )
+    return unknown_key(key, known if path[:-1] else [*known, *other_keys])
 
 
 def _section_at(path: FieldPath) -> type[BaseModel]:
@@ -143,8 +141,8 @@ def _names(name: str, field: FieldInfo) -> list[str]:
 
 def _as_written(path: FieldPath, document: Document) -> FieldPath:
     """`path` with the name that the document uses for the last field."""
-    if path and path not in document.places and isinstance(path[-1], str):
+    if path and document.origin(path) not in document.places and isinstance(path[-1], str):
         fields = _fields(_section_at(path[:-1]))
-        names = (name for name, field in fields.items() if field is fields.get(path[-1]))
-        return next((way for name in names if (way := (*path[:-1], name)) in document.places), path)
+        ways = [(*path[:-1], name) for name, field in fields.items() if field is fields.get(path[-1])]
+        return next((way for way in ways if document.origin(way) in document.places), path)
     return path

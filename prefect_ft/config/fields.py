@@ -10,13 +10,16 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-Problems = list[tuple[tuple[str | int, ...], str]]
+from prefect_ft.config.yaml_text import FieldPath
+
+Problems = list[tuple[FieldPath, str]]
 """Complaints, each with the way from the value under validation to the field that it means."""
 
 _SHOWN_LENGTH = 60
@@ -35,6 +38,17 @@ def shown(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "a list"
     return "a mapping" if isinstance(value, dict) else f"a value of type {type(value).__name__}"
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """What a message says of a key that is not among the known ones."""
+    names = list(known)
+    close = get_close_matches(key, names, n=1)
+    return (
+        f"unknown key; did you mean {close[0]!r}?"
+        if close
+        else f"unknown key; known keys: {', '.join(names)}"
+    )
 
 
 def problem(message: str, *at: str | int) -> PydanticCustomError:

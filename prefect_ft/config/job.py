@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -114,26 +113,7 @@ class JobConfig(Section):
             target_step=phase.target_step,
         )
         section = self.autorestart_of(phase_index)
-        if section is None:
-            return base
-        return replace(
-            base,
-            autorestart=True,
-            max_num_restarts=section.max_num_restarts,
-            min_num_systems=section.min_num_systems,
-            unconditional=section.unconditional,
-            restart_on=frozenset(section.restart_on),
-            rebuild_only=section.rebuild_only,
-            restart_delay_s=section.restart_delay_s,
-            max_restart_delay_s=section.max_restart_delay_s,
-            max_worker_replacements=section.max_worker_replacements,
-            stop_on_repeat=section.stop_on_repeat,
-            suspect_limit=section.suspect_limit,
-            user_induced_codes=frozenset(section.user_induced_codes),
-            isolation_ttl_s=section.isolation_ttl_s,
-            max_suspension_restarts=section.max_suspension_restarts,
-            max_preemptions=section.max_preemptions,
-        )
+        return base if section is None else section.onto(base)
 
     def at(self, base_dir: str | os.PathLike[str]) -> Self:
         """The job with absolute paths: relative ones start at `base_dir`, where commands run by default.

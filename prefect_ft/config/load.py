@@ -1,20 +1,31 @@
 """From a job file to a `JobConfig`: read, put the command line over it, validate, make paths absolute.
 
 Whatever else users may write in place of a job's own keys is rewritten to them between reading and
-validating, so that there is one set of models and one set of checks.
+validating, by the front doors, so that there is one set of models and one set of checks.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from pydantic import ValidationError
 
+from prefect_ft.config import cerebras, modelarts
 from prefect_ft.config.explain import first_problem
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.source import Document, apply_overrides, read_document
 from prefect_ft.config.yaml_text import Place
+
+FRONT_DOORS: Mapping[str, Callable[[Document], Document]] = {
+    "kind": modelarts.without_kind,
+    "trainer": cerebras.phases_of_trainers,
+    "metadata": modelarts.restarts_of_annotations,
+}
+"""What rewrites a document, by the key at its top that asks for it; in this order.
+
+Annotations come after trainers: they must not stand beside restarts that these have brought.
+"""
 
 
 def load_job(
@@ -36,7 +47,10 @@ def load_job(
 
 def validate(document: Document) -> JobConfig:
     """The job that a document describes, with paths as they were written. Raises `ConfigError`."""
+    for key, rewritten in FRONT_DOORS.items():
+        if key in document.value:
+            document = rewritten(document)
     try:
         return JobConfig.model_validate(document.value)
     except ValidationError as error:
-        raise first_problem(error, document) from error
+        raise first_problem(error, document, FRONT_DOORS) from error

@@ -8,6 +8,7 @@ from pydantic import Field, StrictBool
 
 from prefect_ft.config.fields import Directory, Env, Name, NotBool, Processes, Section, Words
 from prefect_ft.config.infrastructure import Infrastructure
+from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
 from prefect_ft.model import Mode
 
@@ -23,6 +24,11 @@ class Phase(Section):
     command: Words = Field(
         description="The program and its arguments, which are not rewritten",
         examples=[["python", "train.py"]],
+    )
+    params: Params | None = Field(
+        default=None,
+        description="Handed to the command as a YAML file, whose path is in PREFECT_FT_PARAMS",
+        examples=[{"learning_rate": 0.001}],
     )
     nproc_per_worker: Processes = Field(
         default=1, description="Ranks in each worker; auto: as many as accelerators are visible, else 1"

@@ -5,9 +5,11 @@ Each checks what it can know alone; what one demands of another is checked by th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StrictBool, model_validator
+from typing_extensions import Self
 
 from prefect_ft.config.fields import (
     NotBool,
@@ -21,6 +23,15 @@ from prefect_ft.config.fields import (
     shown,
 )
 from prefect_ft.model import FailureClass, Policy
+
+ENVIRONMENT_CLASSES: tuple[FailureClass, ...] = (
+    "hardware",
+    "network",
+    "storage",
+    "collective_timeout",
+    "port_in_use",
+)
+"""The failures of what surrounds the program, about which neither its code nor its data can do anything."""
 
 _DEFAULT = Policy(systems=(), workers=1)
 """Says the defaults of a policy once for the core and for users."""
@@ -58,6 +69,11 @@ class AutoRestart(Section):
     restart_on: tuple[FailureClass, ...] = Field(
         default=tuple(name for name in get_args(FailureClass) if name in _DEFAULT.restart_on),
         description="Classes of failure that are transient: the phase is restarted after them",
+    )
+    environment_only: StrictBool = Field(
+        default=_DEFAULT.environment_only,
+        description="Restart after no failure that an older checkpoint or a second try might mend; "
+        f"restart_on then names none but {', '.join(ENVIRONMENT_CLASSES)}",
     )
     rebuild_only: StrictBool = Field(
         default=_DEFAULT.rebuild_only,
@@ -106,6 +122,39 @@ class AutoRestart(Section):
         default=_DEFAULT.max_preemptions,
         description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
     )
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        others = [name for name in self.restart_on if name not in ENVIRONMENT_CLASSES]
+        if self.environment_only and self.unconditional:
+            raise problem("cannot stand beside unconditional: true; keep one of the two", "environment_only")
+        if self.environment_only and others:
+            written = f"restart_on: [{', '.join(ENVIRONMENT_CLASSES)}]"
+            message = f"needs restart_on without {others[0]!r}; write {written}, or environment_only: false"
+            raise problem(message, "environment_only")
+        return self
+
+    def onto(self, base: Policy) -> Policy:
+        """The policy `base` with these restarts."""
+        return replace(
+            base,
+            autorestart=True,
+            max_num_restarts=self.max_num_restarts,
+            min_num_systems=self.min_num_systems,
+            unconditional=self.unconditional,
+            restart_on=frozenset(self.restart_on),
+            environment_only=self.environment_only,
+            rebuild_only=self.rebuild_only,
+            restart_delay_s=self.restart_delay_s,
+            max_restart_delay_s=self.max_restart_delay_s,
+            max_worker_replacements=self.max_worker_replacements,
+            stop_on_repeat=self.stop_on_repeat,
+            suspect_limit=self.suspect_limit,
+            user_induced_codes=frozenset(self.user_induced_codes),
+            isolation_ttl_s=self.isolation_ttl_s,
+            max_suspension_restarts=self.max_suspension_restarts,
+            max_preemptions=self.max_preemptions,
+        )
 
 
 class Suspension(Section):

@@ -6,8 +6,8 @@ Knows none of the keys of a job; `explain` brings the models' complaints and the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefect_ft.config.yaml_text import MAX_DEPTH, FieldPath, Place, dotted, parse
@@ -19,10 +19,22 @@ _COMMAND_LINE = Place("--set")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A mapping of plain values, and the places of its keys and items in their order."""
+    """A mapping of plain values, and the places of the keys and items that the user wrote, in their order.
+
+    `origins` leads from fields of `value` to those that the user wrote in their place, where these are
+    others; what is below them follows.
+    """
 
     value: dict[str, Any]
     places: dict[FieldPath, Place]
+    origins: Mapping[FieldPath, FieldPath] = field(default_factory=dict)
+
+    def origin(self, path: FieldPath) -> FieldPath:
+        """The field that the user wrote for the field at `path`."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.origins:
+                return self.origins[path[:end]] + path[end:]
+        return path
 
     def known(self, path: FieldPath) -> FieldPath:
         """`path` up to where it is written: a key that is missing stands where its parent does."""
@@ -31,7 +43,7 @@ class Document:
         return path
 
     def error(self, path: FieldPath, message: str) -> ConfigError:
-        """The error that says `message` of the field at `path`."""
+        """The error that says `message` of the field that the user wrote at `path`."""
         place = self.places.get(self.known(path), Place(None))
         return ConfigError(message, file=place.file, line=place.line, field=dotted(path) or None)
 
@@ -43,7 +55,11 @@ class Document:
         written = _put(self.value, path, 0, value, place)
         kept = {at: where for at, where in self.places.items() if at[: len(path)] != path}
         ways = (path[:end] for end in range(1, len(path) + 1))
-        return Document(written, kept | {way: place for way in ways if way not in kept})
+        return replace(self, value=written, places=kept | {way: place for way in ways if way not in kept})
+
+    def rewritten(self, value: dict[str, Any], origins: Mapping[FieldPath, FieldPath]) -> Document:
+        """A copy that says `value` instead; `origins` leads from what is new in it to what the user wrote."""
+        return replace(self, value=value, origins={**self.origins, **origins})
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:

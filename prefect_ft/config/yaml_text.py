@@ -4,7 +4,8 @@ Owns the reading of plain words, and what may not stand in a document: tags, key
 keys that stand twice, aliases without end. Opens no files and knows none of the keys of a job.
 
 As little as possible is read into plain words: `true`, `yes` and their kind, `null`, decimal numbers.
-Everything else (dates, `010`, `1e5`, `12:30`) is text, exactly as it was written.
+Everything else (dates, `010`, `1e5`, `12:30`) is text, exactly as it was written; where others read more
+into it, it is `DoubtfulText`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ MAX_DEPTH = 64
 
 _MAX_NODES = 50_000
 _TAG = "tag:yaml.org,2002:"
+_DECIMAL = re.compile(
+    r"[-+]?(?:0|[1-9][0-9]*|(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?)"
+)
 _PLAIN_KEY = re.compile(r"[\w./-]+", re.ASCII)
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 _Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
 
@@ -37,6 +41,16 @@ class Place:
 
     file: str | None
     line: int | None = None
+
+
+class DoubtfulText(str):
+    """Text without quotes that other readers of YAML may take for a number, a date or a time."""
+
+    def decimal(self) -> int | float | None:
+        """The number that it is to every reader who takes it for one; `None` where they differ."""
+        if not _DECIMAL.fullmatch(self):
+            return None
+        return float(self) if re.search("[.eE]", self) else int(self)
 
 
 def dotted(path: FieldPath) -> str:
@@ -86,6 +100,13 @@ class _Loader(yaml.SafeLoader):
             self.forward()
             super().scan_to_next_token()
 
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        """Treat a tag like quotes: both say that a text is nothing but text."""
+        is_tagged = self.peek_event().tag is not None  # type: ignore[no-untyped-call]
+        node = super().compose_scalar_node(anchor)
+        node.style = node.style or ("'" if is_tagged else None)
+        return node
+
 
 def _resolve(kind: str, pattern: str, first_characters: str) -> None:
     plain = re.compile(rf"(?:{pattern})\Z")
@@ -131,6 +152,7 @@ class _Reading:
 
     def __init__(self, loader: _Loader, file: str, places: dict[FieldPath, Place]) -> None:
         self._loader, self._file, self._places = loader, file, places
+        self._common = yaml.SafeLoader("")
         self._visited = 0
 
     def value(self, node: yaml.Node, path: FieldPath) -> Any:
@@ -190,11 +212,19 @@ class _Reading:
             value = self._loader.construct_object(node)
         except ValueError as error:
             raise self._error(node, path, "the number is too long; write a shorter one") from error
-        return self._whole_characters(value, node, path) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return DoubtfulText(value) if self._is_doubtful(node) else self._whole_characters(value, node, path)
+
+    def _is_doubtful(self, node: yaml.ScalarNode) -> bool:
+        if node.style is not None:  # in quotes, or a block
+            return False
+        common = self._common.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
+        return common != _TAG + "str" or _DECIMAL.fullmatch(node.value) is not None
 
     def _whole_characters(self, text: str, node: yaml.Node, path: FieldPath) -> str:
         """Join the surrogate pairs in which JSON escapes write the rarer characters."""
-        if not _SURROGATE.search(text):
+        if not SURROGATE.search(text):
             return text
         try:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
-from prefect_ft.model import Evidence, Incident, Stage, Verdict
+from prefect_ft.model import Evidence, FailureClass, Incident, Stage, Verdict
 from prefect_ft.supervisor.link import Event
 
 TAIL_LINES = 400
@@ -15,6 +17,12 @@ TAIL_LINES = 400
 
 COMMAND_NOT_STARTED = 127
 """The exit code that a shell gives for a command that is not there."""
+
+_PASSING: Mapping[int | None, FailureClass] = {
+    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY), "unknown"),
+    **dict.fromkeys((errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE), "storage"),
+}
+"""What may keep a command from starting now and not the next time; anything else is its configuration."""
 
 
 @dataclass(slots=True)
@@ -37,24 +45,23 @@ class RankState:
     def failed(self) -> bool:
         return not self.was_stopped and (self.signal is not None or bool(self.exit_code))
 
+    @property
+    def succeeded(self) -> bool:
+        return not self.was_stopped and self.exit_code == 0
+
 
 class Attempt:
-    """One attempt; `baseline_step` is the highest step verified before it, `known_step` the last one."""
+    """One attempt, from its start until all its ranks are gone."""
 
-    def __init__(
-        self, number: int, ranks: Mapping[int, int], *, baseline_step: int | None, known_step: int | None
-    ) -> None:
+    def __init__(self, number: int, ranks: Mapping[int, int]) -> None:
         """`ranks` maps each rank to its worker."""
         self.number = number
         self.ranks = {rank: RankState(worker) for rank, worker in ranks.items()}
-        self.baseline_step = baseline_step
-        self.last_verified = known_step
-        self.seen_step: int | None = None
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.lost: list[int] = []
         """Workers whose agent went away."""
-        self.start_error: str | None = None
+        self.start_error: Event | None = None
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
         self._failures: list[int] = []
@@ -68,10 +75,8 @@ class Attempt:
                 self._output(event)
             case "beat":
                 self._beat(event)
-            case "checkpoints":
-                self._checkpoints(event)
             case "start_failed":
-                self.start_error = f"{event['what']}: {event['error']}"
+                self.start_error = event
             case "lost":
                 self.lost.append(worker)
             case _:
@@ -103,30 +108,16 @@ class Attempt:
             self.first_step = event["step"] if self.first_step is None else self.first_step
             self.last_step = max(event["step"], self.last_step or 0)
 
-    def _checkpoints(self, event: Event) -> None:
-        self.last_verified = event["last"]
-        steps = [item["step"] for item in event["new"]]
-        self.seen_step = max((step for step in (*steps, self.seen_step) if step is not None), default=None)
-
     # -- what it comes to -------------------------------------------------------------------------
 
     def incident(self, t: float, *, cancelled_by: str | None = None) -> Incident:
         """Give what ended this attempt, as it is to be judged at `t`; `cancelled_by` is who stopped it."""
-        incident = Incident(
-            t=t,
-            kind="exit",
-            attempt=self.number,
-            step=self.last_verified,
-            seen_step=self.seen_step,
-            baseline_step=self.baseline_step,
-        )
+        incident = Incident(t=t, kind="exit", attempt=self.number)
         if cancelled_by is not None:
-            return replace(
-                incident, kind="cancelled", evidence=Evidence(rule="stop-request", text=cancelled_by)
-            )
+            evidence = Evidence(rule="stop-request", text=cancelled_by)
+            return replace(incident, kind="cancelled", evidence=evidence)
         if self.start_error is not None:
-            evidence = Evidence(rule="start-failed", text=self.start_error)
-            return replace(incident, failure_class="config", exit_code=COMMAND_NOT_STARTED, evidence=evidence)
+            return _not_started(incident, self.start_error)
         if self._failures:
             return self._failure(incident)
         if self.lost:
@@ -134,27 +125,24 @@ class Attempt:
         return replace(incident, kind="completed", exit_code=0)
 
     def ended_ns(self) -> int | None:
-        """When it ended (its first failure, else its last rank's end), by the agents' CLOCK_BOOTTIME."""
+        """When it ended by itself (its first failure, else its last rank's end), by CLOCK_BOOTTIME."""
         if self._failures:
             return self.ranks[self._failures[0]].ended_ns
-        ends = [state.ended_ns for state in self.ranks.values() if state.ended_ns is not None]
-        return max(ends) if ends else None
+        ends = [state.ended_ns for state in self.ranks.values() if not state.was_stopped]
+        known = [end for end in ends if end is not None]
+        return max(known) if len(known) == len(self.ranks) else None
 
     def _failure(self, incident: Incident) -> Incident:
         first = self.ranks[self._failures[0]]
-        logs = {f"rank{rank}": list(state.tail) for rank, state in self.ranks.items()}
+        logs = {f"rank{rank}": list(map(_readable, state.tail)) for rank, state in self.ranks.items()}
         verdict = classify(logs, exit_code=first.exit_code, signal=first.signal)
         root = self._root(verdict)
-        seen = first if root.was_stopped else root
+        seen = root if root.failed else first
         return replace(
-            incident,
+            with_verdict(incident, verdict),
             worker=root.worker,
             exit_code=seen.exit_code,
             signal=seen.signal,
-            failure_class=verdict.failure_class,
-            signature=verdict.signature,
-            recoverable=verdict.recoverable,
-            blame=verdict.blame,
             stage=root.stage,
             stage_step=root.stage_step,
             evidence=self._placed(verdict.evidence),
@@ -166,7 +154,9 @@ class Attempt:
         The cause may still be ending by itself when its peers have noticed and the attempt is ended.
         """
         rank = self._rank_of(verdict.evidence)
-        return self.ranks[self._failures[0] if rank is None else rank]
+        if rank is None or self.ranks[rank].succeeded:
+            return self.ranks[self._failures[0]]
+        return self.ranks[rank]
 
     def _rank_of(self, evidence: Evidence | None) -> int | None:
         if evidence is None or not evidence.file:
@@ -180,3 +170,18 @@ class Attempt:
             return evidence
         state = self.ranks[rank]
         return replace(evidence, line=evidence.line + state.lines - len(state.tail))
+
+
+def _not_started(incident: Incident, event: Event) -> Incident:
+    """Give the incident of a command that could not be started."""
+    return replace(
+        incident,
+        failure_class=_PASSING.get(event["errno"], "config"),
+        exit_code=COMMAND_NOT_STARTED,
+        evidence=Evidence(rule="start-failed", text=_readable(f"{event['what']}: {event['error']}")),
+    )
+
+
+def _readable(text: str) -> str:
+    """Put question marks for what was no UTF-8: neither Prefect nor a terminal takes lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")

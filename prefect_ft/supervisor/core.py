@@ -6,6 +6,7 @@ the retry handler.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from prefect_ft.decide import initial_placement, set_aside, skip_eval_at, start_
 from prefect_ft.errors import BackendError, PrefectFTError
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
-from prefect_ft.model import RESTARTS, Decision, Incident
+from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, CheckpointVerified, Decided, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
@@ -23,6 +24,7 @@ from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneErr
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.runlog import RunLog
+from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import StopRequest
 
 MAX_PASSED_OVER = 5
@@ -71,8 +73,7 @@ class Supervisor:
         )
         self._attempt: Attempt | None = None
         self._number = 0
-        self._highest_verified: int | None = None
-        self._last_verified: int | None = None
+        self._saves = Saves()
 
     def attempt(self) -> None:
         """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise."""
@@ -93,6 +94,7 @@ class Supervisor:
         """Carry out the last decision until an attempt runs; a recovery action that fails is judged anew."""
         history = self.journal.history()
         decision = history[-1].decision if history else None
+        self._saves.set_aside(set_aside(self.plan.policy, history))
         while True:
             try:
                 return self._enact(decision)
@@ -122,13 +124,9 @@ class Supervisor:
         self._number += 1
         launch = self._launch(decision, placement)
         ranks = {worker: rank_environments(self.plan, worker) for worker in range(len(placement))}
-        attempt = Attempt(
-            self._number,
-            {rank: worker for worker, own in ranks.items() for rank in own},
-            baseline_step=self._highest_verified,
-            known_step=self._last_verified,
-        )
+        attempt = Attempt(self._number, {rank: worker for worker, own in ranks.items() for rank in own})
         self._attempt = attempt
+        self._saves.begin_attempt()
         orders = {
             worker: {
                 "command": self.plan.command,
@@ -145,9 +143,8 @@ class Supervisor:
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()
         chosen = self._choose(decision)
-        self._resume_step: int | None = chosen["step"]
-        self._passed_over = dict(list(chosen["why_not"].items())[:MAX_PASSED_OVER])
-        for name, why in self._passed_over.items():
+        passed_over = dict(list(chosen["why_not"].items())[:MAX_PASSED_OVER])
+        for name, why in passed_over.items():
             tell(Notice(text=f"{self.plan.phase}: not resumed from {name}: {why}"))
         return Launch(
             attempt=self._number,
@@ -156,7 +153,9 @@ class Supervisor:
             placement=placement,
             start_counts=start_counts(self.plan.policy, history),
             master=self._gang.master,
+            resume_step=chosen["step"],
             resume_path=chosen["path"],
+            passed_over=passed_over,
             skip_eval_at_step=skip_eval_at(self.plan.policy, history),
         )
 
@@ -168,7 +167,7 @@ class Supervisor:
         return self._gang.choose(
             self._token,
             limit=decision.resume_step if decision else None,
-            avoid=sorted(set_aside(self.plan.policy, self.journal.history())),
+            avoid=self._saves.avoided,
             deaths=self._deaths(),
         )
 
@@ -186,9 +185,9 @@ class Supervisor:
             token=self._token,
             placement=launch.placement,
             start_counts=launch.start_counts,
-            resume_step=self._resume_step,
+            resume_step=launch.resume_step,
             resume_path=launch.resume_path,
-            passed_over=self._passed_over,
+            passed_over=launch.passed_over,
         )
         tell(
             AttemptStarted(
@@ -196,7 +195,7 @@ class Supervisor:
                 attempt=attempt.number,
                 ranks=len(attempt.ranks),
                 placement=launch.placement,
-                resume_step=self._resume_step,
+                resume_step=launch.resume_step,
             )
         )
 
@@ -228,7 +227,7 @@ class Supervisor:
                 self._step_reached(self._attempt, event)
 
     def _checkpoints(self, event: Event) -> None:
-        self._last_verified = event["last"]
+        self._saves.report(event)
         for item in event["new"]:
             fields = {"attempt": self._number, "step": item["step"], "path": item["path"]}
             written_t = self.clock.at_wall(item["mtime"])
@@ -236,7 +235,6 @@ class Supervisor:
                 "checkpoint", t=self.clock.now(), utc=utc_now(), written_t=round(written_t, 6), **fields
             )
             tell(CheckpointVerified(phase=self.plan.phase, **fields))
-            self._highest_verified = max(item["step"], self._highest_verified or 0)
 
     def _step_reached(self, attempt: Attempt, event: Event) -> None:
         assert attempt.last_step is not None
@@ -251,20 +249,29 @@ class Supervisor:
     def _end(self) -> None:
         """End whatever still runs and raise what happened, unless the phase is complete."""
         t = self.clock.now()
-        wanted = self._stop.wanted
         if self._attempt is not None:
             self._attempt.ending = True
-        self._gang.stop(self._token, self.plan.stop_grace_s if wanted else 0)
+        self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
         attempt, self._attempt = self._attempt, None
-        incident = (
-            Incident(t=t, kind="cancelled") if attempt is None else attempt.incident(t, cancelled_by=wanted)
-        )
+        incident = replace(self._incident(attempt, t), **self._known_saves())
         facts = self._facts(attempt)
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)
         decision = self._judge(incident, **facts)
         if decision.action != "complete":
             raise AttemptFailedError(incident, decision)
+
+    def _incident(self, attempt: Attempt | None, t: float) -> Incident:
+        """Give what happened; who wants the run to stop wants it whatever else happens at the same time."""
+        wanted = self._stop.wanted
+        if attempt is not None:
+            return attempt.incident(t, cancelled_by=wanted)
+        assert wanted is not None
+        evidence = Evidence(rule="stop-request", text=wanted)
+        return Incident(t=t, kind="cancelled", attempt=self._number, evidence=evidence)
+
+    def _known_saves(self) -> dict[str, Any]:
+        return self._saves.facts() if self.plan.has_checkpoints else {}
 
     def _facts(self, attempt: Attempt | None) -> dict[str, Any]:
         """What the journal keeps of an attempt beside its incident."""
@@ -289,7 +296,7 @@ class Supervisor:
             attempt=self._number,
             worker=gone.worker,
             system=gone.system,
-            step=self._last_verified,
+            **self._known_saves(),
         )
         judged = self._judge(incident)
         if judged.action not in RESTARTS:

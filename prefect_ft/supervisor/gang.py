@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from prefect_ft.backends.base import Backend, Worker
+from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.errors import AgentError, BackendError
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.link import Event, Link, LinkLostError
@@ -20,6 +20,11 @@ from prefect_ft.worker import frames
 
 ANSWER_TIMEOUT_S = 30.0
 """How long an agent may take to come up, or to answer an order, before its worker counts as gone."""
+
+CHOOSE_TIMEOUT_S = 600.0
+"""How long it may look for the checkpoint to resume from: file servers come back after minutes."""
+
+_ANSWERS = ("attached", "chosen", "started", "start_failed", "stopped")
 
 Listener = Callable[[int, Event], None]
 
@@ -36,6 +41,10 @@ class StopWantedError(Exception):
     """The user wants the run to stop; raised out of every wait but that for the stop itself."""
 
 
+class SupersededError(AgentError):
+    """Another orchestrator has taken the agents over: they are no longer this one's to order or to end."""
+
+
 class AgentGang:
     """`listener(worker, event)` is told every event, and `{"ev": "lost"}` when an agent has gone."""
 
@@ -44,17 +53,27 @@ class AgentGang:
     ) -> None:
         """`key` is the run's, by which agents know their orchestrator."""
         self._backend = backend
-        self._introduction = {"version": frames.VERSION, "run": run_id, "key": key, "epoch": epoch}
+        self._introduction = {
+            "version": frames.VERSION,
+            "run": run_id,
+            "key": key,
+            "epoch": epoch,
+            "have": {},
+        }
         self._stop_request = stop
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(stop, selectors.EVENT_READ)
         self._workers: dict[int, Worker] = {}
         self._links: dict[int, Link] = {}
-        self._ports: dict[int, int] = {}
+        self._ports: dict[int, int | None] = {}
         self._unusable: dict[int, str] = {}
         self._answers: dict[int, Event] = {}
         self._created: dict[int, int] = {}
+        self._printed_at: dict[int, float] = {}
+        self._unfinished: set[int] | None = None
+        """The attempt's ranks that have not exited with code 0; None while no attempt has been started."""
+        self._superseded: SupersededError | None = None
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -63,8 +82,14 @@ class AgentGang:
 
     @property
     def master(self) -> tuple[str, int]:
-        """Host and port for the next attempt's rendezvous, which worker 0's agent keeps free for it."""
-        return self._links[0].host, self._ports[0]
+        """Host and port for the next attempt's rendezvous, which worker 0's agent keeps free for it.
+
+        Raises WorkerGoneError.
+        """
+        port = self._ports[0]
+        if port is None:
+            raise WorkerGoneError(0, "it has no free port for the rendezvous")
+        return self._link(0).host, port
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -73,19 +98,22 @@ class AgentGang:
 
         Afterwards every worker of `placement` is there, answers, and runs nothing.
         """
+        if self._superseded is not None:
+            raise self._superseded
         self._destroy(change.destroy)
         self._create(change.create, placement)
         for number in range(len(placement)):
             if number in self._unusable:
                 raise WorkerGoneError(number, self._unusable[number])
-            if number not in self._links:
-                raise WorkerGoneError(number, "its agent is gone")
+            self._link(number)
 
     def _destroy(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._forget(number)
             self._unusable.pop(number, None)
-        self._backend.destroy([self._workers.pop(number) for number in numbers if number in self._workers])
+        workers = [self._workers.pop(number) for number in numbers if number in self._workers]
+        if self._superseded is None:
+            self._backend.destroy(workers)
 
     def _create(self, numbers: Sequence[int], placement: Sequence[str]) -> None:
         if not numbers:
@@ -106,14 +134,15 @@ class AgentGang:
         for number, answer in self._await_answers(numbers, "attached").items():
             self._ports[number] = answer["port"]
 
-    def _attach(self, worker: Worker, address: Any) -> None:
+    def _attach(self, worker: Worker, address: Address) -> None:
+        self._answers.pop(worker.number, None)
         try:
             link = Link(worker, address)
-            link.send("attach", **self._introduction)
         except LinkLostError as exc:
-            raise WorkerGoneError(worker.number, str(exc)) from exc
+            raise WorkerGoneError(worker.number, f"its agent cannot be reached: {exc}") from exc
         self._links[worker.number] = link
         self._selector.register(link, selectors.EVENT_READ, worker.number)
+        self._order(worker.number, "attach", **self._introduction)
 
     def _forget(self, number: int) -> None:
         link = self._links.pop(number, None)
@@ -122,52 +151,75 @@ class AgentGang:
             link.close()
 
     def close(self) -> None:
-        """Destroy every worker, whatever runs in it. Idempotent."""
-        self._destroy(self.numbers)
-        self._selector.close()
+        """Destroy every worker, whatever runs in it, unless they are another orchestrator's. Idempotent."""
+        try:
+            self._destroy(self.numbers)
+        finally:
+            self._selector.close()
 
     # -- orders -----------------------------------------------------------------------------------
 
     def choose(self, token: Sequence[int], **criteria: Any) -> Event:
         """Have worker 0's agent choose the checkpoint to resume from, among what is there now."""
+        self._answers.pop(0, None)
         self._order(0, "choose", token=token, **criteria)
-        return self._await_answers([0], "chosen")[0]
+        return self._await_answers([0], "chosen", timeout_s=CHOOSE_TIMEOUT_S)[0]
 
     def start(self, orders: Mapping[int, Mapping[str, Any]], token: Sequence[int]) -> None:
         """Start an attempt's ranks; a command that cannot be started is reported to the listener."""
+        self._unfinished = {int(rank) for fields in orders.values() for rank in fields["ranks"]}
         for number, fields in orders.items():
+            self._answers.pop(number, None)
             self._order(number, "start", token=token, **fields)
         self._await_answers(orders, "started", "start_failed")
 
-    def stop(self, token: Sequence[int], grace_s: float) -> None:
-        """End every process of the attempt in every worker that answers; idempotent, and not to be stopped."""
+    def stop(self, token: Sequence[int], grace_s: float) -> list[float]:
+        """End every process of the attempt in every worker that answers; idempotent, and not to be stopped.
+
+        Afterwards all output has been heard. Gives when writers died, in seconds since the epoch.
+        """
+        complete = self._unfinished is not None and not self._unfinished
         for number in list(self._links):
-            self._try_order(number, "stop", token=token, grace_s=grace_s)
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S + grace_s
-        waiting = self._expect(self._links)
-        while waiting := {number for number in waiting if not self._answered(number, "stopped")} & set(self._links):
-            if time.monotonic() > deadline:
-                self._unusable |= {number: "its agent does not answer" for number in waiting}
-                return
-            self._take_events(deadline - time.monotonic())
-        for number, answer in self._answers.items():
-            if answer["ev"] == "stopped":
-                self._ports[number] = answer["port"]
-                if answer["stuck"]:
-                    self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
+            self._answers.pop(number, None)
+            self._try_order(number, "stop", token=token, grace_s=grace_s, complete=complete)
+        self._await_stopped(time.monotonic() + grace_s)
+        stopped = {number: answer for number, answer in self._answers.items() if answer["ev"] == "stopped"}
+        for number, answer in stopped.items():
+            self._ports[number] = answer["port"]
+            if answer["stuck"]:
+                self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
+        return sorted({death for answer in stopped.values() for death in answer["deaths"]})
+
+    def _await_stopped(self, since_s: float) -> None:
+        """Wait for `stopped` from all who answer; who neither does nor hands on output is unusable."""
+        while waiting := [number for number in self._links if not self._answered(number, "stopped")]:
+            silent_since = {number: max(since_s, self._printed_at.get(number, 0.0)) for number in waiting}
+            left_s = min(silent_since.values()) + ANSWER_TIMEOUT_S - time.monotonic()
+            if left_s > 0:
+                self._take_events(left_s)
+                continue
+            number = min(waiting, key=silent_since.__getitem__)
+            self._unusable[number] = "its agent does not answer"
+            self._forget(number)
 
     def _order(self, number: int, order: str, **fields: Any) -> None:
         try:
-            self._links[number].send(order, **fields)
+            self._link(number).send(order, **fields)
         except LinkLostError as exc:
             self._lost(number)
-            raise WorkerGoneError(number, str(exc)) from exc
+            raise WorkerGoneError(number, f"its agent is gone: {exc}") from exc
 
     def _try_order(self, number: int, order: str, **fields: Any) -> None:
         try:
             self._links[number].send(order, **fields)
         except LinkLostError:
             self._lost(number)
+
+    def _link(self, number: int) -> Link:
+        """Give the connection to a worker's agent; raises WorkerGoneError."""
+        if number not in self._links:
+            raise WorkerGoneError(number, "its agent is gone")
+        return self._links[number]
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -182,23 +234,24 @@ class AgentGang:
                 raise StopWantedError
             self._take_events(left_s)
 
-    def _await_answers(self, numbers: Sequence[int] | Mapping[int, Any], *kinds: str) -> dict[int, Event]:
+    def _await_answers(
+        self, numbers: Iterable[int], *kinds: str, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> dict[int, Event]:
         """Wait for one of these events from each worker; raises WorkerGoneError for one that has none."""
-        waiting = set(self._expect(numbers))
+        numbers = tuple(numbers)
 
-        def missing() -> set[int]:
-            return {number for number in waiting if not self._answered(number, *kinds)}
+        def missing() -> list[int]:
+            return [number for number in numbers if not self._answered(number, *kinds)]
 
-        self.serve(lambda: not missing() or not waiting <= set(self._links), ANSWER_TIMEOUT_S)
-        for number in sorted(missing()):
-            why = "its agent does not answer" if number in self._links else "its agent is gone"
-            raise WorkerGoneError(number, why)
-        return {number: self._answers[number] for number in waiting}
+        def is_decided() -> bool:
+            open_questions = missing()
+            return not open_questions or any(number not in self._links for number in open_questions)
 
-    def _expect(self, numbers: Sequence[int] | Mapping[int, Any]) -> set[int]:
-        for number in numbers:
-            self._answers.pop(number, None)
-        return set(numbers)
+        self.serve(is_decided, timeout_s)
+        for number in sorted(missing(), key=lambda number: number in self._links):
+            self._link(number)
+            raise WorkerGoneError(number, "its agent does not answer")
+        return {number: self._answers[number] for number in numbers}
 
     def _answered(self, number: int, *kinds: str) -> bool:
         return self._answers.get(number, {}).get("ev") in kinds
@@ -217,11 +270,26 @@ class AgentGang:
             self._lost(number)
             return
         for event in events:
-            if event["ev"] == "refused":
-                raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
-            if event["ev"] in ("attached", "chosen", "started", "start_failed", "stopped"):
-                self._answers[number] = event
+            self._note(number, event)
             self._listener(number, event)
+
+    def _note(self, number: int, event: Event) -> None:
+        """Keep what waits are waiting for; raises AgentError where the agent does not obey."""
+        match event["ev"]:
+            case "superseded":
+                why = f"an orchestrator of epoch {event['epoch']} has taken over worker {number}"
+                self._superseded = SupersededError(why)
+                raise self._superseded
+            case "refused":
+                raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
+            case "exited" if event["code"] == 0 and self._unfinished is not None:
+                self._unfinished.discard(event["rank"])
+            case "output":
+                self._printed_at[number] = time.monotonic()
+            case kind if kind in _ANSWERS:
+                self._answers[number] = event
+            case _:
+                pass
 
     def _lost(self, number: int) -> None:
         self._forget(number)

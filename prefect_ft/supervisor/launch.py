@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
-    for the ranks on a system. `ranks_per_worker` is the number of ranks in each worker.
+    for the ranks on a system. `inherited` are the names of variables that workers have from elsewhere.
+    `ranks_per_worker` is the number of ranks in each worker.
     """
 
     run_id: str
@@ -24,10 +26,12 @@ class PhasePlan:
     phases: int
     command: tuple[str, ...]
     cwd: str
+    inherited: frozenset[str]
     env: Mapping[str, str]
     system_env: Mapping[str, Mapping[str, str]]
     ranks_per_worker: int
     has_checkpoints: bool
+    hang_detect_time_s: float
     stop_grace_s: float
     policy: Policy
 
@@ -38,7 +42,8 @@ class Launch:
 
     `decision` led here, `None` for the first attempt. `start_counts[w]` is how often worker `w` was
     created, and how often the command was executed in it, this time included. `master` is host and port
-    of worker 0's rendezvous.
+    of worker 0's rendezvous. `resume_step` and `resume_path` are `None` for from scratch; `passed_over`
+    are checkpoints that could not be resumed from, each with the reason.
     """
 
     attempt: int
@@ -47,7 +52,9 @@ class Launch:
     placement: tuple[str, ...]
     start_counts: tuple[tuple[int, int], ...]
     master: tuple[str, int]
+    resume_step: int | None
     resume_path: str | None
+    passed_over: Mapping[str, str]
     skip_eval_at_step: int | None
 
 
@@ -57,7 +64,7 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
     created, executed = launch.start_counts[worker]
     world_size = len(launch.placement) * plan.ranks_per_worker
     env = {
-        **_threads(plan),
+        **_defaults(plan),
         **plan.env,
         **plan.system_env.get(system, {}),
         "MA_SCHEDULE_CNT": str(created),
@@ -77,7 +84,6 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
         "PREFECT_FT_RESTART_ACTION": launch.decision.action if launch.decision else "",
         "PREFECT_FT_RESUME_FROM": launch.resume_path or "",
     }
-    env.setdefault("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "-1")
     if launch.skip_eval_at_step is not None:
         env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
     return env
@@ -92,6 +98,13 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
     }
 
 
-def _threads(plan: PhasePlan) -> Environment:
-    """As torchrun does: several ranks on a machine must not each start a thread for every core."""
-    return {"OMP_NUM_THREADS": "1"} if plan.ranks_per_worker > 1 else {}
+def _defaults(plan: PhasePlan) -> Environment:
+    """Give what holds where the user says nothing, in the job or in the environment that workers inherit."""
+    defaults = {
+        "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "-1",
+        "MA_HANG_DETECT_TIME": str(math.ceil(plan.hang_detect_time_s / 60)),
+    }
+    if plan.ranks_per_worker > 1:
+        # As torchrun: several ranks on a machine must not each start a thread for every core.
+        defaults["OMP_NUM_THREADS"] = "1"
+    return {name: value for name, value in defaults.items() if name not in plan.inherited}

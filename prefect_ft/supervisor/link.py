@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from typing import Any
 
 from prefect_ft.backends.base import Address, Worker
+from prefect_ft.errors import AgentError
 from prefect_ft.worker import frames
 
 Event = Mapping[str, Any]
@@ -33,13 +33,18 @@ class Link:
             raise LinkLostError(str(exc)) from exc
 
     def fileno(self) -> int:
+        """Give the descriptor to wait on."""
         return self._connection.fileno()
 
     def send(self, order: str, **fields: Any) -> None:
-        """Give an order; raises LinkLostError."""
+        """Give an order; raises LinkLostError, and AgentError for one that is too long to send."""
+        try:
+            frame = frames.encode({"op": order, **fields})
+        except frames.FrameError as exc:
+            raise AgentError(f"the order {order!r} cannot be sent: {exc}") from exc
         try:
             self._connection.settimeout(SEND_TIMEOUT_S)
-            self._connection.sendall(frames.encode({"op": order, **fields}))
+            self._connection.sendall(frame)
         except OSError as exc:
             raise LinkLostError(str(exc)) from exc
 
@@ -60,4 +65,5 @@ class Link:
             raise LinkLostError(str(exc)) from exc
 
     def close(self) -> None:
+        """Hang up. Idempotent."""
         self._connection.close()

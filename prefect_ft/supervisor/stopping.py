@@ -40,7 +40,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None is a handler that was not set by Python
         os.close(self._read_end)
         os.close(self._write_end)
 

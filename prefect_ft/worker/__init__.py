@@ -2,3 +2,8 @@
 
 Everything here is the standard library alone and imports nothing of the orchestrator's side.
 """
+
+import os
+
+PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""What stands on the path of ranks: the directory that holds this package."""

@@ -1,20 +1,58 @@
-"""Looks for checkpoints in a thread of its own: a file system that hangs must not hang the agent."""
+"""Looks for checkpoints in a thread of its own: a file system that hangs must not hang the agent.
+
+Everything that touches the checkpoint directory happens in that thread. It looks when it is asked, and by
+itself when something has changed; where changes cannot be watched, asking has to do.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import queue
+import select
+import sys
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from prefect_ft.worker import inotify
 from prefect_ft.worker.checkpoints import Checkpoint, Finder, choose
+
+LOOK_DELAY_S = 0.25
+"""How long after a change the directory is looked at, so that one save is one look."""
+
+LOOK_SHARE = 20
+"""A change is followed by a pause of so many times the last look's duration: bounds what large trees cost."""
+
+_WROTE = inotify.CREATE | inotify.MODIFY | inotify.CLOSE_WRITE | inotify.DELETE | inotify.MOVED_FROM
+
+
+class Criteria(NamedTuple):
+    """Which checkpoint to take: the highest step up to `limit` (None: any) that is not in `avoid`."""
+
+    limit: Optional[int]
+    avoid: List[int]
+
+
+class Question(NamedTuple):
+    """A look that is wanted; `number` is None for one that nobody asked for.
+
+    `settled`: nobody is writing any more, so what time would have to show is so already.
+    """
+
+    number: Optional[int] = None
+    criteria: Optional[Criteria] = None
+    settled: bool = False
 
 
 class Answer(NamedTuple):
-    """What one look found. `chosen` and `why_not` are for looks that were asked to choose."""
+    """What one look found; `number` is the question's.
 
-    purpose: str
+    `chosen` is for questions with criteria; `why_not` says what kept other entries from being verified.
+    """
+
+    number: Optional[int]
     found: List[Checkpoint]
     chosen: Optional[Checkpoint]
     why_not: Dict[str, str]
@@ -25,46 +63,151 @@ class CheckpointWatch:
 
     def __init__(self, settings: Dict[str, Any]) -> None:
         """`settings`: `path`, and what Finder takes: `layout`, `pattern`, `settle_s`."""
-        self.directory: str = settings["path"]
+        self._directory: str = settings["path"]
         self._finder = Finder(**settings)
+        self._settle_s: float = settings["settle_s"]
         self._deaths: Tuple[float, ...] = ()
-        self._renamed: frozenset[str] = frozenset()
-        self._asked: "queue.SimpleQueue[Tuple[str, Dict[str, Any]]]" = queue.SimpleQueue()
+        self._numbers = itertools.count(1)
+        self._unanswered: Optional[int] = None
+        """The last question without criteria, until it is answered."""
+        self._asked: "queue.SimpleQueue[Question]" = queue.SimpleQueue()
         self._answered: "queue.SimpleQueue[Answer]" = queue.SimpleQueue()
-        self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._asked_out, self._asked_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._answered_out, self._answered_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._renames = _Renames(self._directory)
+        self._found: List[Checkpoint] = []
         threading.Thread(target=self._work, name="checkpoints", daemon=True).start()
 
     def fileno(self) -> int:
-        return self._wake_in
+        """Give the descriptor to wait on for answers."""
+        return self._answered_out
 
     def writers_died(self, *times: float) -> None:
-        """Remember when writers were killed (seconds since the epoch): what they left half-done never counts."""
+        """Remember when writers died (seconds since the epoch): what they left half-done never counts."""
         self._deaths = tuple(sorted({*self._deaths, *times}))
 
-    def renamed(self, name: str) -> None:
-        """Remember that `name` was moved into place whole."""
-        self._renamed |= {name}
+    def look(self, settled: bool = False) -> int:
+        """Ask for all verified checkpoints as they are from now on; give the question's number."""
+        number = next(self._numbers)
+        self._unanswered = number
+        self._ask(Question(number, settled=settled))
+        return number
 
-    def look(self, purpose: str) -> None:
-        """Ask for all verified checkpoints; the answer carries `purpose`."""
-        self._asked.put((purpose, {}))
+    def look_again(self) -> None:
+        """Ask for all verified checkpoints, unless that is being asked already."""
+        if self._unanswered is None:
+            self.look()
 
-    def choose(self, purpose: str, limit: Optional[int], avoid: List[int]) -> None:
-        """Ask for the one to resume from: the highest step up to `limit` that is not in `avoid`."""
-        self._asked.put((purpose, {"limit": limit, "avoid": avoid}))
+    def choose(self, criteria: Criteria) -> int:
+        """Ask for the checkpoint to resume from; give the question's number."""
+        number = next(self._numbers)
+        self._ask(Question(number, criteria))
+        return number
 
     def answers(self) -> List[Answer]:
         """Give the answers that have come since the last call, in the order of the questions."""
-        os.read(self._wake_in, 4096)
+        _drain(self._answered_out)
         answers = []
         while not self._answered.empty():
             answers.append(self._answered.get())
+            if answers[-1].number == self._unanswered:
+                self._unanswered = None
         return answers
 
+    def _ask(self, question: Question) -> None:
+        self._asked.put(question)
+        _ring(self._asked_in)
+
+    # -- the thread -------------------------------------------------------------------------------
+
     def _work(self) -> None:
+        pause_s = LOOK_DELAY_S
         while True:
-            purpose, criteria = self._asked.get()
-            found = self._finder.scan(time.time(), deaths=self._deaths, renamed=self._renamed)
-            chosen = choose(found, **criteria) if criteria else None
-            self._answered.put(Answer(purpose, found, chosen, self._finder.why_not() if criteria else {}))
-            os.write(self._wake_out, b"!")
+            self._wait(pause_s)
+            began = time.monotonic()
+            if self._asked.empty():
+                self._answer(Question())
+            while not self._asked.empty():
+                self._answer(self._asked.get())
+            pause_s = max(LOOK_DELAY_S, LOOK_SHARE * (time.monotonic() - began))
+
+    def _wait(self, pause_s: float) -> None:
+        """Return as soon as something is asked, or `pause_s` after a change."""
+        poll = select.poll()
+        poll.register(self._asked_out, select.POLLIN)
+        changes = self._renames.fileno()
+        if changes is not None:
+            poll.register(changes, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll()]
+        if changes is not None and self._asked_out not in ready:
+            poll.unregister(changes)
+            poll.poll(1000 * pause_s)
+        _drain(self._asked_out)
+
+    def _answer(self, question: Question) -> None:
+        try:
+            renamed = self._renames.update()
+            now = time.time() + (self._settle_s if question.settled else 0.0)
+            self._found = self._finder.scan(now, deaths=self._deaths, renamed=renamed)
+            why_not = self._finder.why_not()
+        except Exception as exc:  # whatever it is, who asked must get an answer, and the thread goes on
+            sys.excepthook(type(exc), exc, exc.__traceback__)
+            why_not = {".": f"could not be looked at: {exc!r}"}
+        criteria = question.criteria
+        chosen = choose(self._found, **criteria._asdict()) if criteria is not None else None
+        self._answered.put(Answer(question.number, self._found, chosen, why_not))
+        _ring(self._answered_in)
+
+
+class _Renames:
+    """The names that were seen moved into the directory whole and not written to since."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._names: Set[str] = set()
+        self._watch: Optional[int] = None
+        try:
+            self._changes: Optional[inotify.Inotify] = inotify.Inotify()
+        except OSError:
+            self._changes = None  # the user's limit of instances
+
+    def fileno(self) -> Optional[int]:
+        """Give the descriptor to wait on for changes; None where they cannot be watched."""
+        return self._changes.fileno() if self._changes is not None else None
+
+    def update(self) -> Set[str]:
+        """Take in what has happened, and give the names."""
+        if self._changes is None:
+            return self._names
+        self._look_at_the_path(self._changes)
+        for change in self._changes.read():
+            if change.mask & inotify.Q_OVERFLOW:
+                self._names.clear()
+            elif change.watch != self._watch:
+                continue
+            elif change.mask & inotify.MOVED_TO:
+                self._names.add(change.name)
+            else:
+                self._names.discard(change.name)
+        return self._names
+
+    def _look_at_the_path(self, changes: inotify.Inotify) -> None:
+        """Watch the directory that is at the path now: the script makes it, or puts another in its place."""
+        watch = None
+        with contextlib.suppress(OSError):  # not there yet; the next look sees it
+            watch = changes.watch(self._directory, _WROTE | inotify.MOVED_TO)
+        if watch != self._watch:
+            if self._watch is not None:
+                changes.unwatch(self._watch)
+            self._watch = watch
+            self._names.clear()
+
+
+def _ring(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):  # full: it is ringing already
+        os.write(fd, b"!")
+
+
+def _drain(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(fd, 65536)

@@ -18,19 +18,22 @@ _LENGTH = struct.Struct(">I")
 
 
 class FrameError(Exception):
-    """The peer sent something that is no frame of this protocol; the connection is of no more use."""
+    """What came, or was to be sent, is no frame of this protocol; what came leaves the stream of no use."""
 
 
 def encode(message: Dict[str, Any]) -> bytes:
-    """Give the frame that carries `message`."""
+    """Give the frame that carries `message`; raises FrameError if it is too long."""
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_FRAME:
+        raise FrameError(f"a frame of {len(body)} bytes (at most {MAX_FRAME} are allowed)")
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameReader:
-    """Puts frames together from whatever pieces a stream delivers."""
+    """Puts frames together from whatever pieces a stream delivers. `limit` is the longest, in bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Dict[str, Any]]:
@@ -38,8 +41,8 @@ class FrameReader:
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME:
-                raise FrameError(f"a frame of {length} bytes (at most {MAX_FRAME} are allowed)")
+            if length > self.limit:
+                raise FrameError(f"a frame of {length} bytes (at most {self.limit} are allowed)")
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return
@@ -48,10 +51,17 @@ class FrameReader:
             yield _decode(body)
 
 
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_number)
+
+
 def _decode(body: bytes) -> Dict[str, Any]:
     try:
-        message = json.loads(body)
-    except ValueError as exc:
+        message = _decoder.decode(body.decode("utf-8"))
+    except (ValueError, RecursionError) as exc:
         raise FrameError(f"a frame that is no JSON: {exc}") from exc
     if not isinstance(message, dict):
         raise FrameError(f"a frame that is no object: {type(message).__name__}")

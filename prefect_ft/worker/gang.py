@@ -10,17 +10,18 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from prefect_ft import heartbeat
 from prefect_ft.worker import processes
+from prefect_ft.worker.loop import now_s
 from prefect_ft.worker.spool import Spool
 
-KILL_TIMEOUT_S = 2.0
-"""How long a walk waits for processes to die of SIGKILL before they count as stuck in the kernel."""
+KILL_TIMEOUT_S = 20.0
+"""How long processes may take to end by SIGKILL before they count as stuck in the kernel.
 
-Token = Tuple[int, int, int]
-"""Orchestrator's epoch, phase index, attempt: what orders are fenced by."""
+Giving back hundreds of gigabytes, or a device's memory, takes seconds.
+"""
 
 
 class Exit(NamedTuple):
@@ -32,16 +33,19 @@ class Exit(NamedTuple):
 
 
 class Rank:
-    """One training process. `pidfd` is readable when it has ended."""
+    """One training process. `pidfd` is readable when it has ended, None when that has been seen."""
 
     def __init__(self, number: int, process: "subprocess.Popen[bytes]", spool: Spool, beat_path: str) -> None:
+        """Raises OSError where the process cannot be watched."""
         self.number = number
         self.process = process
         self.spool = spool
         self.beat_path = beat_path
-        self.last_beat: Optional[heartbeat.Beat] = None
         self.exit: Optional[Exit] = None
+        self.reported = False
+        """Whether the exit has been told."""
         self.pidfd: Optional[int] = os.pidfd_open(process.pid)
+        self._last_beats: Optional[int] = None
 
     def ended(self, info: Any) -> None:
         """Take the rank's end from waitid's answer."""
@@ -53,58 +57,80 @@ class Rank:
         )
         self.process.returncode = -info.si_status if by_signal else info.si_status
 
-    def close(self) -> None:
-        """Stop watching; for a rank that has ended."""
+    def unwatch(self) -> None:
+        """Give the pidfd back. Idempotent."""
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
 
     def new_beat(self) -> Optional[heartbeat.Beat]:
         """Give the last heartbeat if there was one since the last call."""
-        beat = heartbeat.read(self.beat_path)
-        if beat is None or (self.last_beat is not None and beat.beats == self.last_beat.beats):
+        try:
+            beat = heartbeat.read(self.beat_path)
+        except OSError:
+            return None  # the script put something else in its place
+        if beat is None or beat.beats == self._last_beats:
             return None
-        self.last_beat = beat
+        self._last_beats = beat.beats
         return beat
+
+    def rewind(self, position: int) -> None:
+        """Give the last heartbeat again, and output from `position` on."""
+        self._last_beats = None
+        self.spool.rewind(position)
 
 
 class Gang:
     """The ranks of one attempt. `stuck` are pids that SIGKILL did not end."""
 
-    def __init__(self, token: Token, directory: str, spool_bytes: int) -> None:
+    def __init__(self, attempt: int, directory: str, spool_bytes: int) -> None:
         """`directory` is where output and heartbeats go; it must be on a local disk."""
-        self.token = token
         self.ranks: Dict[int, Rank] = {}
+        self.by_file: Dict[str, Rank] = {}
+        """The ranks by the names of their files in `directory`."""
         self.stuck: List[int] = []
         self.over = False
         """Whether every process below this one has been ended, and nothing more will come."""
+        self._attempt = attempt
         self._directory = directory
         self._spool_bytes = spool_bytes
+        self._kill_deadline_s: Optional[float] = None
 
-    def start(self, command: List[str], cwd: str, env: Dict[str, str], ranks: Dict[int, Dict[str, str]]) -> None:
-        """Start all ranks, each with `env` and its own variables; raises OSError with none left running."""
+    def start(
+        self, command: List[str], cwd: str, env: Dict[str, str], ranks: Dict[int, Dict[str, str]]
+    ) -> None:
+        """Start all ranks, each with `env` and its own variables.
+
+        Raises OSError and ValueError (a NUL in a word) with none left running and no file left behind.
+        """
         try:
             for number, own in ranks.items():
-                self.ranks[number] = self._start_rank(number, command, cwd, {**env, **own})
-        except OSError:
-            self.end()
+                self._start_rank(number, command, cwd, {**env, **own})
+        except BaseException:
+            self.end(KILL_TIMEOUT_S)
+            self.remove()
             raise
 
-    def _start_rank(self, number: int, command: List[str], cwd: str, env: Dict[str, str]) -> Rank:
-        stem = os.path.join(self._directory, f"{self.token[2]}-{number}")
-        spool = Spool(stem + ".log", self._spool_bytes)
-        beat_path = stem + ".beat"
-        with open(spool.path, "ab") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env={**env, "PREFECT_FT_HEARTBEAT": beat_path},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return Rank(number, process, spool, beat_path)
+    def _start_rank(self, number: int, command: List[str], cwd: str, env: Dict[str, str]) -> None:
+        name = f"{self._attempt}-{number}"
+        beat_path = os.path.join(self._directory, name + ".beat")
+        spool = Spool(os.path.join(self._directory, name + ".log"), self._spool_bytes)
+        try:
+            with open(spool.path, "ab") as output:
+                process = subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    env={**env, "PREFECT_FT_HEARTBEAT": beat_path},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            rank = Rank(number, process, spool, beat_path)
+        except BaseException:
+            spool.remove()
+            raise
+        self.ranks[number] = self.by_file[name + ".beat"] = self.by_file[name + ".log"] = rank
 
     def reap(self) -> None:
         """Collect every child that has ended, orphans of ranks too, without blocking."""
@@ -125,18 +151,28 @@ class Gang:
                     os.killpg(rank.process.pid, signal.SIGTERM)
                     os.killpg(rank.process.pid, signal.SIGCONT)
 
-    def end(self) -> None:
-        """SIGKILL every process below this one, whoever started it. Idempotent."""
-        self.stuck = processes.end_descendants(self.reap, KILL_TIMEOUT_S)
-        self.over = True
+    def end(self, wait_s: float) -> bool:
+        """SIGKILL every process below this one, whoever started it, and wait for their ends.
+
+        False: some have not ended yet, call again. True: all have, or those that have not are `stuck`.
+        """
+        if self._kill_deadline_s is None:
+            self._kill_deadline_s = now_s() + KILL_TIMEOUT_S
+        left = processes.end_descendants(self.reap, wait_s)
+        if left and now_s() < self._kill_deadline_s:
+            return False
+        self.stuck, self.over = left, True
+        return True
 
     @property
     def all_exited(self) -> bool:
+        """Whether no rank is left; processes that ranks started may be."""
         return all(rank.exit is not None for rank in self.ranks.values())
 
     def remove(self) -> None:
         """Delete output and heartbeats; for an attempt whose output has been handed on."""
         for rank in self.ranks.values():
+            rank.unwatch()
             with contextlib.suppress(OSError):
                 rank.spool.remove()
             with contextlib.suppress(OSError):

@@ -9,62 +9,86 @@ import time
 from typing import Any, Callable, Dict
 
 from prefect_ft.worker import frames
+from prefect_ft.worker.loop import Loop
 
-CONGESTED = 4 << 20
-"""Bytes waiting to be sent above which output stays in its file."""
+CONGESTED = 512 << 10
+"""Bytes waiting to be sent above which output stays in its file, and news do not queue behind it."""
+
+ROOM = 128 << 10
+"""Bytes waiting to be sent below which there is room for output again."""
+
+MAX_BACKLOG = 64 << 20
+"""Bytes waiting to be sent above which the other side is no reader at all."""
+
+STRANGER_MAX_FRAME = 64 << 10
+"""Bytes of a frame of somebody who has not shown the key yet."""
 
 
 class Peer:
-    """`on_message(peer, message)` for each frame, `on_gone(peer)` once when the other side has gone."""
+    """One connection. `on_message(peer, message)` for each frame, the other calls as the listeners say."""
 
     def __init__(
         self,
         connection: socket.socket,
-        selector: selectors.BaseSelector,
+        loop: Loop,
         on_message: "Callable[[Peer, Dict[str, Any]], None]",
         on_gone: "Callable[[Peer], None]",
+        on_room: Callable[[], None],
     ) -> None:
+        """`on_gone(peer)`: once, when the other side has gone; `on_room()`: a congestion is over."""
         connection.setblocking(False)
         self._connection = connection
-        self._selector = selector
+        self._loop = loop
         self._on_message = on_message
         self._on_gone = on_gone
-        self._reader = frames.FrameReader()
+        self._on_room = on_room
+        self._reader = frames.FrameReader(limit=STRANGER_MAX_FRAME)
         self._out = bytearray()
         self._open = True
-
-    def start(self) -> None:
-        """Begin to listen."""
-        self._selector.register(self._connection, selectors.EVENT_READ, self._ready)
+        loop.watch(connection, self._ready)
 
     @property
     def congested(self) -> bool:
+        """Whether the other side reads more slowly than it is told; a call of `on_room` follows."""
         return len(self._out) > CONGESTED
+
+    def trust(self) -> None:
+        """Take long frames from now on."""
+        self._reader.limit = frames.MAX_FRAME
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send now what the socket takes, and the rest when it can."""
         if not self._open:
             return
+        idle = not self._out
         self._out += frames.encode(message)
-        self._write()
+        if idle:
+            self._write()
+        elif len(self._out) > MAX_BACKLOG:
+            self._lost()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait, at most so long, until everything is sent."""
+        """Wait, at most so long, until everything is sent. Blocks: for an agent that is leaving."""
         deadline = time.monotonic() + timeout_s
+        poll = select.poll()
         while self._open and self._out and time.monotonic() < deadline:
-            select.select([], [self._connection], [], deadline - time.monotonic())
+            poll.register(self._connection, select.POLLOUT)
+            poll.poll(max(1.0, 1000 * (deadline - time.monotonic())))
             self._write()
 
     def close(self) -> None:
-        """Drop the connection. Idempotent."""
+        """Drop the connection; nobody is told. Idempotent."""
         if self._open:
             self._open = False
-            self._selector.unregister(self._connection)
+            self._loop.forget(self._connection)
             self._connection.close()
 
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
+            before = len(self._out)
             self._write()
+            if self._open and len(self._out) <= ROOM < before:
+                self._on_room()
         if events & selectors.EVENT_READ and self._open:
             self._read()
 
@@ -81,7 +105,9 @@ class Peer:
         try:
             for message in self._reader.feed(data):
                 self._on_message(self, message)
-        except (frames.FrameError, KeyError, TypeError, ValueError):
+                if not self._open:
+                    return
+        except frames.FrameError:
             self._lost()  # a peer that breaks the protocol is no peer
 
     def _write(self) -> None:
@@ -90,12 +116,11 @@ class Peer:
                 sent = self._connection.send(self._out)
                 del self._out[:sent]
         except BlockingIOError:
-            pass
+            self._loop.watch(self._connection, self._ready, selectors.EVENT_READ | selectors.EVENT_WRITE)
         except OSError:
             self._lost()
-            return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
-        self._selector.modify(self._connection, events, self._ready)
+        else:
+            self._loop.watch(self._connection, self._ready)
 
     def _lost(self) -> None:
         if self._open:

@@ -6,14 +6,17 @@ from here finds every process that a rank ever started. Reads /proc; Linux only.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
 import time
-from typing import Callable, Dict, Iterable, List
+from typing import Callable, Dict, Iterable, List, Optional, Set
 
 _PR_SET_CHILD_SUBREAPER = 36
+_BREATH_S = 0.005
+"""Waited where no process could be waited for, so that trying again does not burn a core."""
 
 
 def become_subreaper() -> None:
@@ -44,15 +47,20 @@ def _children_by_scan() -> Callable[[int], List[int]]:
     """Read every process's parent once and give a function from pid to children."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(name))
+        if name.isdigit():
+            above = parent(int(name))
+            if above is not None:
+                children.setdefault(above, []).append(int(name))
     return lambda pid: children.get(pid, [])
+
+
+def parent(pid: int) -> Optional[int]:
+    """Give the parent of a process, None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return int(file.read(4096).rpartition(b")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def _children(pid: int) -> List[int]:
@@ -85,20 +93,27 @@ def end_descendants(reap: Callable[[], None], timeout_s: float) -> List[int]:
         left_s = deadline - time.monotonic()
         if not pids or left_s <= 0:
             return pids
-        _kill_and_wait(pids, left_s)
+        family = {os.getpid(), *pids}
+        kill_and_wait(pids, lambda pid, family=family: parent(pid) in family, left_s)  # type: ignore[misc]
 
 
-def _kill_and_wait(pids: Iterable[int], timeout_s: float) -> None:
-    """SIGKILL each and wait until all have ended (as zombies too), at most `timeout_s`."""
+def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_s: float) -> None:
+    """SIGKILL each and wait until all have ended (as zombies too), at most `timeout_s`.
+
+    `still_is(pid)` is asked once the process is held by a pidfd: a pid that has gone to a stranger
+    since it was found is spared.
+    """
     deadline = time.monotonic() + timeout_s
     poll = select.poll()
-    handles = set()
+    handles: Set[int] = set()
     try:
         for pid in pids:
-            handle = _kill(pid)
+            handle = _kill(pid, still_is)
             if handle is not None:
                 handles.add(handle)
                 poll.register(handle, select.POLLIN)
+        if not handles:
+            time.sleep(min(_BREATH_S, timeout_s))
         while handles and time.monotonic() < deadline:
             for handle, _ in poll.poll(max(1.0, 1000 * (deadline - time.monotonic()))):
                 poll.unregister(handle)
@@ -109,15 +124,20 @@ def _kill_and_wait(pids: Iterable[int], timeout_s: float) -> None:
             os.close(handle)
 
 
-def _kill(pid: int) -> "int | None":
-    """SIGKILL one process and give its pidfd; None if it is gone already."""
+def _kill(pid: int, still_is: Callable[[int], bool]) -> Optional[int]:
+    """SIGKILL one process and give its pidfd; None if there is nothing to wait for."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return None
-    try:
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except OSError:
+    except OSError:  # no descriptors left: the kill matters more than the wait
+        if still_is(pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return None
+    if not still_is(pid):
         os.close(handle)
         return None
+    with contextlib.suppress(OSError):  # dead already, or another user's: the wait shows which
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
     return handle

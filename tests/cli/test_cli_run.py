@@ -179,7 +179,9 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
         path.write_text("\n".join(lines).replace("max_num_restarts: 3", content))
     else:
         kept = [line for line in lines if line.split(":")[0].strip(" -") != key]
-        kept.insert(1 if key == "model_dir" else len(kept), content if key == "model_dir" else f"    {content}")
+        kept.insert(
+            1 if key == "model_dir" else len(kept), content if key == "model_dir" else f"    {content}"
+        )
         path.write_text("\n".join(kept))
     process = subprocess.run(
         [sys.executable, "-m", "prefect_ft.cli", "run", "job.yaml"],

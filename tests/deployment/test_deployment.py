@@ -119,7 +119,9 @@ def test_a_deployed_run_survives_a_crash_and_shows_it(site: Site) -> None:
     runs = site.post("/flow_runs/filter", {})
     assert [run["state_name"] for run in runs] == ["Completed"], runs
     tasks = site.post("/task_runs/filter", {})
-    assert [(task["name"], task["run_count"], task["state_name"]) for task in tasks] == [("train", 2, "Completed")]
+    assert [(task["name"], task["run_count"], task["state_name"]) for task in tasks] == [
+        ("train", 2, "Completed")
+    ]
     warnings = [line["message"] for line in site.post("/logs/filter", {}) if line["level"] == 30]
     assert any("rule=transient action=restart_in_place" in str(message) for message in warnings), warnings
     (artifact, *_) = site.post("/artifacts/latest/filter", {})

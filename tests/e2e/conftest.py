@@ -72,7 +72,9 @@ def seen(tmp_path: Path) -> Callable[..., list[dict[str, str]]]:
 
     def read(phase: str = "train") -> list[dict[str, str]]:
         lines = (tmp_path / f"seen-{phase}.jsonl").read_text().splitlines()
-        return sorted(map(json.loads, lines), key=lambda env: (int(env["PREFECT_FT_ATTEMPT"]), int(env["RANK"])))
+        return sorted(
+            map(json.loads, lines), key=lambda env: (int(env["PREFECT_FT_ATTEMPT"]), int(env["RANK"]))
+        )
 
     return read
 

@@ -26,7 +26,6 @@ def run(directory: Path, *, faults: bool) -> tuple[dict[str, Any], list[dict[str
 
 @pytest.mark.usefixtures("prefect_server")
 def test_the_disturbed_run_ends_with_the_weights_of_the_undisturbed_one(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
     undisturbed, _ = run(tmp_path / "undisturbed", faults=False)
     disturbed, (pretrain, finetune) = run(tmp_path / "disturbed", faults=True)
     assert disturbed == undisturbed

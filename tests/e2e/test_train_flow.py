@@ -31,10 +31,17 @@ def test_a_healthy_phase_completes_in_one_attempt(job: Make, seen: Seen) -> None
 
 
 def test_a_crash_is_restarted_in_place_from_the_last_good_checkpoint(job: Make, seen: Seen) -> None:
-    config = job("save(5)\nif restarts == 0 and rank == 1:\n    while not os.path.exists('ck/step-5.npz'): pass\n    die(11)\nif restarts == 0: wait()")
+    config = job(
+        "save(5)\nif restarts == 0 and rank == 1:\n    while not os.path.exists('ck/step-5.npz'): pass\n    die(11)\nif restarts == 0: wait()"
+    )
     assert train_flow(config)[0]["status"] == "completed"
     assert decisions(config) == [("transient", "restart_in_place"), ("completed", "complete")]
-    assert [Path(env["PREFECT_FT_RESUME_FROM"]).name for env in seen()] == ["", "", "step-5.npz", "step-5.npz"]
+    assert [Path(env["PREFECT_FT_RESUME_FROM"]).name for env in seen()] == [
+        "",
+        "",
+        "step-5.npz",
+        "step-5.npz",
+    ]
 
 
 def test_the_environment_tells_the_script_what_happened(job: Make, seen: Seen) -> None:
@@ -82,7 +89,9 @@ def test_an_exception_of_the_program_gets_one_confirming_restart(job: Make) -> N
 
 def test_a_later_phase_does_not_start_after_a_failed_one(job: Make, tmp_path: Path) -> None:
     base = job("assert False")
-    config = base.model_copy(update={"phases": (base.phases[0], base.phases[0].model_copy(update={"name": "next"}))})
+    config = base.model_copy(
+        update={"phases": (base.phases[0], base.phases[0].model_copy(update={"name": "next"}))}
+    )
     with pytest.raises(RunFailedError):
         train_flow(config)
     assert not (tmp_path / "seen-next.jsonl").exists()
@@ -90,7 +99,9 @@ def test_a_later_phase_does_not_start_after_a_failed_one(job: Make, tmp_path: Pa
 
 def test_phases_run_one_after_the_other_each_with_new_workers(job: Make, seen: Seen) -> None:
     base = job("save(5)")
-    config = base.model_copy(update={"phases": (base.phases[0], base.phases[0].model_copy(update={"name": "next"}))})
+    config = base.model_copy(
+        update={"phases": (base.phases[0], base.phases[0].model_copy(update={"name": "next"}))}
+    )
     assert [summary["phase"] for summary in train_flow(config)] == ["train", "next"]
     assert seen("next")[0]["MA_SCHEDULE_CNT"] == "1"
     assert seen("next")[0]["TMPDIR"] != seen("train")[0]["TMPDIR"]

@@ -1,0 +1,159 @@
+"""Writes the tables of job-file.md, from the models that read job files.
+
+    python docs/generate_job_reference.py
+
+Owns what stands between the page's two markers, and leaves the rest of the page to its author.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from prefect_ft.config import (
+    AutoRestart,
+    Checkpoints,
+    JobConfig,
+    Phase,
+    ProcessInfrastructure,
+    Suspension,
+    System,
+)
+
+PAGE = Path(__file__).with_name("job-file.md")
+BEGIN = "<!-- The tables down to the end mark are written by generate_job_reference.py. -->"
+END = "<!-- End of the generated tables. -->"
+
+SECTIONS: Mapping[type[BaseModel], str] = {
+    JobConfig: "The job",
+    Phase: "`phases[]`",
+    ProcessInfrastructure: "`infrastructure`",
+    System: "`infrastructure.systems[]`",
+    AutoRestart: "`autorestart`",
+    Suspension: "`suspension`",
+    Checkpoints: "`checkpoints`",
+}
+"""Every model that a job file is made of, in the order of the page, with its heading."""
+
+_REPLAY_ONLY = "**Only `prefect-ft replay` makes use of it so far**: no run raises {}"
+REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
+    (JobConfig, "journal_dir"): "**Runs make no use of it yet**: the journal lies in `model_dir`",
+    (JobConfig, "sample_period_s"): "Runs take no samples yet: so often an agent hands on what it has "
+    "missed, bounds output, and looks at the checkpoints even if it heard of no change",
+    (JobConfig, "orphan_timeout_s"): "It counts from the end of the last rank: ranks that are training are "
+    "never ended by it",
+    (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
+    (AutoRestart, "isolation_ttl_s"): "Isolation ends with the phase in any case",
+    (AutoRestart, "user_induced_codes"): _REPLAY_ONLY.format("device faults"),
+    (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),
+    (AutoRestart, "max_preemptions"): _REPLAY_ONLY.format("preemptions"),
+    (AutoRestart, "max_worker_replacements"): "In runs only the check `suspect` replaces workers so far",
+    (AutoRestart, "suspect_limit"): "In runs only workers that were lost or could not be created point to a "
+    "system so far",
+    (Suspension, "restart"): _REPLAY_ONLY.format("suspensions"),
+    (Suspension, "hang_detect_time_s"): "**Nobody watches for suspensions yet**: ranks find the time in "
+    "`MA_HANG_DETECT_TIME`, and that is all",
+    (Checkpoints, "path"): "**Runs refuse a URL so far**",
+}
+"""What a reader must know of a field and its description does not say."""
+
+_COLUMNS = ("field", "type", "unit", "bounds", "default", "description")
+_UNITS = {"_s": "seconds", "_mb": "MiB"}
+_WORDS = {
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+}
+
+
+def rewritten(page: str) -> str:
+    """Give the page with new tables; raises ValueError where a marker is missing."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+
+
+def tables() -> str:
+    """Give one heading and one table for each section; raises KeyError for a model without a heading."""
+    headings = {model.__name__: heading for model, heading in SECTIONS.items()}
+    for name in JobConfig.model_json_schema()["$defs"]:
+        headings[name]  # a new model has to be given a heading
+    for model, field in REMARKS:
+        model.model_fields[field]  # a remark on a field that has gone has to go too
+    return "\n".join(_section(model, headings) for model in SECTIONS)
+
+
+def _section(model: type[BaseModel], headings: Mapping[str, str]) -> str:
+    schema = model.model_json_schema()
+    fields = [_row(model, name, schema, headings) for name in model.model_fields]
+    rows = [_COLUMNS, tuple("---" for _ in _COLUMNS), *fields]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join((f"### {headings[model.__name__]}", "", str(schema["description"]), "", *lines, ""))
+
+
+def _row(
+    model: type[BaseModel], name: str, schema: Mapping[str, Any], headings: Mapping[str, str]
+) -> tuple[str, ...]:
+    entry = schema["properties"][name]
+    kinds = [kind for kind in entry.get("anyOf", [entry]) if kind.get("type") != "null"]
+    said = [model.model_fields[name].description or "", REMARKS.get((model, name), "")]
+    return (
+        ", ".join(f"`{each}`" for each in _names(model, name)),
+        " or ".join(_type(kind, headings) for kind in kinds),
+        next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), ""),
+        ", ".join(bound for kind in kinds for bound in _bounds(kind)),
+        "required" if name in schema.get("required", ()) else _default(entry),
+        ". ".join(text for text in said if text) + ".",
+    )
+
+
+def _names(model: type[BaseModel], name: str) -> list[str]:
+    """Give all names of a field, as its alias lists them."""
+    alias = model.model_fields[name].validation_alias
+    return [name] if alias is None else [str(choice) for choice in alias.choices]  # type: ignore[union-attr]
+
+
+def _type(kind: Mapping[str, Any], headings: Mapping[str, str]) -> str:
+    if "$ref" in kind:
+        return f"a mapping: {headings[kind['$ref'].rpartition('/')[2]]}"
+    if "enum" in kind:
+        return f"one of {', '.join(f'`{each}`' for each in kind['enum'])}"
+    if "const" in kind:
+        return f"`{kind['const']}`"
+    if kind["type"] == "array":
+        items = kind["items"].get("anyOf", [kind["items"]])
+        return f"list, each {' or '.join(_type(item, headings) for item in items)}"
+    if kind["type"] == "object":
+        return "mapping of names to text"
+    return _WORDS[kind["type"]]
+
+
+def _bounds(kind: Mapping[str, Any]) -> list[str]:
+    words = {"minimum": "at least {}", "exclusiveMinimum": "above {}", "maximum": "at most {}"}
+    found = [text.format(kind[key]) for key, text in words.items() if key in kind]
+    if "pattern" in kind:
+        found.append(f"`{kind['pattern'].strip('^$')}`")
+    if "minItems" in kind:
+        found.append(f"at least {kind['minItems']} item")
+    return found
+
+
+def _default(entry: Mapping[str, Any]) -> str:
+    """Give the default as one would write it; a section's is that of its own fields."""
+    default = entry["default"]
+    if default is None:
+        return "absent"
+    if "$ref" in entry:
+        return "as its fields say"
+    if isinstance(default, str):
+        return f"`{default}`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{json.dumps(default)}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,155 @@
+"""The front door for ModelArts' jobs: `kind`, and `fault-tolerance/…` in `metadata.annotations`.
+
+Owns what these mean in a job's own keys (ModelArts, "Recovering a Training Job" and "Enabling Unconditional
+Auto Restart").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prefect_ft.config.fields import shown, unknown_key
+from prefect_ft.config.sections import ENVIRONMENT_CLASSES
+from prefect_ft.config.source import Document
+from prefect_ft.config.yaml_text import FieldPath, dotted
+
+_OTHER_KINDS = ("edge_job", "hetero_job", "mrs_job", "autosearch_job", "diag_job", "visualization_job")
+_ANNOTATIONS = ("metadata", "annotations")
+_PREFIX = "fault-tolerance/"
+_JOB_RETRY = f"{_PREFIX}job-retry-num"
+_UNCONDITIONAL = f"{_PREFIX}job-unconditional-retry"
+_HANG_RETRY = f"{_PREFIX}hang-retry"
+_POD_RETRY = f"{_PREFIX}pod-retry-num"
+_FIELDS: Mapping[str, FieldPath] = {
+    _JOB_RETRY: ("autorestart", "max_num_restarts"),
+    _UNCONDITIONAL: ("autorestart", "unconditional"),
+    _HANG_RETRY: ("suspension", "restart"),
+    _POD_RETRY: ("autorestart", "max_worker_replacements"),
+}
+
+
+def without_kind(document: Document) -> Document:
+    """Take away `kind: job`, which is the case anyway. Raises `ConfigError` for every other kind."""
+    if (kind := document.value["kind"]) != "job":
+        message = f"must be job, got {shown(kind)}; the kinds {', '.join(_OTHER_KINDS)} are not supported"
+        raise document.error(("kind",), message)
+    return document.rewritten(_without("kind", document.value), {})
+
+
+def restarts_of_annotations(document: Document) -> Document:
+    """Put `autorestart` and `suspension.restart` in the place of annotations. Raises `ConfigError`."""
+    said = _said(document)
+    value = _without("metadata", document.value)
+    if not said:
+        return document.rewritten(value, {})
+    _check_restarts(document, said)
+    section = {_FIELDS[name][-1]: meant for name, meant in said.items() if name != _HANG_RETRY}
+    if not said.get(_UNCONDITIONAL):
+        section |= {"restart_on": [*ENVIRONMENT_CLASSES], "environment_only": True}
+    value |= {"autorestart": {**section, "rebuild_only": True}}
+    if _HANG_RETRY in said:
+        value = _with_suspension_restart(value, said[_HANG_RETRY])
+    origins = {_FIELDS[name]: (*_ANNOTATIONS, name) for name in said}
+    return document.rewritten(value, {("autorestart",): _ANNOTATIONS, **origins})
+
+
+def _said(document: Document) -> dict[str, Any]:
+    """Give the annotations about fault tolerance; all others are somebody else's."""
+    said: dict[str, Any] = {}
+    for name, value in _annotations(document).items():
+        if not name.startswith(_PREFIX):
+            continue
+        if name not in _READERS:
+            raise document.error((*_ANNOTATIONS, name), unknown_key(name, _READERS))
+        said[name], asked = _READERS[name](value)
+        if said[name] is None:
+            raise document.error((*_ANNOTATIONS, name), f"must be {asked}, got {shown(value)}")
+    return said
+
+
+def _annotations(document: Document) -> dict[str, Any]:
+    metadata = _mapping(document, _ANNOTATIONS[:1], document.value["metadata"])
+    if unknown := list(_without("annotations", metadata)):
+        raise document.error(("metadata", unknown[0]), unknown_key(unknown[0], ["annotations"]))
+    return _mapping(document, _ANNOTATIONS, metadata.get("annotations", {}))
+
+
+def _mapping(document: Document, at: FieldPath, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise document.error(at, f"must be a mapping of keys to values, got {shown(value)}")
+    return value
+
+
+def _count(value: object) -> tuple[int | None, str]:
+    is_one = isinstance(value, (int, str)) and re.fullmatch("[1-9][0-9]{0,2}", str(value))
+    count = int(str(value)) if is_one else 0
+    return count if 1 <= count <= 128 else None, "a whole number from 1 to 128"
+
+
+def _truth(value: object) -> tuple[bool | None, str]:
+    word = str(value).lower() if isinstance(value, (bool, str)) else ""
+    return {"true": True, "false": False}.get(word), "true or false"
+
+
+_READERS: Mapping[str, Callable[[object], tuple[int | None, str]]] = {
+    _JOB_RETRY: _count,
+    _UNCONDITIONAL: _truth,
+    _HANG_RETRY: _truth,
+    _POD_RETRY: _count,
+}
+"""What reads each annotation: gives what it means, `None` if it cannot be read, and what it asks for."""
+
+
+def _check_restarts(document: Document, said: Iterable[str]) -> None:
+    """Refuse annotations without the one that they need, and restarts that are said twice."""
+    if _JOB_RETRY not in said:
+        first = next(iter(said))
+        raise document.error((*_ANNOTATIONS, first), f'needs {_JOB_RETRY}; write {_JOB_RETRY}: "3"')
+    twice = [(_JOB_RETRY, at) for at, _ in _sections(document.value, "autorestart")]
+    if _HANG_RETRY in said:
+        suspensions = _sections(document.value, "suspension")
+        twice += [
+            (_HANG_RETRY, (*at, "restart"))
+            for at, section in suspensions
+            if isinstance(section, dict) and "restart" in section
+        ]
+    for name, at in twice:
+        other = dotted(document.origin(at))
+        raise document.error((*_ANNOTATIONS, name), f"cannot stand beside {other}; keep one of the two")
+
+
+def _sections(value: Mapping[str, Any], name: str) -> Iterator[tuple[FieldPath, Any]]:
+    """Give a section of the job and those of its phases, where they are written."""
+    if value.get(name) is not None:
+        yield (name,), value[name]
+    for index, phase in enumerate(_phases(value)):
+        if isinstance(phase, dict) and phase.get(name) is not None:
+            yield ("phases", index, name), phase[name]
+
+
+def _with_suspension_restart(value: Mapping[str, Any], restart: bool) -> dict[str, Any]:
+    """Say it in the job's section, and in those of phases, which replace the job's as a whole."""
+    said = {**value, "suspension": _restarting(value.get("suspension", {}), restart)}
+    if phases := _phases(value):
+        said["phases"] = [
+            {**phase, "suspension": _restarting(phase["suspension"], restart)}
+            if isinstance(phase, dict) and "suspension" in phase
+            else phase
+            for phase in phases
+        ]
+    return said
+
+
+def _restarting(section: Any, restart: bool) -> Any:
+    return {**section, "restart": restart} if isinstance(section, dict) else section
+
+
+def _phases(value: Mapping[str, Any]) -> list[Any]:
+    phases = value.get("phases")
+    return phases if isinstance(phases, list) else []
+
+
+def _without(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key != name}

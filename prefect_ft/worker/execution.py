@@ -1,0 +1,322 @@
+"""The attempts in one worker, one at a time: started, reported on, ended for certain.
+
+Owns the ranks, their output on its way to the reader, and the port kept free for the next rendezvous.
+Knows nothing of connections, keys or fencing; what it reports goes to whoever is attached.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+
+from prefect_ft.worker import PACKAGE_DIRECTORY, inotify
+from prefect_ft.worker.checkpoint_watch import CheckpointWatch
+from prefect_ft.worker.gang import Gang, Rank
+from prefect_ft.worker.loop import Loop
+from prefect_ft.worker.port import ReservedPort
+from prefect_ft.worker.protocol import RefusedError, Token
+from prefect_ft.worker.reporter import Reporter
+
+COALESCE_S = 0.05
+"""How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
+
+UNWATCHED_S = 0.5
+"""How often output is looked for where changes of files cannot be watched."""
+
+KILL_SLICE_S = 0.5
+"""How long the agent hears nothing else while it waits for killed processes to end."""
+
+KILL_PAUSE_S = 0.1
+"""How long it hears others before it waits for them again."""
+
+LOOK_TIMEOUT_S = 2.0
+"""How long the end of an attempt waits for the last look at the checkpoints; a file system may hang."""
+
+DEATH_GRAIN_HZ = 100
+"""Times of death are rounded up to this: ranks that die together are one death to remember."""
+
+
+class Execution:
+    """`on_idle()` is called when the last rank of an attempt has ended."""
+
+    def __init__(
+        self,
+        io_directory: str,
+        spool_bytes: int,
+        *,
+        loop: Loop,
+        reporter: Reporter,
+        checkpoints: Optional[CheckpointWatch],
+        on_idle: Callable[[], None],
+    ) -> None:
+        """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all."""
+        self._directory = io_directory
+        self._spool_bytes = spool_bytes
+        self._loop = loop
+        self._reporter = reporter
+        self._checkpoints = checkpoints
+        self._on_idle = on_idle
+        self._gang: Optional[Gang] = None
+        self._port = ReservedPort()
+        self._deaths: Set[float] = set()
+        """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
+        self._complete = False
+        """Whether the attempt is known to have come to its own end in all workers."""
+        self._awaited: Set[str] = set()
+        """What `stopped` waits for: the end of the `output`, the last `look`."""
+        self._last_look = 0
+        """The number of that look's question."""
+        self._changes = _changes_of(io_directory)
+        if self._changes is not None:
+            loop.watch(self._changes, lambda _: self._files_changed())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rank is running."""
+        return self._gang is None or self._gang.over or self._gang.all_exited
+
+    def describe(self) -> Dict[str, Any]:
+        """Give the fields of `attached` that tell how the attempt stands."""
+        ranks = self._ranks()
+        return {
+            "port": self._port.number,
+            "running": [rank.number for rank in ranks if rank.exit is None],
+            "over": self._gang is None or self._gang.over,
+            "exits": {rank.number: rank.exit._asdict() for rank in ranks if rank.exit is not None},
+        }
+
+    def _ranks(self) -> List[Rank]:
+        return list(self._gang.ranks.values()) if self._gang is not None else []
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def start(self, token: Token, message: Dict[str, Any]) -> None:
+        """Start an attempt's ranks; raises RefusedError while another attempt is not over."""
+        if self._gang is not None and not self._gang.over:
+            raise RefusedError("an attempt is running: stop it first")
+        self._discard()
+        self._reporter.token = token
+        self._port.give_away()
+        gang = Gang(token[2], self._directory, self._spool_bytes)
+        ranks = {int(number): env for number, env in message["ranks"].items()}
+        try:
+            gang.start(message["command"], message["cwd"], _environment(message["env"]), ranks)
+        except (OSError, ValueError) as exc:
+            self._port.keep()
+            self._reporter.send("start_failed", **_failure(exc, message["command"][0]))
+            return
+        self._gang = gang
+        for rank in gang.ranks.values():
+            self._watch(rank)
+        if self._changes is None:
+            self._files_changed()
+        self._reporter.send("started", pids={rank.number: rank.process.pid for rank in gang.ranks.values()})
+
+    def _discard(self) -> None:
+        """Forget the last attempt."""
+        self._awaited.clear()
+        self._deaths.clear()
+        for rank in self._ranks():
+            self._unwatch(rank)
+        if self._gang is not None:
+            self._gang.remove()
+            self._gang = None
+
+    def _watch(self, rank: Rank) -> None:
+        self._loop.watch(rank.pidfd, lambda _: self._rank_ended(rank))
+
+    def _unwatch(self, rank: Rank) -> None:
+        if rank.pidfd is not None:
+            self._loop.forget(rank.pidfd)
+            rank.unwatch()
+
+    # -- reporting --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due once in a while, whatever happens: orphans are reaped, files bounded."""
+        if self._gang is not None:
+            self._collect()
+            self.hand_on()
+
+    def report_to_newcomer(self, have: Dict[str, int]) -> None:
+        """Hand on the last beats, and each rank's output from the offset on up to which the reader has it."""
+        for rank in self._ranks():
+            rank.rewind(have.get(str(rank.number), 0))
+        self.hand_on()
+
+    def hand_on(self) -> None:
+        """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
+        if self._hand_on(self._ranks()):
+            self._settle("output")
+
+    def _hand_on(self, ranks: Iterable[Rank]) -> bool:
+        """Hand on what these ranks have; False: something is left."""
+        waiting = ranks = list(ranks)
+        for rank in ranks:
+            self._tell_beat(rank)
+        while waiting and self._reporter.has_room:  # in turns: one rank that prints a lot holds up no other
+            waiting = [rank for rank in waiting if self._tell_output(rank)]
+        for rank in ranks:
+            rank.spool.bound()
+        return not waiting
+
+    def _tell_beat(self, rank: Rank) -> None:
+        beat = rank.new_beat() if self._reporter.has_room else None
+        if beat is not None:
+            self._reporter.send("beat", rank=rank.number, **beat._asdict())
+
+    def _tell_output(self, rank: Rank) -> bool:
+        """Hand on one piece of a rank's output; False: there is none."""
+        if rank.spool.dropped:
+            self._reporter.send("dropped", rank=rank.number, bytes=rank.spool.dropped)
+            rank.spool.dropped = 0
+        piece = rank.spool.next_piece(final=self._gang is not None and self._gang.over)
+        if piece is None:
+            return False
+        text = piece.data.decode("utf-8", "surrogateescape")
+        self._reporter.send("output", rank=rank.number, offset=piece.offset, text=text)
+        return True
+
+    def _files_changed(self) -> None:
+        """Put looking off a little: a rank that prints a lot must not wake the agent at every line."""
+        if self._changes is None:
+            self._loop.after("changes", UNWATCHED_S, self._look_for_changes)
+        else:
+            self._loop.forget(self._changes)
+            self._loop.after("changes", COALESCE_S, self._read_changes)
+
+    def _look_for_changes(self) -> None:
+        self.hand_on()
+        if not self.is_idle:
+            self._files_changed()
+
+    def _read_changes(self) -> None:
+        assert self._changes is not None
+        changes = self._changes.read()
+        self._loop.watch(self._changes, lambda _: self._files_changed())
+        if any(change.mask & inotify.Q_OVERFLOW for change in changes):
+            self.hand_on()
+        elif self._gang is not None:
+            by_file = self._gang.by_file
+            self._hand_on({by_file[change.name] for change in changes if change.name in by_file})
+
+    def _rank_ended(self, rank: Rank) -> None:
+        self._unwatch(rank)  # a tracer may hold the exit code back; the tick gets it then
+        self._collect()
+
+    def _collect(self) -> None:
+        """Reap, report the ranks that have ended, and go on with a stop that waited for them."""
+        assert self._gang is not None
+        self._gang.reap()
+        for rank in self._ranks():
+            if rank.exit is not None and not rank.reported:
+                rank.reported = True
+                self._unwatch(rank)
+                if rank.exit.code != 0:
+                    self._writer_died()
+                self._reporter.send("exited", rank=rank.number, **rank.exit._asdict())
+        if self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
+            self._loop.drop("kill")
+            self._kill()
+        if self.is_idle:
+            self._on_idle()
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def stop(self, grace_s: float, complete: bool) -> None:
+        """End the attempt, after `grace_s` of SIGTERM where that is above 0; `stopped` follows. Idempotent.
+
+        `complete`: every rank of every worker has ended by itself, so nobody is writing any more.
+        """
+        self._complete = complete
+        self._loop.drop("kill")
+        if self._gang is not None and grace_s > 0 and not self.is_idle:
+            self._gang.terminate()
+            self._loop.after("kill", grace_s, self._kill)
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._gang is not None and not self._gang.over:
+            if not self._gang.end(KILL_SLICE_S):
+                self._loop.after("kill", KILL_PAUSE_S, self._kill)
+                return
+            if self._gang.stuck:
+                self._writer_died()
+            self._collect()
+        self._port.keep()
+        self._await_last_news()
+
+    def _writer_died(self) -> None:
+        death = math.ceil(time.time() * DEATH_GRAIN_HZ) / DEATH_GRAIN_HZ
+        self._deaths.add(death)
+        if self._checkpoints is not None:
+            self._checkpoints.writers_died(death)
+
+    def _await_last_news(self) -> None:
+        """Let `stopped` come after all output and, if that comes in time, a look at what was saved."""
+        self._awaited = {"output"}
+        self._loop.drop("look")
+        if self._checkpoints is not None:
+            self._awaited.add("look")
+            self._last_look = self._checkpoints.look(settled=self._complete)
+            self._loop.after("look", LOOK_TIMEOUT_S, lambda: self._settle("look"))
+        self.hand_on()
+
+    def looked(self, number: int) -> None:
+        """Take note that the answer to this question has been reported."""
+        if number >= self._last_look:
+            self._settle("look")
+
+    def _settle(self, what: str) -> None:
+        """Take one thing off what `stopped` waits for."""
+        if what not in self._awaited:
+            return
+        self._awaited.discard(what)
+        if self._awaited:
+            return
+        self._loop.drop("look")
+        stuck = self._gang.stuck if self._gang is not None else []
+        deaths = sorted(self._deaths)
+        self._reporter.send("stopped", stuck=stuck, port=self._port.number, deaths=deaths)
+
+    def reader_gone(self) -> None:
+        """Nobody waits for `stopped` any more; a stop that was ordered is carried out all the same."""
+        self._awaited.clear()
+
+    def close(self) -> None:
+        """End the ranks and whatever they started, and wait for it. Idempotent."""
+        while self._gang is not None and not self._gang.end(KILL_SLICE_S):
+            pass
+
+
+def _changes_of(directory: str) -> Optional[inotify.Inotify]:
+    """Watch a directory's files; None where the user's limits allow no more of that."""
+    try:
+        changes = inotify.Inotify()
+    except OSError:
+        return None
+    try:
+        changes.watch(directory, inotify.MODIFY)
+    except OSError:
+        changes.close()
+        return None
+    return changes
+
+
+def _environment(given: Dict[str, str]) -> Dict[str, str]:
+    """Give the ranks' common environment: the worker's own, `given`, and the way to this package."""
+    env = {"PYTHONUNBUFFERED": "1", **os.environ, **given}
+    path = (PACKAGE_DIRECTORY, env.get("PYTHONPATH"))
+    env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+    return env
+
+
+def _failure(error: Exception, command: str) -> Dict[str, Any]:
+    """Give the fields that tell why nothing could be started; `what` is the path that is at fault."""
+    if isinstance(error, OSError):
+        what = os.fsdecode(error.filename) if error.filename else command
+        return {"errno": error.errno, "error": error.strerror or str(error), "what": what}
+    return {"errno": None, "error": str(error), "what": command}

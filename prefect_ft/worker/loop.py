@@ -1,0 +1,67 @@
+"""The agent's event loop: descriptors and named timers, each with what it calls. One thread, no polling."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from typing import Any, Callable, Dict, Tuple
+
+MAX_SLEEP_S = 3600.0
+"""The longest sleep: what the system calls take is bounded, what users configure is not."""
+
+
+def now_s() -> float:
+    """Give the time since boot in seconds; it goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Loop:
+    """Calls `call(events)` for a descriptor that is ready and `call()` for a timer that is due."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: Dict[str, Tuple[float, Callable[[], None]]] = {}
+
+    def watch(self, source: Any, call: Callable[[int], None], events: int = selectors.EVENT_READ) -> None:
+        """Call when `source`, a descriptor or what has a `fileno()`, is ready; replaces what it called."""
+        if source in self._selector.get_map():
+            self._selector.modify(source, events, call)
+        else:
+            self._selector.register(source, events, call)
+
+    def forget(self, source: Any) -> None:
+        """Watch no longer; to be called before the descriptor is closed. Idempotent."""
+        if source in self._selector.get_map():
+            self._selector.unregister(source)
+
+    def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        """Call once, `delay_s` from now; a timer of that name that is already set stays."""
+        self._timers.setdefault(name, (now_s() + delay_s, call))
+
+    def drop(self, name: str) -> None:
+        """Unset a timer. Idempotent."""
+        self._timers.pop(name, None)
+
+    def is_set(self, name: str) -> bool:
+        """Say whether a timer of that name is waiting."""
+        return name in self._timers
+
+    def step(self) -> None:
+        """Wait for the next events or the next timer and make the calls."""
+        for key, events in self._selector.select(self._until_next_timer()):
+            current = self._selector.get_map().get(key.fd)  # an earlier call may have changed what is watched
+            if current is not None and current.data == key.data:
+                key.data(events)
+        self._run_timers()
+
+    def _until_next_timer(self) -> float:
+        next_due = min((due for due, _ in self._timers.values()), default=float("inf"))
+        return min(max(0.0, next_due - now_s()), MAX_SLEEP_S)
+
+    def _run_timers(self) -> None:
+        now = now_s()
+        for name, timer in list(self._timers.items()):
+            due, call = timer
+            if due <= now and self._timers.get(name) is timer:
+                del self._timers[name]
+                call()

@@ -1,0 +1,140 @@
+"""The orders and events of protocol version 1: their fields and types, and who may say what when.
+
+The one table that the agent checks orders by and docs/agent-protocol.md is held against. A version
+changes only by new names and new fields; whoever does not know a field passes over it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, NamedTuple, Tuple
+
+Token = Tuple[int, int, int]
+"""Orchestrator's epoch, phase index, attempt: what orders are fenced by."""
+
+NO_TOKEN: Token = (0, -1, 0)
+"""What an agent has seen that has seen no start yet; below every other."""
+
+
+class RefusedError(Exception):
+    """An order that must not be carried out; the text goes back to who gave it."""
+
+
+class Type(NamedTuple):
+    """A field's type: its name in the documentation, and whether a value is of it."""
+
+    name: str
+    holds: Callable[[Any], bool]
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int  # a bool is none here
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+
+
+def _is_environment(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _is_list_of(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(holds, value))
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _by_rank(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Hold for an object whose keys are ranks in decimal digits."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(key.isascii() and key.isdigit() and len(key) < 10 for key in value)
+        and all(map(holds, value.values()))
+    )
+
+
+def _or_null(known: Type) -> Type:
+    return Type(f"{known.name} or null", lambda value: value is None or known.holds(value))
+
+
+BOOL = Type("bool", lambda value: isinstance(value, bool))
+INT = Type("int", _is_int)
+INTS = Type("[int]", lambda value: _is_list_of(value, _is_int))
+SECONDS = Type("seconds", _is_seconds)
+TIMES = Type("[seconds]", lambda value: _is_list_of(value, _is_seconds))
+STRING = Type("string", _is_string)
+WORDS = Type("[string, ...]", lambda value: _is_list_of(value, _is_string) and bool(value))
+STRINGS = Type("{string: string}", _is_environment)
+ENVIRONMENTS = Type("{rank: {string: string}}", _by_rank(_is_environment))
+OFFSETS = Type("{rank: int}", _by_rank(_is_int))
+TOKEN = Type("[epoch, phase, attempt]", lambda value: _is_list_of(value, _is_int) and len(value) == 3)
+STAGE = Type("stage or null", lambda value: value is None or isinstance(value, str))
+EXITS = Type(
+    "{rank: {code, signal, t_ns}}",
+    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"code", "signal", "t_ns"}),
+)
+CHECKPOINTS = Type(
+    "[{step, path, mtime}]",
+    lambda value: _is_list_of(
+        value, lambda item: isinstance(item, dict) and set(item) == {"step", "path", "mtime"}
+    ),
+)
+ANY = Type("any", lambda _: True)
+
+ORDERS: Dict[str, Dict[str, Type]] = {
+    "attach": {"version": INT, "run": STRING, "key": STRING, "epoch": INT, "have": OFFSETS},
+    "choose": {"token": TOKEN, "limit": _or_null(INT), "avoid": INTS, "deaths": TIMES},
+    "start": {"token": TOKEN, "command": WORDS, "cwd": STRING, "env": STRINGS, "ranks": ENVIRONMENTS},
+    "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
+    "leave": {"token": TOKEN},
+}
+"""What an orchestrator may ask: each order's fields, all of them required."""
+
+EVENTS: Dict[str, Dict[str, Type]] = {
+    "attached": {
+        "version": INT,
+        "worker": INT,
+        "system": STRING,
+        "pid": INT,
+        "port": _or_null(INT),
+        "running": INTS,
+        "over": BOOL,
+        "exits": EXITS,
+    },
+    "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
+    "started": {"pids": OFFSETS},
+    "start_failed": {"errno": _or_null(INT), "error": STRING, "what": STRING},
+    "exited": {"rank": INT, "code": _or_null(INT), "signal": _or_null(INT), "t_ns": INT},
+    "output": {"rank": INT, "offset": INT, "text": STRING},
+    "dropped": {"rank": INT, "bytes": INT},
+    "beat": {
+        "rank": INT,
+        "beats": INT,
+        "t_ns": INT,
+        "step": _or_null(INT),
+        "stage": STAGE,
+        "stage_t_ns": _or_null(INT),
+        "stage_step": _or_null(INT),
+    },
+    "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
+    "stopped": {"stuck": INTS, "port": _or_null(INT), "deaths": TIMES},
+    "refused": {"op": ANY, "why": STRING, "epoch": INT},
+    "superseded": {"epoch": INT},
+}
+"""What an agent reports: each event's fields, besides `token`, which all of them carry."""
+
+
+def checked(message: Dict[str, Any]) -> str:
+    """Give the name of the order that `message` is, whole and of the right types; raises RefusedError."""
+    op = message.get("op")
+    if not isinstance(op, str) or op not in ORDERS:
+        raise RefusedError(f"no such order: {op!r}; there are: {', '.join(ORDERS)}")
+    for field, expected in ORDERS[op].items():
+        if field not in message:
+            raise RefusedError(f"{op} without {field}")
+        if not expected.holds(message[field]):
+            raise RefusedError(f"{op}: {field} must be {expected.name}")
+    return op

@@ -1,0 +1,26 @@
+"""Where an agent's reports go: to the peer that is attached. To nobody otherwise: who attaches asks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from prefect_ft.worker.peer import Peer
+from prefect_ft.worker.protocol import NO_TOKEN, Token
+
+
+class Reporter:
+    """`peer` is who is attached; `token` is that of the last start, and goes with every report."""
+
+    def __init__(self) -> None:
+        self.peer: Optional[Peer] = None
+        self.token: Token = NO_TOKEN
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Report to who is attached, if anybody is."""
+        if self.peer is not None:
+            self.peer.send({"ev": event, "token": self.token, **fields})
+
+    @property
+    def has_room(self) -> bool:
+        """Whether somebody is attached who keeps up; what can wait has to, otherwise."""
+        return self.peer is not None and not self.peer.congested

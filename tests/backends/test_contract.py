@@ -1,0 +1,188 @@
+"""What every backend promises, whatever its workers are: each test runs on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import AgentClient, checkpoints, settings
+
+from prefect_ft.backends.base import Address, Backend, Worker
+from prefect_ft.backends.process import ProcessBackend
+
+PYTHON = "python3"
+"""What a worker's image has on its path."""
+
+SYSTEM_ENV = {"s1": {"COLOUR": "blue"}}
+
+
+def process_backend(runtime_dir: Path, changes: Mapping[str, Any]) -> Backend:
+    directory = runtime_dir / "run"
+    directory.mkdir(exist_ok=True)
+    return ProcessBackend(settings(**changes), directory, SYSTEM_ENV)
+
+
+BACKENDS: dict[str, Callable[[Path, Mapping[str, Any]], Backend]] = {"process": process_backend}
+
+
+@dataclass
+class Under:
+    """The backend under test, and what was made with it."""
+
+    make: Callable[..., Backend]
+    backend: Backend
+    clients: list[AgentClient] = field(default_factory=list)
+    created: list[Worker] = field(default_factory=list)
+
+    def create(self, *numbers: int, incarnation: int = 1) -> list[AgentClient]:
+        """Create workers and attach to each."""
+        self.created += workers(*numbers, incarnation=incarnation)
+        return list(map(self.attach, self.backend.create(workers(*numbers, incarnation=incarnation))))
+
+    def attach(self, address: Address, epoch: int = 1) -> AgentClient:
+        client = AgentClient(address, epoch)
+        self.clients.append(client)
+        assert client.attach()["ev"] == "attached"
+        return client
+
+
+def workers(*numbers: int, incarnation: int = 1) -> list[Worker]:
+    return [Worker(number=number, system=f"s{number}", incarnation=incarnation) for number in numbers]
+
+
+def run(client: AgentClient, code: str, attempt: int = 1, **env: str) -> str:
+    """What a rank prints that runs to its end."""
+    assert client.start([PYTHON, "-u", "-c", code], attempt, **env)["ev"] == "started"
+    client.expect("exited", code=0)
+    client.stop(attempt)
+    pieces = [event for event in client.heard if event["ev"] == "output" and event["token"][2] == attempt]
+    return "".join(piece["text"] for piece in pieces)
+
+
+@pytest.fixture(params=BACKENDS)
+def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) -> Iterator[Under]:
+    def make(**changes: Any) -> Backend:
+        return BACKENDS[request.param](runtime_dir, changes)
+
+    under = Under(make, make())
+    yield under
+    under.backend.destroy([*workers(0, 1), *under.created])
+    for client in under.clients:
+        client.close()
+
+
+def test_each_worker_has_an_agent_that_knows_who_it_is(under: Under) -> None:
+    attached = [client.expect_attached() for client in under.create(0, 1)]
+    assert [(event["worker"], event["system"]) for event in attached] == [(0, "s0"), (1, "s1")]
+    assert all(event["over"] and event["running"] == [] for event in attached)
+
+
+def test_a_worker_has_its_systems_environment(under: Under) -> None:
+    code = "import os; print(os.environ.get('COLOUR'))"
+    assert [run(client, code) for client in under.create(0, 1)] == ["None\n", "blue\n"]
+
+
+def test_scripts_find_the_heartbeat_in_every_worker(under: Under) -> None:
+    (client,) = under.create(0)
+    run(client, "from prefect_ft import heartbeat; heartbeat.beat(step=3)")
+    assert client.expect("beat")["step"] == 3
+
+
+def test_workers_reach_each_other_at_the_master(under: Under) -> None:
+    addresses = under.backend.create(workers(0, 1))
+    first, second = map(under.attach, addresses)
+    host, port = addresses[0].host, str(first.expect_attached()["port"])
+    serve = f"import socket; s = socket.create_server(('', {port})); print('up'); s.accept()[0].sendall(b'hello')"
+    reach = f"import socket; print(socket.create_connection(({host!r}, {port})).recv(5).decode())"
+    first.start([PYTHON, "-u", "-c", serve])
+    first.expect_printed("up")
+    assert run(second, reach) == "hello\n"
+    first.expect("exited", code=0)
+
+
+def test_only_worker_0_looks_for_checkpoints(under: Under, tmp_path: Path) -> None:
+    under.backend = under.make(checkpoints=checkpoints(tmp_path))
+    answers = []
+    for client in under.create(0, 1):
+        client.say("choose", token=[1, 0, 1], limit=None, avoid=[], deaths=[])
+        answers.append(client.expect("chosen", "refused")["ev"])
+    assert answers == ["chosen", "refused"]
+
+
+PLACE = "import os, tempfile; print(tempfile.gettempdir()); open(tempfile.gettempdir() + '/mine', 'a').write('x')"
+COUNT = "import os, tempfile; path = tempfile.gettempdir() + '/mine'; print(os.path.exists(path) and len(open(path).read()))"
+
+
+def test_what_a_worker_keeps_lives_as_long_as_it_does(under: Under) -> None:
+    (client,) = under.create(0)
+    assert run(client, PLACE, attempt=1) == run(client, PLACE, attempt=2)
+    assert run(client, COUNT, attempt=3) == "2\n"
+    under.backend.destroy(workers(0))
+    (client,) = under.create(0, incarnation=2)
+    assert run(client, COUNT, attempt=4) == "False\n"
+
+
+WAIT = "import os, signal; os.write(1, b'up\\n'); signal.pause()"
+
+
+def test_destroying_a_worker_ends_all_that_runs_in_it(under: Under) -> None:
+    """`nobody_left` looks whether it is so."""
+    (client,) = under.create(0)
+    client.start([PYTHON, "-u", "-c", f"import os\nif os.fork() == 0: os.setsid()\n{WAIT}"], ranks=2)
+    client.expect_printed("up\nup", rank=0)
+    client.expect_printed("up\nup", rank=1)
+    under.backend.destroy(workers(0))
+    client.hear_to_the_end()
+
+
+def test_destroying_one_worker_leaves_the_others_alone(under: Under) -> None:
+    first, second = under.create(0, 1)
+    under.backend.destroy(workers(0))
+    first.hear_to_the_end()
+    assert run(second, "print('here')") == "here\n"
+
+
+def test_destroying_is_idempotent_and_takes_what_never_was(under: Under) -> None:
+    under.create(0)
+    for _ in range(2):
+        under.backend.destroy(workers(0, 1))
+
+
+def test_destroying_a_worker_whose_agent_has_left(under: Under) -> None:
+    (client,) = under.create(0)
+    client.say("leave", token=[1, 0, 1])
+    client.hear_to_the_end()
+    under.backend.destroy(workers(0))
+
+
+def test_creating_is_idempotent(under: Under) -> None:
+    (client,) = under.create(0)
+    again = under.backend.create(workers(0, 1))
+    other = under.attach(again[0], epoch=2)
+    assert other.expect_attached()["pid"] == client.expect_attached()["pid"]
+
+
+def test_another_life_of_the_orchestrator_can_end_what_it_finds(under: Under) -> None:
+    (client,) = under.create(0)
+    client.start([PYTHON, "-u", "-c", WAIT])
+    client.expect_printed("up")
+    under.make().destroy(workers(0))
+    client.hear_to_the_end()
+
+
+def test_another_life_of_the_orchestrator_can_attach_to_what_it_finds(under: Under) -> None:
+    address = under.backend.create(workers(0))[0]
+    client = under.attach(address)
+    client.start([PYTHON, "-u", "-c", WAIT])
+    client.expect_printed("up")
+    client.close()
+    later = under.attach(address, epoch=2)
+    assert later.expect_attached()["running"] == [0]
+    assert later.stop()["ev"] == "stopped"
+
+
+def test_a_system_that_is_there_answers(under: Under) -> None:
+    assert under.backend.answers("s0") is True

@@ -1,0 +1,74 @@
+"""Workers get the worker's part of this package, whole, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.backends.payload import payload_directory
+
+
+def test_it_holds_the_worker_side_and_nothing_else(tmp_path: Path) -> None:
+    payload = payload_directory(tmp_path)
+    top = {path.name for path in payload.iterdir()} - {"__pycache__"}
+    inside = {path.name for path in (payload / "prefect_ft").iterdir()} - {"__pycache__"}
+    assert (top, inside) == ({"__main__.py", "prefect_ft"}, {"__init__.py", "heartbeat.py", "worker"})
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    first = payload_directory(tmp_path)
+    stamp = first.stat().st_mtime_ns
+    assert payload_directory(tmp_path) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert list(tmp_path.iterdir()) == [first]
+
+
+@pytest.mark.parametrize("lost", ["__main__.py", "prefect_ft/worker/agent.py"])
+def test_a_ruin_is_made_whole_again(tmp_path: Path, lost: str) -> None:
+    payload = payload_directory(tmp_path)
+    (payload / lost).unlink()
+    assert payload_directory(tmp_path) == payload
+    assert (payload / lost).is_file()
+    assert list(tmp_path.iterdir()) == [payload]
+
+
+def test_two_may_make_it_at_once(tmp_path: Path) -> None:
+    start = threading.Barrier(4)
+
+    def make() -> None:
+        start.wait()
+        payload_directory(tmp_path)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_heartbeat_is_found_there_without_anything_installed(tmp_path: Path) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from prefect_ft import heartbeat; print(heartbeat.__file__)"
+    payload = payload_directory(tmp_path)
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(payload)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str(payload / "prefect_ft" / "heartbeat.py")
+
+
+def test_the_agent_imports_the_standard_library_alone(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import prefect_ft.worker.agent
+print(sorted({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)))
+"""
+    payload = payload_directory(tmp_path)
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(payload)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "['__main__', 'prefect_ft']" or found.stdout.strip() == "['prefect_ft']"

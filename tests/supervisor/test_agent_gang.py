@@ -1,0 +1,381 @@
+"""Several agents spoken to as one: who is gone is named, who hangs is given up, who took over is obeyed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, settings, wait_until_ended
+
+from prefect_ft.backends.base import Backend
+from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.errors import AgentError, BackendError
+from prefect_ft.supervisor import gang as module
+from prefect_ft.supervisor.enact import GangChange, first_gang
+from prefect_ft.supervisor.gang import AgentGang, StopWantedError, SupersededError, WorkerGoneError
+from prefect_ft.supervisor.stopping import StopRequest
+
+WAIT = script("import os, signal; os.write(1, b'up\\n'); signal.pause()")
+NOTHING = GangChange(destroy=(), create=())
+
+
+@dataclass
+class Heard:
+    """A gang, and everything that its listener was told."""
+
+    backend: Backend
+    stop: StopRequest
+    epoch: int = 1
+    events: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+    gang: AgentGang = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gang = AgentGang(
+            self.backend,
+            run_id=RUN,
+            key=KEY,
+            epoch=self.epoch,
+            stop=self.stop,
+            listener=lambda worker, event: self.events.append((worker, event)),
+        )
+
+    def create(self, workers: int) -> None:
+        self.gang.change(first_gang(workers), [f"s{worker}" for worker in range(workers)])
+
+    def token(self, attempt: int) -> tuple[int, int, int]:
+        return self.epoch, 0, attempt
+
+    def start(self, command: list[str], attempt: int = 1, **fields: Any) -> None:
+        """Start one rank in each worker."""
+        orders = {
+            number: {"command": command, "cwd": "/", "env": {}, "ranks": {number: {"RANK": str(number)}}, **fields}
+            for number in self.gang.numbers
+        }
+        self.gang.start(orders, self.token(attempt))
+
+    def wait(self, kind: str, count: int = 1) -> list[tuple[int, Mapping[str, Any]]]:
+        """Serve until so many events of a kind have come."""
+        self.gang.serve(lambda: len(self.of(kind)) >= count, DEADLINE_S)
+        assert len(self.of(kind)) >= count
+        return self.of(kind)
+
+    def of(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
+        return [(worker, event) for worker, event in self.events if event["ev"] == kind]
+
+    def pid(self, worker: int) -> int:
+        """The pid of a worker's agent."""
+        return next(event["pid"] for number, event in reversed(self.of("attached")) if number == worker)
+
+    def kill_agent(self, worker: int) -> None:
+        os.kill(self.pid(worker), signal.SIGKILL)
+
+
+Make = Callable[..., Heard]
+
+
+@pytest.fixture
+def make(runtime_dir: Path, nobody_left: None) -> Iterator[Make]:
+    """Make a gang on a process backend; `backend` to put a second one on the same workers."""
+    made: list[Heard] = []
+    directory = runtime_dir / "run"
+    directory.mkdir()
+    with StopRequest() as stop:
+
+        def make(backend: Backend | None = None, epoch: int = 1, **changes: Any) -> Heard:
+            made.append(Heard(backend or ProcessBackend(settings(**changes), directory, {}), stop, epoch))
+            return made[-1]
+
+        yield make
+        for heard in made:
+            heard.gang.close()
+
+
+def gone(call: Callable[[], object]) -> tuple[int, str]:
+    """The worker that is said to be gone, and why."""
+    with pytest.raises(WorkerGoneError) as caught:
+        call()
+    return caught.value.worker, caught.value.why
+
+
+# -- attempts ---------------------------------------------------------------------------------------
+
+
+def test_an_attempt_on_two_workers(make: Make) -> None:
+    heard = make()
+    heard.create(2)
+    heard.start(script("import os; print('rank', os.environ['RANK']); raise SystemExit(int(os.environ['RANK']))"))
+    heard.wait("exited", 2)
+    deaths = heard.gang.stop(heard.token(1), 0)
+    output = {(worker, event["rank"], event["text"]) for worker, event in heard.of("output")}
+    exits = {(worker, event["rank"], event["code"]) for worker, event in heard.of("exited")}
+    assert heard.gang.numbers == (0, 1)
+    assert output == {(0, 0, "rank 0\n"), (1, 1, "rank 1\n")}
+    assert exits == {(0, 0, 0), (1, 1, 1)}
+    assert len(deaths) == 1
+
+
+def test_the_next_rendezvous_has_a_port_of_its_own(make: Make) -> None:
+    heard = make()
+    heard.create(1)
+    masters = [heard.gang.master]
+    for attempt in (1, 2):
+        heard.start(["true"], attempt)
+        heard.gang.stop(heard.token(attempt), 0)
+        masters.append(heard.gang.master)
+    assert len(set(masters)) == 3
+    assert {host for host, _ in masters} == {"127.0.0.1"}
+
+
+def test_a_command_that_cannot_be_started_is_told_and_not_raised(make: Make) -> None:
+    heard = make()
+    heard.create(2)
+    heard.start(["/no/such/command"])
+    assert [event["errno"] for _, event in heard.of("start_failed")] == [2, 2]
+    assert heard.gang.stop(heard.token(1), 0) == []
+
+
+def test_an_order_that_is_too_long_to_send_is_an_error_with_its_reason(make: Make) -> None:
+    heard = make()
+    heard.create(1)
+    with pytest.raises(AgentError, match="the order 'start' cannot be sent: a frame of"):
+        heard.start(["true"], env={"LONG": "x" * (17 << 20)})
+
+
+def test_after_stop_everything_that_was_printed_has_been_heard(make: Make, tmp_path: Path) -> None:
+    gate, lines = Gate(tmp_path / "done"), 400_000
+    code = f"""
+import os
+for first in range(0, {lines}, 4000):
+    os.write(1, b"".join(b"%07d\\n" % number for number in range(first, first + 4000)))
+open({str(gate.path)!r}, "w").write("done")
+"""
+    heard = make()
+    heard.create(1)
+    heard.start(script(code))
+    gate.wait()
+    heard.gang.stop(heard.token(1), 0)
+    text = "".join(event["text"] for _, event in heard.of("output"))
+    assert text == "".join(f"{number:07}\n" for number in range(lines))
+
+
+@pytest.mark.parametrize(("last", "expected"), [(0, [3]), (1, [])], ids=["all-finished", "one-failed"])
+def test_only_an_attempt_that_finished_everywhere_settles_what_it_saved(
+    make: Make, tmp_path: Path, last: int, expected: list[int]
+) -> None:
+    """Worker 0 looks at what all have written; that its own ranks have finished is not enough."""
+    (tmp_path / "ck").mkdir()
+    heard = make(checkpoints=checkpoints(tmp_path / "ck", settle_s=3600.0))
+    heard.create(2)
+    code = f"""
+import os
+if os.environ["RANK"] == "0": open("ck/step-3.bin", "w").write("x")
+else: raise SystemExit({last})
+"""
+    heard.start(script(code), cwd=str(tmp_path))
+    heard.wait("exited", 2)
+    heard.gang.stop(heard.token(1), 0)
+    assert [item["step"] for _, event in heard.of("checkpoints") for item in event["new"]] == expected
+
+
+def test_choosing_asks_worker_0(make: Make, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        (tmp_path / f"step-{step}.bin").write_text("x")
+    heard = make(checkpoints=checkpoints(tmp_path, settle_s=0.0))
+    heard.create(2)
+    chosen = heard.gang.choose(heard.token(1), limit=None, avoid=[3], deaths=[])
+    assert (chosen["step"], chosen["path"]) == (2, str(tmp_path / "step-2.bin"))
+
+
+# -- workers come and go ----------------------------------------------------------------------------
+
+
+def test_a_worker_is_replaced_by_a_new_one(make: Make) -> None:
+    heard = make()
+    heard.create(2)
+    before = [heard.pid(worker) for worker in (0, 1)]
+    heard.gang.change(GangChange(destroy=(1,), create=(1,)), ("s0", "s2"))
+    after = [heard.pid(worker) for worker in (0, 1)]
+    assert (after[0], after[1] != before[1]) == (before[0], True)
+    assert [event["system"] for _, event in heard.of("attached")][-1] == "s2"
+
+
+def test_a_gang_shrinks(make: Make) -> None:
+    heard = make()
+    heard.create(3)
+    heard.gang.change(GangChange(destroy=(0, 1, 2), create=(0, 1)), ("s0", "s2"))
+    assert heard.gang.numbers == (0, 1)
+
+
+def test_an_agent_that_dies_is_heard_of_and_named(make: Make) -> None:
+    heard = make()
+    heard.create(3)
+    heard.start(WAIT)
+    heard.wait("output", 3)
+    heard.kill_agent(1)
+    assert heard.wait("lost") == [(1, {"ev": "lost"})]
+    heard.gang.stop(heard.token(1), 0)
+    assert gone(lambda: heard.gang.change(NOTHING, ("s0", "s1", "s2"))) == (1, "its agent is gone")
+    heard.gang.change(GangChange(destroy=(0, 1, 2), create=(0, 1, 2)), ("s0", "s1", "s2"))
+    heard.start(["true"], attempt=2)
+    heard.wait("exited", 2 + 3)
+    heard.gang.stop(heard.token(2), 0)
+
+
+def test_who_dies_while_the_others_start_is_named(make: Make) -> None:
+    heard = make()
+    heard.create(3)
+    heard.kill_agent(2)
+    wait_until_ended(heard.pid(2))
+    worker, why = gone(lambda: heard.start(["true"]))
+    assert (worker, why.startswith("its agent is gone")) == (2, True)
+    heard.gang.stop(heard.token(1), 0)
+
+
+def test_who_dies_while_all_come_up_is_named(make: Make, runtime_dir: Path) -> None:
+    """Two agents come up slowly, the third one dies: the slow ones are not to blame."""
+    heard = make()
+    heard.create(1)
+    (payload,) = runtime_dir.glob("payload-*")
+    with (payload / "prefect_ft" / "worker" / "agent.py").open("a") as source:
+        source.write("""
+_main = main
+def main(argv):
+    import time
+    if json.load(open(argv[0]))["worker"] == 2: os._exit(1)
+    time.sleep(0.2)
+    return _main(argv)
+""")
+    change = GangChange(destroy=(0,), create=(0, 1, 2))
+    worker, why = gone(lambda: heard.gang.change(change, ("s0", "s1", "s2")))
+    assert (worker, why.startswith("its agent is gone")) == (2, True)
+
+
+def test_without_worker_0_there_is_no_master(make: Make) -> None:
+    heard = make()
+    heard.create(1)
+    heard.kill_agent(0)
+    heard.wait("lost")
+    assert gone(lambda: heard.gang.master) == (0, "its agent is gone")
+    assert gone(lambda: heard.gang.choose(heard.token(1), limit=None, avoid=[], deaths=[])) == (
+        0,
+        "its agent is gone",
+    )
+
+
+def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
+    class Broken:
+        def create(self, workers: object) -> list[Any]:
+            raise BackendError("no room", system="s1")
+
+        def destroy(self, workers: object) -> None:
+            pass
+
+    heard = make(Broken())
+    with pytest.raises(WorkerGoneError, match="no room") as caught:
+        heard.create(2)
+    assert (caught.value.worker, caught.value.system) == (0, "s1")
+
+
+def test_an_agent_that_does_not_answer_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.5)
+    heard = make()
+    heard.create(2)
+    heard.start(WAIT)
+    heard.wait("output", 2)
+    os.kill(heard.pid(1), signal.SIGSTOP)
+    heard.gang.stop(heard.token(1), 0)
+    port = heard.gang.master[1]
+    assert [worker for worker, event in heard.of("stopped")] == [0]
+    assert port == heard.of("stopped")[0][1]["port"]
+    assert gone(lambda: heard.gang.change(NOTHING, ("s0", "s1"))) == (1, "its agent does not answer")
+    heard.gang.change(GangChange(destroy=(1,), create=(1,)), ("s0", "s1"))
+
+
+# -- the user's wish --------------------------------------------------------------------------------
+
+
+def test_a_wish_to_stop_ends_every_wait_but_that_for_the_stop(make: Make, tmp_path: Path) -> None:
+    heard = make(checkpoints=checkpoints(tmp_path))
+    heard.create(1)
+    heard.start(WAIT)
+    heard.stop.ask("SIGINT")
+    with pytest.raises(StopWantedError):
+        heard.gang.serve(lambda: False)
+    with pytest.raises(StopWantedError):
+        heard.gang.choose(heard.token(2), limit=None, avoid=[], deaths=[])
+    heard.gang.stop(heard.token(1), 10)
+    assert heard.of("exited")[0][1]["signal"] == signal.SIGTERM
+
+
+def test_a_wish_to_stop_wakes_a_wait_that_hears_nothing(make: Make) -> None:
+    heard = make()
+    asker = subprocess.Popen([PYTHON, "-c", f"import os; os.kill({os.getpid()}, 15)"])
+    with pytest.raises(StopWantedError):
+        heard.gang.serve(lambda: False)
+    assert (asker.wait(), heard.stop.wanted) == (0, "SIGTERM")
+
+
+def test_serving_ends_after_its_time(make: Make) -> None:
+    heard = make()
+    began = time.monotonic()
+    heard.gang.serve(lambda: False, 0.05)
+    assert time.monotonic() - began >= 0.05
+
+
+# -- fencing ----------------------------------------------------------------------------------------
+
+
+def test_who_is_superseded_leaves_the_workers_alone(make: Make) -> None:
+    old = make()
+    old.create(2)
+    old.start(WAIT)
+    old.wait("output", 2)
+    new = make(old.backend, epoch=2)
+    new.create(2)
+    with pytest.raises(SupersededError, match="an orchestrator of epoch 2 has taken over worker"):
+        old.gang.serve(lambda: False, DEADLINE_S)
+    with pytest.raises(SupersededError):
+        old.gang.change(GangChange(destroy=(0, 1), create=(0, 1)), ("s0", "s1"))
+    old.gang.close()
+    assert [event["running"] for _, event in new.of("attached")] in ([[0], [1]], [[1], [0]])
+    new.gang.stop(new.token(1), 0)
+    assert len(new.of("stopped")) == 2
+
+
+def test_who_comes_with_an_old_epoch_is_refused(make: Make) -> None:
+    new = make(epoch=2)
+    new.create(1)
+    old = make(new.backend, epoch=1)
+    with pytest.raises(AgentError, match="worker 0 refused attach: fenced"):
+        old.create(1)
+    new.gang.stop(new.token(1), 0)
+
+
+# -- how fast it comes back -------------------------------------------------------------------------
+
+
+def test_from_a_crash_to_the_next_attempt_it_takes_milliseconds(make: Make) -> None:
+    """At most 20 ms more than a loop around Popen; the best of some, because machines are busy."""
+    crash = ["sh", "-c", "kill -9 $$"]
+    bare, ours = [], []
+    for _ in range(10):
+        began = time.perf_counter()
+        subprocess.Popen(crash).wait()
+        bare.append(time.perf_counter() - began)
+    heard = make()
+    heard.create(1)
+    for attempt in range(1, 11):
+        began = time.perf_counter()
+        heard.start(crash, attempt)
+        heard.wait("exited", attempt)
+        heard.gang.stop(heard.token(attempt), 0)
+        heard.gang.change(NOTHING, ("s0",))
+        ours.append(time.perf_counter() - began)
+    assert min(ours) - min(bare) < 0.020

@@ -1,0 +1,152 @@
+"""Fixtures of the test folders that start agents; each folder's conftest takes them over."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import AgentClient, address_of, processes_of, settings, write_agent_config
+
+from prefect_ft.backends.base import Worker
+from prefect_ft.backends.payload import payload_directory
+from prefect_ft.backends.process import ProcessBackend
+
+
+@dataclass
+class LivingWorker:
+    """A worker with its agent, on the process backend."""
+
+    backend: ProcessBackend
+    worker: Worker
+    home: Path
+    clients: list[AgentClient]
+
+    @property
+    def log(self) -> str:
+        """What the agent said to its standard error: nothing, if all is well."""
+        return (self.home / "agent.log").read_text()
+
+    def client(self, epoch: int = 1) -> AgentClient:
+        """A new connection that has not attached."""
+        client = AgentClient(address_of(self.home), epoch)
+        self.clients.append(client)
+        return client
+
+    def attached(self, epoch: int = 1, **changes: Any) -> AgentClient:
+        """A new connection that has attached."""
+        client = self.client(epoch)
+        assert client.attach(**changes)["ev"] == "attached"
+        return client
+
+
+MakeWorker = Callable[..., LivingWorker]
+
+
+@pytest.fixture(autouse=True)
+def nobody_left(runtime_dir: Path, tmp_path: Path) -> Iterator[None]:
+    """After each test nobody lives who carries one of its directories."""
+    yield
+    assert {**processes_of(runtime_dir), **processes_of(tmp_path)} == {}
+
+
+@pytest.fixture
+def make_worker(runtime_dir: Path, nobody_left: None) -> Iterator[MakeWorker]:
+    """Make workers with `settings(...)`; they end with the test, whatever became of them."""
+    made: list[LivingWorker] = []
+    directory = runtime_dir / "run"
+    directory.mkdir()
+
+    def make(env: dict[str, str] | None = None, **changes: Any) -> LivingWorker:
+        backend = ProcessBackend(settings(**changes), directory, {"s0": env or {}})
+        worker = Worker(number=0, system="s0", incarnation=1 + len(made))
+        address = backend.create([worker])[0]
+        made.append(LivingWorker(backend, worker, address.socket_path.parent, []))
+        return made[-1]
+
+    yield make
+    for living in made:
+        living.backend.destroy([living.worker])
+        for client in living.clients:
+            client.close()
+
+
+@pytest.fixture
+def agent(make_worker: MakeWorker) -> LivingWorker:
+    """One worker with its agent."""
+    return make_worker()
+
+
+@pytest.fixture
+def client(agent: LivingWorker) -> AgentClient:
+    """A client that is attached to `agent`."""
+    return agent.attached()
+
+
+@dataclass
+class HandMadeWorker:
+    """A worker whose agent was started by hand: by another interpreter, with other limits, with a fault."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+    clients: list[AgentClient]
+
+    @property
+    def log(self) -> str:
+        """What the agent said to its standard error."""
+        return (self.home / "agent.log").read_text()
+
+    def attached(self, epoch: int = 1) -> AgentClient:
+        """A new connection that has attached."""
+        client = AgentClient(address_of(self.home), epoch)
+        self.clients.append(client)
+        assert client.attach()["ev"] == "attached"
+        return client
+
+
+StartAgent = Callable[..., HandMadeWorker]
+
+
+@pytest.fixture
+def start_agent(runtime_dir: Path, nobody_left: None) -> Iterator[StartAgent]:
+    """Start agents by hand, from a payload of the test's own; they are asked to leave with the test."""
+    started: list[HandMadeWorker] = []
+
+    def start(
+        python: str = sys.executable, fault: tuple[str, str] | None = None, open_files: int = 1024, **changes: Any
+    ) -> HandMadeWorker:
+        """`fault` is a module of the worker's part, and code that is put at its end."""
+        name = f"w{len(started)}"
+        payload = shutil.copytree(payload_directory(runtime_dir), runtime_dir / f"{name}-payload")
+        if fault is not None:
+            with (payload / "prefect_ft" / "worker" / fault[0]).open("a") as module:
+                module.write(fault[1])
+        config = write_agent_config(runtime_dir / name, **changes)
+        words = [python, "-I", "-S", str(payload), str(config)]
+        with (runtime_dir / name / "agent.log").open("ab") as log, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(runtime_dir / name / "agent.sock"))
+            listener.listen()
+            process = subprocess.Popen(
+                ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *words, "--fd", str(listener.fileno())],
+                pass_fds=(listener.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        started.append(HandMadeWorker(runtime_dir / name, process, []))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.process.terminate()
+        assert agent.process.wait(timeout=30) in (0, -signal.SIGKILL)
+        for client in agent.clients:
+            client.close()

@@ -1,0 +1,69 @@
+"""The table of orders and events is what the agent checks by, and what the documentation says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.worker import frames, protocol
+from prefect_ft.worker.protocol import EVENTS, ORDERS, RefusedError, checked
+
+PAGE = Path(__file__).parents[2] / "docs" / "agent-protocol.md"
+
+
+def documented(section: str) -> dict[str, dict[str, str]]:
+    """The names of a section with their fields and types, as the page's tables have them."""
+    page = PAGE.read_text()
+    body = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    names = re.split(r"\n### `(\w+)`\n", body)[1:]
+    return {
+        name: dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.MULTILINE))
+        for name, text in zip(names[::2], names[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize(("section", "table"), [("Orders", ORDERS), ("Events", EVENTS)], ids=["orders", "events"])
+def test_the_page_says_what_the_table_says(section: str, table: dict) -> None:
+    expected = {name: {field: kind.name for field, kind in fields.items()} for name, fields in table.items()}
+    assert documented(section) == expected
+
+
+def test_the_page_is_about_this_version() -> None:
+    assert PAGE.read_text().startswith(f"# The agent protocol, version {frames.VERSION}\n")
+
+
+STOP = {"op": "stop", "token": [1, 0, 1], "grace_s": 1.5, "complete": True}
+
+
+def test_a_whole_order_passes_and_unknown_fields_are_passed_over() -> None:
+    assert checked(STOP) == checked({**STOP, "new": "field"}) == "stop"
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        pytest.param({}, "no such order: None", id="no-name"),
+        pytest.param({"op": "halt"}, "no such order: 'halt'; there are: attach, choose, start, stop, leave", id="unknown"),
+        pytest.param({"op": {}}, "no such order", id="a-name-that-is-none"),
+        pytest.param({"op": "leave"}, "leave without token", id="missing-field"),
+        pytest.param({**STOP, "token": (1, 0, 1)}, "token must be [epoch, phase, attempt]", id="wrong-type"),
+        pytest.param({**STOP, "complete": 1}, "complete must be bool", id="a-number-is-no-bool"),
+        pytest.param({**STOP, "token": [1, 0, True]}, "token must be", id="a-bool-is-no-number"),
+        pytest.param({**STOP, "grace_s": float("inf")}, "grace_s must be seconds", id="infinite"),
+        pytest.param({**STOP, "grace_s": float("nan")}, "grace_s must be seconds", id="no-number"),
+        pytest.param({**STOP, "grace_s": -0.1}, "grace_s must be seconds", id="negative"),
+    ],
+)
+def test_what_is_no_order_is_refused_with_the_reason(message: dict, why: str) -> None:
+    with pytest.raises(RefusedError, match=re.escape(why)):
+        checked(message)
+
+
+@pytest.mark.parametrize(
+    ("value", "holds"),
+    [({"0": 5}, True), ({}, True), ({"-1": 5}, False), ({"¹": 5}, False), ({"9" * 10: 5}, False), ({"0": "5"}, False)],
+)
+def test_a_rank_is_decimal_digits(value: dict, holds: bool) -> None:
+    assert protocol.OFFSETS.holds(value) is holds
