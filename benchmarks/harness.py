@@ -34,9 +34,16 @@ class Row:
 
 def row(side: str, case: str, values: Sequence[float], *, unit: str = "ms", **fields: Any) -> Row:
     """Sum repeats up."""
-    figures = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    rounded = {name: round(value, 3) for name, value in figures.items()}
-    return Row(side=side, case=case, unit=unit, n=len(values), **rounded, **fields)
+    return Row(
+        side=side,
+        case=case,
+        unit=unit,
+        median=round(statistics.median(values), 3),
+        min=round(min(values), 3),
+        max=round(max(values), 3),
+        n=len(values),
+        **fields,
+    )
 
 
 @dataclass(slots=True)

@@ -41,7 +41,6 @@ SECTIONS: Mapping[type[BaseModel], str] = {
 
 _REPLAY_ONLY = "**Only `prefect-ft replay` makes use of it so far**: no run raises {}"
 REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
-    (JobConfig, "journal_dir"): "**Runs make no use of it yet**: the journal lies in `model_dir`",
     (JobConfig, "sample_period_s"): "Runs take no samples yet: so often an agent hands on what it has "
     "missed, bounds output, and looks at the checkpoints even if it heard of no change",
     (JobConfig, "orphan_timeout_s"): "It counts from the end of the last rank: ranks that are training are "
@@ -129,7 +128,8 @@ def _type(kind: Mapping[str, Any], headings: Mapping[str, str]) -> str:
         items = kind["items"].get("anyOf", [kind["items"]])
         return f"list, each {' or '.join(_type(item, headings) for item in items)}"
     if kind["type"] == "object":
-        return "mapping of names to text"
+        is_text = kind["additionalProperties"] == {"type": "string"}
+        return "mapping of names to text" if is_text else "any mapping"
     return _WORDS[kind["type"]]
 
 

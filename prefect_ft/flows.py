@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import flow
-from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 
 from prefect_ft import preflight
@@ -21,7 +20,7 @@ from prefect_ft.tasks import execute_phase
 
 
 @flow(name="train-flow", persist_result=False)
-def train_flow(job: JobConfig | Path) -> list[dict[str, Any]] | State[Any]:
+def train_flow(job: JobConfig | Path) -> list[dict[str, Any]]:
     """Run a training job until it finishes, restarting what fails as its policy says.
 
     Args:
@@ -47,7 +46,7 @@ def train_flow(job: JobConfig | Path) -> list[dict[str, Any]] | State[Any]:
             run.describe(status=status)
     reason = f"phase {summaries[-1].phase}: {summaries[-1].reason}"
     if status == "cancelled":
-        return Cancelled(message=reason)
+        return cast("list[dict[str, Any]]", Cancelled(message=reason))  # Prefect takes a state for the end itself
     if status == "failed":
         raise RunFailedError(reason)
     return [summary.to_json() for summary in summaries]

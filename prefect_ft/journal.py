@@ -17,11 +17,16 @@ from typing import Any
 
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import Decision, Entry, History, Incident
-from prefect_ft.wire import decision_from_json, decision_to_json, incident_from_json, incident_to_json
+from prefect_ft.wire import (
+    DECISION_FIELDS,
+    INCIDENT_FIELDS,
+    decision_from_json,
+    decision_to_json,
+    incident_from_json,
+    incident_to_json,
+)
 
 Line = Mapping[str, Any]
-
-_ENVELOPE = ("type", "t", "utc", "n", "ended_t", "first_step", "last_step")
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -110,14 +115,11 @@ def history_of(lines: Sequence[Line]) -> History:
 
 
 def _incident(line: Line) -> Incident:
-    fields = {name: value for name, value in line.items() if name not in _ENVELOPE}
-    return incident_from_json({**fields, "t": line["t"]})
+    return incident_from_json({name: value for name, value in line.items() if name in INCIDENT_FIELDS})
 
 
 def _decision(line: Line) -> Decision:
-    return decision_from_json(
-        {name: value for name, value in line.items() if name not in ("type", "t", "utc")}
-    )
+    return decision_from_json({name: value for name, value in line.items() if name in DECISION_FIELDS})
 
 
 # -- writing ----------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from prefect_ft.errors import ConfigError
 RUNS = ".prefect-ft"
 JOURNAL = "journal.jsonl"
 SUMMARY = "summary.json"
+PARAMS = "phase-params.yaml"
+"""What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Decision, Incident, Policy
 from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.run import JOURNAL, SUMMARY, Run, new_run, runtime_directory, write_json
+from prefect_ft.run import JOURNAL, PARAMS, SUMMARY, Run, new_run, runtime_directory, write_json, write_yaml
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
 
@@ -158,8 +158,8 @@ class _PhaseExecution:
     def __init__(self, job: JobConfig, index: int, run: Run, stop: StopRequest) -> None:
         self._job, self._run = job, run
         self._runtime = runtime_directory(run.run_id)
-        self._plan = _plan(job, index, run.run_id)
         self._directory = run.add_phase(job.phases[index].name, resolved(job))
+        self._plan = _plan(job, index, run.run_id, _params_variable(job.phases[index], self._directory))
         self._journal = Journal(_journal_path(job, self._directory, run))
         self._clock = PhaseClock()
         self._log = RunLog(self._directory / "run.log")
@@ -273,9 +273,19 @@ def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
     return link
 
 
-def _plan(job: JobConfig, index: int, run_id: str) -> PhasePlan:
+def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
+    """Write the file that the command is handed, if any; give the variable that says where it is."""
+    if phase.params is None:
+        return {}
+    path = directory / PARAMS
+    write_yaml(path, phase.params)
+    return {"PREFECT_FT_PARAMS": str(path.absolute())}
+
+
+def _plan(job: JobConfig, index: int, run_id: str, variables: Mapping[str, str]) -> PhasePlan:
+    """Resolve a phase; `variables` are the run's own beside those that the job gives its ranks."""
     phase = job.phases[index]
-    env = job.env_of(index)
+    env = {**job.env_of(index), **variables}
     return PhasePlan(
         run_id=run_id,
         phase=phase.name,

@@ -277,3 +277,6 @@ _DECISION: Mapping[str, Reader] = {
     "counters": _object(counters_from_json),
     "reason": _text,
 }
+
+INCIDENT_FIELDS, DECISION_FIELDS = frozenset(_INCIDENT), frozenset(_DECISION)
+"""The names of an object's fields, for who reads it out of one that holds more."""

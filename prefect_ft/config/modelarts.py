@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect_ft.config.fields import shown, unknown_key
 from prefect_ft.config.sections import ENVIRONMENT_CLASSES
@@ -22,11 +22,37 @@ _JOB_RETRY = f"{_PREFIX}job-retry-num"
 _UNCONDITIONAL = f"{_PREFIX}job-unconditional-retry"
 _HANG_RETRY = f"{_PREFIX}hang-retry"
 _POD_RETRY = f"{_PREFIX}pod-retry-num"
-_FIELDS: Mapping[str, FieldPath] = {
-    _JOB_RETRY: ("autorestart", "max_num_restarts"),
-    _UNCONDITIONAL: ("autorestart", "unconditional"),
-    _HANG_RETRY: ("suspension", "restart"),
-    _POD_RETRY: ("autorestart", "max_worker_replacements"),
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, str) and re.fullmatch("[1-9][0-9]{0,2}", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 1 <= value <= 128 else None
+
+
+def _truth(value: object) -> bool | None:
+    word = str(value).lower() if isinstance(value, (bool, str)) else ""
+    return {"true": True, "false": False}.get(word)
+
+
+_COUNT, _TRUTH = (_count, "a whole number from 1 to 128"), (_truth, "true or false")
+
+
+class _Annotation(NamedTuple):
+    """The field for which an annotation stands; what reads it, `None` where it cannot; what it asks for."""
+
+    field: FieldPath
+    read: Callable[[object], int | None]
+    asked: str
+
+
+_KNOWN: Mapping[str, _Annotation] = {
+    _JOB_RETRY: _Annotation(("autorestart", "max_num_restarts"), *_COUNT),
+    _UNCONDITIONAL: _Annotation(("autorestart", "unconditional"), *_TRUTH),
+    _HANG_RETRY: _Annotation(("suspension", "restart"), *_TRUTH),
+    _POD_RETRY: _Annotation(("autorestart", "max_worker_replacements"), *_COUNT),
 }
 
 
@@ -45,14 +71,17 @@ def restarts_of_annotations(document: Document) -> Document:
     if not said:
         return document.rewritten(value, {})
     _check_restarts(document, said)
-    section = {_FIELDS[name][-1]: meant for name, meant in said.items() if name != _HANG_RETRY}
+    section = {_KNOWN[name].field[-1]: meant for name, meant in said.items() if name != _HANG_RETRY}
+    section["rebuild_only"] = True
     if not said.get(_UNCONDITIONAL):
         section |= {"restart_on": [*ENVIRONMENT_CLASSES], "environment_only": True}
-    value |= {"autorestart": {**section, "rebuild_only": True}}
+    value["autorestart"] = section
     if _HANG_RETRY in said:
         value = _with_suspension_restart(value, said[_HANG_RETRY])
-    origins = {_FIELDS[name]: (*_ANNOTATIONS, name) for name in said}
-    return document.rewritten(value, {("autorestart",): _ANNOTATIONS, **origins})
+    origins: dict[FieldPath, FieldPath] = {("autorestart",): _ANNOTATIONS}
+    origins |= {("autorestart", key): _ANNOTATIONS for key in section}
+    origins |= {_KNOWN[name].field: (*_ANNOTATIONS, name) for name in said}
+    return document.rewritten(value, origins)
 
 
 def _said(document: Document) -> dict[str, Any]:
@@ -61,11 +90,13 @@ def _said(document: Document) -> dict[str, Any]:
     for name, value in _annotations(document).items():
         if not name.startswith(_PREFIX):
             continue
-        if name not in _READERS:
-            raise document.error((*_ANNOTATIONS, name), unknown_key(name, _READERS))
-        said[name], asked = _READERS[name](value)
+        if name not in _KNOWN:
+            known = [each.removeprefix(_PREFIX) for each in _KNOWN]
+            raise document.error((*_ANNOTATIONS, name), unknown_key(name.removeprefix(_PREFIX), known))
+        said[name] = _KNOWN[name].read(value)
         if said[name] is None:
-            raise document.error((*_ANNOTATIONS, name), f"must be {asked}, got {shown(value)}")
+            message = f"must be {_KNOWN[name].asked}, got {shown(value)}"
+            raise document.error((*_ANNOTATIONS, name), message)
     return said
 
 
@@ -80,26 +111,6 @@ def _mapping(document: Document, at: FieldPath, value: object) -> dict[str, Any]
     if not isinstance(value, dict):
         raise document.error(at, f"must be a mapping of keys to values, got {shown(value)}")
     return value
-
-
-def _count(value: object) -> tuple[int | None, str]:
-    is_one = isinstance(value, (int, str)) and re.fullmatch("[1-9][0-9]{0,2}", str(value))
-    count = int(str(value)) if is_one else 0
-    return count if 1 <= count <= 128 else None, "a whole number from 1 to 128"
-
-
-def _truth(value: object) -> tuple[bool | None, str]:
-    word = str(value).lower() if isinstance(value, (bool, str)) else ""
-    return {"true": True, "false": False}.get(word), "true or false"
-
-
-_READERS: Mapping[str, Callable[[object], tuple[int | None, str]]] = {
-    _JOB_RETRY: _count,
-    _UNCONDITIONAL: _truth,
-    _HANG_RETRY: _truth,
-    _POD_RETRY: _count,
-}
-"""What reads each annotation: gives what it means, `None` if it cannot be read, and what it asks for."""
 
 
 def _check_restarts(document: Document, said: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
@@ -46,7 +46,7 @@ class Agent:
         self._hear_signals()
         self._reporter = Reporter()
         self._checkpoints = CheckpointWatch(config["checkpoints"]) if config["checkpoints"] else None
-        self._announced: List[Tuple[int, str, float]] = []
+        self._announced: List[Dict[str, Any]] = []
         self._choosing: Optional[int] = None
         """The number of the question to which who is attached waits for `chosen`."""
         self._execution = Execution(
@@ -127,13 +127,12 @@ class Agent:
 
     def _tell_found(self, answer: Answer) -> None:
         """Report what is verified now and was not the last time; a comeback is told all of it."""
-        found = [(item.step, item.path, item.mtime) for item in answer.found]
+        found = [{"step": item.step, "path": item.path, "mtime": item.mtime} for item in answer.found]
         if self._reporter.peer is None or found == self._announced:
             return
-        known = frozenset(self._announced)
-        new = [dict(zip(("step", "path", "mtime"), item)) for item in found if item not in known]
+        new = [item for item in found if item not in self._announced]
         self._announced = found
-        self._reporter.send("checkpoints", new=new, last=found[-1][0] if found else None)
+        self._reporter.send("checkpoints", new=new, last=found[-1]["step"] if found else None)
 
     # -- orders -----------------------------------------------------------------------------------
 

@@ -22,6 +22,9 @@ from prefect_ft.worker.reporter import Reporter
 COALESCE_S = 0.05
 """How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
 
+MAX_TURNS = 8
+"""Pieces of each rank that are handed on before others are heard again: a reader may be as fast as a rank."""
+
 UNWATCHED_S = 0.5
 """How often output is looked for where changes of files cannot be watched."""
 
@@ -99,9 +102,9 @@ class Execution:
         self._discard()
         self._reporter.token = token
         self._port.give_away()
-        gang = Gang(token[2], self._directory, self._spool_bytes)
         ranks = {int(number): env for number, env in message["ranks"].items()}
         try:
+            gang = Gang(token[2], self._directory, self._spool_bytes)
             gang.start(message["command"], message["cwd"], _environment(message["env"]), ranks)
         except (OSError, ValueError) as exc:
             self._port.keep()
@@ -156,8 +159,12 @@ class Execution:
         waiting = ranks = list(ranks)
         for rank in ranks:
             self._tell_beat(rank)
-        while waiting and self._reporter.has_room:  # in turns: one rank that prints a lot holds up no other
+        for _ in range(MAX_TURNS):  # in turns: one rank that prints a lot holds up no other
+            if not waiting or not self._reporter.has_room:
+                break
             waiting = [rank for rank in waiting if self._tell_output(rank)]
+        else:
+            self._loop.after("more", 0.0, self.hand_on)
         for rank in ranks:
             rank.spool.bound()
         return not waiting

@@ -84,13 +84,15 @@ class Gang:
     """The ranks of one attempt. `stuck` are pids that SIGKILL did not end."""
 
     def __init__(self, attempt: int, directory: str, spool_bytes: int) -> None:
-        """`directory` is where output and heartbeats go; it must be on a local disk."""
+        """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError."""
         self.ranks: Dict[int, Rank] = {}
         self.by_file: Dict[str, Rank] = {}
         """The ranks by the names of their files in `directory`."""
         self.stuck: List[int] = []
         self.over = False
         """Whether every process below this one has been ended, and nothing more will come."""
+        self._spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(processes.SPARE_DESCRIPTORS)]
+        """Kept back for the end: ranks or strangers may have used up all others by then."""
         self._attempt = attempt
         self._directory = directory
         self._spool_bytes = spool_bytes
@@ -158,6 +160,8 @@ class Gang:
         """
         if self._kill_deadline_s is None:
             self._kill_deadline_s = now_s() + KILL_TIMEOUT_S
+        while self._spare:
+            os.close(self._spare.pop())
         left = processes.end_descendants(self.reap, wait_s)
         if left and now_s() < self._kill_deadline_s:
             return False

@@ -15,6 +15,9 @@ import time
 from typing import Callable, Dict, Iterable, List, Optional, Set
 
 _PR_SET_CHILD_SUBREAPER = 36
+SPARE_DESCRIPTORS = 3
+"""What a walk and a kill need at least; more make it faster."""
+
 _BREATH_S = 0.005
 """Waited where no process could be waited for, so that trying again does not burn a core."""
 
@@ -84,7 +87,7 @@ def end_descendants(reap: Callable[[], None], timeout_s: float) -> List[int]:
     """SIGKILL everything below this process until a walk finds nobody; give who is left after the time.
 
     `reap` must collect whatever has ended, without blocking. Who survives SIGKILL sits in the kernel
-    (state D). Idempotent.
+    (state D). Needs SPARE_DESCRIPTORS. Idempotent.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -128,12 +131,7 @@ def _kill(pid: int, still_is: Callable[[int], bool]) -> Optional[int]:
     """SIGKILL one process and give its pidfd; None if there is nothing to wait for."""
     try:
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    except OSError:  # no descriptors left: the kill matters more than the wait
-        if still_is(pid):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    except OSError:  # gone; or no descriptors left, until those that were killed before have ended
         return None
     if not still_is(pid):
         os.close(handle)

@@ -196,6 +196,13 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
 
 
 def test_help_loads_neither_prefect_nor_pydantic() -> None:
-    code = "import sys; from prefect_ft.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint({'prefect', 'pydantic', 'rich', 'yaml'} & set(sys.modules))"
+    code = """
+import sys
+from prefect_ft.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    print({"prefect", "pydantic", "rich", "yaml"} & set(sys.modules))
+"""
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.splitlines()[-1] == "set()"

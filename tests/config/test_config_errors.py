@@ -148,8 +148,8 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         ),
         pytest.param(
             phase("trainer: {}"),
-            "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, nproc_per_worker, "
-            "checkpoints, target_step, elastic, env, cwd, autorestart, suspension, infrastructure",
+            "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, params, "
+            "nproc_per_worker, checkpoints, target_step, elastic, env, cwd, autorestart, suspension, infrastructure",
             id="in-a-phase",
         ),
         pytest.param(
@@ -161,8 +161,13 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
             "autorestart, suspension, env, cwd, phases, stop_grace_s, sample_period_s, orphan_timeout_s, "
-            "spool_mb",
+            "spool_mb, kind, trainer, metadata",
             id="a-key-that-needs-quotes",
+        ),
+        pytest.param(
+            f"{GOOD}metdata: {{}}\n",
+            "job.yaml:13: metdata: unknown key; did you mean 'metadata'?",
+            id="a-typo-in-the-key-of-a-front-door",
         ),
         pytest.param(
             autorestart("min_num_csx: 2\n  min_num_systems: 2"),
@@ -406,6 +411,18 @@ def test_an_unknown_layout_is_answered_with_the_known_ones(tmp_path: Path) -> No
             "job.yaml:11: phases[0].suspension.restart: needs autorestart; "
             "write autorestart: {max_num_restarts: 3}, or restart: false",
             id="suspension-of-a-phase-without-restarts",
+        ),
+        pytest.param(
+            autorestart("environment_only: true"),
+            "job.yaml:9: autorestart.environment_only: needs restart_on without 'oom_host'; write restart_on: "
+            "[hardware, network, storage, collective_timeout, port_in_use], or environment_only: false",
+            id="environment-only-with-other-classes",
+        ),
+        pytest.param(
+            autorestart("environment_only: true\n  restart_on: [network]\n  unconditional: true"),
+            "job.yaml:9: autorestart.environment_only: cannot stand beside unconditional: true; "
+            "keep one of the two",
+            id="environment-only-and-whatever-the-cause",
         ),
         pytest.param(
             "name: a\nmodel_dir: b\nphases: []\n",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prefect_ft.config.source import Document, apply_overrides, read_document
-from prefect_ft.config.yaml_text import FieldPath, Place, dotted, parse
+from prefect_ft.config.yaml_text import DoubtfulText, FieldPath, Place, dotted, parse
 from prefect_ft.errors import ConfigError
 
 
@@ -44,7 +44,40 @@ from prefect_ft.errors import ConfigError
 )
 def test_only_words_that_can_mean_one_thing_are_read_as_more_than_text(word: str, value: object) -> None:
     read, _ = parse(f"a: {word}\n", "job.yaml")
-    assert (read, type(read["a"])) == ({"a": value}, type(value))
+    assert read == {"a": value}
+    assert isinstance(read["a"], type(value))
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        ("1e5", 100000.0),
+        ("1e-05", 1e-05),
+        ("-2E+3", -2000.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("+3", 3),
+        ("-0", 0),
+        ("010", None),
+        ("0x10", None),
+        ("1_000", None),
+        ("12:30", None),
+        ("2024-01-01", None),
+        (".inf", None),
+        ("=", None),
+    ],
+)
+def test_text_in_which_others_read_more_says_which_number_it_is_to_all_of_them(
+    word: str, number: float | None
+) -> None:
+    text = parse(f"a: {word}\n", "job.yaml")[0]["a"]
+    assert isinstance(text, DoubtfulText)
+    assert (text.decimal(), type(text.decimal())) == (number, type(number))
+
+
+@pytest.mark.parametrize("written", ["'1e5'", '".5"', "!!str .5", "&a !!str 1_000", "|-\n  010", "v1", "nan"])
+def test_text_that_is_meant_as_text_is_not_doubtful(written: str) -> None:
+    assert type(parse(f"a: {written}\n", "job.yaml")[0]["a"]) is str
 
 
 def test_every_key_and_item_knows_its_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The whole way, with real agents and ranks: a failure, the journal, the decision, Prefect's retry, the next attempt."""
+"""The whole way, with real agents and ranks: failure, journal, decision, Prefect's retry, next attempt."""
 
 from __future__ import annotations
 
@@ -31,9 +31,16 @@ def test_a_healthy_phase_completes_in_one_attempt(job: Make, seen: Seen) -> None
 
 
 def test_a_crash_is_restarted_in_place_from_the_last_good_checkpoint(job: Make, seen: Seen) -> None:
-    config = job(
-        "save(5)\nif restarts == 0 and rank == 1:\n    while not os.path.exists('ck/step-5.npz'): pass\n    die(11)\nif restarts == 0: wait()"
-    )
+    code = """
+save(5)
+if restarts == 0 and rank == 1:
+    while not os.path.exists("ck/step-5.npz"):
+        pass
+    die(11)
+if restarts == 0:
+    wait()
+"""
+    config = job(code)
     assert train_flow(config)[0]["status"] == "completed"
     assert decisions(config) == [("transient", "restart_in_place"), ("completed", "complete")]
     assert [Path(env["PREFECT_FT_RESUME_FROM"]).name for env in seen()] == [

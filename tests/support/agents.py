@@ -214,13 +214,14 @@ class Gate:
 
     def wait(self) -> str:
         """Wait until a rank writes into it, and give what it wrote."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            assert select.select([fd], [], [], DEADLINE_S)[0], f"nobody came to {self.path}"
-            os.set_blocking(fd, True)
-            return os.read(fd, 4096).decode()
-        finally:
-            os.close(fd)
+        while True:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                assert select.select([fd], [], [], DEADLINE_S)[0], f"nobody came to {self.path}"
+                if text := os.read(fd, 4096).decode():
+                    return text
+            finally:
+                os.close(fd)  # the one before had not closed it yet
 
     def open(self, text: str = "go") -> None:
         """Let a rank go on that reads from it."""

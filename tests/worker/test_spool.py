@@ -150,6 +150,17 @@ def test_bounding_is_not_taken_for_emptying(spool: Spool, path: Path) -> None:
     assert (spool.dropped, spool.position) == (0, 4096 + 100 * 4001)
 
 
+def test_a_cut_just_before_the_position_is_no_emptying(spool: Spool, path: Path) -> None:
+    cut = 20 * 4096
+    write(path, b"x" * (cut + 9) + b"\n")
+    pieces(spool)
+    write(path, b"y" * (LIMIT * 3 // 4))
+    spool.bound()
+    assert os.pread(spool._fd, 12, cut - 1) == b"\0" + b"x" * 9 + b"\ny"
+    write(path, b"\n")
+    assert pieces(spool) == [Piece(cut + 10, b"y" * (LIMIT * 3 // 4) + b"\n")]
+
+
 def test_a_file_that_was_emptied_is_bounded_as_before(spool: Spool, path: Path) -> None:
     write(path, b"x" * 999 + b"\n")
     pieces(spool)
