@@ -195,19 +195,30 @@ class Journal(MemoryJournal):
             raise _failed(self.path, exc) from exc
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Let go of the file; nothing can be written any more. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1  # the number may soon be somebody else's
 
     def _write(self, line: Line) -> None:
         """Append the line, all of it or nothing."""
         data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-        size = os.fstat(self._fd).st_size
         try:
-            while data:
-                data = data[os.write(self._fd, data) :]
+            append_whole(self._fd, data)
         except OSError as exc:
-            with suppress(OSError):  # then it stays torn, and readers pass over it
-                os.ftruncate(self._fd, size)
             raise _failed(self.path, exc) from exc
+
+
+def append_whole(fd: int, data: bytes) -> None:
+    """Append all of `data` to a file that was opened for appending, or nothing; raises OSError."""
+    size = os.fstat(fd).st_size
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError:
+        with suppress(OSError):  # then a torn line stays, which readers pass over
+            os.ftruncate(fd, size)
+        raise
 
 
 def _failed(path: Path, exc: OSError) -> JournalError:

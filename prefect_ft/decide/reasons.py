@@ -65,8 +65,8 @@ def _what(s: Situation) -> str:
 def _details(incident: Incident) -> list[str]:
     """List what is known of how and where it happened."""
     details = []
-    if incident.evidence is not None and incident.evidence.file:
-        details.append(incident.evidence.file)
+    if incident.evidence is not None:
+        details += [incident.evidence.file] if incident.evidence.file else []
     elif incident.signature is not None:
         details.append(f"signature {incident.signature}")
     if incident.exit_code:

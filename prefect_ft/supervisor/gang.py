@@ -19,7 +19,10 @@ from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.worker import frames
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long an agent may take to come up, or to answer an order, before its worker counts as gone."""
+"""How long an agent may take to come up, or to answer an order, before its worker counts as gone.
+
+Longer than an agent takes to give up on processes that do not end, and on a look at checkpoints.
+"""
 
 CHOOSE_TIMEOUT_S = 600.0
 """How long it may look for the checkpoint to resume from: file servers come back after minutes."""

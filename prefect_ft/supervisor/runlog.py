@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
+
+from prefect_ft.journal import append_whole
 
 
 class RunLog:
@@ -19,14 +20,13 @@ class RunLog:
         lines = text.removesuffix("\n").encode("utf-8", "surrogateescape").split(b"\n")
         prefix = b"[a%d w%d r%d] " % (attempt, worker, rank)
         data = b"".join(prefix + line + b"\n" for line in lines)
-        size = os.fstat(self._fd).st_size
         try:
-            while data:
-                data = data[os.write(self._fd, data) :]
+            append_whole(self._fd, data)
         except OSError:
             self.lost_lines += len(lines)
-            with suppress(OSError):  # no half of a line for the next one to go on with
-                os.ftruncate(self._fd, size)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Let go of the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1  # the number may soon be somebody else's

@@ -25,7 +25,7 @@ class StopRequest:
     def ask(self, source: str) -> None:
         """Want the stop from now on. Safe in a signal handler."""
         self.wanted = self.wanted or source
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # it is full, which is enough; or nobody waits any more
             os.write(self._write_end, b"!")
 
     def fileno(self) -> int:
@@ -41,8 +41,10 @@ class StopRequest:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None is a handler that was not set by Python
-        os.close(self._read_end)
-        os.close(self._write_end)
+        read_end, self._read_end = self._read_end, -1  # the numbers may soon be somebody else's
+        write_end, self._write_end = self._write_end, -1
+        os.close(read_end)
+        os.close(write_end)
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
         if self.wanted is not None:

@@ -11,23 +11,24 @@ from pathlib import Path
 
 import pytest
 from agent_fixtures import LivingWorker, MakeWorker
-from agents import AgentClient, Gate, processes_of, script, settings, wait_until_ended
+from agents import AgentClient, Gate, script, settings, wait_until_ended
 
 from prefect_ft.backends import process as module
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.process import ProcessBackend, visible_accelerators
 from prefect_ft.errors import BackendError
+from prefect_ft.worker.processes import descendants
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 WORKERS = [Worker(number=number, system="s0", incarnation=1) for number in (0, 1)]
 
 OUTLIVING = {
-    "a-rank": "echo up; exec sleep 1000",
-    "own-session": "setsid --fork sleep 1000; echo up; sleep 1000",
-    "no-environment": "echo up; exec env -i sleep 1000",
+    "a-rank": "echo up > up; exec sleep 1000",
+    "own-session": "setsid --fork sleep 1000; echo up > up; sleep 1000",
+    "no-environment": "exec env -i sh -c 'echo up > up; exec sleep 1000'",
     "no-output-of-its-own": "exec >/dev/null 2>&1; echo up > up; exec sleep 1000",
-    "a-child-with-nothing": "env -i sleep 1000 >/dev/null 2>&1 & echo up; wait",
-    "stopped": "echo up; kill -STOP $$",
+    "a-child-with-nothing": "env -i sh -c 'echo up > up; exec sleep 1000' >/dev/null 2>&1 & wait",
+    "stopped": "echo up > up; kill -STOP $$",
 }
 
 
@@ -36,14 +37,16 @@ def test_what_outlives_a_killed_agent_is_found_and_ended(
     agent: LivingWorker, client: AgentClient, tmp_path: Path, how: str
 ) -> None:
     gate = Gate(tmp_path / "up")
-    rank = client.start(["sh", "-c", f"echo up > up; {how}"], cwd=str(tmp_path))["pids"]["0"]
+    client.start(["sh", "-c", how], cwd=str(tmp_path))
     gate.wait()
-    os.kill(client.expect_attached()["pid"], signal.SIGKILL)
-    client.hear_to_the_end()
-    assert Path(f"/proc/{rank}").exists()
+    pid = client.expect_attached()["pid"]
+    outliving = descendants(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_until_ended(pid)
+    assert all(Path(f"/proc/{pid}").exists() for pid in outliving)
     agent.backend.destroy([agent.worker])
-    wait_until_ended(rank)
-    assert processes_of(tmp_path) == {}
+    for pid in outliving:
+        wait_until_ended(pid)
     assert not agent.home.exists()
 
 
@@ -67,7 +70,10 @@ def test_who_only_looks_at_a_workers_files_is_spared(agent: LivingWorker, client
         reader.communicate()
 
 
-def test_a_worker_whose_agent_is_stopped_can_be_destroyed(agent: LivingWorker, client: AgentClient) -> None:
+def test_an_agent_that_somebody_stopped_leaves_all_the_same(
+    agent: LivingWorker, client: AgentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_end_strays", None)
     client.start(script(WAIT))
     client.expect_printed("up")
     os.kill(client.expect_attached()["pid"], signal.SIGSTOP)
@@ -123,7 +129,9 @@ def test_of_workers_that_cannot_all_be_created_none_stays(runtime_dir: Path) -> 
     directory = runtime_dir / ("x" * (104 - len(str(runtime_dir)) - len("/0-0-1/agent.sock")))
     directory.mkdir()
     backend = ProcessBackend(settings(), directory, {})
-    assert len(str(directory / "0-0-1" / "agent.sock")) <= 107 < len(str(directory / "0-0-10000" / "agent.sock"))
+    assert (
+        len(str(directory / "0-0-1" / "agent.sock")) <= 107 < len(str(directory / "0-0-10000" / "agent.sock"))
+    )
     long = Worker(number=1, system="s0", incarnation=10_000)
     with pytest.raises(BackendError, match="a worker cannot be started: AF_UNIX path too long"):
         backend.create([WORKERS[0], long])
@@ -164,7 +172,9 @@ def test_ranks_do_not_inherit_what_is_the_flows_own(
     monkeypatch.setenv("MINE", "kept")
     agent = make_worker()
     client = agent.attached()
-    client.start(script("import os; print([os.environ.get(n) for n in ('TMPDIR', 'PREFECT__FLOW_RUN_ID', 'MINE')])"))
+    client.start(
+        script("import os; print([os.environ.get(n) for n in ('TMPDIR', 'PREFECT__FLOW_RUN_ID', 'MINE')])")
+    )
     client.expect("exited", code=0)
     client.stop()
     assert client.printed().decode() == f"{[str(agent.home / 'tmp'), None, 'kept']}\n"

@@ -46,7 +46,7 @@ def links() -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "target"), [pytest.param(*link, id=f"{ids(link[0])}→{link[1]}") for link in links()]
+    ("page", "target"), [pytest.param(*link, id=f"{ids(link[0])}:{link[1]}") for link in links()]
 )
 def test_every_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
     path, _, anchor = target.partition("#")
@@ -130,7 +130,7 @@ def test_the_reference_is_as_the_models_say() -> None:
     assert rewritten(page) == page, "run `python docs/generate_job_reference.py`"
 
 
-@pytest.mark.parametrize("page", ["docs/job-file.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/job-file.md", "docs/migrating.md", "README.md"])
 def test_examples_are_valid_jobs(page: str, tmp_path: Path) -> None:
     for number, example in enumerate(blocks(ROOT / page, "yaml")):
         (tmp_path / f"job-{number}.yaml").write_text(example)

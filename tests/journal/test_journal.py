@@ -197,6 +197,18 @@ def test_an_incident_that_cannot_be_understood_is_no_history(path: Path) -> None
         Journal(path).history()
 
 
+def test_a_closed_journal_writes_nothing_anywhere(path: Path, tmp_path: Path) -> None:
+    """Least of all into the file that got its number."""
+    journal = Journal(path)
+    journal.close()
+    journal.close()
+    with (tmp_path / "other").open("wb") as other:
+        with pytest.raises(JournalError, match="Bad file descriptor"):
+            journal.append("note", t=0, utc=UTC)
+        assert other.tell() == 0
+    assert (journal.lines, (tmp_path / "other").read_bytes()) == ([], b"")
+
+
 # -- the disk ---------------------------------------------------------------------------------------
 
 

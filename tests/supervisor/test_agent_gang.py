@@ -55,7 +55,13 @@ class Heard:
     def start(self, command: list[str], attempt: int = 1, **fields: Any) -> None:
         """Start one rank in each worker."""
         orders = {
-            number: {"command": command, "cwd": "/", "env": {}, "ranks": {number: {"RANK": str(number)}}, **fields}
+            number: {
+                "command": command,
+                "cwd": "/",
+                "env": {},
+                "ranks": {number: {"RANK": str(number)}},
+                **fields,
+            }
             for number in self.gang.numbers
         }
         self.gang.start(orders, self.token(attempt))
@@ -110,7 +116,9 @@ def gone(call: Callable[[], object]) -> tuple[int, str]:
 def test_an_attempt_on_two_workers(make: Make) -> None:
     heard = make()
     heard.create(2)
-    heard.start(script("import os; print('rank', os.environ['RANK']); raise SystemExit(int(os.environ['RANK']))"))
+    heard.start(
+        script("import os; print('rank', os.environ['RANK']); raise SystemExit(int(os.environ['RANK']))")
+    )
     heard.wait("exited", 2)
     deaths = heard.gang.stop(heard.token(1), 0)
     output = {(worker, event["rank"], event["text"]) for worker, event in heard.of("output")}

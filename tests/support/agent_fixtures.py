@@ -36,9 +36,8 @@ class LivingWorker:
 
     def client(self, epoch: int = 1) -> AgentClient:
         """A new connection that has not attached."""
-        client = AgentClient(address_of(self.home), epoch)
-        self.clients.append(client)
-        return client
+        self.clients.append(AgentClient(address_of(self.home), epoch))
+        return self.clients[-1]
 
     def attached(self, epoch: int = 1, **changes: Any) -> AgentClient:
         """A new connection that has attached."""
@@ -103,10 +102,14 @@ class HandMadeWorker:
         """What the agent said to its standard error."""
         return (self.home / "agent.log").read_text()
 
+    def client(self, epoch: int = 1) -> AgentClient:
+        """A new connection that has not attached."""
+        self.clients.append(AgentClient(address_of(self.home), epoch))
+        return self.clients[-1]
+
     def attached(self, epoch: int = 1) -> AgentClient:
         """A new connection that has attached."""
-        client = AgentClient(address_of(self.home), epoch)
-        self.clients.append(client)
+        client = self.client(epoch)
         assert client.attach()["ev"] == "attached"
         return client
 
@@ -120,7 +123,10 @@ def start_agent(runtime_dir: Path, nobody_left: None) -> Iterator[StartAgent]:
     started: list[HandMadeWorker] = []
 
     def start(
-        python: str = sys.executable, fault: tuple[str, str] | None = None, open_files: int = 1024, **changes: Any
+        python: str = sys.executable,
+        fault: tuple[str, str] | None = None,
+        open_files: int = 1024,
+        **changes: Any,
     ) -> HandMadeWorker:
         """`fault` is a module of the worker's part, and code that is put at its end."""
         name = f"w{len(started)}"
@@ -134,7 +140,15 @@ def start_agent(runtime_dir: Path, nobody_left: None) -> Iterator[StartAgent]:
             listener.bind(str(runtime_dir / name / "agent.sock"))
             listener.listen()
             process = subprocess.Popen(
-                ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *words, "--fd", str(listener.fileno())],
+                [
+                    "sh",
+                    "-c",
+                    f'ulimit -n {open_files}; exec "$@"',
+                    "sh",
+                    *words,
+                    "--fd",
+                    str(listener.fileno()),
+                ],
                 pass_fds=(listener.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

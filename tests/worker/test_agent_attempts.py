@@ -77,8 +77,12 @@ NOT_EXECUTABLE = 0o644
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        pytest.param(["/no/such/command"], (2, "No such file or directory", "/no/such/command"), id="missing"),
-        pytest.param(["no-such-command"], (2, "No such file or directory", "no-such-command"), id="not-on-path"),
+        pytest.param(
+            ["/no/such/command"], (2, "No such file or directory", "/no/such/command"), id="missing"
+        ),
+        pytest.param(
+            ["no-such-command"], (2, "No such file or directory", "no-such-command"), id="not-on-path"
+        ),
         pytest.param(["/etc/passwd"], (13, "Permission denied", "/etc/passwd"), id="not-executable"),
         pytest.param(["/etc"], (13, "Permission denied", "/etc"), id="a-directory"),
         pytest.param(["./garbage"], (8, "Exec format error", "./garbage"), id="no-program"),

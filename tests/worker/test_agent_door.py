@@ -15,6 +15,10 @@ from prefect_ft.worker.peer import STRANGER_MAX_FRAME
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 
 
+PATIENT = ("door.py", "\nSTRANGER_TIMEOUT_S = 1000.0\n")
+"""Does not show strangers out because of the time."""
+
+
 def refused(event: dict) -> str:
     assert event["ev"] == "refused"
     return event["why"]
@@ -33,7 +37,8 @@ def refused(event: dict) -> str:
         pytest.param({"have": {"x": 1}}, "attach: have must be {rank: int}", id="no-rank"),
     ],
 )
-def test_who_is_refused_is_told_why_and_shown_out(agent: LivingWorker, changes: dict, why: str) -> None:
+def test_who_is_refused_is_told_why_and_shown_out(start_agent: StartAgent, changes: dict, why: str) -> None:
+    agent = start_agent(fault=PATIENT)
     stranger = agent.client()
     assert refused(stranger.attach(**changes)) == why
     assert stranger.hear_to_the_end()[0]["op"] == "attach"
@@ -62,7 +67,9 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_ends_the_connection_and_nothing_else(agent: LivingWorker, client: AgentClient, data: bytes) -> None:
+def test_garbage_ends_the_connection_and_nothing_else(start_agent: StartAgent, data: bytes) -> None:
+    agent = start_agent(fault=PATIENT)
+    client = agent.attached()
     stranger = agent.client()
     stranger.say_bytes(data)
     assert stranger.hear_to_the_end() == []
@@ -80,11 +87,23 @@ def test_garbage_ends_the_connection_and_nothing_else(agent: LivingWorker, clien
         ({"op": "stop", "token": [1, 0, 1], "grace_s": -1, "complete": False}, "grace_s must be seconds"),
         ({"op": "stop", "token": [1, 0], "grace_s": 0, "complete": False}, "token must be"),
         ({"op": "stop", "token": [1, 0, True], "grace_s": 0, "complete": False}, "token must be"),
-        ({"op": "start", "token": [1, 0, 1], "command": [], "cwd": "/", "env": {}, "ranks": {}}, "command must"),
-        ({"op": "start", "token": [1, 0, 1], "command": "true", "cwd": "/", "env": {}, "ranks": {}}, "command"),
-        ({"op": "start", "token": [1, 0, 1], "command": ["a"], "cwd": "/", "env": {"A": 1}, "ranks": {}}, "env"),
+        (
+            {"op": "start", "token": [1, 0, 1], "command": [], "cwd": "/", "env": {}, "ranks": {}},
+            "command must",
+        ),
+        (
+            {"op": "start", "token": [1, 0, 1], "command": "true", "cwd": "/", "env": {}, "ranks": {}},
+            "command",
+        ),
+        (
+            {"op": "start", "token": [1, 0, 1], "command": ["a"], "cwd": "/", "env": {"A": 1}, "ranks": {}},
+            "env",
+        ),
         ({"op": "start", "token": [1, 0, 1], "command": ["a"], "cwd": 0, "env": {}, "ranks": {}}, "cwd must"),
-        ({"op": "start", "token": [1, 0, 1], "command": ["a"], "cwd": "/", "env": {}, "ranks": {"-1": {}}}, "ranks"),
+        (
+            {"op": "start", "token": [1, 0, 1], "command": ["a"], "cwd": "/", "env": {}, "ranks": {"-1": {}}},
+            "ranks",
+        ),
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused_and_the_agent_goes_on(
@@ -162,7 +181,9 @@ def test_an_epoch_is_remembered_when_its_orchestrator_has_gone(agent: LivingWork
         ([4, 0, 5], "fenced: token [4, 0, 5] is not of epoch 3"),
     ],
 )
-def test_a_start_must_be_newer_than_all_that_was_seen(agent: LivingWorker, token: list[int], why: str) -> None:
+def test_a_start_must_be_newer_than_all_that_was_seen(
+    agent: LivingWorker, token: list[int], why: str
+) -> None:
     client = agent.attached(epoch=3)
     client.start(["true"], attempt=4)
     client.stop(4)
@@ -207,7 +228,11 @@ def test_who_never_reads_its_answers_is_disconnected(start_agent: StartAgent) ->
     """The agent's memory is not for those who do not listen."""
     agent = start_agent(fault=("peer.py", "\nMAX_BACKLOG = 100_000\n"))
     deaf = agent.attached()
-    with pytest.raises(ConnectionError):
+
+    def ask_on_and_on() -> None:
         for _ in range(100_000):
             deaf.say("dance")
+
+    with pytest.raises(ConnectionError):
+        ask_on_and_on()
     assert agent.attached(epoch=2).stop()["ev"] == "stopped"

@@ -29,9 +29,15 @@ def run(client: AgentClient, code: str) -> bytes:
         pytest.param("import os; os.write(1, b'torn')", b"torn", id="a-last-line-without-end"),
         pytest.param("import os; os.write(2, b'err\\n')", b"err\n", id="standard-error"),
         pytest.param("import os; os.write(1, b'x' * (10 << 20))", b"x" * 10 * MIB, id="a-line-of-10-mb"),
-        pytest.param("import os; os.write(1, b'\\xe2\\x96\\x88' * 200_000)", "█".encode() * 200_000, id="cut-characters"),
         pytest.param(
-            "print(*range(100_000), sep='\\n')", b"".join(b"%d\n" % n for n in range(100_000)), id="100k-lines"
+            "import os; os.write(1, b'\\xe2\\x96\\x88' * 200_000)",
+            "█".encode() * 200_000,
+            id="cut-characters",
+        ),
+        pytest.param(
+            "print(*range(100_000), sep='\\n')",
+            b"".join(b"%d\n" % n for n in range(100_000)),
+            id="100k-lines",
         ),
         pytest.param("import os; os.close(1); os.close(2)", b"", id="closed-output"),
         pytest.param(
@@ -79,9 +85,7 @@ def memory_mib(pid: int) -> float:
     return int(text.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def test_a_reader_that_sleeps_loses_nothing_and_costs_no_memory(
-    client: AgentClient, tmp_path: Path
-) -> None:
+def test_a_reader_that_sleeps_loses_nothing_and_costs_no_memory(client: AgentClient, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "done")
     pid = client.expect_attached()["pid"]
     before = memory_mib(pid)
@@ -94,7 +98,9 @@ def test_a_reader_that_sleeps_loses_nothing_and_costs_no_memory(
 
 def test_all_output_comes_before_stopped(client: AgentClient, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "done")
-    client.start(script(PRINT_MUCH + f"open({str(gate.path)!r}, 'w').write('done')\nimport signal; signal.pause()"))
+    client.start(
+        script(PRINT_MUCH + f"open({str(gate.path)!r}, 'w').write('done')\nimport signal; signal.pause()")
+    )
     gate.wait()
     stopped = client.stop()
     assert client.heard[-1] == stopped
@@ -102,9 +108,11 @@ def test_all_output_comes_before_stopped(client: AgentClient, tmp_path: Path) ->
 
 
 def test_ranks_that_print_a_lot_take_turns(client: AgentClient, tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "done")
-    client.start(script(PRINT_MUCH + f"open({str(gate.path)!r}, 'w').write('done')"), ranks=2)
-    for _ in range(2):
+    gates = [Gate(tmp_path / f"done{rank}") for rank in (0, 1)]
+    client.start(
+        script(PRINT_MUCH + "open('done' + os.environ['RANK'], 'w').write('x')"), cwd=str(tmp_path), ranks=2
+    )
+    for gate in gates:
         gate.wait()
     client.stop()
     turns = [event["rank"] for event in client.heard if event["ev"] == "output"]
@@ -182,7 +190,9 @@ def test_after_the_end_a_newcomer_still_gets_all_of_it(agent: LivingWorker) -> N
     assert (second.expect_attached()["over"], second.printed(first=4)) == (True, b"of it\ntorn")
 
 
-def test_the_files_of_an_attempt_go_when_the_next_one_starts(client: AgentClient, agent: LivingWorker) -> None:
+def test_the_files_of_an_attempt_go_when_the_next_one_starts(
+    client: AgentClient, agent: LivingWorker
+) -> None:
     for attempt in (1, 2):
         client.start(script("from prefect_ft.heartbeat import beat; beat(step=1)"), attempt)
         client.expect("exited")

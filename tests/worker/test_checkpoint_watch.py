@@ -77,7 +77,9 @@ def test_a_directory_may_come_later(watch: Watch, directory: Path) -> None:
     assert steps(answer_of(watched)) == [3]
 
 
-def test_a_rename_proves_a_file_whole_and_a_later_write_takes_that_back(watch: Watch, directory: Path) -> None:
+def test_a_rename_proves_a_file_whole_and_a_later_write_takes_that_back(
+    watch: Watch, directory: Path
+) -> None:
     directory.mkdir()
     watched = watch()
     look(watched)
@@ -163,7 +165,9 @@ def save(step):
 """
 
 
-def test_a_save_just_before_the_crash_counts(make_worker: MakeWorker, directory: Path, tmp_path: Path) -> None:
+def test_a_save_just_before_the_crash_counts(
+    make_worker: MakeWorker, directory: Path, tmp_path: Path
+) -> None:
     """What was renamed into place is whole, whoever died a moment later."""
     directory.mkdir()
     client = make_worker(checkpoints=checkpoints(directory, LONG_S)).attached()
@@ -206,7 +210,9 @@ def test_a_half_written_file_never_counts_in_later_lives(
     directory.mkdir()
     settings = checkpoints(directory, settle_s=0.05)
     client = make_worker(checkpoints=settings).attached()
-    code = "import os\nfile = open('ck/step-7.bin', 'w')\nfile.write('{')\nfile.flush()\nos.kill(os.getpid(), 9)"
+    code = (
+        "import os\nfile = open('ck/step-7.bin', 'w')\nfile.write('{')\nfile.flush()\nos.kill(os.getpid(), 9)"
+    )
     client.start(script(code), cwd=str(tmp_path))
     client.expect("exited")
     deaths = client.stop()["deaths"]
@@ -248,7 +254,9 @@ Finder.scan = _fail
 """
 
 
-def test_a_look_that_goes_wrong_is_answered_with_what_was_known(start_agent: StartAgent, directory: Path) -> None:
+def test_a_look_that_goes_wrong_is_answered_with_what_was_known(
+    start_agent: StartAgent, directory: Path
+) -> None:
     directory.mkdir()
     save(directory, 3)
     agent = start_agent(
@@ -258,7 +266,10 @@ def test_a_look_that_goes_wrong_is_answered_with_what_was_known(start_agent: Sta
     client.expect("checkpoints", last=3)
     (directory / "bad").touch()
     answer = chosen(client)
-    assert (answer["step"], answer["why_not"]) == (3, {".": "could not be looked at: MemoryError('too much')"})
+    assert (answer["step"], answer["why_not"]) == (
+        3,
+        {".": "could not be looked at: MemoryError('too much')"},
+    )
     assert client.stop()["ev"] == "stopped"
     assert "MemoryError: too much" in agent.log
     (directory / "bad").unlink()

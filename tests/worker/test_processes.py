@@ -37,7 +37,12 @@ def wait_for(mark):
 def run(code: str, cwd: Path) -> dict:
     """Run a subreaper and give what it prints as JSON."""
     result = subprocess.run(
-        [sys.executable, "-c", REAPER + code], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", REAPER + code],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert result.stderr == ""
     return json.loads(result.stdout)
@@ -64,7 +69,8 @@ start("sh", "-c", {how!r})
 wait_for("pid")
 while not (pid := open("pid").read().strip()): pass
 left = processes.end_descendants(reap, 20)
-print(json.dumps({{"left": left, "alive": os.path.exists("/proc/" + pid), "below": processes.descendants(os.getpid())}}))
+below = processes.descendants(os.getpid())
+print(json.dumps({{"left": left, "alive": os.path.exists("/proc/" + pid), "below": below}}))
 """,
         tmp_path,
     )

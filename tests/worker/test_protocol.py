@@ -24,7 +24,9 @@ def documented(section: str) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize(("section", "table"), [("Orders", ORDERS), ("Events", EVENTS)], ids=["orders", "events"])
+@pytest.mark.parametrize(
+    ("section", "table"), [("Orders", ORDERS), ("Events", EVENTS)], ids=["orders", "events"]
+)
 def test_the_page_says_what_the_table_says(section: str, table: dict) -> None:
     expected = {name: {field: kind.name for field, kind in fields.items()} for name, fields in table.items()}
     assert documented(section) == expected
@@ -45,7 +47,11 @@ def test_a_whole_order_passes_and_unknown_fields_are_passed_over() -> None:
     ("message", "why"),
     [
         pytest.param({}, "no such order: None", id="no-name"),
-        pytest.param({"op": "halt"}, "no such order: 'halt'; there are: attach, choose, start, stop, leave", id="unknown"),
+        pytest.param(
+            {"op": "halt"},
+            "no such order: 'halt'; there are: attach, choose, start, stop, leave",
+            id="unknown",
+        ),
         pytest.param({"op": {}}, "no such order", id="a-name-that-is-none"),
         pytest.param({"op": "leave"}, "leave without token", id="missing-field"),
         pytest.param({**STOP, "token": (1, 0, 1)}, "token must be [epoch, phase, attempt]", id="wrong-type"),
@@ -63,7 +69,14 @@ def test_what_is_no_order_is_refused_with_the_reason(message: dict, why: str) ->
 
 @pytest.mark.parametrize(
     ("value", "holds"),
-    [({"0": 5}, True), ({}, True), ({"-1": 5}, False), ({"¹": 5}, False), ({"9" * 10: 5}, False), ({"0": "5"}, False)],
+    [
+        ({"0": 5}, True),
+        ({}, True),
+        ({"-1": 5}, False),
+        ({"¹": 5}, False),
+        ({"9" * 10: 5}, False),
+        ({"0": "5"}, False),
+    ],
 )
 def test_a_rank_is_decimal_digits(value: dict, holds: bool) -> None:
     assert protocol.OFFSETS.holds(value) is holds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def pieces(spool: Spool, final: bool = False) -> list[Piece]:
 
 def text(found: list[Piece]) -> bytes:
     """The bytes of pieces that follow each other."""
-    assert all(one.offset + len(one.data) == next_.offset for one, next_ in zip(found, found[1:], strict=False))
+    assert all(one.offset + len(one.data) == next_.offset for one, next_ in itertools.pairwise(found))
     return b"".join(piece.data for piece in found)
 
 
@@ -124,7 +125,9 @@ def test_a_script_that_empties_the_file_does_not_stop_the_output(spool: Spool, p
 
 
 @pytest.mark.parametrize(
-    "new", [b"", b"n\n", b"new\nand more\n", b"other\nwords!\n"], ids=["empty", "shorter", "longer", "as-long"]
+    "new",
+    [b"", b"n\n", b"new\nand more\n", b"other\nwords!\n"],
+    ids=["empty", "shorter", "longer", "as-long"],
 )
 def test_what_stands_in_an_emptied_file_is_new(spool: Spool, path: Path, new: bytes) -> None:
     """Also if it has grown beyond what was there before anybody looked."""

@@ -1,0 +1,218 @@
+"""The retry handler, asked by Prefect itself: for tasks of a user's own, and for phases."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow, task
+from prefect.states import Failed
+
+from prefect_ft.config import AutoRestart, JobConfig
+from prefect_ft.errors import JournalError
+from prefect_ft.journal import Journal, MemoryJournal, read_lines
+from prefect_ft.model import Policy
+from prefect_ft.tasks import restart_handler, run_phase
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+POLICY = Policy(systems=("here",), workers=1, max_num_restarts=2)
+
+Job = Callable[..., JobConfig]
+
+
+class Failing:
+    """Raises these errors, one at each call, and then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self) -> int:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.calls
+
+
+def in_a_flow(work: Callable[[], Any], handler: Any, runs: int = 1, **options: Any) -> list[Any]:
+    """Run a task of a user's own so many times, in one flow; give its final states."""
+
+    @task(retries=50, retry_condition_fn=handler, **options)
+    def mine() -> Any:
+        return work()
+
+    @flow
+    def user_flow() -> list[Any]:
+        return [mine(return_state=True) for _ in range(runs)]
+
+    states = user_flow(return_state=True)
+    return list(states.result(raise_on_failure=False))
+
+
+def rules(journal: MemoryJournal) -> list[str]:
+    decisions = [entry.decision for entry in journal.history()]
+    return [f"{decision.rule}: {decision.action}" for decision in decisions if decision is not None]
+
+
+# -- tasks of a user's own --------------------------------------------------------------------------
+
+
+def test_it_is_a_plain_function_because_prefect_asks_nothing_else() -> None:
+    assert inspect.isfunction(restart_handler(POLICY))
+
+
+def test_a_task_is_restarted_and_every_decision_is_in_the_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    work = Failing(ConnectionError("reset"), ConnectionError("reset again"))
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal))
+    assert (state.is_completed(), work.calls) == (True, 3)
+    assert rules(journal) == ["transient: restart_in_place", "transient: rebuild"]
+    assert [line["type"] for line in read_lines(journal.path)] == ["incident", "decision"] * 2
+    evidence = journal.history()[0].incident.evidence
+    assert evidence is not None
+    assert evidence.text == "ConnectionError: reset"
+
+
+def test_what_a_restart_cannot_help_is_not_restarted() -> None:
+    journal, work = MemoryJournal(), Failing(AssertionError("1 == 2"))
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal))
+    assert (state.is_failed(), work.calls) == (True, 1)
+    assert rules(journal) == ["non-recoverable: fail"]
+
+
+def test_the_budget_ends_it_and_not_the_number_of_retries() -> None:
+    journal, work = MemoryJournal(), Failing(*[ConnectionError("reset")] * 9)
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal))
+    assert (state.is_failed(), work.calls) == (True, 3)
+    assert rules(journal) == ["transient: restart_in_place", "transient: rebuild", "max-restarts: fail"]
+
+
+def test_without_a_journal_each_run_of_the_task_has_its_own_budget() -> None:
+    work = Failing(*[ConnectionError("reset")] * 4)
+    states = in_a_flow(work, restart_handler(AutoRestart(max_num_restarts=2)), runs=3)
+    assert [state.is_completed() for state in states] == [False, True, True]
+    assert work.calls == 3 + 2 + 1
+
+
+def test_a_journal_that_goes_on_remembers_what_was_used_up(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    for errors, calls in ((1, 2), (9, 2)):
+        journal = Journal(path)
+        work = Failing(*[ConnectionError("reset")] * errors)
+        in_a_flow(work, restart_handler(POLICY, journal=journal))
+        journal.close()
+        assert work.calls == calls
+    assert rules(Journal(path))[-1] == "max-restarts: fail"
+
+
+def test_a_class_that_the_user_restarts_on_is_not_confirmed_but_restarted() -> None:
+    policy = AutoRestart(max_num_restarts=9, restart_on=("user_code",))
+    work = Failing(*[ValueError("bad")] * 4)
+    (state,) = in_a_flow(work, restart_handler(policy))
+    assert (state.is_completed(), work.calls) == (True, 5)
+
+
+@pytest.mark.parametrize(
+    ("restart_delay_s", "delay_s"),
+    [
+        pytest.param(0.02, 0.04, id="the-policys-backoff"),
+        pytest.param(0, 0.01, id="else-the-tasks-own-delay"),
+    ],
+)
+def test_how_long_a_task_waits(restart_delay_s: float, delay_s: float) -> None:
+    handler = restart_handler(AutoRestart(max_num_restarts=2, restart_delay_s=restart_delay_s))
+    waited = []
+
+    def noting(task: Any, task_run: Any, state: Any) -> bool:
+        again = handler(task, task_run, state)
+        waited.append(task.retry_delay_seconds)
+        return again
+
+    in_a_flow(Failing(*[ConnectionError("reset")] * 2), noting, retry_delay_seconds=0.01)
+    assert waited[-1] == delay_s
+
+
+def test_a_task_that_returns_a_failure_is_judged_by_its_message() -> None:
+    journal = MemoryJournal()
+    in_a_flow(lambda: Failed(message="Killed"), restart_handler(POLICY, journal=journal))
+    assert rules(journal)[-1] == "max-restarts: fail"
+
+
+def test_a_message_that_is_no_text_does_not_stop_it() -> None:
+    journal, work = MemoryJournal(), Failing(ConnectionError("\udcff"))
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal))
+    assert (state.is_completed(), rules(journal)) == (True, ["transient: restart_in_place"])
+
+
+def test_without_a_record_nothing_is_restarted_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, work = Journal(tmp_path / "journal.jsonl"), Failing(ConnectionError("reset"))
+    journal.close()
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal))
+    assert (state.is_failed(), work.calls) == (True, 1)
+    assert isinstance(state.result(raise_on_failure=False), ConnectionError)
+    assert "the journal cannot be written: Bad file descriptor" in caplog.text
+
+
+# -- phases -----------------------------------------------------------------------------------------
+
+
+def run(job: JobConfig, phase: int | str = 0) -> Any:
+    @flow
+    def user_flow() -> Any:
+        return run_phase(job, phase)
+
+    return user_flow()
+
+
+def journal_of(job: JobConfig) -> list[Any]:
+    (path,) = Path(job.model_dir).glob("*_restartable/journal.jsonl")
+    return read_lines(path)
+
+
+def no_incident(*_: Any, **__: Any) -> None:
+    raise JournalError("no room")
+
+
+def divide(*_: Any, **__: Any) -> Any:
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "how", "error"),
+    [
+        pytest.param(
+            "prefect_ft.journal.Journal.append_incident", no_incident, JournalError, id="the-journal"
+        ),
+        pytest.param("prefect_ft.judge.decide", divide, ZeroDivisionError, id="the-decision"),
+        pytest.param(
+            "prefect_ft.supervisor.attempt.classify", divide, ZeroDivisionError, id="the-classification"
+        ),
+        pytest.param("prefect_ft.supervisor.core.Launch", divide, ZeroDivisionError, id="the-start"),
+    ],
+)
+def test_what_breaks_on_the_way_to_a_decision_reaches_the_caller_and_restarts_nothing(
+    job: Job, monkeypatch: pytest.MonkeyPatch, broken: str, how: Any, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(broken, how)
+    config = job("raise ConnectionError('reset')")
+    with pytest.raises(error):
+        run(config)
+    lines = journal_of(config)
+    assert [line for line in lines if line["type"] == "decision"] == []
+    assert len([line for line in lines if line["type"] == "attempt"]) <= 1
+    assert (lines[-1]["type"], lines[-1]["status"]) == ("end", "failed")
+
+
+def test_a_watcher_that_breaks_does_not_break_the_run(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    from prefect_ft.observe import observed_by
+
+    with observed_by(divide):
+        summary = run(job("if not restarts: raise ConnectionError('reset')"))
+    assert (summary.status, summary.restarts) == ("completed", {"restart_in_place": 1})
+    assert "Decided could not be shown" in caplog.text

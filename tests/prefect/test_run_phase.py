@@ -1,0 +1,95 @@
+"""Running phases from Python: what is given, where things lie, and a stop that is wanted between two phases."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+
+import prefect_ft
+from prefect_ft import JobConfig, run_phase, train_flow
+from prefect_ft.errors import ConfigError
+from prefect_ft.journal import read_lines
+from prefect_ft.observe import Fact, PhaseEnded, observed_by
+from prefect_ft.run import phase_directories
+from prefect_ft.summary import PhaseSummary
+
+Job = Callable[..., JobConfig]
+
+
+def run(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
+    @flow
+    def user_flow() -> PhaseSummary:
+        return run_phase(job, phase)
+
+    return user_flow()
+
+
+@pytest.mark.parametrize("name", prefect_ft.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(prefect_ft, name)
+
+
+@pytest.mark.parametrize(("phase", "name"), [(0, "phase-0"), (1, "phase-1"), ("phase-1", "phase-1")])
+def test_a_phase_by_number_or_by_name(job: Job, phase: int | str, name: str) -> None:
+    assert run(job("pass", "pass"), phase).phase == name
+
+
+@pytest.mark.parametrize("phase", ["phase-2", 2, -1])
+def test_a_phase_that_is_not_there_is_refused_before_anything_is_written(
+    job: Job, tmp_path: Path, phase: int | str
+) -> None:
+    with pytest.raises(ConfigError, match="phases: no phase "):
+        run_phase(job("pass", "pass"), phase)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_relative_paths_start_at_the_working_directory(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absolute = job("open('here', 'w')")
+    monkeypatch.chdir(tmp_path)
+    phases = tuple(
+        phase.model_copy(
+            update={"cwd": None, "checkpoints": phase.checkpoints.model_copy(update={"path": "ck"})}
+        )
+        for phase in absolute.phases
+        if phase.checkpoints
+    )
+    relative = absolute.model_copy(update={"model_dir": "model", "phases": phases})
+    assert train_flow(relative)[0]["status"] == "completed"
+    assert (tmp_path / "here").exists()
+    assert (tmp_path / "model").is_dir()
+
+
+def test_a_journal_that_lies_elsewhere_is_found_from_the_phases_directory(job: Job, tmp_path: Path) -> None:
+    config = job("pass", journal_dir="journals")
+    run(config)
+    (journal,) = (tmp_path / "journals").iterdir()
+    (directory,) = phase_directories(config.model_dir)
+    assert (directory / "journal.jsonl").resolve() == journal
+    assert [line["type"] for line in read_lines(journal)] == [
+        "phase",
+        "attempt",
+        "incident",
+        "decision",
+        "end",
+    ]
+
+
+def test_a_stop_that_is_wanted_when_a_phase_has_just_ended_keeps_the_next_from_running(
+    job: Job, tmp_path: Path
+) -> None:
+    def stop_after_the_first(fact: Fact) -> None:
+        if isinstance(fact, PhaseEnded) and fact.phase == "phase-0":
+            signal.raise_signal(signal.SIGINT)
+
+    config = job("pass", "open('ran', 'w')")
+    with observed_by(stop_after_the_first):
+        state: Any = train_flow(config, return_state=True)
+    assert state.is_cancelled()
+    assert not (tmp_path / "ran").exists()

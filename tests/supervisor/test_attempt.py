@@ -1,0 +1,244 @@
+"""What agents report becomes one incident: who failed first, why, when, and what does not count."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from prefect_ft.model import Evidence, Incident
+from prefect_ft.supervisor.attempt import TAIL_LINES, Attempt
+
+T = 9.5
+WORKERS = {0: 0, 1: 0, 2: 1, 3: 1}
+"""The worker of each rank."""
+
+Event = tuple[int, Mapping[str, Any]]
+
+
+def exited(rank: int, code: int | None = None, by: int | None = None, t_ns: int = 0) -> Event:
+    return WORKERS[rank], {"ev": "exited", "rank": rank, "code": code, "signal": by, "t_ns": t_ns}
+
+
+def said(rank: int, *lines: str) -> Event:
+    return WORKERS[rank], {
+        "ev": "output",
+        "rank": rank,
+        "offset": 0,
+        "text": "".join(f"{line}\n" for line in lines),
+    }
+
+
+def raised(rank: int, text: str) -> Event:
+    return said(rank, "Traceback (most recent call last):", '  File "/a/train.py", line 3, in step', text)
+
+
+def beat(rank: int, step: int | None, stage: str | None = None, stage_step: int | None = None) -> Event:
+    return WORKERS[rank], {"ev": "beat", "rank": rank, "step": step, "stage": stage, "stage_step": stage_step}
+
+
+def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Event:
+    return worker, {"ev": "start_failed", "errno": number, "error": "so it says", "what": what}
+
+
+def lost(worker: int) -> Event:
+    return worker, {"ev": "lost"}
+
+
+ENDING: Event = (0, {"ev": "ending"})
+"""Stands for the moment from which the supervisor ends the ranks."""
+
+
+def attempt(*events: Event) -> Attempt:
+    made = Attempt(7, WORKERS)
+    for worker, event in events:
+        if event["ev"] == "ending":
+            made.ending = True
+        else:
+            made.take(worker, event)
+    return made
+
+
+def incident(**fields: Any) -> Incident:
+    return Incident(**{"t": T, "kind": "exit", "attempt": 7, **fields})
+
+
+def comparable(told: Incident) -> Incident:
+    """Signature and hint are the classifier's, and tested there; here a signature is there or not."""
+    evidence = told.evidence and replace(told.evidence, hint="")
+    return replace(told, signature=told.signature and "known", evidence=evidence)
+
+
+def failed(failure_class: str, rank: int, text: str, line: int | None = 3, **fields: Any) -> Incident:
+    evidence = Evidence(rule="python-exception", text=text, file=f"rank{rank}", line=line)
+    return incident(
+        failure_class=failure_class, worker=WORKERS[rank], exit_code=1, blame="none", signature="known",
+        evidence=evidence, **fields,
+    )  # fmt: skip
+
+
+DONE = [exited(rank, 0, t_ns=100 + rank) for rank in WORKERS]
+
+CASES = {
+    "all-done": (DONE, incident(kind="completed", exit_code=0)),
+    "one-fails": (
+        [raised(2, "ConnectionResetError: gone"), exited(2, 1), ENDING, exited(0, by=9)],
+        failed("network", 2, "ConnectionResetError: gone"),
+    ),
+    "the-cause-is-where-its-traceback-is-not-where-the-first-exit-was": (
+        [
+            raised(1, "ValueError: shape"),
+            raised(3, "ConnectionResetError: peer"),
+            exited(3, 1),
+            exited(1, 1),
+            ENDING,
+            exited(0, by=9),
+        ],
+        failed("user_code", 1, "ValueError: shape"),
+    ),
+    "the-cause-was-still-ending-when-its-peers-had-failed": (
+        [raised(0, "ValueError: shape"), raised(3, "EOFError"), exited(3, 1), ENDING, exited(0, by=9)],
+        failed("user_code", 0, "ValueError: shape"),
+    ),
+    "a-rank-that-succeeded-is-no-cause": (
+        [raised(1, "ValueError: caught"), exited(1, 0), exited(2, 1)],
+        incident(
+            failure_class="user_code", worker=1, exit_code=1, blame="none", signature="known",
+            evidence=Evidence(rule="python-exception", text="ValueError: caught", file="rank1", line=3),
+        ),
+    ),
+    "killed": (
+        [exited(3, by=signal.SIGSEGV)],
+        incident(
+            failure_class="crash", worker=1, signal=11, blame="none", signature="known",
+            evidence=Evidence(rule="signal", text="ended by SIGSEGV"),
+        ),
+    ),
+    "stage-of-the-cause": (
+        [beat(2, 40, "validate", 38), beat(0, 41, "train", 0), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", stage="validate", stage_step=38),
+    ),
+    "its-line-counts-from-the-beginning-of-the-output": (
+        [said(0, *["step"] * 3 * TAIL_LINES), raised(0, "TypeError: no"), exited(0, 1)],
+        failed("user_code", 0, "TypeError: no", line=3 * TAIL_LINES + 3),
+    ),
+    "what-is-no-utf-8-becomes-readable": (
+        [raised(0, "TypeError: \udcff!"), exited(0, 1)],
+        failed("user_code", 0, "TypeError: ?!"),
+    ),
+    "an-agent-goes-away": (
+        [lost(1), ENDING, exited(0, by=9), exited(1, by=9)],
+        incident(kind="in_place_failed", worker=1),
+    ),
+    "a-rank-fails-and-then-its-agent-goes-away": (
+        [raised(2, "EOFError"), exited(2, 1), lost(1)],
+        failed("network", 2, "EOFError"),
+    ),
+    "no-such-command": (
+        [start_failed(1, errno.ENOENT), ENDING, exited(0, by=9)],
+        incident(
+            failure_class="config", exit_code=127,
+            evidence=Evidence(rule="start-failed", text="/bin/prog: so it says"),
+        ),
+    ),
+    "no-process-to-spare": (
+        [start_failed(0, errno.EAGAIN)],
+        incident(
+            failure_class="unknown", exit_code=127,
+            evidence=Evidence(rule="start-failed", text="/bin/prog: so it says"),
+        ),
+    ),
+    "no-room-for-its-output": (
+        [start_failed(0, errno.ENOSPC, "/run/\udcff")],
+        incident(
+            failure_class="storage", exit_code=127,
+            evidence=Evidence(rule="start-failed", text="/run/?: so it says"),
+        ),
+    ),
+    "a-command-that-is-no-command": (
+        [start_failed(0, None)],
+        incident(
+            failure_class="config", exit_code=127,
+            evidence=Evidence(rule="start-failed", text="/bin/prog: so it says"),
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> None:
+    """Nothing is started here."""
+
+
+@pytest.mark.parametrize(("events", "expected"), CASES.values(), ids=CASES.keys())
+def test_what_ended_an_attempt(events: list[Event], expected: Incident) -> None:
+    made = attempt(*events)
+    assert made.over
+    assert comparable(made.incident(T)) == expected
+
+
+@pytest.mark.parametrize(("events", "_"), CASES.values(), ids=CASES.keys())
+def test_a_cancel_that_races_something_else_is_a_cancel(events: list[Event], _: Incident) -> None:
+    evidence = Evidence(rule="stop-request", text="SIGINT")
+    assert attempt(*events).incident(T, cancelled_by="SIGINT") == incident(
+        kind="cancelled", evidence=evidence
+    )
+
+
+def test_what_a_class_says_anyway_is_not_said_of_the_incident() -> None:
+    """Else `config` would be final in an attempt that made progress, and `confirm` come before `restart_on`."""
+    for text in ("FileNotFoundError: x", "ValueError: x"):
+        assert attempt(raised(0, text), exited(0, 1)).incident(T).recoverable is None
+
+
+@pytest.mark.parametrize(
+    ("events", "is_over"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param(DONE[:3], False, id="one-still-runs"),
+        pytest.param(DONE, True, id="all-done"),
+        pytest.param([exited(0, 0), exited(1, 3)], True, id="one-failed"),
+        pytest.param([lost(0)], True, id="agent-lost"),
+        pytest.param([start_failed(1, 2)], True, id="not-started"),
+        pytest.param([said(0, "x"), beat(0, 1)], False, id="signs-of-life"),
+        pytest.param([(0, {"ev": "something-new"})], False, id="unknown-to-this-version"),
+    ],
+)
+def test_when_an_attempt_is_over(events: list[Event], is_over: bool) -> None:
+    assert attempt(*events).over == is_over
+
+
+@pytest.mark.parametrize(
+    ("events", "ended_ns"),
+    [
+        pytest.param(DONE, 103, id="the-last-one-done"),
+        pytest.param(
+            [exited(0, 0, t_ns=50), exited(3, 1, t_ns=80), exited(2, 1, t_ns=70)], 80, id="the-first-failure"
+        ),
+        pytest.param(
+            [exited(0, 0, t_ns=50), lost(1), ENDING, exited(1, by=9, t_ns=90)], None, id="agent-lost"
+        ),
+        pytest.param([start_failed(0, 2)], None, id="not-started"),
+        pytest.param([ENDING, *DONE], None, id="we-ended-it"),
+    ],
+)
+def test_when_it_ended(events: list[Event], ended_ns: int | None) -> None:
+    assert attempt(*events).ended_ns() == ended_ns
+
+
+@pytest.mark.parametrize(
+    ("beats", "first_last"),
+    [
+        pytest.param([], (None, None), id="none"),
+        pytest.param([beat(0, None, "load")], (None, None), id="stage-alone"),
+        pytest.param([beat(0, 0)], (0, 0), id="step-0"),
+        pytest.param([beat(0, 5), beat(1, 4), beat(2, 9), beat(3, 8)], (5, 9), id="the-highest-of-all-ranks"),
+    ],
+)
+def test_first_and_last_step(beats: list[Event], first_last: tuple[int | None, int | None]) -> None:
+    made = attempt(*beats)
+    assert (made.first_step, made.last_step) == first_last

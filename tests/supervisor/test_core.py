@@ -1,0 +1,187 @@
+"""Attempts with real agents and ranks, without Prefect: what reaches the decision, and from where it goes on."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import KEY, RUN, checkpoints, script, settings
+
+from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.clock import PhaseClock
+from prefect_ft.journal import Journal
+from prefect_ft.judge import judge
+from prefect_ft.model import RESTARTS, Evidence, Policy
+from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+
+SCRIPT = """
+import os, signal, sys, time, zipfile
+rank, restarts = int(os.environ["RANK"]), int(os.environ["PREFECT_FT_RESTART_COUNT"])
+resume = os.path.basename(os.environ["PREFECT_FT_RESUME_FROM"])
+print("resume", resume)
+
+def save(step):
+    with zipfile.ZipFile(f"ck/.tmp-{step}", "w") as file:
+        file.writestr("weights", "x" * 100)
+    os.replace(f"ck/.tmp-{step}", f"ck/step-{step}.npz")
+"""
+
+
+@dataclass
+class Phase:
+    """A phase's supervisor, and the decisions about it in the place of Prefect."""
+
+    supervisor: Supervisor
+    journal: Journal
+    log: Path
+    decided: list[str] = field(default_factory=list)
+
+    def attempt(self) -> str:
+        """Run one attempt; give rule and action of what was decided about its end."""
+        try:
+            self.supervisor.attempt()
+        except AttemptFailedError as error:
+            if error.decision is None:
+                policy, clock = self.supervisor.plan.policy, self.supervisor.clock
+                judge(self.journal, policy, error.incident, clock, **error.facts)
+        last = self.journal.history()[-1].decision
+        assert last is not None
+        return f"{last.rule}: {last.action}"
+
+    def run(self) -> list[str]:
+        """Run attempts until nothing is restarted any more."""
+        while not self.decided or self.decided[-1].split(": ")[1] in RESTARTS:
+            self.decided.append(self.attempt())
+        return self.decided
+
+    def resumed_from(self) -> list[str]:
+        """What rank 0 was told in each attempt."""
+        lines = self.log.read_text().splitlines()
+        return [line.split("resume ")[1] for line in lines if "r0] resume" in line]
+
+
+Make = Callable[..., Phase]
+
+
+@pytest.fixture
+def stop() -> Iterator[StopRequest]:
+    with StopRequest() as request:
+        yield request
+
+
+@pytest.fixture
+def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None) -> Iterator[Make]:
+    """Make a phase whose ranks run SCRIPT and then `code`, one in each worker."""
+    made: list[Phase] = []
+    (tmp_path / "ck").mkdir()
+    (runtime_dir / "run").mkdir()
+
+    def make(code: str, *, workers: int = 1, **policy: Any) -> Phase:
+        systems = tuple(f"s{number}" for number in range(workers))
+        journal, clock, log = Journal(tmp_path / "journal.jsonl"), PhaseClock(), RunLog(tmp_path / "run.log")
+        plan = PhasePlan(
+            run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(script(SCRIPT + code)),
+            cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
+            has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
+            policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
+        )  # fmt: skip
+        backend = ProcessBackend(settings(checkpoints=checkpoints(tmp_path / "ck")), runtime_dir / "run", {})
+        supervisor = Supervisor(
+            plan, backend, key=KEY, epoch=1, journal=journal, clock=clock, log=log, stop=stop
+        )
+        made.append(Phase(supervisor, journal, tmp_path / "run.log"))
+        return made[-1]
+
+    yield make
+    for phase in made:
+        phase.supervisor.close()
+
+
+def test_a_lost_agent_is_one_failure_and_not_that_of_the_ranks_that_were_ended_for_it(make: Make) -> None:
+    code = "if restarts: sys.exit()\nif rank == 0: os.kill(os.getppid(), 9)\nsignal.pause()"
+    phase = make(code, workers=2)
+    assert phase.run() == ["in-place-failed: rebuild", "completed: complete"]
+    assert phase.journal.history()[0].incident.worker == 0
+
+
+def test_after_a_loss_that_is_no_number_it_goes_on_from_the_checkpoint_before_the_last(make: Make) -> None:
+    code = "if restarts: sys.exit()\nsave(5); save(10); save(15)\nraise FloatingPointError('loss is nan')"
+    phase = make(code)
+    assert phase.run() == ["numeric: restart_in_place", "completed: complete"]
+    assert phase.resumed_from() == ["", "step-10.npz"]
+
+
+def test_a_checkpoint_that_could_not_be_loaded_is_not_tried_again(make: Make) -> None:
+    """Not after other failures either, nor by workers that are new and find it whole."""
+    code = """
+if not restarts: save(5); save(10); os.abort()
+if resume == "step-10.npz": raise zipfile.BadZipFile("no")
+if restarts < 4: raise ConnectionError(restarts)
+"""
+    phase = make(code)
+    assert phase.run() == [
+        "transient: restart_in_place",
+        "checkpoint-unreadable: restart_in_place",
+        "transient: rebuild",
+        "transient: rebuild",
+        "completed: complete",
+    ]
+    assert phase.resumed_from() == ["", "step-10.npz", "step-5.npz", "step-5.npz", "step-5.npz"]
+
+
+def test_a_checkpoint_that_was_set_aside_and_is_written_anew_is_good_again(make: Make) -> None:
+    code = """
+if restarts == 0: save(5); save(10); os.abort()
+if restarts == 1: raise zipfile.BadZipFile("no")
+if restarts == 2: save(10); os.abort()
+"""
+    phase = make(code)
+    assert phase.run()[-1] == "completed: complete"
+    assert phase.resumed_from() == ["", "step-10.npz", "step-5.npz", "step-10.npz"]
+
+
+def test_what_an_earlier_run_saved_is_resumed_from_and_is_no_progress(make: Make, tmp_path: Path) -> None:
+    phase = make("if not restarts: os.abort()")
+    with zipfile.ZipFile(tmp_path / "ck" / "step-7.npz", "w") as file:
+        file.writestr("weights", "x" * 100)
+    phase.run()
+    first = phase.journal.history()[0].incident
+    assert phase.resumed_from() == ["step-7.npz", "step-7.npz"]
+    assert (first.step, first.seen_step, first.baseline_step, first.verified) == (7, None, 7, (7,))
+
+
+def test_a_cancel_that_races_a_crash_is_a_cancel(make: Make) -> None:
+    phase = make(f"os.kill({os.getpid()}, signal.SIGINT); os.abort()")
+    assert phase.run() == ["cancelled: cancel"]
+    incident = phase.journal.history()[0].incident
+    assert (incident.attempt, incident.evidence) == (1, Evidence(rule="stop-request", text="SIGINT"))
+
+
+def test_a_cancel_does_not_wait_for_the_backoff(make: Make, stop: StopRequest) -> None:
+    phase = make("os.abort()", restart_delay_s=3600)
+    assert phase.attempt() == "transient: restart_in_place"
+    stop.ask("somebody")
+    assert phase.attempt() == "cancelled: cancel"
+    incident = phase.journal.history()[1].incident
+    assert (incident.kind, incident.attempt, incident.evidence) == (
+        "cancelled", 1, Evidence(rule="stop-request", text="somebody"),
+    )  # fmt: skip
+
+
+def test_a_cancel_before_anything_ran(make: Make, stop: StopRequest) -> None:
+    phase = make("signal.pause()")
+    stop.ask("somebody")
+    assert phase.run() == ["cancelled: cancel"]
+    assert [line["type"] for line in phase.journal.lines] == ["incident", "decision"]
+
+
+def test_when_it_failed_is_known_from_the_agent(make: Make) -> None:
+    phase = make("os.abort()", autorestart=False)
+    phase.run()
+    line = next(line for line in phase.journal.lines if line["type"] == "incident")
+    assert line["ended_t"] < line["t"]

@@ -1,0 +1,193 @@
+"""The script's contract: what every rank of every attempt is told, as whole environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_ft.model import Action, Counters, Decision, Policy
+from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
+
+
+def plan(**fields: Any) -> PhasePlan:
+    known: dict[str, Any] = {
+        "run_id": "r1", "phase": "train", "phase_index": 0, "phases": 1, "command": ("true",), "cwd": "/",
+        "inherited": frozenset(), "env": {}, "system_env": {}, "ranks_per_worker": 1, "has_checkpoints": True,
+        "hang_detect_time_s": 1800.0, "stop_grace_s": 0.0, "policy": Policy(systems=("s0", "s1"), workers=2),
+    }  # fmt: skip
+    return PhasePlan(**{**known, **fields})
+
+
+def launch(**fields: Any) -> Launch:
+    known: dict[str, Any] = {
+        "attempt": 1, "restarts": 0, "decision": None, "placement": ("s0", "s1"), "start_counts": ((1, 1), (1, 1)),
+        "master": ("127.0.0.1", 29500), "resume_step": None, "resume_path": None, "passed_over": {},
+        "skip_eval_at_step": None,
+    }  # fmt: skip
+    return Launch(**{**known, **fields})
+
+
+def decision(rule: str, action: Action) -> Decision:
+    return Decision(n=1, rule=rule, action=action, reason="", placement=(), counters=Counters())
+
+
+FIRST = {
+    "MA_SCHEDULE_CNT": "1",
+    "MA_PROC_START_CNT": "1",
+    "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "-1",
+    "MA_HANG_DETECT_TIME": "30",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "1",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "PREFECT_FT_RUN_ID": "r1",
+    "PREFECT_FT_PHASE": "train",
+    "PREFECT_FT_ATTEMPT": "1",
+    "PREFECT_FT_WORKER": "1",
+    "PREFECT_FT_SYSTEM": "s1",
+    "PREFECT_FT_RESTART_COUNT": "0",
+    "PREFECT_FT_RESTART_REASON": "",
+    "PREFECT_FT_RESTART_ACTION": "",
+    "PREFECT_FT_RESUME_FROM": "",
+}
+"""What worker 1 is told in the first attempt."""
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> None:
+    """Nothing is started here."""
+
+
+@pytest.mark.parametrize(
+    ("about", "changed"),
+    [
+        pytest.param(launch(), {}, id="first-attempt"),
+        pytest.param(
+            launch(
+                attempt=2,
+                restarts=1,
+                decision=decision("transient", "restart_in_place"),
+                start_counts=((1, 2), (1, 2)),
+                master=("127.0.0.1", 29501),
+                resume_step=100,
+                resume_path="/ck/step-100",
+            ),
+            {
+                "MA_PROC_START_CNT": "2",
+                "MASTER_PORT": "29501",
+                "TORCHELASTIC_RESTART_COUNT": "1",
+                "PREFECT_FT_ATTEMPT": "2",
+                "PREFECT_FT_RESTART_COUNT": "1",
+                "PREFECT_FT_RESTART_REASON": "transient",
+                "PREFECT_FT_RESTART_ACTION": "restart_in_place",
+                "PREFECT_FT_RESUME_FROM": "/ck/step-100",
+            },
+            id="in-place",
+        ),
+        pytest.param(
+            launch(
+                attempt=3,
+                restarts=2,
+                decision=decision("transient", "rebuild"),
+                start_counts=((2, 1), (2, 1)),
+                master=("10.0.0.7", 29502),
+            ),
+            {
+                "MA_SCHEDULE_CNT": "2",
+                "MASTER_ADDR": "10.0.0.7",
+                "MASTER_PORT": "29502",
+                "TORCHELASTIC_RESTART_COUNT": "2",
+                "PREFECT_FT_ATTEMPT": "3",
+                "PREFECT_FT_RESTART_COUNT": "2",
+                "PREFECT_FT_RESTART_REASON": "transient",
+                "PREFECT_FT_RESTART_ACTION": "rebuild",
+            },
+            id="rebuild-from-scratch",
+        ),
+        pytest.param(
+            launch(
+                attempt=2,
+                restarts=1,
+                decision=decision("node-lost", "replace_workers"),
+                placement=("s0", "s2"),
+                start_counts=((1, 2), (2, 1)),
+            ),
+            {
+                "MA_SCHEDULE_CNT": "2",
+                "TORCHELASTIC_RESTART_COUNT": "1",
+                "PREFECT_FT_ATTEMPT": "2",
+                "PREFECT_FT_SYSTEM": "s2",
+                "PREFECT_FT_RESTART_COUNT": "1",
+                "PREFECT_FT_RESTART_REASON": "node-lost",
+                "PREFECT_FT_RESTART_ACTION": "replace_workers",
+            },
+            id="replaced",
+        ),
+        pytest.param(
+            launch(skip_eval_at_step=40), {"PREFECT_FT_SKIP_EVAL_AT_STEP": "40"}, id="failed-in-a-validation"
+        ),
+        pytest.param(
+            launch(skip_eval_at_step=0),
+            {"PREFECT_FT_SKIP_EVAL_AT_STEP": "0"},
+            id="in-the-validation-of-step-0",
+        ),
+    ],
+)
+def test_what_worker_1_is_told(about: Launch, changed: dict[str, str]) -> None:
+    assert worker_environment(plan(), about, 1) == {**FIRST, **changed}
+
+
+def test_a_gang_that_shrank_counts_its_ranks_anew() -> None:
+    shrunk = launch(placement=("s1",), start_counts=((2, 1),))
+    env = worker_environment(plan(ranks_per_worker=4), shrunk, 0)
+    told = {
+        name: env[name]
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "PREFECT_FT_WORKER", "PREFECT_FT_SYSTEM")
+    }
+    assert told == {
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "4",
+        "PREFECT_FT_WORKER": "0",
+        "PREFECT_FT_SYSTEM": "s1",
+    }
+
+
+def test_ranks_are_numbered_through_the_gang() -> None:
+    assert rank_environments(plan(ranks_per_worker=2), 1) == {
+        2: {"RANK": "2", "LOCAL_RANK": "0"},
+        3: {"RANK": "3", "LOCAL_RANK": "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        pytest.param({"env": {"A": "job"}}, "A", "job", id="what-the-job-says"),
+        pytest.param({"env": {"A": "job"}, "system_env": {"s0": {"A": "s"}}}, "A", "job", id="not-of-another-system"),
+        pytest.param({"env": {"A": "job"}, "system_env": {"s1": {"A": "s"}}}, "A", "s", id="the-system-is-narrower"),
+        pytest.param({"env": {"PREFECT_FT_SYSTEM": "x"}}, "PREFECT_FT_SYSTEM", "s1", id="the-contract-is-the-runs"),
+        pytest.param({"system_env": {"s1": {"MASTER_PORT": "1"}}}, "MASTER_PORT", "29500", id="the-port-is-the-runs"),
+        pytest.param({}, "OMP_NUM_THREADS", None, id="one-rank-may-have-all-threads"),
+        pytest.param({"ranks_per_worker": 2}, "OMP_NUM_THREADS", "1", id="several-ranks-share"),
+        pytest.param(
+            {"ranks_per_worker": 2, "env": {"OMP_NUM_THREADS": "8"}}, "OMP_NUM_THREADS", "8", id="threads-by-the-job"
+        ),
+        pytest.param(
+            {"ranks_per_worker": 2, "inherited": frozenset(("OMP_NUM_THREADS",))}, "OMP_NUM_THREADS", None,
+            id="threads-by-the-users-environment",
+        ),
+        pytest.param({"hang_detect_time_s": 90}, "MA_HANG_DETECT_TIME", "2", id="minutes-are-rounded-up"),
+        pytest.param(
+            {"env": {"MA_HANG_DETECT_TIME": "15"}}, "MA_HANG_DETECT_TIME", "15", id="hang-detection-by-the-job"
+        ),
+        pytest.param(
+            {"env": {"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "60"}},
+            "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "60",
+            id="grace-is-passed-on",
+        ),
+    ],
+)  # fmt: skip
+def test_who_has_the_last_word(fields: dict[str, Any], name: str, value: str | None) -> None:
+    assert worker_environment(plan(**fields), launch(), 1).get(name) == value

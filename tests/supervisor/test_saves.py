@@ -1,0 +1,71 @@
+"""What agents say of checkpoints becomes what an incident says: where one can resume, and what is progress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_ft.supervisor.saves import Saves
+
+
+def report(last: int | None, *new: int, mtime: float = 1.0) -> dict[str, Any]:
+    items = [{"step": step, "path": f"ck/{step}", "mtime": mtime} for step in new]
+    return {"ev": "checkpoints", "new": items, "last": last}
+
+
+def saves(*course: Any) -> Saves:
+    """`None` begins an attempt, a list sets these steps aside, anything else is a report."""
+    made = Saves()
+    for each in course:
+        if each is None:
+            made.begin_attempt()
+        elif isinstance(each, list):
+            made.set_aside(each)
+        else:
+            made.report(each)
+    return made
+
+
+def facts(step: int | None, seen: int | None, baseline: int | None, *verified: int) -> dict[str, Any]:
+    return {"step": step, "seen_step": seen, "baseline_step": baseline, "verified": verified}
+
+
+CASES = {
+    "nothing": ([None], facts(None, None, None)),
+    "none-on-disk": ([report(None), None], facts(None, None, None)),
+    "step-0": ([None, report(0, 0)], facts(0, 0, None, 0)),
+    "two-saved": ([None, report(10, 10), report(20, 20)], facts(20, 20, None, 10, 20)),
+    "found-before-the-attempt": ([report(20, 10, 20), None], facts(20, None, 20, 10, 20)),
+    "more-than-before": ([report(10, 10), None, report(20, 20)], facts(20, 20, 10, 10, 20)),
+    "saved-while-the-attempt-was-ended": (
+        [None, report(10, 10), report(20, 20), None],
+        facts(20, None, 20, 10, 20),
+    ),
+    "damaged-after-it-was-seen": ([None, report(20, 10, 20), report(10)], facts(10, 20, None, 10)),
+    "all-gone": ([None, report(20, 10, 20), report(None)], facts(None, 20, None)),
+    "the-baseline-never-falls": ([report(20, 20), report(None), None, report(5, 5)], facts(5, 5, 20, 5)),
+    "set-aside": ([report(20, 10, 20), [20], None], facts(10, None, 20, 10)),
+    "the-only-one-set-aside": ([report(20, 20), [20], None], facts(None, None, 20)),
+    "reported-again-by-a-new-agent": (
+        [report(20, 10, 20), [20], None, report(20, 10, 20)],
+        facts(10, 20, 20, 10),
+    ),
+    "written-anew": ([report(20, 10, 20), [20], None, report(20, 20, mtime=2)], facts(20, 20, 20, 10, 20)),
+    "set-aside-before-it-was-reported": ([[20], None, report(20, 10, 20)], facts(20, 20, None, 10, 20)),
+    "no-longer-set-aside": ([report(20, 10, 20), [20], [], None], facts(20, None, 20, 10, 20)),
+}
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> None:
+    """Nothing is started here."""
+
+
+@pytest.mark.parametrize(("course", "expected"), CASES.values(), ids=CASES.keys())
+def test_what_an_incident_says_of_checkpoints(course: list[Any], expected: dict[str, Any]) -> None:
+    assert saves(*course).facts() == expected
+
+
+def test_those_set_aside_are_avoided() -> None:
+    assert saves(report(30, 10, 20, 30), [30, 10]).avoided == [10, 30]

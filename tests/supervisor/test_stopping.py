@@ -1,0 +1,85 @@
+"""Ctrl-C: once is a wish that is waited for like any event, twice is the end."""
+
+from __future__ import annotations
+
+import select
+import signal
+import threading
+
+import pytest
+
+from prefect_ft.supervisor.stopping import StopRequest
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+def is_readable(stop: StopRequest) -> bool:
+    return bool(select.select([stop], [], [], 0)[0])
+
+
+def test_nobody_has_asked() -> None:
+    with StopRequest() as stop:
+        assert (stop.wanted, is_readable(stop)) == (None, False)
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_a_signal_is_a_wish(number: signal.Signals) -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(number)
+        assert (stop.wanted, is_readable(stop)) == (number.name, True)
+
+
+@pytest.mark.parametrize("second", BOTH)
+def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(second)
+        assert stop.wanted == "SIGTERM"
+
+
+def test_the_handlers_of_before_come_back() -> None:
+    before = [signal.getsignal(number) for number in BOTH]
+    with StopRequest():
+        assert [signal.getsignal(number) for number in BOTH] != before
+    assert [signal.getsignal(number) for number in BOTH] == before
+
+
+def test_who_asks_first_is_who_asked() -> None:
+    with StopRequest() as stop:
+        for source in ("the API", "somebody else"):
+            for _ in range(70_000):  # more than a pipe holds
+                stop.ask(source)
+        assert stop.wanted == "the API"
+
+
+def test_whoever_waits_wakes_up() -> None:
+    with StopRequest() as stop:
+        thread = threading.Thread(target=lambda: stop.ask("a thread"))
+        thread.start()
+        assert select.select([stop], [], [], 60)[0] == [stop]
+        thread.join()
+
+
+def test_a_wish_that_comes_too_late_does_no_harm() -> None:
+    with StopRequest() as stop:
+        pass
+    stop.ask("somebody")
+    assert stop.wanted == "somebody"
+
+
+def test_off_the_main_thread_signals_stay_as_they_are() -> None:
+    before = [signal.getsignal(number) for number in BOTH]
+    seen = []
+
+    def enter() -> None:
+        with StopRequest() as stop:
+            seen.append([signal.getsignal(number) for number in BOTH])
+            stop.ask("somebody")
+            seen.append([stop.wanted])
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [before, ["somebody"]]
+    assert [signal.getsignal(number) for number in BOTH] == before
