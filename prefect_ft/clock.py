@@ -26,6 +26,11 @@ class PhaseClock:
         return self.now() - (time.time() - epoch_s)
 
 
+def epoch_now() -> float:
+    """Give the seconds since the epoch, as files' times count them."""
+    return time.time()
+
+
 def utc_now() -> str:
     """Give the wall clock's time for records, ISO 8601 in UTC with milliseconds."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -94,9 +94,12 @@ def phase_directories(run: str) -> list[Path]:
     Raises ConfigError with what was looked for.
     """
     path = Path(run)
-    if (path / JOURNAL).is_file():
-        return [path]
-    root = _latest_run(path) if (path / RUNS).is_dir() else _registered(run)
+    try:
+        if (path / JOURNAL).is_file():
+            return [path]
+        root = _latest_run(path) if (path / RUNS).is_dir() else _registered(run)
+    except OSError as exc:
+        raise ConfigError(f"cannot be looked at: {exc.strerror}", file=run) from exc
     if root is None:
         raise ConfigError("no such run: give a run id, a model directory or a phase directory", file=run)
     return [

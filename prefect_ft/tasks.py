@@ -131,9 +131,17 @@ def run_phase(job: JobConfig, phase: int | str = 0, *, run: Run | None = None) -
     index = _index(job, phase)
     job = job.at(Path.cwd())
     preflight.check(job)
-    run = run or new_run(Path(job.model_dir), job.name)
-    with StopRequest() as stop:
-        return execute_phase(job, index, run, stop)
+    own = run or new_run(Path(job.model_dir), job.name)
+    status = "failed"
+    try:
+        with StopRequest() as stop:
+            summary = execute_phase(job, index, own, stop)
+        status = summary.status
+    finally:
+        if run is None:
+            with contextlib.suppress(OSError):  # a full disk; the phase's journal says the same
+                own.describe(status=status)
+    return summary
 
 
 def execute_phase(job: JobConfig, index: int, run: Run, stop: StopRequest) -> PhaseSummary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -50,10 +51,20 @@ def report(run: str, *, as_json: bool) -> int:
     return COMPLETED
 
 
+class QuietConsole(Console):
+    """Falls silent when its reader has gone; rich would end the process, and a run with it."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
 def console_for() -> Console:
     """Give a console on standard output, wide enough for the tables where it is no terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    console = QuietConsole(highlight=False)
+    return console if console.is_terminal else QuietConsole(highlight=False, width=PIPE_WIDTH)
 
 
 def print_report(directories: Sequence[Path], console: Console | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
-from prefect_ft.cli.show import plain
+from prefect_ft.cli.show import QuietConsole, plain
 from prefect_ft.config import JobConfig
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import (
@@ -44,7 +43,7 @@ STATUS_STYLES = {
 @contextmanager
 def watching(job: JobConfig) -> Iterator[None]:
     """Show what happens to `job` on standard error while entered; standard output is for the result."""
-    console = _MessageConsole(stderr=True, highlight=False)
+    console = QuietConsole(stderr=True, highlight=False)
     view = _View(job, console)
     if not console.is_terminal:
         with observed_by(view.take):
@@ -55,16 +54,6 @@ def watching(job: JobConfig) -> Iterator[None]:
         observed_by(view.take),
     ):
         yield
-
-
-class _MessageConsole(Console):
-    """Falls silent when nobody reads standard error any more; rich would end the process, and the run."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
 
 
 @dataclass(slots=True)

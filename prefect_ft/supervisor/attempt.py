@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
-from prefect_ft.model import Evidence, FailureClass, Incident, Stage, Verdict
+from prefect_ft.model import Evidence, FailureClass, Incident, Kind, Stage, Verdict
 from prefect_ft.supervisor.link import Event
 
 TAIL_LINES = 400
@@ -59,8 +59,8 @@ class Attempt:
         self.ranks = {rank: RankState(worker) for rank, worker in ranks.items()}
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.lost: list[int] = []
-        """Workers whose agent went away."""
+        self.lost: dict[int, bool] = {}
+        """Workers whose agent went away, and whether their system is there."""
         self.start_error: Event | None = None
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
@@ -78,7 +78,7 @@ class Attempt:
             case "start_failed":
                 self.start_error = event
             case "lost":
-                self.lost.append(worker)
+                self.lost[worker] = event["system_answers"]
             case _:
                 pass
 
@@ -121,7 +121,9 @@ class Attempt:
         if self._failures:
             return self._failure(incident)
         if self.lost:
-            return replace(incident, kind="in_place_failed", worker=self.lost[0])
+            worker, system_answers = next(iter(self.lost.items()))
+            kind: Kind = "in_place_failed" if system_answers else "system_lost"
+            return replace(incident, kind=kind, worker=worker)
         return replace(incident, kind="completed", exit_code=0)
 
     def ended_ns(self) -> int | None:

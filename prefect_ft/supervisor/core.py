@@ -7,11 +7,10 @@ the retry handler.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from prefect_ft.backends.base import Backend
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock, epoch_now, utc_now
 from prefect_ft.decide import initial_placement, set_aside, skip_eval_at, start_counts
 from prefect_ft.errors import BackendError, PrefectFTError
 from prefect_ft.journal import Journal
@@ -73,6 +72,7 @@ class Supervisor:
         )
         self._attempt: Attempt | None = None
         self._number = 0
+        self._last_started: int | None = None
         self._saves = Saves()
 
     def attempt(self) -> None:
@@ -172,11 +172,11 @@ class Supervisor:
         )
 
     def _deaths(self) -> list[float]:
-        """When the writers of earlier attempts were killed, in seconds since the epoch."""
-        stamps = (line["utc"] for line in self.journal.lines if line["type"] == "incident")
-        return [datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() for stamp in stamps]
+        """When writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
+        return [death for line in self.journal.lines for death in line.get("deaths") or ()]
 
     def _record_start(self, launch: Launch, attempt: Attempt) -> None:
+        self._last_started = attempt.number
         self.journal.append(
             "attempt",
             t=self.clock.now(),
@@ -251,10 +251,10 @@ class Supervisor:
         t = self.clock.now()
         if self._attempt is not None:
             self._attempt.ending = True
-        self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
+        deaths = self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
         attempt, self._attempt = self._attempt, None
         incident = replace(self._incident(attempt, t), **self._known_saves())
-        facts = self._facts(attempt)
+        facts = self._facts(attempt, deaths)
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)
         decision = self._judge(incident, **facts)
@@ -273,12 +273,14 @@ class Supervisor:
     def _known_saves(self) -> dict[str, Any]:
         return self._saves.facts() if self.plan.has_checkpoints else {}
 
-    def _facts(self, attempt: Attempt | None) -> dict[str, Any]:
+    def _facts(self, attempt: Attempt | None, deaths: list[float]) -> dict[str, Any]:
         """What the journal keeps of an attempt beside its incident."""
         if attempt is None:
             return {}
         ended_ns = attempt.ended_ns()
         return {
+            # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
+            "deaths": [*deaths, epoch_now()] if attempt.lost else deaths,
             "ended_t": None if ended_ns is None else self.clock.at(ended_ns),
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
@@ -293,7 +295,7 @@ class Supervisor:
         incident = Incident(
             t=self.clock.now(),
             kind=failure_kind(decision.action if decision else None, was_created=created),
-            attempt=self._number,
+            attempt=self._last_started,
             worker=gone.worker,
             system=gone.system,
             **self._known_saves(),

@@ -296,4 +296,5 @@ class AgentGang:
 
     def _lost(self, number: int) -> None:
         self._forget(number)
-        self._listener(number, {"ev": "lost"})
+        system = self._workers[number].system
+        self._listener(number, {"ev": "lost", "system_answers": self._backend.answers(system)})

@@ -104,38 +104,44 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
     """SIGKILL each and wait until all have ended (as zombies too), at most `timeout_s`.
 
     `still_is(pid)` is asked once the process is held by a pidfd: a pid that has gone to a stranger
-    since it was found is spared.
+    since it was found is spared. All are held before the first is killed: its children have another
+    parent from then on.
     """
     deadline = time.monotonic() + timeout_s
-    poll = select.poll()
     handles: Set[int] = set()
     try:
         for pid in pids:
-            handle = _kill(pid, still_is)
-            if handle is not None:
-                handles.add(handle)
-                poll.register(handle, select.POLLIN)
-        if not handles:
-            time.sleep(min(_BREATH_S, timeout_s))
-        while handles and time.monotonic() < deadline:
-            for handle, _ in poll.poll(max(1.0, 1000 * (deadline - time.monotonic()))):
-                poll.unregister(handle)
-                handles.discard(handle)
-                os.close(handle)
+            _hold(pid, still_is, handles)
+        for handle in handles:
+            with contextlib.suppress(OSError):  # dead already, or another user's: the wait shows which
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        _wait(handles, deadline)
     finally:
         for handle in handles:
             os.close(handle)
 
 
-def _kill(pid: int, still_is: Callable[[int], bool]) -> Optional[int]:
-    """SIGKILL one process and give its pidfd; None if there is nothing to wait for."""
+def _hold(pid: int, still_is: Callable[[int], bool], handles: Set[int]) -> None:
+    """Add a process's pidfd to `handles`, unless it is gone."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:  # gone; or no descriptors left, until those that were killed before have ended
-        return None
-    if not still_is(pid):
+    except OSError:  # gone; or no descriptors left, until those that are held have ended
+        return
+    if still_is(pid):
+        handles.add(handle)
+    else:
         os.close(handle)
-        return None
-    with contextlib.suppress(OSError):  # dead already, or another user's: the wait shows which
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-    return handle
+
+
+def _wait(handles: Set[int], deadline_s: float) -> None:
+    """Wait until all have ended, taking those that have off `handles`."""
+    if not handles:
+        time.sleep(_BREATH_S)
+    poll = select.poll()
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    while handles and (left_s := deadline_s - time.monotonic()) > 0:
+        for handle, _ in poll.poll(max(1.0, 1000 * left_s)):
+            poll.unregister(handle)
+            handles.discard(handle)
+            os.close(handle)

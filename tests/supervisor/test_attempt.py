@@ -46,7 +46,7 @@ def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Ev
 
 
 def lost(worker: int) -> Event:
-    return worker, {"ev": "lost"}
+    return worker, {"ev": "lost", "system_answers": True}
 
 
 ENDING: Event = (0, {"ev": "ending"})

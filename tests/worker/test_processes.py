@@ -107,10 +107,10 @@ def test_who_cannot_be_ended_is_named_after_the_time(tmp_path: Path) -> None:
     """A zombie whose end nobody collects stands for a process that SIGKILL does not end."""
     told = run(
         """
-pid = start("true").pid
+zombie = start("true")
 began = time.monotonic()
 left = processes.end_descendants(lambda: None, 0.2)
-print(json.dumps({"left": left == [pid], "in_time": time.monotonic() - began < 2, "cpu": time.process_time() < 5}))
+print(json.dumps({"left": left == [zombie.pid], "in_time": time.monotonic() - began < 2, "cpu": time.process_time() < 5}))
 """,
         tmp_path,
     )

@@ -1,0 +1,270 @@
+"""`status` and `report`: what they say of runs that are over, that live, that are damaged, and of what is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_ft.cli import main
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.journal import Journal
+from prefect_ft.judge import judge
+from prefect_ft.model import Evidence, Incident, Policy
+from prefect_ft.run import JOURNAL, Run, new_run
+from prefect_ft.summary import PARTS
+
+POLICY = Policy(systems=("s0",), workers=1, max_num_restarts=3)
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Run the command line; give what stands on standard output, after an end with 0 and nothing said aside."""
+
+    def run(*arguments: object) -> str:
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        return out
+
+    return run
+
+
+def crash(text: str = "ended by SIGSEGV", **fields: Any) -> Incident:
+    known: dict[str, Any] = {
+        "t": 10, "kind": "exit", "attempt": 1, "worker": 0, "signal": 11, "failure_class": "crash",
+        "evidence": Evidence(rule="signal", text=text),
+    }  # fmt: skip
+    return Incident(**{**known, **fields})
+
+
+def write_phase(run: Run, name: str, *incidents: Incident, status: str | None = "completed") -> Path:
+    """Write a phase's journal: an attempt before each incident, and an end if it has one."""
+    directory = run.add_phase(name, {})
+    journal = Journal(directory / JOURNAL)
+    utc = utc_now()
+    journal.append("phase", t=0, utc=utc, run=run.run_id, job="j", phase=name)
+    for number, incident in enumerate(incidents, start=1):
+        journal.append(
+            "attempt", t=journal.last_t, utc=utc, attempt=number, placement=("s0",), resume_step=None
+        )
+        judge(journal, POLICY, incident, PhaseClock(journal.last_t), first_step=1, last_step=100 * number)
+    if status is not None:
+        journal.append("end", t=journal.last_t, utc=utc, status=status, reason="so it ended")
+    journal.close()
+    return directory
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return new_run(tmp_path / "model", "j")
+
+
+@pytest.fixture
+def phase(run: Run) -> Path:
+    """The directory of a phase with a crash and a completion."""
+    return write_phase(run, "train", crash(), Incident(t=30, kind="completed", attempt=2))
+
+
+# -- which run --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_a_run_by_its_id_its_model_directory_or_a_phases_directory(
+    run: Run, phase: Path, printed: Printed, command: str
+) -> None:
+    told = {printed(command, name) for name in (run.run_id, run.model_dir, phase)}
+    assert len(told) == 1
+    assert "train: completed at step 200, 1 restart (1 restart_in_place)" in told.pop()
+
+
+def test_a_model_directory_is_its_latest_run(run: Run, phase: Path, printed: Printed) -> None:
+    later = new_run(run.model_dir, "j")
+    later.describe(started="2999-01-01T00:00:00.000Z")
+    write_phase(later, "train", status="failed")
+    assert printed("status", run.model_dir).startswith("train: failed")
+    assert printed("status", run.run_id).startswith("train: completed")
+
+
+def test_a_phases_directory_is_that_phase_alone(run: Run, phase: Path, printed: Printed) -> None:
+    second = write_phase(run, "finetune", status=None)
+    assert printed("status", second).splitlines() == ["finetune: running at step ?, 0 restarts"]
+    assert len(printed("status", run.run_id).splitlines()) == 2
+
+
+def test_a_run_of_which_no_phase_has_begun(run: Run, printed: Printed) -> None:
+    assert printed("status", run.run_id) == "no phase has begun\n"
+    assert json.loads(printed("status", run.run_id, "--json")) == []
+
+
+def test_a_phase_that_is_just_beginning(run: Run, printed: Printed) -> None:
+    run.add_phase("train", {})
+    assert printed("status", run.run_id) == "a phase that is just beginning: running at step ?, 0 restarts\n"
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("nowhere", "nowhere: no such run", id="nothing"),
+        pytest.param(".", ".: no such run", id="a-directory-without-runs"),
+        pytest.param("../../etc", "../../etc: no such run", id="a-path"),
+        pytest.param("x" * 300, "cannot be looked at: File name too long", id="too-long"),
+    ],
+)
+def test_what_is_no_run_is_an_error_of_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    name: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, name]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(
+            lambda path: (path.unlink(), path.mkdir()), "no such run", id="a-directory-in-its-place"
+        ),
+        pytest.param(
+            lambda path: path.write_bytes(path.read_bytes().replace(b'"crash"', b'"crush"')),
+            "journal.jsonl: the journal is damaged: class: 'crush' is not",
+            id="an-incident-that-cannot-be-understood",
+        ),
+    ],
+)
+def test_a_damaged_journal_is_an_error_of_one_line(
+    phase: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], object], message: str
+) -> None:
+    damage(phase / JOURNAL)
+    assert main(["status", str(phase)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+def test_a_torn_last_line_is_passed_over(phase: Path, printed: Printed) -> None:
+    path = phase / JOURNAL
+    path.write_bytes(path.read_bytes()[:-5])
+    assert printed("status", phase).startswith("train: running at step 200, 1 restart")
+
+
+# -- what is said -----------------------------------------------------------------------------------
+
+
+def test_the_report_is_a_table_of_attempts_and_what_they_cost(phase: Path, printed: Printed) -> None:
+    out = printed("report", phase)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+    assert rows == [
+        [
+            "train",
+            "1",
+            "start",
+            "100",
+            "crash, SIGSEGV",
+            "transient",
+            "restart_in_place",
+            "100",
+            "ended by SIGSEGV",
+        ],
+        ["train", "2", "start", "200", "completed", "completed", "complete", "", ""],
+    ]
+    assert "effective ratio " in out
+    assert f"log and journal: {phase}" in out
+
+
+@pytest.mark.parametrize(
+    ("incident", "cells"),
+    [
+        pytest.param(
+            crash("[rank0]: [/tmp/x] [bold]no"), ["[rank0]: [/tmp/x] [bold]no"], id="looks-like-markup"
+        ),
+        pytest.param(
+            crash("\x1b]0;title\x07 \x1b[31mred"), ["]0;title", "[31mred"], id="orders-to-a-terminal"
+        ),
+        pytest.param(crash("caf\udcc3\udca9"), ["caf"], id="no-text"),
+        pytest.param(crash(signal=40), ["crash, signal 40"], id="a-signal-without-a-name"),
+        pytest.param(crash(signal=None, exit_code=3), ["crash, exit 3"], id="an-exit-code"),
+        pytest.param(crash(signal=None, failure_class=None), ["unknown"], id="nothing-known"),
+        pytest.param(crash(kind="in_place_failed"), ["in place failed"], id="no-exit"),
+    ],
+)
+def test_what_a_rank_said_is_shown_as_it_is(
+    run: Run, printed: Printed, incident: Incident, cells: list[str]
+) -> None:
+    write_phase(run, "train", incident, status="failed")
+    out = printed("report", run.run_id)
+    assert out.encode().decode() == out
+    assert "\x1b" not in out
+    row = next(line for line in out.splitlines() if "│" in line)
+    for cell in cells:
+        assert cell in row
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(phase: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = subprocess.run(
+        [sys.executable, "-m", "prefect_ft.cli", "report", str(phase)],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(write_end)
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+def test_why_a_phase_failed_is_said(run: Run, printed: Printed) -> None:
+    write_phase(run, "train", crash(), status="failed")
+    assert "train: failed at step 100, 1 restart (1 restart_in_place): so it ended" in printed(
+        "status", run.run_id
+    )
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_json_is_one_document_with_the_summaries(
+    run: Run, phase: Path, printed: Printed, command: str
+) -> None:
+    (document,) = json.loads(printed(command, run.run_id, "--json"))
+    assert set(document) == {
+        "phase", "run", "job", "status", "reason", "restarts", "attempts", "time_s", "effective_ratio",
+        "isolated_systems", "final_step",
+    }  # fmt: skip
+    assert set(document["attempts"][0]) == {
+        "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "rule", "action", "reason",
+        "blamed", "resume_step", "first_step", "last_step", "steps_lost",
+    }  # fmt: skip
+    assert set(document["time_s"]) == {"total", *PARTS}
+    shown = [
+        (each["number"], each["class"], each["rule"], each["steps_lost"]) for each in document["attempts"]
+    ]
+    assert shown == [(1, "crash", "transient", 100), (2, None, "completed", None)]
+    assert (document["status"], document["restarts"], document["final_step"]) == (
+        "completed", {"restart_in_place": 1}, 200,
+    )  # fmt: skip
+
+
+def test_a_run_without_an_end_has_been_running_until_now(run: Run, printed: Printed) -> None:
+    directory = write_phase(run, "train", status=None)
+    path = directory / JOURNAL
+    line = json.loads(path.read_text())
+    path.write_text(json.dumps({**line, "utc": "2026-01-02T03:04:05.678Z"}) + "\n")
+    (document,) = json.loads(printed("status", run.run_id, "--json"))
+    assert document["time_s"]["total"] > 1e6
+    assert document["status"] == "running"
