@@ -46,7 +46,8 @@ def train_flow(job: JobConfig | Path) -> list[dict[str, Any]]:
             run.describe(status=status)
     reason = f"phase {summaries[-1].phase}: {summaries[-1].reason}"
     if status == "cancelled":
-        return cast("list[dict[str, Any]]", Cancelled(message=reason))  # Prefect takes a state for the end itself
+        # Prefect takes a state that is returned for the end itself.
+        return cast("list[dict[str, Any]]", Cancelled(message=reason))
     if status == "failed":
         raise RunFailedError(reason)
     return [summary.to_json() for summary in summaries]

@@ -170,11 +170,12 @@ def _status_line(summary: PhaseSummary) -> Text:
 
 
 def _time_line(summary: PhaseSummary) -> str:
-    times = summary.time_s
-    lost = ", ".join(
-        f"{name} {seconds:.2f} s" for name, seconds in times.items() if name not in ("total", "productive")
-    )
+    """Say how much of the time was productive, and where the rest went, the largest part first."""
+    times = dict(summary.time_s)
+    total, productive = times.pop("total"), times.pop("productive")
     ratio = f"{summary.effective_ratio:.1%}" if summary.effective_ratio is not None else "unknown"
-    return (
-        f"  effective ratio {ratio}: {times['productive']:.2f} s of {times['total']:.2f} s productive; {lost}"
+    parts = sorted(times.items(), key=lambda part: -part[1])
+    lost = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts if round(seconds, 2) > 0)
+    return f"  effective ratio {ratio}: {productive:.2f} of {total:.2f} s productive" + (
+        f"; {lost}" if lost else ""
     )

@@ -19,7 +19,7 @@ SPARE_DESCRIPTORS = 3
 """What a walk and a kill need at least; more make it faster."""
 
 _BREATH_S = 0.005
-"""Waited where no process could be waited for, so that trying again does not burn a core."""
+"""Waited before the same processes are killed once more, so that trying again does not burn a core."""
 
 
 def become_subreaper() -> None:
@@ -90,12 +90,16 @@ def end_descendants(reap: Callable[[], None], timeout_s: float) -> List[int]:
     (state D). Needs SPARE_DESCRIPTORS. Idempotent.
     """
     deadline = time.monotonic() + timeout_s
+    before: List[int] = []
     while True:
         reap()
         pids = descendants(os.getpid())
         left_s = deadline - time.monotonic()
         if not pids or left_s <= 0:
             return pids
+        if pids == before:
+            time.sleep(_BREATH_S)  # dead, and held back from us by a tracer; or none could be waited for
+        before = pids
         family = {os.getpid(), *pids}
         kill_and_wait(pids, lambda pid, family=family: parent(pid) in family, left_s)  # type: ignore[misc]
 
@@ -135,8 +139,6 @@ def _hold(pid: int, still_is: Callable[[int], bool], handles: Set[int]) -> None:
 
 def _wait(handles: Set[int], deadline_s: float) -> None:
     """Wait until all have ended, taking those that have off `handles`."""
-    if not handles:
-        time.sleep(_BREATH_S)
     poll = select.poll()
     for handle in handles:
         poll.register(handle, select.POLLIN)
