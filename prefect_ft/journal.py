@@ -77,6 +77,10 @@ def _is_time(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e12
 
 
+def _are_times(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_is_time, value)))
+
+
 def _is_utc(value: Any) -> bool:
     try:
         return datetime.fromisoformat(value.replace("Z", "+00:00")).tzinfo is not None
@@ -91,7 +95,13 @@ _FORMS: Mapping[str, Form] = {
     "phase": {"run": _is_text, "job": _is_text, "phase": _is_text},
     "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
-    "incident": {"n": _is_count, "ended_t": _is_time, "first_step": _is_step, "last_step": _is_step},
+    "incident": {
+        "n": _is_count,
+        "ended_t": _is_time,
+        "deaths": _are_times,
+        "first_step": _is_step,
+        "last_step": _is_step,
+    },
     "decision": {"n": _is_count},
     "end": {"status": _is_text, "reason": _is_text},
 }

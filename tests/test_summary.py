@@ -453,6 +453,27 @@ CASES = {
             final_step=510,
         ),
     ),
+    "a-lower-checkpoint-keeps-nothing": (
+        [
+            PHASE,
+            attempt(0, 1, resume_step=20),
+            checkpoint(10, 4),
+            incident(5, 1),
+            decision(5, 1, "transient", "restart_in_place", resume_step=20),
+            attempt(5, 2, resume_step=20),
+            incident(9, 2, "completed"),
+            decision(9, 2, "completed", "complete"),
+            end(9, "completed"),
+        ],
+        summary(
+            "completed",
+            [crashed(1, 0, 5, 1, "restart_in_place", resume_step=20), completed(2, 5, 9, 2, resume_step=20)],
+            times(9, productive=4, recompute=5),
+            restarts={"restart_in_place": 1},
+            effective_ratio=round(4 / 9, 4),
+            final_step=10,
+        ),
+    ),
     "a-checkpoint-seen-late-is-of-the-attempt-that-wrote-it": (
         [
             PHASE,

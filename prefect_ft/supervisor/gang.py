@@ -103,7 +103,8 @@ class AgentGang:
         """
         if self._superseded is not None:
             raise self._superseded
-        self._destroy(change.destroy)
+        replaced = [number for number in change.create if number in self._workers]
+        self._destroy(sorted({*change.destroy, *replaced}))
         self._create(change.create, placement)
         for number in range(len(placement)):
             if number in self._unusable:

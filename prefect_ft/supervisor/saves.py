@@ -38,7 +38,7 @@ class Saves:
 
     def set_aside(self, steps: Iterable[int]) -> None:
         """Take these checkpoints, and no others, for unreadable, until they are written anew."""
-        self._set_aside = {step: self._set_aside.get(step, self._whole.get(step)) for step in steps}
+        self._set_aside = {step: self._whole.get(step, self._set_aside.get(step)) for step in steps}
 
     @property
     def avoided(self) -> list[int]:

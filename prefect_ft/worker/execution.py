@@ -34,7 +34,7 @@ KILL_SLICE_S = 0.5
 KILL_PAUSE_S = 0.1
 """How long it hears others before it waits for them again."""
 
-LOOK_TIMEOUT_S = 2.0
+LOOK_TIMEOUT_S = 5.0
 """How long the end of an attempt waits for the last look at the checkpoints; a file system may hang."""
 
 DEATH_GRAIN_HZ = 100

@@ -214,6 +214,16 @@ def test_a_worker_is_replaced_by_a_new_one(make: Make) -> None:
     assert [event["system"] for _, event in heard.of("attached")][-1] == "s2"
 
 
+def test_a_worker_that_is_created_once_more_is_another_one(make: Make) -> None:
+    """`nobody_left` looks for the first one."""
+    heard = make()
+    heard.create(1)
+    first = heard.pid(0)
+    heard.create(1)
+    wait_until_ended(first)
+    assert heard.pid(0) != first
+
+
 def test_a_gang_shrinks(make: Make) -> None:
     heard = make()
     heard.create(3)

@@ -45,8 +45,8 @@ def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Ev
     return worker, {"ev": "start_failed", "errno": number, "error": "so it says", "what": what}
 
 
-def lost(worker: int) -> Event:
-    return worker, {"ev": "lost", "system_answers": True}
+def lost(worker: int, system_answers: bool = True) -> Event:
+    return worker, {"ev": "lost", "system_answers": system_answers}
 
 
 ENDING: Event = (0, {"ev": "ending"})
@@ -134,6 +134,7 @@ CASES = {
         [lost(1), ENDING, exited(0, by=9), exited(1, by=9)],
         incident(kind="in_place_failed", worker=1),
     ),
+    "a-system-goes-away": ([lost(1, system_answers=False), lost(0)], incident(kind="system_lost", worker=1)),
     "a-rank-fails-and-then-its-agent-goes-away": (
         [raised(2, "EOFError"), exited(2, 1), lost(1)],
         failed("network", 2, "EOFError"),

@@ -178,7 +178,7 @@ def test_ranks_are_numbered_through_the_gang() -> None:
             {"ranks_per_worker": 2, "inherited": frozenset(("OMP_NUM_THREADS",))}, "OMP_NUM_THREADS", None,
             id="threads-by-the-users-environment",
         ),
-        pytest.param({"hang_detect_time_s": 90}, "MA_HANG_DETECT_TIME", "2", id="minutes-are-rounded-up"),
+        pytest.param({"hang_detect_time_s": 61}, "MA_HANG_DETECT_TIME", "2", id="minutes-are-rounded-up"),
         pytest.param(
             {"env": {"MA_HANG_DETECT_TIME": "15"}}, "MA_HANG_DETECT_TIME", "15", id="hang-detection-by-the-job"
         ),

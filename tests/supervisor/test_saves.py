@@ -52,6 +52,14 @@ CASES = {
         facts(10, 20, 20, 10),
     ),
     "written-anew": ([report(20, 10, 20), [20], None, report(20, 20, mtime=2)], facts(20, 20, 20, 10, 20)),
+    "written-anew-and-unreadable-again": (
+        [report(20, 10, 20), [20], None, report(20, 20, mtime=2), [20], None],
+        facts(10, None, 20, 10),
+    ),
+    "gone-for-a-while-and-still-the-same": (
+        [report(20, 10, 20), [20], None, report(10), [20], None, report(20, 20)],
+        facts(10, 20, 20, 10),
+    ),
     "set-aside-before-it-was-reported": ([[20], None, report(20, 10, 20)], facts(20, 20, None, 10, 20)),
     "no-longer-set-aside": ([report(20, 10, 20), [20], [], None], facts(20, None, 20, 10, 20)),
 }

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -124,16 +125,16 @@ def start_agent(runtime_dir: Path, nobody_left: None) -> Iterator[StartAgent]:
 
     def start(
         python: str = sys.executable,
-        fault: tuple[str, str] | None = None,
+        faults: Mapping[str, str] = MappingProxyType({}),
         open_files: int = 1024,
         **changes: Any,
     ) -> HandMadeWorker:
-        """`fault` is a module of the worker's part, and code that is put at its end."""
+        """`faults`: by module of the worker's part, code that is put at its end."""
         name = f"w{len(started)}"
         payload = shutil.copytree(payload_directory(runtime_dir), runtime_dir / f"{name}-payload")
-        if fault is not None:
-            with (payload / "prefect_ft" / "worker" / fault[0]).open("a") as module:
-                module.write(fault[1])
+        for path, code in faults.items():
+            with (payload / "prefect_ft" / "worker" / path).open("a") as module:
+                module.write(f"\n{code}\n")
         config = write_agent_config(runtime_dir / name, **changes)
         words = [python, "-I", "-S", str(payload), str(config)]
         with (runtime_dir / name / "agent.log").open("ab") as log, socket.socket(socket.AF_UNIX) as listener:

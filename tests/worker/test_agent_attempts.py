@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,17 +60,18 @@ def test_the_ranks_environment(client: AgentClient, agent: LivingWorker) -> None
 
 
 def test_ranks_start_with_the_signals_and_descriptors_of_a_fresh_process(client: AgentClient) -> None:
-    """Python itself ignores SIGPIPE and SIGXFSZ; all else is as the kernel starts a process."""
+    """As if this process had started them itself: what a shell had it ignore, they ignore too."""
     code = """
 import os
 ignored = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("SigIgn")), 16)
 print([n for n in range(1, 32) if ignored >> n - 1 & 1], sorted(map(int, os.listdir("/proc/self/fd")))[:3])
 print(os.getsid(0) == os.getpid(), len(os.listdir("/proc/self/fd")))
 """
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     client.start(script(code))
     client.expect("exited", code=0)
     client.stop()
-    assert client.printed().decode().splitlines() == ["[13, 25] [0, 1, 2]", "True 4"]
+    assert client.printed().decode().splitlines() == [plain.stdout.splitlines()[0], "True 4"]
 
 
 NOT_EXECUTABLE = 0o644
@@ -322,10 +325,12 @@ def test_an_idle_agent_sleeps(agent: LivingWorker, client: AgentClient) -> None:
     def wake_ups() -> int:
         return int(status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
-    assert client.says_nothing(0.1)  # it has gone to sleep
-    before = wake_ups()
-    assert client.says_nothing(0.5)
-    assert wake_ups() == before
+    for _ in range(20):  # on a busy machine it takes a while to go to sleep
+        before = wake_ups()
+        assert client.says_nothing(0.5)
+        if wake_ups() == before:
+            return
+    pytest.fail("it never sleeps")
 
 
 def test_a_tick_costs_next_to_nothing(make_worker: MakeWorker) -> None:

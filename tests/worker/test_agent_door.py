@@ -15,7 +15,7 @@ from prefect_ft.worker.peer import STRANGER_MAX_FRAME
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 
 
-PATIENT = ("door.py", "\nSTRANGER_TIMEOUT_S = 1000.0\n")
+PATIENT = {"door.py": "STRANGER_TIMEOUT_S = 1000.0"}
 """Does not show strangers out because of the time."""
 
 
@@ -38,7 +38,7 @@ def refused(event: dict) -> str:
     ],
 )
 def test_who_is_refused_is_told_why_and_shown_out(start_agent: StartAgent, changes: dict, why: str) -> None:
-    agent = start_agent(fault=PATIENT)
+    agent = start_agent(faults=PATIENT)
     stranger = agent.client()
     assert refused(stranger.attach(**changes)) == why
     assert stranger.hear_to_the_end()[0]["op"] == "attach"
@@ -68,7 +68,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_ends_the_connection_and_nothing_else(start_agent: StartAgent, data: bytes) -> None:
-    agent = start_agent(fault=PATIENT)
+    agent = start_agent(faults=PATIENT)
     client = agent.attached()
     stranger = agent.client()
     stranger.say_bytes(data)
@@ -215,7 +215,7 @@ def test_two_attempts_never_run_at_once(client: AgentClient) -> None:
 
 
 def test_who_says_nothing_for_too_long_is_shown_out(start_agent: StartAgent) -> None:
-    agent = start_agent(fault=("door.py", "\nSTRANGER_TIMEOUT_S = 0.1\n"))
+    agent = start_agent(faults={"door.py": "STRANGER_TIMEOUT_S = 0.1"})
     client = agent.attached()
     strangers = [AgentClient(address_of(agent.home)) for _ in range(3)]
     assert [stranger.hear_to_the_end() for stranger in strangers] == [[], [], []]
@@ -226,7 +226,7 @@ def test_who_says_nothing_for_too_long_is_shown_out(start_agent: StartAgent) -> 
 
 def test_who_never_reads_its_answers_is_disconnected(start_agent: StartAgent) -> None:
     """The agent's memory is not for those who do not listen."""
-    agent = start_agent(fault=("peer.py", "\nMAX_BACKLOG = 100_000\n"))
+    agent = start_agent(faults={"peer.py": "MAX_BACKLOG = 100_000"})
     deaf = agent.attached()
 
     def ask_on_and_on() -> None:

@@ -32,7 +32,7 @@ def test_without_inotify_output_comes_all_the_same(
     start_agent: StartAgent, tmp_path: Path, fault: str
 ) -> None:
     gate = Gate(tmp_path / "gate")
-    agent = start_agent(fault=("inotify.py", fault), checkpoints=checkpoints(tmp_path))
+    agent = start_agent(faults={"inotify.py": fault}, checkpoints=checkpoints(tmp_path))
     client = agent.attached()
     client.start(script(f"print('one')\nopen({str(gate.path)!r}).read()\nprint('two', end='')"))
     client.expect_printed("one\n")

@@ -260,7 +260,7 @@ def test_a_look_that_goes_wrong_is_answered_with_what_was_known(
     directory.mkdir()
     save(directory, 3)
     agent = start_agent(
-        fault=("checkpoints/finder.py", FAILS), checkpoints=checkpoints(directory, settle_s=0.0)
+        faults={"checkpoints/finder.py": FAILS}, checkpoints=checkpoints(directory, settle_s=0.0)
     )
     client = agent.attached()
     client.expect("checkpoints", last=3)
@@ -291,7 +291,7 @@ def test_a_file_system_that_hangs_holds_up_neither_stop_nor_leave(
 ) -> None:
     directory.mkdir()
     agent = start_agent(
-        fault=("checkpoints/finder.py", HANGS),
+        faults={"checkpoints/finder.py": HANGS, "execution.py": "LOOK_TIMEOUT_S = 0.2"},
         checkpoints=checkpoints(directory, settle_s=0.0),
         sample_period_s=0.05,
     )
