@@ -26,6 +26,23 @@ class PhaseClock:
         return self.now() - (time.time() - epoch_s)
 
 
+class BootClock:
+    """CLOCK_BOOTTIME in seconds: never falling, the same for all processes of a boot; and waiting by it."""
+
+    def now(self) -> float:
+        """Give the seconds since the machine's start."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+def seconds_since(utc: str) -> float:
+    """Give the seconds that have passed, by the wall clock, since a record's time."""
+    return time.time() - datetime.fromisoformat(utc.replace("Z", "+00:00")).timestamp()
+
+
 def epoch_now() -> float:
     """Give the seconds since the epoch, as files' times count them."""
     return time.time()

@@ -38,5 +38,28 @@ class BackendError(PrefectFTError):
         super().__init__(message)
 
 
+class RunHeldError(PrefectFTError):
+    """Another orchestrator holds the run; nothing has been touched."""
+
+    def __init__(self, run_id: str, holder: str) -> None:
+        self.run_id, self.holder = run_id, holder
+        super().__init__(f"run {run_id} is held by {holder}; nothing was touched")
+
+
+class LeaseLostError(PrefectFTError):
+    """Another orchestrator has taken the run over: this one may do nothing more to it."""
+
+
+class UnfinishedRunError(PrefectFTError):
+    """A model directory holds a run that nobody watches and that has not ended; nothing has been touched."""
+
+    def __init__(self, run_id: str, model_dir: str) -> None:
+        self.run_id, self.model_dir = run_id, model_dir
+        super().__init__(
+            f"{model_dir} holds run {run_id}, which has not ended: go on with it (--resume), "
+            "or end it and begin anew (--fresh)"
+        )
+
+
 class RunFailedError(PrefectFTError):
     """A phase gave up; the text is the reason of the decision that did so."""

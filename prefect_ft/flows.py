@@ -1,53 +1,141 @@
-"""train-flow: a job's phases, one after the other; a later one starts only if the one before completed."""
+"""train-flow: a job's phases, one after the other; a later one starts only if the one before completed.
+
+Its process may die at any moment: who runs the flow run again goes on where it was.
+"""
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, NoReturn, cast
 
 from prefect import flow
+from prefect.context import FlowRunContext
+from prefect.exceptions import Abort
 from prefect.states import Cancelled
 
 from prefect_ft import preflight
 from prefect_ft.config import JobConfig, load_job
-from prefect_ft.errors import RunFailedError
+from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError, UnfinishedRunError
+from prefect_ft.phases import summary_of
 from prefect_ft.reporting import reporting
-from prefect_ft.run import new_run
-from prefect_ft.summary import PhaseSummary
+from prefect_ft.run import Holding, Run, Vacancy, runs_in, vacancy
+from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
 
+Unfinished = Literal["refuse", "resume", "fresh"]
+
 
 @flow(name="train-flow", persist_result=False)
-def train_flow(job: JobConfig | Path) -> list[dict[str, Any]]:
+def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list[dict[str, Any]]:
     """Run a training job until it finishes, restarting what fails as its policy says.
 
     Args:
         job: The job itself, or the path of a job file on the machine that runs the flow.
+        unfinished: What to do with a run in the model directory whose orchestrator died: refuse to start,
+            resume it (one that failed or was cancelled too), or end it and begin a fresh one. A flow run
+            that is run again resumes its own.
 
     Returns the phases' summaries (summary.json). Raises RunFailedError when a phase gives up; a cancelled
     run ends in the state Cancelled.
     """
     job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
-    preflight.check(job)
-    run = new_run(Path(job.model_dir), job.name)
-    status = "failed"
-    summaries: list[PhaseSummary] = []
+    flow_run_id = _flow_run_id()
+    own = _own_run(job, flow_run_id)
+    if own is not None and own.status != "running":
+        return _outcome(own, job_of(own))  # one death of a process may bring a flow run back twice
     try:
-        with reporting(run), StopRequest() as stop:
-            for index in range(len(job.phases)):
-                summaries.append(execute_phase(job, index, run, stop))
-                status = summaries[-1].status
-                if status != "completed":
-                    break
-    finally:
-        with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
-            run.describe(status=status)
-    reason = f"phase {summaries[-1].phase}: {summaries[-1].reason}"
-    if status == "cancelled":
+        holding, is_new = _enter(job, flow_run_id, own, unfinished)
+        return _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
+    except RunHeldError:
+        if own is None:
+            raise
+        _step_back()
+    except LeaseLostError:
+        _step_back()
+
+
+def _step_back() -> NoReturn:
+    """Leave the flow run to the process that has it now: Prefect is told of no end."""
+    raise Abort("another process runs this flow run")
+
+
+def _flow_run_id() -> str | None:
+    context = FlowRunContext.get()
+    return str(context.flow_run.id) if context is not None and context.flow_run is not None else None
+
+
+def _own_run(job: JobConfig, flow_run_id: str | None) -> Run | None:
+    """Give the run that this flow run began in an earlier life of its process."""
+    runs = runs_in(Path(job.model_dir)) if flow_run_id is not None else []
+    return next((run for run in reversed(runs) if run.told().get("flow_run_id") == flow_run_id), None)
+
+
+def _enter(
+    job: JobConfig, flow_run_id: str | None, own: Run | None, unfinished: Unfinished
+) -> tuple[Holding, bool]:
+    """Get hold of a run, and say whether it is a new one."""
+    preflight.check(job)
+    free = vacancy(Path(job.model_dir), job.lease_s)
+    before = free.previous
+    if before is not None and unfinished == "resume" and before.status != "completed":
+        return _take_up(free, flow_run_id, by_hand=own is None), False
+    if before is not None and before.status == "running":
+        if own is not None:
+            return _take_up(free, flow_run_id, by_hand=False), False
+        if unfinished == "refuse":
+            raise UnfinishedRunError(before.run_id, job.model_dir)
+        end_unwatched(free.go_on(), "a fresh run was asked for")
+        free = vacancy(Path(job.model_dir), job.lease_s)
+    return begin_run(job, free, flow_run_id=flow_run_id), True
+
+
+def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:
+    holding = free.go_on()
+    if by_hand:
+        holding.run.forget_cancel()
+    holding.run.describe(status="running", flow_run_id=flow_run_id)
+    return holding
+
+
+def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
+    """Run the phases that have not completed yet."""
+    status = "failed"
+    with held(holding) as (_, stop), reporting(holding.run):
+        try:
+            status = _run_phases(job, holding, stop, by_hand=by_hand)
+        except LeaseLostError:
+            status = "running"
+            raise
+        except KeyboardInterrupt:
+            status = "cancelled"
+            raise
+        finally:
+            if status != "running":
+                conclude(holding.run, status)
+    return _outcome(holding.run, job)
+
+
+def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand: bool) -> str:
+    for index in range(len(job.phases)):
+        summary = summary_of(holding.run, index)
+        if summary is None or summary.status != "completed":
+            summary = execute_phase(job, index, holding, stop, by_hand=by_hand)
+        if summary.status != "completed":
+            return summary.status
+    return "completed"
+
+
+def _outcome(run: Run, job: JobConfig) -> list[dict[str, Any]]:
+    """End the flow run as its run ended."""
+    summaries = [
+        summary for index in range(len(job.phases)) if (summary := summary_of(run, index)) is not None
+    ]
+    last = summaries[-1] if summaries else None
+    reason = f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}"
+    if run.status == "cancelled":
         # Prefect takes a state that is returned for the end itself.
         return cast("list[dict[str, Any]]", Cancelled(message=reason))
-    if status == "failed":
+    if run.status != "completed":
         raise RunFailedError(reason)
     return [summary.to_json() for summary in summaries]

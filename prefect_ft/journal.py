@@ -60,6 +60,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_texts(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(map(_is_text, value))
 
@@ -95,6 +99,7 @@ _FORMS: Mapping[str, Form] = {
     "phase": {"run": _is_text, "job": _is_text, "phase": _is_text},
     "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
+    "comeback": {"epoch": _is_count, "by_hand": _is_flag},
     "incident": {
         "n": _is_count,
         "ended_t": _is_time,
@@ -183,19 +188,26 @@ class MemoryJournal:
 class Journal(MemoryJournal):
     """The one writer of a phase's journal. Raises JournalError where the disk does not take a line."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create; a torn last line, which was never acted on, is removed."""
+    def __init__(self, path: Path, check: Callable[[], None] | None = None) -> None:
+        """Begin a journal, or go on with one; a torn last line, which was never acted on, is left out.
+
+        What is there is gone on with in a copy that takes its place: whoever had it open before writes
+        into a file that nobody reads. `check` is called before each line, and raises what keeps it out.
+        """
         self.path = path
+        self._check = check
         try:
+            data = path.read_bytes() if path.exists() else b""
+            whole = data[: data.rfind(b"\n") + 1]
+            if whole:
+                _replace_by_copy(path.resolve(), whole)
+            elif data:
+                os.truncate(path, 0)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            data = path.read_bytes()
-            end = data.rfind(b"\n") + 1
-            if end < len(data):
-                os.ftruncate(self._fd, end)
             _sync_directory(path.resolve().parent)
         except OSError as exc:
             raise _failed(path, exc) from exc
-        super().__init__(list(_parse(data[:end])))
+        super().__init__(list(_parse(whole)))
 
     def sync(self) -> None:
         """Make all lines survive the machine's death."""
@@ -212,11 +224,22 @@ class Journal(MemoryJournal):
 
     def _write(self, line: Line) -> None:
         """Append the line, all of it or nothing."""
+        if self._check is not None:
+            self._check()
         data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
         try:
             append_whole(self._fd, data)
         except OSError as exc:
             raise _failed(self.path, exc) from exc
+
+
+def _replace_by_copy(path: Path, data: bytes) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with scratch.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
 
 
 def append_whole(fd: int, data: bytes) -> None:

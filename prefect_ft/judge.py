@@ -8,7 +8,7 @@ from typing import Any
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.decide import decide
 from prefect_ft.journal import MemoryJournal
-from prefect_ft.model import Decision, Entry, Incident, Policy
+from prefect_ft.model import Decision, Entry, History, Incident, Policy
 
 
 def judge(
@@ -30,6 +30,21 @@ def judge(
     incident = replace(incident, t=round(max(incident.t, journal.last_t), 6))
     happened_t = incident.t if ended_t is None else min(ended_t, incident.t)
     journal.append_incident(incident, n=len(history) + 1, utc=utc_now(), ended_t=happened_t, **facts)
-    decision = decide(policy, (*history, Entry(incident=incident)))
+    return _decide(journal, policy, (*history, Entry(incident=incident)), clock)
+
+
+def judge_pending(journal: MemoryJournal, policy: Policy, clock: PhaseClock) -> Decision | None:
+    """Give the last decision; an incident whose decision an earlier life did not come to is decided now.
+
+    None if nothing has happened yet.
+    """
+    history = journal.history()
+    if not history or history[-1].decision is not None:
+        return history[-1].decision if history else None
+    return _decide(journal, policy, history, clock)
+
+
+def _decide(journal: MemoryJournal, policy: Policy, history: History, clock: PhaseClock) -> Decision:
+    decision = decide(policy, history)
     journal.append_decision(decision, t=clock.now(), utc=utc_now())
     return decision

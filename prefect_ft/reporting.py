@@ -42,7 +42,6 @@ def reporting(run: Run) -> Iterator[None]:
         yield
         return
     flow_run_id = str(context.flow_run.id)
-    run.describe(flow_run_id=flow_run_id)
     reporter = _Reporter(run.run_id, flow_run_id)
     try:
         with observed_by(reporter.take):

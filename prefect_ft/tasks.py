@@ -6,13 +6,9 @@ reads them back.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,20 +22,20 @@ from prefect.states import Cancelled
 from prefect.tasks import Task
 
 from prefect_ft import preflight
-from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.process import ProcessBackend, visible_accelerators
-from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.config import AutoRestart, JobConfig, Phase, resolved
+from prefect_ft.clock import PhaseClock
+from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
-from prefect_ft.errors import ConfigError, JournalError
+from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import judge
-from prefect_ft.model import RESTARTS, Decision, Incident, Policy
-from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.run import JOURNAL, PARAMS, SUMMARY, Run, new_run, runtime_directory, write_json, write_yaml
-from prefect_ft.summary import PhaseSummary, summarise
-from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+from prefect_ft.model import RESTARTS, Incident, Policy
+from prefect_ft.observe import Decided, tell
+from prefect_ft.phases import PhaseExecution
+from prefect_ft.run import Holding, vacancy
+from prefect_ft.runs import begin_run, conclude, held
+from prefect_ft.summary import PhaseSummary
+from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
 RETRIES = 1_000_000
 """What Prefect is told: it must never be the one who stops. The budgets are the policy's."""
@@ -121,32 +117,48 @@ def train_phase(supervisor: Supervisor) -> State[Any] | None:
     return None
 
 
-def run_phase(job: JobConfig, phase: int | str = 0, *, run: Run | None = None) -> PhaseSummary:
+def run_phase(job: JobConfig, phase: int | str = 0, *, holding: Holding | None = None) -> PhaseSummary:
     """Run one phase of a job to its end, as a task of the flow that calls this; give what it cost.
 
-    `phase` is a name or an index; `run` the run that it belongs to, a new one if not given. A phase that
+    `phase` is a name or an index; `holding` the run that it belongs to, a new one if not given. A phase that
     gives up is a summary with `status` `failed`, not an exception. Raises ConfigError before anything
-    starts, JournalError if the journal cannot be written. Relative paths start at the working directory.
+    starts, RunHeldError where another orchestrator works in the model directory, JournalError if the
+    journal cannot be written. Relative paths start at the working directory.
     """
     index = _index(job, phase)
     job = job.at(Path.cwd())
     preflight.check(job)
-    own = run or new_run(Path(job.model_dir), job.name)
-    status = "failed"
-    try:
+    if holding is not None:
         with StopRequest() as stop:
-            summary = execute_phase(job, index, own, stop)
-        status = summary.status
-    finally:
-        if run is None:
-            with contextlib.suppress(OSError):  # a full disk; the phase's journal says the same
-                own.describe(status=status)
+            return execute_phase(job, index, holding, stop)
+    with held(begin_run(job, vacancy(Path(job.model_dir), job.lease_s))) as (own, stop):
+        summary = execute_phase(job, index, own, stop)
+        conclude(own.run, summary.status)
     return summary
 
 
-def execute_phase(job: JobConfig, index: int, run: Run, stop: StopRequest) -> PhaseSummary:
+def execute_phase(
+    job: JobConfig, index: int, holding: Holding, stop: StopRequest, *, by_hand: bool = False
+) -> PhaseSummary:
     """Run a phase of a job that has been checked, with absolute paths, until it ends or `stop` is wanted."""
-    return _PhaseExecution(job, index, run, stop).execute()
+    phase = PhaseExecution(job, index, holding, stop)
+    return phase.execute(lambda supervisor: _run_attempts(phase, supervisor), by_hand=by_hand)
+
+
+def _run_attempts(phase: PhaseExecution, supervisor: Supervisor) -> None:
+    """Have Prefect run the phase's attempts."""
+    plan = phase.plan
+    handler = _phase_handler(plan.phase, plan.policy, phase.journal, phase.clock)
+    phase_task = train_phase.with_options(
+        name=plan.phase, task_run_name=plan.phase, retry_condition_fn=handler
+    )
+    try:
+        phase_task(supervisor)
+    except CancelledRun:
+        pass
+    except AttemptFailedError as error:
+        if error.decision is None:
+            raise error.__cause__ or error from None
 
 
 def _index(job: JobConfig, phase: int | str) -> int:
@@ -158,185 +170,3 @@ def _index(job: JobConfig, phase: int | str) -> int:
     if not 0 <= phase < len(names):
         raise ConfigError(f"no phase {phase}; there are {len(names)}, counted from 0", field="phases")
     return phase
-
-
-class _PhaseExecution:
-    """One phase's objects, put together from the job, and taken apart again at its end."""
-
-    def __init__(self, job: JobConfig, index: int, run: Run, stop: StopRequest) -> None:
-        self._job, self._run = job, run
-        self._runtime = runtime_directory(run.run_id)
-        self._directory = run.add_phase(job.phases[index].name, resolved(job))
-        self._plan = _plan(job, index, run.run_id, _params_variable(job.phases[index], self._directory))
-        self._journal = Journal(_journal_path(job, self._directory, run))
-        self._clock = PhaseClock()
-        self._log = RunLog(self._directory / "run.log")
-        self._supervisor = Supervisor(
-            self._plan,
-            _backend(job, index, run, self._plan, self._runtime),
-            key=run.key,
-            epoch=1,
-            journal=self._journal,
-            clock=self._clock,
-            log=self._log,
-            stop=stop,
-        )
-
-    def execute(self) -> PhaseSummary:
-        """Run the phase to its end; whatever happens, no worker is left behind."""
-        try:
-            self._open()
-            decision = self._train()
-        except BaseException as exc:
-            self._supervisor.close()
-            status = "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed"
-            with contextlib.suppress(JournalError):  # the error that led here is the one to tell
-                self._close(status, str(exc) or repr(exc))
-            raise
-        self._supervisor.close()
-        statuses = {"complete": "completed", "cancel": "cancelled"}
-        return self._close(statuses.get(decision.action, "failed"), decision.reason)
-
-    def _open(self) -> None:
-        plan = self._plan
-        self._journal.append(
-            "phase",
-            t=0.0,
-            utc=utc_now(),
-            run=self._run.run_id,
-            job=self._job.name,
-            phase=plan.phase,
-            index=plan.phase_index,
-            mode=plan.policy.mode,
-            systems=plan.policy.systems,
-            workers=plan.policy.workers,
-            target_step=plan.policy.target_step,
-            version=version("prefect-ft"),
-        )
-        self._journal.sync()
-        self._write_summary()
-        tell(
-            PhaseStarted(
-                run_id=self._run.run_id,
-                phase=plan.phase,
-                index=plan.phase_index,
-                phases=plan.phases,
-                directory=self._directory,
-                target_step=plan.policy.target_step,
-            )
-        )
-
-    def _train(self) -> Decision:
-        """Have Prefect run the phase's attempts; give the decision that ended it."""
-        handler = _phase_handler(self._plan.phase, self._plan.policy, self._journal, self._clock)
-        phase_task = train_phase.with_options(
-            name=self._plan.phase, task_run_name=self._plan.phase, retry_condition_fn=handler
-        )
-        try:
-            phase_task(self._supervisor)
-        except CancelledRun:
-            pass
-        except AttemptFailedError as error:
-            if error.decision is None:
-                raise error.__cause__ or error from None
-        decision = self._journal.history()[-1].decision
-        assert decision is not None
-        return decision
-
-    def _close(self, status: str, reason: str) -> PhaseSummary:
-        try:
-            self._journal.append("end", t=self._clock.now(), utc=utc_now(), status=status, reason=reason)
-            self._journal.sync()
-        finally:
-            summary = self._release()
-            tell(PhaseEnded(phase=self._plan.phase, status=status, reason=reason))
-        return summary
-
-    def _release(self) -> PhaseSummary:
-        if self._log.lost_lines:
-            tell(Notice(text=f"{self._log.lost_lines} lines of output could not be written to run.log"))
-        self._log.close()
-        with contextlib.suppress(OSError):  # not empty: another phase of the run has workers there
-            self._runtime.rmdir()
-        summary = self._write_summary()
-        self._journal.close()
-        return summary
-
-    def _write_summary(self) -> PhaseSummary:
-        summary = summarise(self._journal.lines)
-        try:
-            write_json(self._directory / SUMMARY, summary.to_json())
-        except OSError as exc:
-            remedy = "`prefect-ft report` reads the journal"
-            tell(Notice(text=f"{SUMMARY} cannot be written: {exc.strerror}; {remedy}"))
-        return summary
-
-
-def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
-    """Give the place of a phase's journal; one that lies elsewhere is linked into the phase's directory."""
-    link = directory / JOURNAL
-    if job.journal_dir is None:
-        return link
-    link.symlink_to(Path(job.journal_dir) / f"{run.run_id}-{directory.name}.jsonl")
-    return link
-
-
-def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
-    """Write the file that the command is handed, if any; give the variable that says where it is."""
-    if phase.params is None:
-        return {}
-    path = directory / PARAMS
-    write_yaml(path, phase.params)
-    return {"PREFECT_FT_PARAMS": str(path.absolute())}
-
-
-def _plan(job: JobConfig, index: int, run_id: str, variables: Mapping[str, str]) -> PhasePlan:
-    """Resolve a phase; `variables` are the run's own beside those that the job gives its ranks."""
-    phase = job.phases[index]
-    env = {**job.env_of(index), **variables}
-    return PhasePlan(
-        run_id=run_id,
-        phase=phase.name,
-        phase_index=index,
-        phases=len(job.phases),
-        command=_command(phase),
-        cwd=str(phase.cwd),
-        inherited=frozenset(os.environ),
-        env=env,
-        system_env=_system_env(job, index),
-        ranks_per_worker=_ranks_per_worker(phase, env),
-        has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
-        hang_detect_time_s=job.hang_detect_time_s(index),
-        stop_grace_s=job.stop_grace_s,
-        policy=job.policy(index),
-    )
-
-
-def _command(phase: Phase) -> tuple[str, ...]:
-    """`python` as the first word is the interpreter of the flow itself; no other word is rewritten."""
-    first, *rest = phase.command
-    return (sys.executable if first == "python" else first, *rest)
-
-
-def _ranks_per_worker(phase: Phase, env: Mapping[str, str]) -> int:
-    if phase.nproc_per_worker == "auto":
-        return visible_accelerators({**os.environ, **env}) or 1
-    return phase.nproc_per_worker
-
-
-def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:
-    return {system.name: system.env for system in job.infrastructure_of(index).systems}
-
-
-def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
-    checkpoints = job.phases[index].checkpoints
-    settings = AgentSettings(
-        run_id=run.run_id,
-        key=run.key,
-        phase_index=index,
-        sample_period_s=job.sample_period_s,
-        orphan_timeout_s=job.orphan_timeout_s,
-        spool_bytes=job.spool_mb << 20,
-        checkpoints=checkpoints.model_dump() if checkpoints is not None and plan.has_checkpoints else None,
-    )
-    return ProcessBackend(settings, runtime, plan.system_env)

@@ -35,14 +35,15 @@ def test_a_model_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_phases_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     run = new_run(tmp_path, "j")
-    directories = [run.add_phase(name, {"name": name}) for name in ("a", "b", "c")]
+    directories = [run.add_phase(name, 0, {"name": name}) for name in ("a", "b", "c")]
     assert len(set(directories)) == 3
     assert all(re.fullmatch(r"\d{8}_\d{6}_restartable(-[12])?", path.name) for path in directories)
     assert [yaml.safe_load((path / "params.yaml").read_text()) for path in directories] == [
         {"name": name} for name in ("a", "b", "c")
     ]
     assert read_json(run.root / "run.json")["phases"] == [
-        {"name": name, "directory": path.name} for name, path in zip("abc", directories, strict=True)
+        {"name": name, "index": 0, "directory": path.name}
+        for name, path in zip("abc", directories, strict=True)
     ]
 
 

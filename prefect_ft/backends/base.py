@@ -15,11 +15,16 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One worker of the gang: its number, its system, and how often it has been created (from 1)."""
+    """One worker of the gang: its number and system, and what created it.
+
+    That is a decision of the phase (0: its beginning) in one life of the orchestrator, its epoch. No two
+    workers of a phase are alike in number, epoch and decision.
+    """
 
     number: int
     system: str
-    incarnation: int
+    epoch: int
+    decision: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,19 @@ class AgentSettings:
     checkpoints: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A worker that is there, whether its agent answers or not.
+
+    `result` is what an agent left behind that has left by itself: the fields of `attached`, its last
+    `token`, and `output`: `offset` and `text` of the end of what each rank printed.
+    """
+
+    worker: Worker
+    address: Address
+    result: Mapping[str, Any] | None
+
+
 class Backend(Protocol):
     """Creates and destroys workers. Errors are BackendError, with the system where it is known."""
 
@@ -70,6 +88,12 @@ class Backend(Protocol):
         """End these workers and everything that runs in them, and remove what they kept.
 
         Also those that another life of the orchestrator created, or whose agents have died.
+        """
+
+    def find(self) -> list[Found]:
+        """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+
+        In the order of epoch and decision.
         """
 
     def answers(self, system: str) -> bool:

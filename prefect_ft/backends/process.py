@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import shutil
 import signal
 import socket
@@ -19,18 +18,27 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from prefect_ft.backends.base import Address, AgentSettings, Worker
+from prefect_ft.backends.agent_process import AgentProcess, process_of
+from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.errors import BackendError
+from prefect_ft.run import read_json
+from prefect_ft.worker.agent import LEFT
 from prefect_ft.worker.gang import KILL_TIMEOUT_S
 from prefect_ft.worker.processes import descendants, kill_and_wait, parent
+
+SOCKET = "agent.sock"
 
 LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 """How long an agent may take to end its ranks and itself before it is killed."""
 
 KILLED_TIMEOUT_S = 5.0
 """How long is waited for what was killed; what sits in the kernel then is left to it."""
+
+OUTPUT_TAIL_BYTES = 256 << 10
+"""How much of each rank's output is read where an agent has left by itself."""
 
 LAST_WORDS_BYTES = 4000
 """How much of what a dead agent said goes into the log."""
@@ -63,7 +71,7 @@ class ProcessBackend:
 
     def _create(self, worker: Worker) -> Address:
         home = self._home(worker)
-        address = Address(socket_path=home / "agent.sock", host="127.0.0.1")
+        address = _address(home)
         if worker in self._agents and self._agents[worker].poll() is None:
             return address
         self.destroy([worker])  # what another life of the orchestrator may have left under this name
@@ -101,7 +109,7 @@ class ProcessBackend:
             "worker": worker.number,
             "system": worker.system,
             "directory": str(self._home(worker)),
-            "socket": str(self._home(worker) / "agent.sock"),
+            "socket": str(self._home(worker) / SOCKET),
             "sample_period_s": settings.sample_period_s,
             "orphan_timeout_s": settings.orphan_timeout_s,
             "spool_bytes": settings.spool_bytes,
@@ -110,56 +118,84 @@ class ProcessBackend:
 
     def destroy(self, workers: Sequence[Worker]) -> None:
         """End these workers and everything that runs in them, and remove what they kept."""
-        agents = {worker: self._agents.pop(worker, None) for worker in dict.fromkeys(workers)}
+        agents = {
+            worker: process_of(self._home(worker), self._agents.pop(worker, None))
+            for worker in dict.fromkeys(workers)
+        }
         for agent in agents.values():
             if agent is not None:
-                agent.terminate()  # it ends whatever runs below it, then itself
-                agent.send_signal(signal.SIGCONT)  # one that somebody stopped hears it too
+                # It ends whatever runs below it, then itself; one that somebody stopped hears it too.
+                agent.send(signal.SIGTERM, signal.SIGCONT)
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
         for worker, agent in agents.items():
             home = self._home(worker)
-            if agent is not None and _left(agent, deadline):
-                shutil.rmtree(home, ignore_errors=True)
-            elif home.exists():
+            if agent is not None:
+                _await_end(agent, deadline)
+            if not home.exists():
+                continue
+            if agent is None or (home / SOCKET).exists():  # an agent that leaves in peace takes it along
                 _end_strays(home)
                 _tell_last_words(worker, home)
-                shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(home, ignore_errors=True)
+
+    def find(self) -> list[Found]:
+        """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+
+        In the order of epoch and decision.
+        """
+        found = [self._found(home) for home in self._directory.glob(f"{self._settings.phase_index}-*-*-*")]
+        return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
+
+    def _found(self, home: Path) -> Found:
+        _, number, epoch, decision = map(int, home.name.split("-"))
+        system = read_json(home / "agent.json").get("system", "")
+        worker = Worker(number=number, system=system, epoch=epoch, decision=decision)
+        return Found(worker=worker, address=_address(home), result=_result(home))
 
     def answers(self, system: str) -> bool:  # noqa: ARG002  (every system is this machine)
         """Whether the system itself is there, whatever became of the workers on it."""
         return True
 
     def _home(self, worker: Worker) -> Path:
-        return self._directory / f"{self._settings.phase_index}-{worker.number}-{worker.incarnation}"
+        name = f"{self._settings.phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
+        return self._directory / name
+
+
+def _address(home: Path) -> Address:
+    return Address(socket_path=home / SOCKET, host="127.0.0.1")
+
+
+def _result(home: Path) -> dict[str, Any] | None:
+    """Give what an agent left behind that has left by itself, and the end of each rank's output."""
+    result = read_json(home / LEFT)
+    if not result:
+        return None
+    attempt = result["token"][2]
+    output = {rank: _tail(home / "io" / f"{attempt}-{rank}.log") for rank in result["exits"]}
+    return {**result, "output": output}
+
+
+def _tail(path: Path) -> dict[str, Any]:
+    """Give the end of a file as the fields of an `output` event."""
+    offset, data = 0, b""
+    with suppress(OSError), path.open("rb") as file:
+        offset = max(0, path.stat().st_size - OUTPUT_TAIL_BYTES)
+        file.seek(offset)
+        data = file.read()
+    return {"offset": offset, "text": data.decode("utf-8", "surrogateescape")}
+
+
+def _await_end(agent: AgentProcess, deadline_s: float) -> None:
+    """Wait for an agent that was asked to leave, and end one that does not."""
+    if not agent.ends(deadline_s - time.monotonic()):
+        agent.send(signal.SIGKILL)
+        agent.ends(KILLED_TIMEOUT_S)
+    agent.close()
 
 
 def _inherited() -> dict[str, str]:
     """This process's environment without what belongs to its own Prefect run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-
-
-def _left(agent: subprocess.Popen[bytes], deadline_s: float) -> bool:
-    """Wait for an agent that was asked to leave; end one that does not, and say whether it left by itself."""
-    if not _ends(agent, deadline_s - time.monotonic()):
-        agent.kill()
-        _ends(agent, KILLED_TIMEOUT_S)
-    return agent.returncode == 0
-
-
-def _ends(agent: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for the end of a child and collect it; Popen's own way to wait with a time limit polls."""
-    if agent.returncode is not None:
-        return True
-    handle = os.pidfd_open(agent.pid)  # not yet waited for, so the pid is still its own
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        ended = bool(poll.poll(max(0.0, 1000 * timeout_s)))
-    finally:
-        os.close(handle)
-    if ended:
-        agent.wait()
-    return ended
 
 
 def _end_strays(home: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from prefect_ft.errors import ConfigError, PrefectFTError
+from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError, UnfinishedRunError
 
 COMPLETED, FAILED, INVALID, CANCELLED = range(4)
 """The exit codes: the run completed, failed, was refused before anything started, was cancelled."""
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
-    except ConfigError as error:
+    except (ConfigError, RunHeldError, UnfinishedRunError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return INVALID
     except PrefectFTError as error:

@@ -71,6 +71,16 @@ class JobConfig(Section):
     orphan_timeout_s: Seconds = Field(
         default=3600.0, gt=0, description="Seconds that workers go on alone when the orchestrator is gone"
     )
+    max_orchestrator_restarts: WholeNumber = Field(
+        default=20,
+        ge=0,
+        description="How often the orchestrator may die and come back without progress in between",
+    )
+    lease_s: Seconds = Field(
+        default=30.0,
+        ge=1,
+        description="Seconds of silence after which another machine's orchestrator counts as dead",
+    )
     spool_mb: WholeNumber = Field(
         default=64,
         ge=1,

@@ -6,6 +6,7 @@ the retry handler.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, CheckpointVerified, Decided, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.comeback import Standing, standing
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
@@ -61,24 +63,65 @@ class Supervisor:
         clock: PhaseClock,
         log: RunLog,
         stop: StopRequest,
+        check: Callable[[], None],
     ) -> None:
-        """`epoch` is the orchestrator's: agents obey the highest that they have seen."""
+        """`epoch` is the orchestrator's: agents obey the highest that they have seen.
+
+        `check` raises LeaseLostError once the run is another orchestrator's.
+        """
         self.plan, self.journal, self.clock = plan, journal, clock
+        self._backend = backend
         self._log = log
         self._stop = stop
         self._epoch = epoch
         self._gang = AgentGang(
-            backend, run_id=plan.run_id, key=key, epoch=epoch, stop=stop, listener=self._heard
+            backend,
+            run_id=plan.run_id,
+            key=key,
+            epoch=epoch,
+            stop=stop,
+            listener=self._heard,
+            check=check,
         )
         self._attempt: Attempt | None = None
+        self._early: list[tuple[int, Event]] = []
+        """What agents told before it was known what attempt it belongs to."""
+        self._is_rejoining = False
+        self._takes_up = False
+        """Whether an earlier life may have begun to carry out the last decision."""
         self._number = 0
         self._last_started: int | None = None
         self._saves = Saves()
 
+    def rejoin(self, *, by_hand: bool) -> None:
+        """Take up what an earlier life of the orchestrator left: workers, an attempt that runs or has ended.
+
+        Before the first `attempt`, which goes on with it. `by_hand`: a person asked for it.
+        """
+        self._saves.recall(self.journal.lines)
+        silent_s = self.clock.now() - self.journal.last_t
+        self._is_rejoining = True
+        agents = self._gang.adopt()
+        self._is_rejoining = False
+        found = standing(self.journal.lines, agents, self.plan.phase_index, self.plan.ranks_per_worker)
+        self._number = found.attempt
+        self._last_started = found.attempt or None
+        self._record_comeback(found, agents, silent_s, by_hand=by_hand)
+        if found.watched is not None:
+            self._attempt = self._new_attempt(found.attempt, len(found.watched))
+        for worker, event in [*_exits(agents), *self._early]:
+            self._heard(worker, event)
+        self._early.clear()
+        if self._attempt is None:
+            self._takes_up = True
+            self._gang.stop(self._token, 0)
+        else:
+            self._watch(self._attempt, found)
+
     def attempt(self) -> None:
         """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise."""
         try:
-            attempt = self._begin()
+            attempt = self._attempt or self._begin()
             self._gang.serve(lambda: attempt.over)
         except StopWantedError:
             pass
@@ -87,6 +130,37 @@ class Supervisor:
     def close(self) -> None:
         """End the workers and everything that runs in them. Idempotent."""
         self._gang.close()
+
+    # -- coming back ------------------------------------------------------------------------------
+
+    def _watch(self, attempt: Attempt, found: Standing) -> None:
+        """Go on with an attempt as if it had been watched all the time."""
+        for worker in found.missing:
+            answers = self._backend.answers((found.watched or ())[worker])
+            attempt.take(worker, {"ev": "lost", "system_answers": answers})
+        self._gang.watch([rank for rank, state in attempt.ranks.items() if not state.succeeded])
+
+    def _record_comeback(
+        self, found: Standing, agents: Mapping[int, Event], silent_s: float, *, by_hand: bool
+    ) -> None:
+        reached = self._gang.reached
+        self.journal.append(
+            "comeback",
+            t=self.clock.now(),
+            utc=utc_now(),
+            epoch=self._epoch,
+            by_hand=by_hand,
+            silent_s=round(silent_s, 3),
+            attempt=found.attempt or None,
+            goes_on=found.watched is not None,
+            adopted=list(reached),
+            left=[worker for worker in sorted(agents) if worker not in reached],
+        )
+        if found.note is not None:
+            self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **found.note)
+        what = f"attempt {found.attempt} goes on" if found.watched is not None else "nothing was running"
+        workers = f"{len(reached)} worker{'' if len(reached) == 1 else 's'} found"
+        tell(Notice(text=f"{self.plan.phase}: back after {silent_s:.1f} s: {what}, {workers}"))
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -109,7 +183,8 @@ class Supervisor:
             self._gang.serve(lambda: False, timeout_s=decision.delay_s)
             placement = decision.placement
             change = change_for(decision, self._gang.numbers)
-        self._gang.change(change, placement)
+        self._gang.change(change, placement, decision.n if decision else 0, is_taken_up=self._takes_up)
+        self._takes_up = False
         return self._start(decision, placement)
 
     def _first_placement(self) -> tuple[str, ...]:
@@ -123,22 +198,28 @@ class Supervisor:
     def _start(self, decision: Decision | None, placement: tuple[str, ...]) -> Attempt:
         self._number += 1
         launch = self._launch(decision, placement)
-        ranks = {worker: rank_environments(self.plan, worker) for worker in range(len(placement))}
-        attempt = Attempt(self._number, {rank: worker for worker, own in ranks.items() for rank in own})
-        self._attempt = attempt
+        attempt = self._attempt = self._new_attempt(self._number, len(placement))
         self._saves.begin_attempt()
+        note = self._attempt_line(launch)
         orders = {
             worker: {
                 "command": self.plan.command,
                 "cwd": self.plan.cwd,
                 "env": worker_environment(self.plan, launch, worker),
-                "ranks": own,
+                "ranks": rank_environments(self.plan, worker),
+                "note": note,
             }
-            for worker, own in ranks.items()
+            for worker in range(len(placement))
         }
         self._gang.start(orders, self._token)
-        self._record_start(launch, attempt)
+        self._last_started = attempt.number
+        self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **note)
+        self._tell_started(launch, attempt)
         return attempt
+
+    def _new_attempt(self, number: int, workers: int) -> Attempt:
+        ranks = {rank: worker for worker in range(workers) for rank in rank_environments(self.plan, worker)}
+        return Attempt(number, ranks)
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()
@@ -175,20 +256,19 @@ class Supervisor:
         """When writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
         return [death for line in self.journal.lines for death in line.get("deaths") or ()]
 
-    def _record_start(self, launch: Launch, attempt: Attempt) -> None:
-        self._last_started = attempt.number
-        self.journal.append(
-            "attempt",
-            t=self.clock.now(),
-            utc=utc_now(),
-            attempt=attempt.number,
-            token=self._token,
-            placement=launch.placement,
-            start_counts=launch.start_counts,
-            resume_step=launch.resume_step,
-            resume_path=launch.resume_path,
-            passed_over=launch.passed_over,
-        )
+    def _attempt_line(self, launch: Launch) -> dict[str, Any]:
+        """Give what the journal says of an attempt; agents keep it for a comeback."""
+        return {
+            "attempt": launch.attempt,
+            "token": list(self._token),
+            "placement": list(launch.placement),
+            "start_counts": [list(counts) for counts in launch.start_counts],
+            "resume_step": launch.resume_step,
+            "resume_path": launch.resume_path,
+            "passed_over": dict(launch.passed_over),
+        }
+
+    def _tell_started(self, launch: Launch, attempt: Attempt) -> None:
         tell(
             AttemptStarted(
                 phase=self.plan.phase,
@@ -207,9 +287,12 @@ class Supervisor:
 
     def _heard(self, worker: int, event: Event) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
+        if self._is_rejoining:
+            self._early.append((worker, event))
+            return
         match event["ev"]:
             case "output":
-                self._log.write(self._number, worker, event["rank"], event["text"])
+                self._log.write(event["token"][2], worker, event["rank"], event["text"], event["offset"])
             case "dropped":
                 tell(
                     Notice(
@@ -227,12 +310,16 @@ class Supervisor:
                 self._step_reached(self._attempt, event)
 
     def _checkpoints(self, event: Event) -> None:
-        self._saves.report(event)
-        for item in event["new"]:
+        for item in self._saves.report(event):
             fields = {"attempt": self._number, "step": item["step"], "path": item["path"]}
-            written_t = self.clock.at_wall(item["mtime"])
+            written_t = round(self.clock.at_wall(item["mtime"]), 6)
             self.journal.append(
-                "checkpoint", t=self.clock.now(), utc=utc_now(), written_t=round(written_t, 6), **fields
+                "checkpoint",
+                t=self.clock.now(),
+                utc=utc_now(),
+                written_t=written_t,
+                mtime=item["mtime"],
+                **fields,
             )
             tell(CheckpointVerified(phase=self.plan.phase, **fields))
 
@@ -249,6 +336,7 @@ class Supervisor:
     def _end(self) -> None:
         """End whatever still runs and raise what happened, unless the phase is complete."""
         t = self.clock.now()
+        self._stop.record()
         if self._attempt is not None:
             self._attempt.ending = True
         deaths = self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
@@ -309,3 +397,15 @@ class Supervisor:
         decision = judge(self.journal, self.plan.policy, incident, self.clock, **facts)
         tell(Decided(phase=self.plan.phase, attempt=self._number, incident=incident, decision=decision))
         return decision
+
+
+def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:
+    """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
+    for worker, agent in agents.items():
+        for rank, piece in agent.get("output", {}).items():
+            yield worker, {"ev": "output", "token": agent["token"], "rank": int(rank), **piece}
+    exits = [
+        (worker, int(rank), end) for worker, agent in agents.items() for rank, end in agent["exits"].items()
+    ]
+    for worker, rank, end in sorted(exits, key=lambda each: each[2]["t_ns"]):
+        yield worker, {"ev": "exited", "rank": rank, **end}

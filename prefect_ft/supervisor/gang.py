@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from prefect_ft.backends.base import Address, Backend, Worker
-from prefect_ft.errors import AgentError, BackendError
+from prefect_ft.errors import AgentError, BackendError, LeaseLostError
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.link import Event, Link, LinkLostError
 from prefect_ft.supervisor.stopping import StopRequest
@@ -44,18 +45,29 @@ class StopWantedError(Exception):
     """The user wants the run to stop; raised out of every wait but that for the stop itself."""
 
 
-class SupersededError(AgentError):
-    """Another orchestrator has taken the agents over: they are no longer this one's to order or to end."""
-
-
 class AgentGang:
     """`listener(worker, event)` is told every event, and `{"ev": "lost"}` when an agent has gone."""
 
     def __init__(
-        self, backend: Backend, *, run_id: str, key: str, epoch: int, stop: StopRequest, listener: Listener
+        self,
+        backend: Backend,
+        *,
+        run_id: str,
+        key: str,
+        epoch: int,
+        stop: StopRequest,
+        listener: Listener,
+        check: Callable[[], None],
     ) -> None:
-        """`key` is the run's, by which agents know their orchestrator."""
+        """`key` is the run's, by which agents know their orchestrator.
+
+        `check` is called before everything that changes something, and raises LeaseLostError where that
+        is another orchestrator's to do.
+        """
         self._backend = backend
+        self._epoch = epoch
+        self._check = check
+        self._fence: LeaseLostError | None = None
         self._introduction = {
             "version": frames.VERSION,
             "run": run_id,
@@ -72,16 +84,19 @@ class AgentGang:
         self._ports: dict[int, int | None] = {}
         self._unusable: dict[int, str] = {}
         self._answers: dict[int, Event] = {}
-        self._created: dict[int, int] = {}
         self._printed_at: dict[int, float] = {}
         self._unfinished: set[int] | None = None
         """The attempt's ranks that have not exited with code 0; None while no attempt has been started."""
-        self._superseded: SupersededError | None = None
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The workers that exist, whether their agents answer or not."""
         return tuple(sorted(self._workers))
+
+    @property
+    def reached(self) -> tuple[int, ...]:
+        """The workers whose agents are attached to."""
+        return tuple(sorted(self._links))
 
     @property
     def master(self) -> tuple[str, int]:
@@ -96,36 +111,79 @@ class AgentGang:
 
     # -- workers ----------------------------------------------------------------------------------
 
-    def change(self, change: GangChange, placement: Sequence[str]) -> None:
+    def adopt(self) -> dict[int, Event]:
+        """Attach to the workers that earlier lives of the orchestrator left; give how each one stands.
+
+        That is `attached`, or what an agent left behind that has left by itself. Workers whose agents
+        neither answer nor left anything exist, and are to be destroyed, but are not among them.
+        """
+        newest = {found.worker.number: found for found in self._backend.find()}
+        self._workers = {number: found.worker for number, found in newest.items()}
+        for found in newest.values():
+            if found.result is None:
+                with suppress(WorkerGoneError):
+                    self._attach(found.worker, found.address)
+        deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while any(not self._answered(number, "attached") for number in self._links):
+            if time.monotonic() >= deadline_s:
+                break
+            self._take_events(deadline_s - time.monotonic())
+        standings = {number: found.result for number, found in newest.items() if found.result is not None}
+        for number in list(self._links):
+            if self._answered(number, "attached"):
+                standings[number] = self._answers[number]
+                self._ports[number] = self._answers[number]["port"]
+            else:
+                self._forget(number)
+        return standings
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """Go on with an attempt that runs; `ranks` are those that have not exited with code 0."""
+        self._unfinished = set(ranks)
+
+    def change(
+        self, change: GangChange, placement: Sequence[str], decision: int, *, is_taken_up: bool = False
+    ) -> None:
         """Destroy and create workers and attach to the new ones; raises WorkerGoneError.
 
-        Afterwards every worker of `placement` is there, answers, and runs nothing.
+        Afterwards every worker of `placement` is there, answers, and runs nothing. `is_taken_up`: what
+        an earlier life has created for the same decision stays, because that much has been carried out.
         """
-        if self._superseded is not None:
-            raise self._superseded
-        replaced = [number for number in change.create if number in self._workers]
-        self._destroy(sorted({*change.destroy, *replaced}))
-        self._create(change.create, placement)
+        made = self._made(placement, decision) if is_taken_up else set()
+        create = [number for number in change.create if number not in made]
+        replaced = [number for number in create if number in self._workers]
+        surplus = [number for number in self._workers if number >= len(placement)]
+        self._destroy(sorted({*change.destroy, *replaced, *surplus} - made))
+        self._create(create, placement, decision)
         for number in range(len(placement)):
             if number in self._unusable:
                 raise WorkerGoneError(number, self._unusable[number])
             self._link(number)
+
+    def _made(self, placement: Sequence[str], decision: int) -> set[int]:
+        """Give the workers that were created for a decision, where it wants them, and that answer."""
+        return {
+            number
+            for number, worker in self._workers.items()
+            if worker.decision == decision and number in self._links
+            if number < len(placement) and worker.system == placement[number]
+        }
 
     def _destroy(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._forget(number)
             self._unusable.pop(number, None)
         workers = [self._workers.pop(number) for number in numbers if number in self._workers]
-        if self._superseded is None:
+        if workers:
+            self._may_act()
             self._backend.destroy(workers)
 
-    def _create(self, numbers: Sequence[int], placement: Sequence[str]) -> None:
+    def _create(self, numbers: Sequence[int], placement: Sequence[str], decision: int) -> None:
         if not numbers:
             return
-        for number in numbers:
-            self._created[number] = self._created.get(number, 0) + 1
+        self._may_act()
         workers = [
-            Worker(number=number, system=placement[number], incarnation=self._created[number])
+            Worker(number=number, system=placement[number], epoch=self._epoch, decision=decision)
             for number in numbers
         ]
         self._workers |= {worker.number: worker for worker in workers}
@@ -155,9 +213,18 @@ class AgentGang:
             link.close()
 
     def close(self) -> None:
-        """Destroy every worker, whatever runs in it, unless they are another orchestrator's. Idempotent."""
+        """Destroy every worker of the phase, whatever runs in it, those of earlier lives too. Idempotent.
+
+        Unless they are another orchestrator's: then this one only hangs up.
+        """
+        for number in list(self._links):
+            self._forget(number)
+        self._workers.clear()
         try:
-            self._destroy(self.numbers)
+            self._may_act()
+            self._backend.destroy([found.worker for found in self._backend.find()])
+        except LeaseLostError:
+            pass
         finally:
             self._selector.close()
 
@@ -183,6 +250,7 @@ class AgentGang:
         Afterwards all output has been heard. Gives when writers died, in seconds since the epoch.
         """
         complete = self._unfinished is not None and not self._unfinished
+        self._may_act()
         for number in list(self._links):
             self._answers.pop(number, None)
             self._try_order(number, "stop", token=token, grace_s=grace_s, complete=complete)
@@ -207,6 +275,7 @@ class AgentGang:
             self._forget(number)
 
     def _order(self, number: int, order: str, **fields: Any) -> None:
+        self._may_act()
         try:
             self._link(number).send(order, **fields)
         except LinkLostError as exc:
@@ -261,6 +330,8 @@ class AgentGang:
         return self._answers.get(number, {}).get("ev") in kinds
 
     def _take_events(self, timeout_s: float | None) -> None:
+        if self._stop_request.lost is not None:
+            raise self._stop_request.lost
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._stop_request:
                 self._selector.unregister(self._stop_request)  # stays readable; `wanted` says the rest
@@ -281,9 +352,11 @@ class AgentGang:
         """Keep what waits are waiting for; raises AgentError where the agent does not obey."""
         match event["ev"]:
             case "superseded":
-                why = f"an orchestrator of epoch {event['epoch']} has taken over worker {number}"
-                self._superseded = SupersededError(why)
-                raise self._superseded
+                raise self._fenced(
+                    f"an orchestrator of epoch {event['epoch']} has taken over worker {number}"
+                )
+            case "refused" if event["epoch"] > self._epoch:
+                raise self._fenced(f"worker {number} obeys an orchestrator of epoch {event['epoch']}")
             case "refused":
                 raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
             case "exited" if event["code"] == 0 and self._unfinished is not None:
@@ -294,6 +367,17 @@ class AgentGang:
                 self._answers[number] = event
             case _:
                 pass
+
+    def _fenced(self, why: str) -> LeaseLostError:
+        """Give the error for an agent that is another orchestrator's; from now on nothing is done."""
+        self._fence = LeaseLostError(why)
+        return self._fence
+
+    def _may_act(self) -> None:
+        """Raise LeaseLostError if the workers are another orchestrator's."""
+        if self._fence is not None:
+            raise self._fence
+        self._check()
 
     def _lost(self, number: int) -> None:
         self._forget(number)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prefect_ft.supervisor.link import Event
 
-Identity = tuple[str, float]
+Identity = tuple[str, float | None]
 """Path and time of writing: who reports the same again has not verified anything anew."""
+
+
+def _identity(item: Mapping[str, Any]) -> Identity:
+    return item["path"], item["mtime"]
 
 
 class Saves:
@@ -16,6 +20,8 @@ class Saves:
 
     def __init__(self) -> None:
         self._whole: dict[int, Identity] = {}
+        self._told: dict[int, Identity] = {}
+        """All that has ever been reported, good still or not."""
         self._set_aside: dict[int, Identity | None] = {}
         self._highest_step: int | None = None
         self._seen_step: int | None = None
@@ -25,16 +31,30 @@ class Saves:
         """Make what was verified so far the past: it is not the progress of what begins."""
         self._baseline_step, self._seen_step = self._highest_step, None
 
-    def report(self, event: Event) -> None:
-        """Learn what an agent has verified; what lies beyond its last good one is good no more."""
+    def report(self, event: Event) -> list[Mapping[str, Any]]:
+        """Learn what an agent has verified; what lies beyond its last good one is good no more.
+
+        Gives what was not known: another worker's agent, or another life's, tells the same again.
+        """
         last = event["last"]
+        new = [item for item in event["new"] if self._told.get(item["step"]) != _identity(item)]
         for item in event["new"]:
-            self._whole[item["step"]] = (item["path"], item["mtime"])
+            self._whole[item["step"]] = self._told[item["step"]] = _identity(item)
             self._highest_step = max(item["step"], self._highest_step or 0)
             self._seen_step = max(item["step"], self._seen_step or 0)
         self._whole = {
             step: identity for step, identity in self._whole.items() if last is not None and step <= last
         }
+        return new
+
+    def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Learn from a journal what an earlier life knew."""
+        for line in lines:
+            if line["type"] == "attempt":
+                self.begin_attempt()
+            elif line["type"] == "checkpoint":
+                last = max(line["step"], self._highest_step or 0)
+                self.report({"new": [{"mtime": None, **line}], "last": last})
 
     def set_aside(self, steps: Iterable[int]) -> None:
         """Take these checkpoints, and no others, for unreadable, until they are written anew."""

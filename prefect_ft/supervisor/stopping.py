@@ -6,8 +6,11 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+from prefect_ft.errors import LeaseLostError
 
 
 class StopRequest:
@@ -16,17 +19,35 @@ class StopRequest:
     Off the main thread Python delivers no signals; then nothing is taken and only `ask` counts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, remember: Callable[[str], None] | None = None) -> None:
+        """`remember` makes the wish outlive this process; see `record`."""
+        self._remember = remember
         self.wanted: str | None = None
         """What asked for the stop, e.g. `SIGINT`."""
+        self.lost: LeaseLostError | None = None
+        """Set once the run belongs to somebody else: nothing may be done any more, not even stopping it."""
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[signal.Signals, Any] = {}
 
     def ask(self, source: str) -> None:
         """Want the stop from now on. Safe in a signal handler."""
         self.wanted = self.wanted or source
+        self._wake()
+
+    def abandon(self, error: LeaseLostError) -> None:
+        """Have whoever waits give up at once, with this error. Safe in a thread."""
+        self.lost = error
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(OSError):  # it is full, which is enough; or nobody waits any more
             os.write(self._write_end, b"!")
+
+    def record(self) -> None:
+        """Make the wish, if there is one, outlive this process: a crash while stopping takes it back from none."""
+        if self.wanted is not None and self._remember is not None:
+            with contextlib.suppress(OSError):  # a full disk; then it ends with this process
+                self._remember(self.wanted)
 
     def fileno(self) -> int:
         return self._read_end

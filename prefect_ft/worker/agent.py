@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import Any, Dict, List, Optional
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
@@ -24,9 +25,15 @@ from prefect_ft.worker.door import Door
 from prefect_ft.worker.execution import Execution
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.peer import Peer
-from prefect_ft.worker.processes import become_subreaper
+from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.reporter import Reporter
+
+LEFT = "left.json"
+"""What an agent leaves behind that leaves by itself, in its directory."""
+
+PID = "agent.pid"
+"""Its pid and when it started (clock ticks since boot), in its directory."""
 
 LAST_WORDS_S = 1.0
 """How long an agent that leaves waits for its last reports to be read."""
@@ -41,6 +48,7 @@ class Agent:
         self._done = False
         io_directory = os.path.join(config["directory"], "io")
         os.makedirs(io_directory, mode=0o700, exist_ok=True)
+        _write(os.path.join(config["directory"], PID), "%d %d" % (os.getpid(), started(os.getpid()) or 0))
         self._locks = [_locked(directory) for directory in (config["directory"], PACKAGE_DIRECTORY)]
         self._loop = Loop()
         self._hear_signals()
@@ -79,8 +87,9 @@ class Agent:
         self._execution.close()
         if self._reporter.peer is not None:
             self._reporter.peer.flush(LAST_WORDS_S)
-        with contextlib.suppress(OSError):
-            os.unlink(self._config["socket"])
+        if self._done:  # else it dies of an error, and a socket that nobody serves tells
+            with contextlib.suppress(OSError):
+                os.unlink(self._config["socket"])
 
     def _hear_signals(self) -> None:
         """SIGTERM and SIGINT mean leave; without a wake-up the selector would sleep on through them.
@@ -219,7 +228,13 @@ class Agent:
     def _orphaned(self) -> None:
         """Start waiting for somebody, unless ranks are running: training does not depend on a watcher."""
         if self._reporter.peer is None and self._execution.is_idle:
-            self._loop.after("orphan", self._config["orphan_timeout_s"], self.leave)
+            self._loop.after("orphan", self._config["orphan_timeout_s"], self._leave_alone)
+
+    def _leave_alone(self) -> None:
+        """Leave because nobody came, and leave behind how the attempt stood: somebody may come yet."""
+        result = {"token": self._reporter.token, "utc": time.time(), **self._execution.describe()}
+        _write(os.path.join(self._config["directory"], LEFT), json.dumps(result))
+        self.leave()
 
 
 def _locked(directory: str) -> int:
@@ -228,6 +243,14 @@ def _locked(directory: str) -> int:
     with contextlib.suppress(OSError):  # some file systems have no locks, and then no cleaner either
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return fd
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file whole; a disk that takes no more costs only what it would have told."""
+    with contextlib.suppress(OSError):
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
 
 
 def _bytes(text: str) -> bytes:

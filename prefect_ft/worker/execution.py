@@ -63,6 +63,8 @@ class Execution:
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
         self._port = ReservedPort()
+        self._note: Optional[Dict[str, Any]] = None
+        """What the orchestrator wants to be told again of the last start."""
         self._deaths: Set[float] = set()
         """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
         self._complete = False
@@ -88,6 +90,7 @@ class Execution:
             "running": [rank.number for rank in ranks if rank.exit is None],
             "over": self._gang is None or self._gang.over,
             "exits": {rank.number: rank.exit._asdict() for rank in ranks if rank.exit is not None},
+            "note": self._note,
         }
 
     def _ranks(self) -> List[Rank]:
@@ -100,7 +103,7 @@ class Execution:
         if self._gang is not None and not self._gang.over:
             raise RefusedError("an attempt is running: stop it first")
         self._discard()
-        self._reporter.token = token
+        self._reporter.token, self._note = token, message["note"]
         self._port.give_away()
         ranks = {int(number): env for number, env in message["ranks"].items()}
         try:

@@ -59,11 +59,23 @@ def _children_by_scan() -> Callable[[int], List[int]]:
 
 def parent(pid: int) -> Optional[int]:
     """Give the parent of a process, None if it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
+def started(pid: int) -> Optional[int]:
+    """Give when a living process started, in clock ticks since boot: with its pid that names it for good."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None
+
+
+def _stat(pid: int) -> List[bytes]:
+    """Give the fields of /proc/PID/stat from the state on; none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return int(file.read(4096).rpartition(b")")[2].split()[1])
+            return file.read(4096).rpartition(b")")[2].split()
     except OSError:
-        return None
+        return []
 
 
 def _children(pid: int) -> List[int]:

@@ -82,12 +82,20 @@ CHECKPOINTS = Type(
         value, lambda item: isinstance(item, dict) and set(item) == {"step", "path", "mtime"}
     ),
 )
+OBJECT = Type("object", lambda value: isinstance(value, dict))
 ANY = Type("any", lambda _: True)
 
 ORDERS: Dict[str, Dict[str, Type]] = {
     "attach": {"version": INT, "run": STRING, "key": STRING, "epoch": INT, "have": OFFSETS},
     "choose": {"token": TOKEN, "limit": _or_null(INT), "avoid": INTS, "deaths": TIMES},
-    "start": {"token": TOKEN, "command": WORDS, "cwd": STRING, "env": STRINGS, "ranks": ENVIRONMENTS},
+    "start": {
+        "token": TOKEN,
+        "command": WORDS,
+        "cwd": STRING,
+        "env": STRINGS,
+        "ranks": ENVIRONMENTS,
+        "note": OBJECT,
+    },
     "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
     "leave": {"token": TOKEN},
 }
@@ -103,6 +111,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "running": INTS,
         "over": BOOL,
         "exits": EXITS,
+        "note": _or_null(OBJECT),
     },
     "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
     "started": {"pids": OFFSETS},

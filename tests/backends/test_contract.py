@@ -37,10 +37,10 @@ class Under:
     clients: list[AgentClient] = field(default_factory=list)
     created: list[Worker] = field(default_factory=list)
 
-    def create(self, *numbers: int, incarnation: int = 1) -> list[AgentClient]:
+    def create(self, *numbers: int, decision: int = 0) -> list[AgentClient]:
         """Create workers and attach to each."""
-        self.created += workers(*numbers, incarnation=incarnation)
-        return list(map(self.attach, self.backend.create(workers(*numbers, incarnation=incarnation))))
+        self.created += workers(*numbers, decision=decision)
+        return list(map(self.attach, self.backend.create(workers(*numbers, decision=decision))))
 
     def attach(self, address: Address, epoch: int = 1) -> AgentClient:
         client = AgentClient(address, epoch)
@@ -49,8 +49,8 @@ class Under:
         return client
 
 
-def workers(*numbers: int, incarnation: int = 1) -> list[Worker]:
-    return [Worker(number=number, system=f"s{number}", incarnation=incarnation) for number in numbers]
+def workers(*numbers: int, decision: int = 0) -> list[Worker]:
+    return [Worker(number=number, system=f"s{number}", epoch=1, decision=decision) for number in numbers]
 
 
 def run(client: AgentClient, code: str, attempt: int = 1, **env: str) -> str:
@@ -127,7 +127,7 @@ def test_what_a_worker_keeps_lives_as_long_as_it_does(under: Under) -> None:
     assert run(client, PLACE, attempt=1) == run(client, PLACE, attempt=2)
     assert run(client, COUNT, attempt=3) == "[2]\n"
     under.backend.destroy(workers(0))
-    (client,) = under.create(0, incarnation=2)
+    (client,) = under.create(0, decision=2)
     assert run(client, COUNT, attempt=4) == "[]\n"
 
 

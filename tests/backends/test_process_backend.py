@@ -20,7 +20,7 @@ from prefect_ft.errors import BackendError
 from prefect_ft.worker.processes import descendants
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"
-WORKERS = [Worker(number=number, system="s0", incarnation=1) for number in (0, 1)]
+WORKERS = [Worker(number=number, system="s0", epoch=1, decision=0) for number in (0, 1)]
 
 OUTLIVING = {
     "a-rank": "echo up > up; exec sleep 1000",
@@ -126,13 +126,15 @@ def test_an_agent_that_left_by_itself_costs_no_look_at_other_processes(
 
 
 def test_of_workers_that_cannot_all_be_created_none_stays(runtime_dir: Path) -> None:
-    directory = runtime_dir / ("x" * (104 - len(str(runtime_dir)) - len("/0-0-1/agent.sock")))
+    directory = runtime_dir / ("x" * (104 - len(str(runtime_dir)) - len("/0-0-1-0/agent.sock")))
     directory.mkdir()
     backend = ProcessBackend(settings(), directory, {})
     assert (
-        len(str(directory / "0-0-1" / "agent.sock")) <= 107 < len(str(directory / "0-0-10000" / "agent.sock"))
+        len(str(directory / "0-0-1-0" / "agent.sock"))
+        <= 107
+        < len(str(directory / "0-0-1-10000" / "agent.sock"))
     )
-    long = Worker(number=1, system="s0", incarnation=10_000)
+    long = Worker(number=1, system="s0", epoch=1, decision=10_000)
     with pytest.raises(BackendError, match="a worker cannot be started: AF_UNIX path too long"):
         backend.create([WORKERS[0], long])
     assert list(directory.iterdir()) == []
@@ -143,11 +145,11 @@ def test_an_environment_that_cannot_be_given_is_a_backend_error(runtime_dir: Pat
     backend = ProcessBackend(settings(), runtime_dir, {"s0": {"BAD": value}})
     with pytest.raises(BackendError, match="a worker cannot be started"):
         backend.create(WORKERS[:1])
-    assert not (runtime_dir / "0-0-1").exists()
+    assert not (runtime_dir / "0-0-1-0").exists()
 
 
 def test_what_an_earlier_life_left_under_a_workers_name_is_cleared_away(runtime_dir: Path) -> None:
-    home = runtime_dir / "0-0-1"
+    home = runtime_dir / "0-0-1-0"
     (home / "tmp" / "old").mkdir(parents=True)
     stray = subprocess.Popen(["sleep", "1000"], env={"TMPDIR": str(home / "tmp")}, start_new_session=True)
     backend = ProcessBackend(settings(), runtime_dir, {})

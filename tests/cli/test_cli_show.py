@@ -47,7 +47,7 @@ def crash(text: str = "ended by SIGSEGV", **fields: Any) -> Incident:
 
 def write_phase(run: Run, name: str, *incidents: Incident, status: str | None = "completed") -> Path:
     """Write a phase's journal: an attempt before each incident, and an end if it has one."""
-    directory = run.add_phase(name, {})
+    directory = run.add_phase(name, 0, {})
     journal = Journal(directory / JOURNAL)
     utc = utc_now()
     journal.append("phase", t=0, utc=utc, run=run.run_id, job="j", phase=name)
@@ -105,7 +105,7 @@ def test_a_run_of_which_no_phase_has_begun(run: Run, printed: Printed) -> None:
 
 
 def test_a_phase_that_is_just_beginning(run: Run, printed: Printed) -> None:
-    run.add_phase("train", {})
+    run.add_phase("train", 0, {})
     assert printed("status", run.run_id) == "a phase that is just beginning: running at step ?, 0 restarts\n"
 
 

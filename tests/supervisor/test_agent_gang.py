@@ -16,10 +16,10 @@ from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, sett
 
 from prefect_ft.backends.base import Backend
 from prefect_ft.backends.process import ProcessBackend
-from prefect_ft.errors import AgentError, BackendError
+from prefect_ft.errors import AgentError, BackendError, LeaseLostError
 from prefect_ft.supervisor import gang as module
 from prefect_ft.supervisor.enact import GangChange, first_gang
-from prefect_ft.supervisor.gang import AgentGang, StopWantedError, SupersededError, WorkerGoneError
+from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.stopping import StopRequest
 
 WAIT = script("import os, signal; os.write(1, b'up\\n'); signal.pause()")
@@ -34,6 +34,7 @@ class Heard:
     stop: StopRequest
     epoch: int = 1
     events: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+    decisions: int = 0
     gang: AgentGang = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,10 +45,15 @@ class Heard:
             epoch=self.epoch,
             stop=self.stop,
             listener=lambda worker, event: self.events.append((worker, event)),
+            check=lambda: None,
         )
 
     def create(self, workers: int) -> None:
-        self.gang.change(first_gang(workers), [f"s{worker}" for worker in range(workers)])
+        self.gang.change(first_gang(workers), [f"s{worker}" for worker in range(workers)], 0)
+
+    def change(self, change: GangChange, *placement: str) -> None:
+        self.decisions += 1
+        self.gang.change(change, placement, self.decisions)
 
     def token(self, attempt: int) -> tuple[int, int, int]:
         return self.epoch, 0, attempt
@@ -60,6 +66,7 @@ class Heard:
                 "cwd": "/",
                 "env": {},
                 "ranks": {number: {"RANK": str(number)}},
+                "note": {},
                 **fields,
             }
             for number in self.gang.numbers
@@ -208,7 +215,7 @@ def test_a_worker_is_replaced_by_a_new_one(make: Make) -> None:
     heard = make()
     heard.create(2)
     before = [heard.pid(worker) for worker in (0, 1)]
-    heard.gang.change(GangChange(destroy=(1,), create=(1,)), ("s0", "s2"))
+    heard.change(GangChange(destroy=(1,), create=(1,)), "s0", "s2")
     after = [heard.pid(worker) for worker in (0, 1)]
     assert (after[0], after[1] != before[1]) == (before[0], True)
     assert [event["system"] for _, event in heard.of("attached")][-1] == "s2"
@@ -227,7 +234,7 @@ def test_a_worker_that_is_created_once_more_is_another_one(make: Make) -> None:
 def test_a_gang_shrinks(make: Make) -> None:
     heard = make()
     heard.create(3)
-    heard.gang.change(GangChange(destroy=(0, 1, 2), create=(0, 1)), ("s0", "s2"))
+    heard.change(GangChange(destroy=(0, 1, 2), create=(0, 1)), "s0", "s2")
     assert heard.gang.numbers == (0, 1)
 
 
@@ -239,8 +246,8 @@ def test_an_agent_that_dies_is_heard_of_and_named(make: Make) -> None:
     heard.kill_agent(1)
     assert heard.wait("lost") == [(1, {"ev": "lost", "system_answers": True})]
     heard.gang.stop(heard.token(1), 0)
-    assert gone(lambda: heard.gang.change(NOTHING, ("s0", "s1", "s2"))) == (1, "its agent is gone")
-    heard.gang.change(GangChange(destroy=(0, 1, 2), create=(0, 1, 2)), ("s0", "s1", "s2"))
+    assert gone(lambda: heard.change(NOTHING, "s0", "s1", "s2")) == (1, "its agent is gone")
+    heard.change(GangChange(destroy=(0, 1, 2), create=(0, 1, 2)), "s0", "s1", "s2")
     heard.start(["true"], attempt=2)
     heard.wait("exited", 2 + 3)
     heard.gang.stop(heard.token(2), 0)
@@ -271,7 +278,7 @@ def main(argv):
     return _main(argv)
 """)
     change = GangChange(destroy=(0,), create=(0, 1, 2))
-    worker, why = gone(lambda: heard.gang.change(change, ("s0", "s1", "s2")))
+    worker, why = gone(lambda: heard.change(change, "s0", "s1", "s2"))
     assert (worker, why.startswith("its agent is gone")) == (2, True)
 
 
@@ -295,6 +302,9 @@ def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
         def destroy(self, workers: object) -> None:
             pass
 
+        def find(self) -> list[Any]:
+            return []
+
     heard = make(Broken())
     with pytest.raises(WorkerGoneError, match="no room") as caught:
         heard.create(2)
@@ -312,8 +322,8 @@ def test_an_agent_that_does_not_answer_is_given_up(make: Make, monkeypatch: pyte
     port = heard.gang.master[1]
     assert [worker for worker, event in heard.of("stopped")] == [0]
     assert port == heard.of("stopped")[0][1]["port"]
-    assert gone(lambda: heard.gang.change(NOTHING, ("s0", "s1"))) == (1, "its agent does not answer")
-    heard.gang.change(GangChange(destroy=(1,), create=(1,)), ("s0", "s1"))
+    assert gone(lambda: heard.change(NOTHING, "s0", "s1")) == (1, "its agent does not answer")
+    heard.change(GangChange(destroy=(1,), create=(1,)), "s0", "s1")
 
 
 # -- the user's wish --------------------------------------------------------------------------------
@@ -356,11 +366,11 @@ def test_who_is_superseded_leaves_the_workers_alone(make: Make) -> None:
     old.start(WAIT)
     old.wait("output", 2)
     new = make(old.backend, epoch=2)
-    new.create(2)
-    with pytest.raises(SupersededError, match="an orchestrator of epoch 2 has taken over worker"):
+    new.gang.adopt()
+    with pytest.raises(LeaseLostError, match="an orchestrator of epoch 2 has taken over worker"):
         old.gang.serve(lambda: False, DEADLINE_S)
-    with pytest.raises(SupersededError):
-        old.gang.change(GangChange(destroy=(0, 1), create=(0, 1)), ("s0", "s1"))
+    with pytest.raises(LeaseLostError):
+        old.change(GangChange(destroy=(0, 1), create=(0, 1)), "s0", "s1")
     old.gang.close()
     assert [event["running"] for _, event in new.of("attached")] in ([[0], [1]], [[1], [0]])
     new.gang.stop(new.token(1), 0)
@@ -371,8 +381,8 @@ def test_who_comes_with_an_old_epoch_is_refused(make: Make) -> None:
     new = make(epoch=2)
     new.create(1)
     old = make(new.backend, epoch=1)
-    with pytest.raises(AgentError, match="worker 0 refused attach: fenced"):
-        old.create(1)
+    with pytest.raises(LeaseLostError, match="worker 0 obeys an orchestrator of epoch 2"):
+        old.gang.adopt()
     new.gang.stop(new.token(1), 0)
 
 
@@ -394,6 +404,6 @@ def test_from_a_crash_to_the_next_attempt_it_takes_milliseconds(make: Make) -> N
         heard.start(crash, attempt)
         heard.wait("exited", attempt)
         heard.gang.stop(heard.token(attempt), 0)
-        heard.gang.change(NOTHING, ("s0",))
+        heard.change(NOTHING, "s0")
         ours.append(time.perf_counter() - began)
     assert min(ours) - min(bare) < 0.020

@@ -83,7 +83,8 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
 
     def make(code: str, *, workers: int = 1, **policy: Any) -> Phase:
         systems = tuple(f"s{number}" for number in range(workers))
-        journal, clock, log = Journal(tmp_path / "journal.jsonl"), PhaseClock(), RunLog(tmp_path / "run.log")
+        journal, clock = Journal(tmp_path / "journal.jsonl"), PhaseClock()
+        log = RunLog(tmp_path / "run.log", tmp_path / "places")
         plan = PhasePlan(
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(script(SCRIPT + code)),
             cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
@@ -92,7 +93,15 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
         )  # fmt: skip
         backend = ProcessBackend(settings(checkpoints=checkpoints(tmp_path / "ck")), runtime_dir / "run", {})
         supervisor = Supervisor(
-            plan, backend, key=KEY, epoch=1, journal=journal, clock=clock, log=log, stop=stop
+            plan,
+            backend,
+            key=KEY,
+            epoch=1,
+            journal=journal,
+            clock=clock,
+            log=log,
+            stop=stop,
+            check=lambda: None,
         )
         made.append(Phase(supervisor, journal, tmp_path / "run.log"))
         return made[-1]

@@ -1,47 +1,86 @@
-"""run.log: every line says whose it is, no byte is changed, and a full disk costs lines and not the run."""
+"""run.log: every line says whose it is, no byte is changed or told twice, a full disk costs lines alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from prefect_ft.supervisor.runlog import RunLog
 
+Open = Callable[[], RunLog]
 
-def test_every_line_has_attempt_worker_and_rank_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    log = RunLog(path)
-    log.write(1, 0, 0, "one\ntwo\n")
-    log.write(2, 1, 13, "\n")
-    log.write(2, 1, 13, "no end of line")
-    log.write(2, 1, 13, "half a bar\r100%\n")
-    log.close()
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.log"
+
+
+@pytest.fixture
+def opened(path: Path, tmp_path: Path) -> Iterator[Open]:
+    """Open the log, again and again as one orchestrator after the other does."""
+    logs: list[RunLog] = []
+
+    def opened() -> RunLog:
+        logs.append(RunLog(path, tmp_path / "places"))
+        return logs[-1]
+
+    yield opened
+    for log in logs:
+        log.close()
+
+
+def test_every_line_has_attempt_worker_and_rank_before_it(opened: Open, path: Path) -> None:
+    log = opened()
+    log.write(1, 0, 0, "one\ntwo\n", 0)
+    log.write(2, 1, 13, "\n", 0)
+    log.write(2, 1, 13, "no end of line", 1)
+    log.write(2, 1, 13, "half a bar\r100%\n", 15)
     assert path.read_bytes() == (
         b"[a1 w0 r0] one\n[a1 w0 r0] two\n[a2 w1 r13] \n[a2 w1 r13] no end of line\n[a2 w1 r13] half a bar\r100%\n"
     )
     assert log.lost_lines == 0
 
 
-def test_bytes_that_are_no_text_stay_what_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    log = RunLog(path)
-    log.write(1, 0, 0, b"\xff\x00\xe2\x82 \xc3\xa9\n".decode("utf-8", "surrogateescape"))
+def test_bytes_that_are_no_text_stay_what_they_are(opened: Open, path: Path) -> None:
+    opened().write(1, 0, 0, b"\xff\x00\xe2\x82 \xc3\xa9\n".decode("utf-8", "surrogateescape"), 0)
     assert path.read_bytes() == b"[a1 w0 r0] \xff\x00\xe2\x82 \xc3\xa9\n"
 
 
-def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    for attempt in (1, 2):
-        log = RunLog(path)
-        log.write(attempt, 0, 0, "line\n")
-        log.close()
-    assert path.read_bytes() == b"[a1 w0 r0] line\n[a2 w0 r0] line\n"
+def test_what_an_earlier_life_has_written_does_not_come_twice(opened: Open, path: Path) -> None:
+    opened().write(3, 0, 1, "one\ntwö\n", 0)
+    log = opened()
+    log.write(3, 0, 1, "one\ntwö\nthree\n", 0)
+    log.write(3, 0, 1, "one\n", 0)
+    log.write(3, 0, 0, "another's\n", 0)
+    log.write(4, 0, 1, "one\n", 0)
+    assert path.read_text().splitlines() == [
+        "[a3 w0 r1] one", "[a3 w0 r1] twö", "[a3 w0 r1] three", "[a3 w0 r0] another's", "[a4 w0 r1] one",
+    ]  # fmt: skip
+
+
+def test_what_was_dropped_in_between_is_a_gap_and_no_error(opened: Open, path: Path) -> None:
+    opened().write(1, 0, 0, "one\n", 0)
+    opened().write(1, 0, 0, "nine\n", 1000)
+    assert path.read_text().splitlines() == ["[a1 w0 r0] one", "[a1 w0 r0] nine"]
+
+
+def test_a_damaged_record_of_places_costs_nothing_but_repetition(
+    opened: Open, path: Path, tmp_path: Path
+) -> None:
+    opened().write(1, 0, 0, "one\n", 0)
+    (tmp_path / "places").write_bytes(b"torn")
+    opened().write(1, 0, 0, "one\n", 0)
+    assert path.read_text().splitlines() == ["[a1 w0 r0] one"] * 2
 
 
 def test_a_full_disk_loses_whole_lines_and_counts_them(small_disk: Path) -> None:
     path = small_disk / "run.log"
-    log = RunLog(path)
-    log.write(1, 0, 0, "first\n")
-    log.write(1, 0, 0, "x" * 300_000 + "\ny\n")
+    log = RunLog(path, small_disk / "places")
+    log.write(1, 0, 0, "first\n", 0)
+    log.write(1, 0, 0, "x" * 300_000 + "\ny\n", 6)
     assert log.lost_lines == 2
-    log.write(1, 0, 0, "last\n")
+    log.write(1, 0, 0, "last\n", 300_009)
+    log.close()
     assert path.read_bytes() == b"[a1 w0 r0] first\n[a1 w0 r0] last\n"

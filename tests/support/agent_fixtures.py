@@ -66,7 +66,7 @@ def make_worker(runtime_dir: Path, nobody_left: None) -> Iterator[MakeWorker]:
 
     def make(env: dict[str, str] | None = None, **changes: Any) -> LivingWorker:
         backend = ProcessBackend(settings(**changes), directory, {"s0": env or {}})
-        worker = Worker(number=0, system="s0", incarnation=1 + len(made))
+        worker = Worker(number=0, system="s0", epoch=1, decision=len(made))
         address = backend.create([worker])[0]
         made.append(LivingWorker(backend, worker, address.socket_path.parent, []))
         return made[-1]

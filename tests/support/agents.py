@@ -85,7 +85,7 @@ class AgentClient:
     ) -> dict[str, Any]:
         """Start ranks and give what the agent answers."""
         own = {str(rank): {"RANK": str(rank)} for rank in range(ranks)}
-        self.say("start", token=self.token(attempt), command=command, cwd=cwd, env=env, ranks=own)
+        self.say("start", token=self.token(attempt), command=command, cwd=cwd, env=env, ranks=own, note={})
         return self.expect("started", "start_failed", "refused")
 
     def stop(self, attempt: int = 1, grace_s: float = 0, complete: bool = False) -> dict[str, Any]:

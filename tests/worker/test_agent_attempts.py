@@ -123,7 +123,7 @@ def test_an_environment_that_cannot_be_given(client: AgentClient, env: dict[str,
 
 def test_of_an_attempt_that_starts_in_part_nothing_stays(client: AgentClient, agent: LivingWorker) -> None:
     ranks = {"0": {"RANK": "0"}, "1": {"RANK": "1"}, "2": {"RANK": "2", "NUL": "\0"}}
-    client.say("start", token=[1, 0, 1], command=["sleep", "1000"], cwd="/", env={}, ranks=ranks)
+    client.say("start", token=[1, 0, 1], command=["sleep", "1000"], cwd="/", env={}, ranks=ranks, note={})
     assert client.expect("start_failed")["error"] == "embedded null byte"
     assert (ranks_of(agent), list((agent.home / "io").iterdir())) == ({}, [])
     assert client.start(script("print('next')"), attempt=2)["ev"] == "started"
@@ -261,7 +261,7 @@ def test_an_agent_that_is_told_to_leave_in_mid_start_leaves_nobody(make_worker: 
     agent = make_worker()
     client = agent.attached()
     ranks = {str(rank): {"RANK": str(rank)} for rank in range(40)}
-    client.say("start", token=[1, 0, 1], command=["sleep", "1000"], cwd="/", env={}, ranks=ranks)
+    client.say("start", token=[1, 0, 1], command=["sleep", "1000"], cwd="/", env={}, ranks=ranks, note={})
     pid = client.expect_attached()["pid"]
     while not children_of(pid):
         pass

@@ -49,7 +49,7 @@ def test_who_is_refused_is_told_why_and_shown_out(start_agent: StartAgent, chang
 def test_nobody_gives_orders_before_attaching(agent: LivingWorker, op: str) -> None:
     stranger = agent.client()
     fields = {"limit": None, "avoid": [], "deaths": [], "grace_s": 0, "complete": False}
-    start = {"command": ["true"], "cwd": "/", "env": {}, "ranks": {}}
+    start = {"command": ["true"], "cwd": "/", "env": {}, "ranks": {}, "note": {}}
     stranger.say(op, token=[1, 0, 1], **fields, **start)
     assert refused(stranger.expect("refused")) == "attach first"
     assert agent.attached().stop()["ev"] == "stopped"
@@ -187,7 +187,7 @@ def test_a_start_must_be_newer_than_all_that_was_seen(
     client = agent.attached(epoch=3)
     client.start(["true"], attempt=4)
     client.stop(4)
-    client.say("start", token=token, command=["true"], cwd="/", env={}, ranks={"0": {}})
+    client.say("start", token=token, command=["true"], cwd="/", env={}, ranks={"0": {}}, note={})
     assert refused(client.expect("refused")) == why
     assert client.start(["true"], attempt=5)["ev"] == "started"
     client.stop(5)

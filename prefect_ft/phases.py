@@ -1,0 +1,294 @@
+"""A phase put together from its job, its run and its journal, begun or gone on with, and taken apart again.
+
+Knows nothing of Prefect: who runs the attempts is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from prefect_ft.backends.base import AgentSettings, Backend
+from prefect_ft.backends.process import ProcessBackend, visible_accelerators
+from prefect_ft.clock import PhaseClock, seconds_since, utc_now
+from prefect_ft.config import JobConfig, Phase, resolved
+from prefect_ft.errors import JournalError, LeaseLostError
+from prefect_ft.journal import Journal, Line, read_lines
+from prefect_ft.judge import judge_pending
+from prefect_ft.model import RESTARTS, Decision
+from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
+from prefect_ft.run import (
+    JOURNAL,
+    PARAMS,
+    SUMMARY,
+    Holding,
+    Run,
+    made_runtime_directory,
+    write_json,
+    write_yaml,
+)
+from prefect_ft.summary import PhaseSummary, summarise
+from prefect_ft.supervisor import PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
+
+RunAttempts = Callable[[Supervisor], None]
+"""Runs a supervisor's attempts until a decision ends the phase; raises what keeps it from one."""
+
+_STATUS = {"complete": "completed", "cancel": "cancelled"}
+
+
+class PhaseExecution:
+    """One phase's objects. An earlier life of the orchestrator may have begun it: then it is gone on with."""
+
+    def __init__(self, job: JobConfig, index: int, holding: Holding, stop: StopRequest) -> None:
+        self._job, self._run = job, holding.run
+        self._runtime = made_runtime_directory(Path(holding.run.told()["runtime"]))
+        directory = unfinished_directory(holding.run, index)
+        self._directory = directory or holding.run.add_phase(job.phases[index].name, index, resolved(job))
+        variables = _params_variable(job.phases[index], self._directory)
+        self._plan = _plan(job, index, holding.run, variables)
+        self._journal = Journal(_journal_path(job, self._directory, holding.run), holding.lease.check)
+        self._is_new = directory is None
+        self._clock = PhaseClock(_start_s(self._journal))
+        self._log = RunLog(self._directory / "run.log", self._runtime / f"{index}.places")
+        self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
+        self._supervisor = Supervisor(
+            self._plan,
+            self._backend,
+            key=holding.run.key,
+            epoch=holding.lease.epoch,
+            journal=self._journal,
+            clock=self._clock,
+            log=self._log,
+            stop=stop,
+            check=holding.lease.check,
+        )
+
+    @property
+    def plan(self) -> PhasePlan:
+        """The phase as it is executed."""
+        return self._plan
+
+    @property
+    def journal(self) -> Journal:
+        """The phase's journal."""
+        return self._journal
+
+    @property
+    def clock(self) -> PhaseClock:
+        """The phase's clock."""
+        return self._clock
+
+    def execute(self, run_attempts: RunAttempts, *, by_hand: bool = False) -> PhaseSummary:
+        """Run the phase to its end; whatever happens, no worker is left behind.
+
+        Unless the lease is lost: then everything is left as it is. `by_hand`: a person asked for it.
+        """
+        try:
+            decision = self._decide(run_attempts, by_hand=by_hand)
+        except LeaseLostError:
+            self._supervisor.close()
+            self._let_go()
+            raise
+        except BaseException as exc:
+            self._supervisor.close()
+            status = "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed"
+            with contextlib.suppress(JournalError):  # the error that led here is the one to tell
+                self._close(status, str(exc) or repr(exc))
+            raise
+        self._supervisor.close()
+        return self._close(*decision)
+
+    def _decide(self, run_attempts: RunAttempts, *, by_hand: bool) -> tuple[str, str]:
+        """Give status and reason of the phase's end."""
+        pending = None if self._is_new else judge_pending(self._journal, self._plan.policy, self._clock)
+        self._open()
+        if pending is not None and pending.action not in (*RESTARTS, "continue"):
+            return _status(pending), pending.reason
+        if not self._is_new:
+            self._supervisor.rejoin(by_hand=by_hand)
+            count, limit = (
+                comebacks_without_progress(self._journal.lines),
+                self._job.max_orchestrator_restarts,
+            )
+            if count > limit:
+                return "failed", f"its orchestrator died {count} times without progress, {limit} are allowed"
+        run_attempts(self._supervisor)
+        decision = self._journal.history()[-1].decision
+        assert decision is not None
+        return _status(decision), decision.reason
+
+    def _open(self) -> None:
+        plan = self._plan
+        if not any(line["type"] == "phase" for line in self._journal.lines):
+            self._journal.append(
+                "phase",
+                t=0.0,
+                utc=utc_now(),
+                run=self._run.run_id,
+                job=self._job.name,
+                phase=plan.phase,
+                index=plan.phase_index,
+                mode=plan.policy.mode,
+                systems=plan.policy.systems,
+                workers=plan.policy.workers,
+                target_step=plan.policy.target_step,
+                version=version("prefect-ft"),
+            )
+        self._journal.sync()
+        self._write_summary()
+        tell(
+            PhaseStarted(
+                run_id=self._run.run_id,
+                phase=plan.phase,
+                index=plan.phase_index,
+                phases=plan.phases,
+                directory=self._directory,
+                target_step=plan.policy.target_step,
+            )
+        )
+
+    def _close(self, status: str, reason: str) -> PhaseSummary:
+        try:
+            self._journal.append("end", t=self._clock.now(), utc=utc_now(), status=status, reason=reason)
+            self._journal.sync()
+        finally:
+            summary = self._release()
+            tell(PhaseEnded(phase=self._plan.phase, status=status, reason=reason))
+        return summary
+
+    def _release(self) -> PhaseSummary:
+        if self._log.lost_lines:
+            tell(Notice(text=f"{self._log.lost_lines} lines of output could not be written to run.log"))
+        summary = self._write_summary()
+        with contextlib.suppress(OSError):
+            self._run.describe(isolated=sorted({*self._plan.policy.isolated, *summary.isolated_systems}))
+        self._let_go()
+        return summary
+
+    def _let_go(self) -> None:
+        self._log.close()
+        self._journal.close()
+
+    def _write_summary(self) -> PhaseSummary:
+        summary = summarise(self._journal.lines)
+        try:
+            write_json(self._directory / SUMMARY, summary.to_json())
+        except OSError as exc:
+            remedy = "`prefect-ft report` reads the journal"
+            tell(Notice(text=f"{SUMMARY} cannot be written: {exc.strerror}; {remedy}"))
+        return summary
+
+
+def summary_of(run: Run, index: int) -> PhaseSummary | None:
+    """Give what a phase of a run has cost, the last time it was begun; None: it has not begun."""
+    lines = _lines_of(run.directory_of(index))
+    return summarise(lines) if lines else None
+
+
+def unfinished_directory(run: Run, index: int) -> Path | None:
+    """Give the directory of a phase that has begun and not ended."""
+    directory = run.directory_of(index)
+    has_ended = any(line["type"] == "end" for line in _lines_of(directory))
+    return None if directory is None or has_ended else directory
+
+
+def _lines_of(directory: Path | None) -> list[Line]:
+    if directory is None:
+        return []
+    try:
+        return read_lines(directory / JOURNAL)
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise JournalError(f"{directory / JOURNAL}: {exc.strerror}") from exc
+
+
+def _status(decision: Decision) -> str:
+    return _STATUS.get(decision.action, "failed")
+
+
+def _start_s(journal: Journal) -> float:
+    """Give the time that a phase has reached: its first line says when it began."""
+    if not journal.lines:
+        return 0.0
+    first = journal.lines[0]
+    return max(journal.last_t, float(first["t"]) + seconds_since(first["utc"]))
+
+
+def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
+    """Give the place of a phase's journal; one that lies elsewhere is linked into the phase's directory."""
+    link = directory / JOURNAL
+    if job.journal_dir is not None and not link.is_symlink():
+        link.symlink_to(Path(job.journal_dir) / f"{run.run_id}-{directory.name}.jsonl")
+    return link
+
+
+def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
+    """Write the file that the command is handed, if any; give the variable that says where it is."""
+    if phase.params is None:
+        return {}
+    path = directory / PARAMS
+    write_yaml(path, phase.params)
+    return {"PREFECT_FT_PARAMS": str(path.absolute())}
+
+
+def _plan(job: JobConfig, index: int, run: Run, variables: Mapping[str, str]) -> PhasePlan:
+    """Resolve a phase; `variables` are the run's own beside those that the job gives its ranks."""
+    phase = job.phases[index]
+    env = {**job.env_of(index), **variables}
+    return PhasePlan(
+        run_id=run.run_id,
+        phase=phase.name,
+        phase_index=index,
+        phases=len(job.phases),
+        command=_command(phase),
+        cwd=str(phase.cwd),
+        inherited=frozenset(os.environ),
+        env=env,
+        system_env=_system_env(job, index),
+        ranks_per_worker=_ranks_per_worker(phase, env),
+        has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
+        hang_detect_time_s=job.hang_detect_time_s(index),
+        stop_grace_s=job.stop_grace_s,
+        policy=job.policy(index, _isolated_before(run, index)),
+    )
+
+
+def _isolated_before(run: Run, index: int) -> list[str]:
+    """Give the systems that earlier phases of the run took out of use, as their journals say."""
+    lines = (_lines_of(run.directory_of(earlier)) for earlier in range(index))
+    return sorted({name for each in lines if each for name in summarise(each).isolated_systems})
+
+
+def _command(phase: Phase) -> tuple[str, ...]:
+    """`python` as the first word is the interpreter of the flow itself; no other word is rewritten."""
+    first, *rest = phase.command
+    return (sys.executable if first == "python" else first, *rest)
+
+
+def _ranks_per_worker(phase: Phase, env: Mapping[str, str]) -> int:
+    if phase.nproc_per_worker == "auto":
+        return visible_accelerators({**os.environ, **env}) or 1
+    return phase.nproc_per_worker
+
+
+def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:
+    return {system.name: system.env for system in job.infrastructure_of(index).systems}
+
+
+def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+    checkpoints = job.phases[index].checkpoints
+    settings = AgentSettings(
+        run_id=run.run_id,
+        key=run.key,
+        phase_index=index,
+        sample_period_s=job.sample_period_s,
+        orphan_timeout_s=job.orphan_timeout_s,
+        spool_bytes=job.spool_mb << 20,
+        checkpoints=checkpoints.model_dump() if checkpoints is not None and plan.has_checkpoints else None,
+    )
+    return ProcessBackend(settings, runtime, plan.system_env)

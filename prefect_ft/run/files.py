@@ -1,0 +1,36 @@
+"""Small files of a run: read with whatever is there, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Give a JSON object, an empty one where there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file whole or not at all."""
+    _replace(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file whole or not at all."""
+    import yaml  # noqa: PLC0415  (only runs write YAML; `status` need not load it)
+
+    _replace(path, yaml.safe_dump(dict(content), sort_keys=False))
+
+
+def _replace(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(text)
+    scratch.replace(path)

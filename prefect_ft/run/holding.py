@@ -1,0 +1,114 @@
+"""Getting hold of a model directory, and keeping it: one orchestrator for one run at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect_ft.clock import BootClock
+from prefect_ft.errors import ConfigError, LeaseLostError
+from prefect_ft.run.identity import RUNS, Run, new_run, read_run
+from prefect_ft.run.lease import RENEWALS, Claim, Claims, Lease, take, wait_until_free
+
+LISTEN_S = 1.0
+"""How often a holder looks whether somebody wants the run to end."""
+
+LEASE_TIME_S = 30.0
+"""How long a holder on another machine may be silent before it counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A run that is this process's to act on, until somebody with a higher epoch says otherwise."""
+
+    run: Run
+    lease: Lease
+
+    @contextmanager
+    def kept(
+        self, *, on_lost: Callable[[LeaseLostError], None], on_cancel: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Renew the lease while entered, and let go at the end; the calls come from a thread of its own.
+
+        `on_cancel` is called once, with who wants the run to end, also if that was before.
+        """
+        over = threading.Event()
+        thread = threading.Thread(
+            target=self._keep, args=(over, on_lost, on_cancel), name="prefect-ft-lease", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.lease.release()
+
+    def _keep(
+        self,
+        over: threading.Event,
+        on_lost: Callable[[LeaseLostError], None],
+        on_cancel: Callable[[str], None],
+    ) -> None:
+        is_cancel_heard = False
+        while True:
+            with suppress(OSError):  # a full disk: the epochs still say who may act
+                try:
+                    self.lease.renew()
+                except LeaseLostError as error:
+                    on_lost(error)
+                    return
+            if not is_cancel_heard and (source := self.run.cancel_wanted()) is not None:
+                is_cancel_heard = True
+                on_cancel(source)
+            if over.wait(min(LISTEN_S, self.lease.time_s / RENEWALS)):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """A model directory that nobody held when it was looked at; `previous` is the run that was held last."""
+
+    model_dir: Path
+    previous: Run | None
+    _claims: Claims
+    _after: Claim | None
+    _time_s: float
+    _clock: BootClock
+
+    def begin(self, run_id: str, job_name: str, **told: Any) -> Holding:
+        """Begin a run; raises RunHeldError if somebody was faster, ConfigError if nothing can be written."""
+        lease = self._take(run_id)
+        run = new_run(self.model_dir, job_name, run_id=run_id, **told)
+        return Holding(run, lease)
+
+    def go_on(self) -> Holding:
+        """Take the previous run; raises RunHeldError if somebody was faster."""
+        assert self.previous is not None
+        return Holding(self.previous, self._take(self.previous.run_id))
+
+    def _take(self, run_id: str) -> Lease:
+        try:
+            return take(self._claims, self._after, run_id, self._time_s, self._clock)
+        except OSError as exc:
+            raise _unwritable(self.model_dir, exc) from exc
+
+
+def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | None = None) -> Vacancy:
+    """Give a model directory that nobody holds, waiting for a holder that may be dead; raises RunHeldError."""
+    clock = clock or BootClock()
+    claims = Claims(model_dir / RUNS)
+    try:
+        after = wait_until_free(claims, time_s, clock)
+        previous = read_run(claims.root / after.run_id) if after is not None and after.run_id else None
+    except OSError as exc:
+        raise _unwritable(model_dir, exc) from exc
+    return Vacancy(model_dir, previous, claims, after, time_s, clock)
+
+
+def _unwritable(model_dir: Path, exc: OSError) -> ConfigError:
+    return ConfigError(f"{model_dir} cannot be written: {exc.strerror}", field="model_dir")

@@ -1,0 +1,148 @@
+"""What a run keeps on disk beside its journals: identity, key, job, phase directories, a wish to end it.
+
+`<model_dir>/.prefect-ft/<run id>/` holds run.json, the job and the key; each phase has
+`<model_dir>/<YYYYmmdd_HHMMSS>_restartable/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from prefect_ft.clock import utc_now
+from prefect_ft.errors import ConfigError
+from prefect_ft.run.files import read_json, write_json, write_yaml
+
+RUNS = ".prefect-ft"
+JOURNAL = "journal.jsonl"
+SUMMARY = "summary.json"
+PARAMS = "phase-params.yaml"
+"""What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
+
+_RUN, _JOB, _KEY, _CANCEL = "run.json", "job.json", "key", "cancel.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job; `root` is its own directory below the model directory."""
+
+    run_id: str
+    model_dir: Path
+    key: str
+
+    @property
+    def root(self) -> Path:
+        return self.model_dir / RUNS / self.run_id
+
+    def told(self) -> dict[str, Any]:
+        """Give run.json: `run`, `job`, `started`, `status`, `phases`, `flow_run_id`, `runtime`."""
+        return read_json(self.root / _RUN)
+
+    def describe(self, **fields: Any) -> None:
+        """Merge `fields` into run.json."""
+        write_json(self.root / _RUN, {**self.told(), **fields})
+
+    @property
+    def status(self) -> str:
+        """`running` until the run has come to its end, whoever watches it."""
+        return str(self.told().get("status", "running"))
+
+    def job(self) -> dict[str, Any]:
+        """Give the resolved job, as it was when the run began."""
+        return read_json(self.root / _JOB)
+
+    def add_phase(self, name: str, index: int, params: Mapping[str, Any]) -> Path:
+        """Make a new phase's directory, with its resolved configuration, and remember it."""
+        directory = _new_phase_directory(self.model_dir)
+        write_yaml(directory / "params.yaml", params)
+        known = self.told().get("phases", [])
+        self.describe(phases=[*known, {"name": name, "index": index, "directory": directory.name}])
+        return directory
+
+    def directory_of(self, index: int) -> Path | None:
+        """Give the directory that a phase of the job began last in; None: it has not begun."""
+        names = [each["directory"] for each in self.told().get("phases", []) if each.get("index") == index]
+        return self.model_dir / names[-1] if names else None
+
+    # -- the wish to end it -----------------------------------------------------------------------
+
+    def want_cancelled(self, source: str) -> None:
+        """Let whoever holds the run, now or later, end it; the wish outlives a crash of whoever hears it."""
+        write_json(self.root / _CANCEL, {"source": source, "utc": utc_now()})
+
+    def cancel_wanted(self) -> str | None:
+        """Give who wants the run to end."""
+        path = self.root / _CANCEL
+        return str(read_json(path).get("source", "a request")) if path.exists() else None
+
+    def forget_cancel(self) -> None:
+        """Have done with the wish: it was carried out, or the run is to go on after all."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / _CANCEL).unlink()
+
+
+def new_run_id() -> str:
+    """Give a name for a run that no other has."""
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told: Any) -> Run:
+    """Begin a run; `job` in `told` is the resolved one. Raises ConfigError where nothing can be written."""
+    run = Run(run_id or new_run_id(), model_dir, secrets.token_hex(16))
+    job = told.pop("job_config", None)
+    try:
+        run.root.mkdir(parents=True, mode=0o700)
+        _write_private(run.root / _KEY, run.key)
+        if job is not None:
+            write_json(run.root / _JOB, job)
+        run.describe(run=run.run_id, job=job_name, started=utc_now(), status="running", phases=[], **told)
+    except OSError as exc:
+        raise ConfigError(f"{model_dir} cannot be written: {exc.strerror}", field="model_dir") from exc
+    _register(run)
+    return run
+
+
+def read_run(root: Path) -> Run | None:
+    """Give the run of a directory below `.prefect-ft`; None if none began there. Raises OSError."""
+    if not (root / _RUN).is_file():
+        return None
+    return Run(root.name, root.parent.parent, (root / _KEY).read_text())
+
+
+def _write_private(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _new_phase_directory(model_dir: Path) -> Path:
+    """Make a directory named for this second; a suffix keeps two of one second apart."""
+    stem = f"{datetime.now(timezone.utc):%Y%m%d_%H%M%S}_restartable"
+    for number in count():
+        directory = model_dir / (f"{stem}-{number}" if number else stem)
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+            return directory
+    raise AssertionError("count() does not end")
+
+
+# -- the user's runs ----------------------------------------------------------------------------------
+
+
+def registry() -> Path:
+    """Give the directory of links to the runs that this user began on this machine."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "prefect-ft" / "runs"
+
+
+def _register(run: Run) -> None:
+    """Let `status RUN_ID` find the run from anywhere; a home that cannot be written costs only that."""
+    with contextlib.suppress(OSError):
+        registry().mkdir(parents=True, exist_ok=True)
+        (registry() / run.run_id).symlink_to(run.root.absolute())

@@ -1,0 +1,60 @@
+"""Who holds a run: a process, named so that nobody else's pid is ever taken for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from prefect_ft.worker.processes import started
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process for good: pids are used again, but not with the same start in the same boot.
+
+    `boot` is the kernel's id of this boot, `pid_space` the namespace that the pid counts in, `started`
+    the clock ticks from boot to the process's start. `host` is for people.
+    """
+
+    host: str
+    boot: str
+    pid_space: str
+    pid: int
+    started: int
+
+    def is_gone(self) -> bool | None:
+        """Whether the process has ended; None where this process cannot see it."""
+        if (self.boot, self.pid_space) != _here():
+            return None
+        return started(self.pid) != self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the object as it stands in files."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Owner | None:
+        """Read the object; None if it is none."""
+        if not isinstance(value, Mapping) or set(value) != set(cls.__dataclass_fields__):
+            return None
+        return cls(**value)
+
+
+def this_process() -> Owner:
+    """Name this process."""
+    pid = os.getpid()
+    boot, pid_space = _here()
+    return Owner(socket.gethostname(), boot, pid_space, pid, started(pid) or 0)
+
+
+@cache
+def _here() -> tuple[str, str]:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")

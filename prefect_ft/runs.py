@@ -1,0 +1,61 @@
+"""A run as a whole: begun, gone on with after its orchestrator died, ended. Knows nothing of Prefect."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prefect_ft.config import JobConfig, resolved
+from prefect_ft.phases import PhaseExecution, unfinished_directory
+from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory
+from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+
+
+def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) -> Holding:
+    """Begin a run of a job with absolute paths; raises RunHeldError if somebody was faster, ConfigError."""
+    run_id = new_run_id()
+    runtime = runtime_directory(run_id)
+    return free.begin(
+        run_id, job.name, runtime=str(runtime), flow_run_id=flow_run_id, job_config=resolved(job)
+    )
+
+
+def job_of(run: Run) -> JobConfig:
+    """Give the job that a run began with: what is changed in the job file since is for the next run."""
+    return JobConfig.model_validate(run.job())
+
+
+@contextmanager
+def held(holding: Holding) -> Iterator[tuple[Holding, StopRequest]]:
+    """Keep a run while entered: its lease is renewed, and Ctrl-C, SIGTERM or `cancel` ask it to stop."""
+    with (
+        StopRequest(holding.run.want_cancelled) as stop,
+        holding.kept(on_lost=stop.abandon, on_cancel=stop.ask),
+    ):
+        yield holding, stop
+
+
+def conclude(run: Run, status: str) -> None:
+    """Take down that a run has ended; what it had for its workers is removed."""
+    with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
+        run.describe(status=status)
+        run.forget_cancel()
+    shutil.rmtree(run.told().get("runtime", ""), ignore_errors=True)
+
+
+def end_unwatched(holding: Holding, reason: str) -> None:
+    """End a run that nobody watches, with all that still runs in it: it is cancelled."""
+    job = job_of(holding.run)
+    with held(holding) as (_, stop):
+        stop.ask(reason)
+        for index in range(len(job.phases)):
+            if unfinished_directory(holding.run, index) is not None:
+                PhaseExecution(job, index, holding, stop).execute(_stop_attempt, by_hand=True)
+        conclude(holding.run, "cancelled")
+
+
+def _stop_attempt(supervisor: Supervisor) -> None:
+    with contextlib.suppress(AttemptFailedError):
+        supervisor.attempt()

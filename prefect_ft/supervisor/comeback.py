@@ -1,0 +1,87 @@
+"""How a phase stands for an orchestrator that comes back to it: what the journal says, and what the agents.
+
+Pure. Where they differ the higher token wins: agents know of a start that the journal had no time for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prefect_ft.journal import Line
+from prefect_ft.supervisor.link import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is to be gone on with.
+
+    `attempt` is the number of the last attempt that is known, 0 for none. `watched` is its placement
+    where it is to be watched on, running or over by itself; None: the last decision is to be carried out.
+    `missing` are its workers that know nothing of it any more. `note` is its line for a journal that does
+    not have it.
+    """
+
+    attempt: int
+    watched: tuple[str, ...] | None = None
+    missing: tuple[int, ...] = ()
+    note: Mapping[str, Any] | None = None
+
+
+def standing(
+    lines: Sequence[Line], agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int
+) -> Standing:
+    """Say how a phase stands; `agents` are the workers' own words, `attached` or what they left behind."""
+    attempts = [line for line in lines if line["type"] == "attempt"]
+    journalled = attempts[-1]["attempt"] if attempts else 0
+    started = max((_attempt_of(agent, phase_index) for agent in agents.values()), default=0)
+    if started > journalled:
+        note = next(a["note"] for a in agents.values() if _attempt_of(a, phase_index) == started)
+        found = _watched(note, agents, phase_index, ranks_per_worker)
+        # A start that not all have carried out is no attempt: it is ordered again, under the same number.
+        return Standing(journalled) if found.missing else replace(found, note=note)
+    if attempts and not _has_ended(lines):
+        return _watched(attempts[-1], agents, phase_index, ranks_per_worker)
+    return Standing(journalled)
+
+
+def _watched(line: Line, agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int) -> Standing:
+    number, placement = line["attempt"], tuple(line["placement"])
+    missing = (
+        worker
+        for worker in range(len(placement))
+        if not _has_started(agents.get(worker), number, phase_index, worker, ranks_per_worker)
+    )
+    return Standing(number, placement, tuple(missing))
+
+
+def _attempt_of(agent: Event, phase_index: int) -> int:
+    _, phase, attempt = agent["token"]
+    return int(attempt) if phase == phase_index else 0
+
+
+def _has_started(agent: Event | None, attempt: int, phase_index: int, worker: int, ranks: int) -> bool:
+    """Whether a worker started all its ranks in this attempt."""
+    if agent is None or _attempt_of(agent, phase_index) != attempt:
+        return False
+    known = {*agent["running"], *map(int, agent["exits"])}
+    return known == set(range(worker * ranks, (worker + 1) * ranks))
+
+
+def _has_ended(lines: Sequence[Line]) -> bool:
+    """Whether something has ended the last attempt, and is in the journal with what was decided."""
+    last = max(index for index, line in enumerate(lines) if line["type"] == "attempt")
+    decisions = {line["n"]: line["action"] for line in lines if line["type"] == "decision"}
+    return any(line["type"] == "incident" and decisions.get(line["n"]) != "continue" for line in lines[last:])
+
+
+def comebacks_without_progress(lines: Sequence[Line]) -> int:
+    """Count how often an orchestrator came back by itself since a checkpoint was verified above all before."""
+    count, highest = 0, 0
+    for line in lines:
+        if line["type"] == "comeback":
+            count = 0 if line["by_hand"] else count + 1
+        elif line["type"] == "checkpoint" and line["step"] > highest:
+            count, highest = 0, line["step"]
+    return count
