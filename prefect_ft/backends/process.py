@@ -193,6 +193,13 @@ def _await_end(agent: AgentProcess, deadline_s: float) -> None:
     agent.close()
 
 
+def clear_directory(directory: Path) -> None:
+    """End what is left of a run's workers, whoever's they were, and remove its run-time directory."""
+    for home in directory.iterdir():
+        _end_strays(home)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def _inherited() -> dict[str, str]:
     """This process's environment without what belongs to its own Prefect run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}

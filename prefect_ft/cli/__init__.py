@@ -43,6 +43,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--model-dir", metavar="DIR", help="where the run leaves its files, instead of the job's"
     )
+    unfinished = run.add_mutually_exclusive_group()
+    for choice, text in (
+        ("resume", "go on with the run that the model directory holds, if it has not completed"),
+        ("fresh", "end the run that the model directory holds and that nobody watches, and begin anew"),
+    ):
+        unfinished.add_argument(
+            f"--{choice}", dest="unfinished", action="store_const", const=choice, default="refuse", help=text
+        )
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
     replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
@@ -53,10 +61,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     status = _add(commands, "status", _status, "where a run stands")
     report = _add(commands, "report", _report, "what a run lost, to what, and why")
-    for command in (status, report):
-        command.add_argument(
-            "run", metavar="RUN_DIR", help="a model directory, a phase directory or a run id"
-        )
+    resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
+    cancel = _add(commands, "cancel", _cancel, "end a run: its ranks stop within their grace")
+    for command in (status, report, resume, cancel):
+        command.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
+    known = _add(commands, "list", _list, "the runs known here, and who watches them")
+    known.add_argument("model_dir", metavar="MODEL_DIR", nargs="?", help="only those of one model directory")
+    logs = _add(commands, "logs", _logs, "what a run's ranks printed")
+    logs.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
+    logs.add_argument("--attempt", metavar="N", type=int, help="of one attempt only")
+    logs.add_argument("--worker", metavar="N", type=int, help="of one worker only")
+    logs.add_argument("--follow", action="store_true", help="go on until the run has ended")
+    clean = _add(commands, "clean", _clean, "remove what dead runs left behind on this machine")
+    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    install = _add(
+        commands,
+        "install-automations",
+        _install_automations,
+        "make the Prefect automations that bring a killed flow run back",
+    )
+    install.add_argument(
+        "--heartbeat-s",
+        metavar="SECONDS",
+        type=int,
+        default=30,
+        help="how often flow runs send a heartbeat (PREFECT_FLOWS_HEARTBEAT_FREQUENCY); three may be missed",
+    )
     return parser
 
 
@@ -82,7 +112,55 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.run import run  # noqa: PLC0415  (loads Prefect)
 
-    return run(arguments.job, arguments.set, arguments.model_dir, as_json=arguments.json)
+    return run(
+        arguments.job,
+        arguments.set,
+        arguments.model_dir,
+        unfinished=arguments.unfinished,
+        as_json=arguments.json,
+    )
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.run import resume  # noqa: PLC0415  (loads Prefect)
+
+    return resume(arguments.run, as_json=arguments.json)
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.manage import cancel  # noqa: PLC0415  (loads pydantic)
+
+    return cancel(arguments.run, as_json=arguments.json)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.manage import list_runs  # noqa: PLC0415  (loads rich)
+
+    return list_runs(arguments.model_dir, as_json=arguments.json)
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.logs import logs  # noqa: PLC0415  (not every command needs it)
+
+    return logs(
+        arguments.run,
+        attempt=arguments.attempt,
+        worker=arguments.worker,
+        follow=arguments.follow,
+        as_json=arguments.json,
+    )
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.manage import clean  # noqa: PLC0415  (loads rich)
+
+    return clean(dry_run=arguments.dry_run, as_json=arguments.json)
+
+
+def _install_automations(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.automations import install  # noqa: PLC0415  (loads Prefect)
+
+    return install(arguments.heartbeat_s, as_json=arguments.json)
 
 
 def _validate(arguments: argparse.Namespace) -> int:

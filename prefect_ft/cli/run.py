@@ -1,4 +1,4 @@
-"""`prefect-ft run`: train-flow in this process, with a live view; the one command that loads Prefect."""
+"""`run` and `resume`: train-flow in this process, with a live view."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from prefect_ft import preflight
 from prefect_ft.cli import CANCELLED, COMPLETED, FAILED
@@ -14,16 +15,46 @@ from prefect_ft.cli.show import print_report
 from prefect_ft.cli.view import watching
 from prefect_ft.config import JobConfig, apply_overrides, load_job, read_document, warnings
 from prefect_ft.config.yaml_text import dotted
-from prefect_ft.errors import ConfigError, PrefectFTError
+from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
+from prefect_ft.run import find_run, latest_run, vacancy
+from prefect_ft.runs import job_of
+
+Unfinished = Literal["refuse", "resume", "fresh"]
 
 
-def run(path: str, overrides: Sequence[str], model_dir: str | None, *, as_json: bool) -> int:
+def run(
+    path: str, overrides: Sequence[str], model_dir: str | None, *, unfinished: Unfinished, as_json: bool
+) -> int:
     """Run a job to its end and give the exit code; raises ConfigError before anything starts."""
     job = load_job(path, overrides, model_dir)
     _check(job, path, overrides)
+    _check_free(job, unfinished)
     for warning in warnings(job):
         print(f"warning: {path}: {warning}", file=sys.stderr)  # noqa: T201
+    return _watch(job, unfinished, as_json=as_json)
+
+
+def resume(name: str, *, as_json: bool) -> int:
+    """Go on with a run whose orchestrator died, or that failed, until it ends; give the exit code."""
+    known = find_run(name)
+    if known.status == "completed":
+        raise ConfigError(f"run {known.run_id} has completed: there is nothing to go on with", file=name)
+    latest = latest_run(known.model_dir)
+    if latest is not None and latest.run_id != known.run_id:
+        raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
+    return _watch(job_of(known), "resume", as_json=as_json)
+
+
+def _check_free(job: JobConfig, unfinished: Unfinished) -> None:
+    """Look, before anything is loaded, whether somebody holds the model directory."""
+    previous = vacancy(Path(job.model_dir), job.lease_s).previous
+    if previous is not None and previous.status == "running" and unfinished == "refuse":
+        raise UnfinishedRunError(previous.run_id, job.model_dir)
+
+
+def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
+    """Run train-flow in this process, and show what happens."""
     _prepare_prefect()
     started: list[PhaseStarted] = []
 
@@ -33,7 +64,7 @@ def run(path: str, overrides: Sequence[str], model_dir: str | None, *, as_json: 
 
     print("starting Prefect…", file=sys.stderr)  # noqa: T201
     with observed_by(note), watching(job):
-        state = _flow(job)
+        state = _flow(job, unfinished)
     _show_result(started, as_json=as_json)
     if state.is_completed():
         return COMPLETED
@@ -42,11 +73,15 @@ def run(path: str, overrides: Sequence[str], model_dir: str | None, *, as_json: 
     return CANCELLED if state.is_cancelled() else FAILED
 
 
-def _flow(job: JobConfig) -> Any:
+def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
+    from prefect.exceptions import Abort  # noqa: PLC0415  (after Prefect's console has been quietened)
+
     from prefect_ft.flows import train_flow  # noqa: PLC0415  (after Prefect's console has been quietened)
 
     try:
-        return train_flow(job, return_state=True)
+        return train_flow(job, unfinished, return_state=True)
+    except Abort as exc:
+        raise LeaseLostError("another orchestrator has taken the run over; it goes on there") from exc
     except (RuntimeError, OSError) as exc:
         raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
 

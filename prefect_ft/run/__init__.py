@@ -1,7 +1,7 @@
 """A run on disk: its identity, the lease of who may act on it, and how it is found again."""
 
 from prefect_ft.run.files import read_json, write_json, write_yaml
-from prefect_ft.run.holding import LEASE_TIME_S, Holding, Vacancy, vacancy
+from prefect_ft.run.holding import LEASE_TIME_S, Holding, Vacancy, holder_of, vacancy
 from prefect_ft.run.identity import JOURNAL, PARAMS, RUNS, SUMMARY, Run, new_run, new_run_id, read_run
 from prefect_ft.run.lookup import find_run, known_runs, latest_run, phase_directories, runs_in
 from prefect_ft.run.runtime import MAX_RUNTIME_PATH, made_runtime_directory, runtime_directory
@@ -17,6 +17,7 @@ __all__ = [
     "Run",
     "Vacancy",
     "find_run",
+    "holder_of",
     "known_runs",
     "latest_run",
     "made_runtime_directory",

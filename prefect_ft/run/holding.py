@@ -110,5 +110,19 @@ def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | No
     return Vacancy(model_dir, previous, claims, after, time_s, clock)
 
 
+def holder_of(run: Run) -> str | None:
+    """Give who holds a run now, as far as can be seen at once; None: nobody does. Raises OSError."""
+    claims = Claims(run.model_dir / RUNS)
+    claim = claims.highest()
+    if claim is None or claim.run_id != run.run_id:
+        return None
+    pulse = claims.pulse(run.run_id)
+    if pulse.get("epoch") == claim.epoch and pulse.get("released"):
+        return None
+    if claim.owner is not None and claim.owner.is_gone():
+        return None
+    return str(claim.owner or "another process")
+
+
 def _unwritable(model_dir: Path, exc: OSError) -> ConfigError:
     return ConfigError(f"{model_dir} cannot be written: {exc.strerror}", field="model_dir")

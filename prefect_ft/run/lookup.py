@@ -42,6 +42,14 @@ def find_run(name: str) -> Run:
     return found
 
 
+def has_ended(name: str) -> bool:
+    """Whether nothing more will come of what RUN names; of a phase that was moved away nothing will."""
+    if not os.path.isfile(os.path.join(name, JOURNAL)):
+        return find_run(name).status != "running"
+    run = _run_of_phase(Path(name))
+    return run is None or run.status != "running"
+
+
 def runs_in(model_dir: Path) -> list[Run]:
     """Give the runs of a model directory, the oldest first."""
     return sorted(_readable(model_dir / RUNS), key=lambda run: str(run.told().get("started")))

@@ -18,9 +18,13 @@ def runtime_directory(run_id: str) -> Path:
 
     Below PREFECT_FT_RUNTIME_DIR, else the directory for temporary files. Raises ConfigError.
     """
+    return made_runtime_directory(runtime_root() / run_id)
+
+
+def runtime_root() -> Path:
+    """Give the directory of this user's run-time directories; it need not be there."""
     base = os.environ.get("PREFECT_FT_RUNTIME_DIR")
-    root = Path(base) if base else Path(tempfile.gettempdir()) / f"prefect-ft-{os.getuid()}"
-    return made_runtime_directory(root / run_id)
+    return Path(base) if base else Path(tempfile.gettempdir()) / f"prefect-ft-{os.getuid()}"
 
 
 def made_runtime_directory(directory: Path) -> Path:

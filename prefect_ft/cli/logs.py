@@ -1,0 +1,84 @@
+"""`logs`: what a run's ranks printed, of some attempts and workers, also while it is being printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from prefect_ft.cli import COMPLETED
+from prefect_ft.errors import ConfigError
+from prefect_ft.run import phase_directories
+from prefect_ft.run.lookup import has_ended
+
+LOOK_S = 0.2
+"""How often a log that is followed is looked at."""
+
+_PREFIX = re.compile(rb"\[a(\d+) w(\d+) r(\d+)\] ")
+
+
+def logs(run: str, *, attempt: int | None, worker: int | None, follow: bool, as_json: bool) -> int:
+    """Print output as it stands in run.log; with `as_json` one object a line."""
+    for line in _follow(run) if follow else _now(run):
+        told = _PREFIX.match(line)
+        if told is None:
+            continue  # the rest of a line that carried a line feed of another kind
+        numbers = [int(number) for number in told.groups()]
+        if attempt not in (None, numbers[0]) or worker not in (None, numbers[1]):
+            continue
+        _print(line, numbers, told.end(), as_json=as_json)
+    return COMPLETED
+
+
+def _print(line: bytes, numbers: list[int], begin: int, *, as_json: bool) -> None:
+    if not as_json:
+        sys.stdout.buffer.write(line + b"\n")
+    else:
+        text = line[begin:].decode("utf-8", "replace")
+        told = dict(zip(("attempt", "worker", "rank"), numbers, strict=True))
+        sys.stdout.buffer.write(json.dumps({**told, "text": text}).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _now(run: str) -> Iterator[bytes]:
+    for directory in phase_directories(run):
+        yield from _Tail(directory / "run.log").lines()
+
+
+def _follow(run: str) -> Iterator[bytes]:
+    """Give lines as they come, of phases as they begin, until the run has ended."""
+    tails: dict[Path, _Tail] = {}
+    while True:
+        is_over = has_ended(run)  # asked first: what is printed afterwards is nothing
+        for directory in phase_directories(run):
+            tail = tails.setdefault(directory, _Tail(directory / "run.log"))
+            yield from tail.lines()
+        if is_over:
+            return
+        time.sleep(LOOK_S)
+
+
+class _Tail:
+    """A file that grows, read in whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def lines(self) -> Iterator[bytes]:
+        """Give the lines that have come since the last call; raises ConfigError."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._offset += len(line)
+                    yield line[:-1]
+        except FileNotFoundError:
+            return  # the phase is just beginning
+        except OSError as exc:
+            raise ConfigError(f"cannot be read: {exc.strerror}", file=str(self._path)) from exc
