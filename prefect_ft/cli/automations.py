@@ -16,16 +16,19 @@ from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import PrefectFTError
 
 FLOW = "train-flow"
-COMES_BACK = "prefect-ft: a crashed train-flow comes back"
-NO_HEARTBEAT = "prefect-ft: a train-flow without heartbeats has crashed"
+WHEN_CRASHED = "prefect-ft: a crashed train-flow comes back"
+WHEN_SILENT = "prefect-ft: a silent train-flow comes back"
 MISSED_HEARTBEATS = 3
+
+_OUR_FLOW = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
+_ENDS = ("Completed", "Failed", "Cancelled")
 
 
 def install(heartbeat_s: int, *, as_json: bool) -> int:
     """Make both automations, or bring those that are there up to date; raises PrefectFTError."""
     if not get_current_settings().api.url:
         raise PrefectFTError("no Prefect API is configured: set PREFECT_API_URL to the server's address")
-    wanted = (_comes_back(), _no_heartbeat(heartbeat_s))
+    wanted = (_when_crashed(), _when_silent(heartbeat_s))
     try:
         for automation in wanted:
             _put(automation)
@@ -44,48 +47,44 @@ def _put(automation: Automation) -> None:
     automation.create()
 
 
-def _comes_back() -> Automation:
-    """A flow run that crashed is scheduled again, the same one; how often, its own journal limits."""
-    return Automation(
-        name=COMES_BACK,
-        description="Brings the same flow run back; it adopts what still runs.",
-        trigger=EventTrigger(
+def _when_crashed() -> Automation:
+    """A flow run that is reported as crashed is scheduled again, the same one."""
+    return _comeback(
+        WHEN_CRASHED,
+        "Brings a crashed flow run back: the same one, which adopts what still runs.",
+        EventTrigger(
             expect={"prefect.flow-run.Crashed"},
-            match_related=_of_our_flow(),
+            match_related=_OUR_FLOW,
             posture=Posture.Reactive,
             threshold=1,
             within=timedelta(seconds=0),
         ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
-            )
-        ],
     )
 
 
-def _no_heartbeat(heartbeat_s: int) -> Automation:
-    """Where flow process and worker died together nobody tells the server; then silence does."""
-    ends = {
-        f"prefect.flow-run.{name}"
-        for name in ("Completed", "Failed", "Crashed", "Cancelled", "AwaitingRetry")
-    }
-    return Automation(
-        name=NO_HEARTBEAT,
-        description="Marks a flow run that went silent as crashed.",
-        trigger=EventTrigger(
+def _when_silent(heartbeat_s: int) -> Automation:
+    """Where flow process and worker died together, or the report got lost, silence tells.
+
+    A report of a crash does not end the wait: whoever came back has sent a heartbeat by then.
+    """
+    return _comeback(
+        WHEN_SILENT,
+        "Brings a flow run back that sends no heartbeats and has not ended.",
+        EventTrigger(
             after={"prefect.flow-run.heartbeat"},
-            expect={"prefect.flow-run.heartbeat", *ends},
+            expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)},
             match={"prefect.resource.id": ["prefect.flow-run.*"]},
-            match_related=_of_our_flow(),
+            match_related=_OUR_FLOW,
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
             within=timedelta(seconds=MISSED_HEARTBEATS * heartbeat_s),
         ),
-        actions=[ChangeFlowRunState(state=StateType.CRASHED, message="No heartbeat came any more.")],
     )
 
 
-def _of_our_flow() -> dict[str, str]:
-    return {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
+def _comeback(name: str, description: str, trigger: EventTrigger) -> Automation:
+    action = ChangeFlowRunState(
+        state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
+    )
+    return Automation(name=name, description=description, trigger=trigger, actions=[action])

@@ -1,0 +1,27 @@
+"""The flow process dies by SIGKILL, at every moment: who comes back brings the run to the same end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deaths import assert_right, live, starts_of, write_job
+from mortal import MOMENTS
+
+UNDISTURBED = [("one", 1), ("one", 2), ("two", 1)]
+"""The attempts of a run whose orchestrator lives: each is started once by both ranks."""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_the_flow_process_is_killed(tmp_path: Path, moment: str) -> None:
+    job = write_job(tmp_path)
+    assert live(job, f"{moment}/flow") == -9
+    assert live(job) == 0
+    assert_right(job)
+    starts = sorted(starts_of(job))
+    if moment == "in_action":  # one of the two had been told already: it starts again with the other
+        assert set(starts) == {(*attempt, rank) for attempt in UNDISTURBED for rank in (0, 1)}
+    else:
+        assert starts == sorted((*attempt, rank) for attempt in UNDISTURBED for rank in (0, 1))

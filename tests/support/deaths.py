@@ -1,0 +1,128 @@
+"""A job whose orchestrator dies, and what must hold when it has come back and the job has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from agents import processes_of
+
+from prefect_ft.journal import Line, read_lines
+from prefect_ft.run import latest_run, phase_directories
+
+SCRIPT = """
+import json, os, time
+from pathlib import Path
+from prefect_ft import heartbeat
+
+STEPS = 30
+phase, rank = os.environ["PREFECT_FT_PHASE"], int(os.environ["RANK"])
+resume = os.environ["PREFECT_FT_RESUME_FROM"]
+state = json.loads(Path(resume).read_text()) if resume else {"step": 0, "sum": 0}
+directory = Path(os.environ["CHECKPOINTS"])
+with (directory.parent / "starts").open("a") as starts:
+    starts.write(f"{phase} {os.environ['PREFECT_FT_ATTEMPT']} {rank} {os.getpid()}\\n")
+while state["step"] < STEPS:
+    state = {"step": state["step"] + 1, "sum": state["sum"] + state["step"] + 1}
+    heartbeat.beat(step=state["step"])
+    if rank == 0 and state["step"] % 10 == 0:
+        scratch = directory / ".scratch"
+        scratch.write_text(json.dumps(state))
+        scratch.rename(directory / f"step-{state['step']}.json")
+    if (phase, rank, state["step"], os.environ["PREFECT_FT_RESTART_COUNT"]) == ("one", 1, 25, "0"):
+        raise ConnectionError("reset")
+    time.sleep(0.01)
+print("the end", phase, rank)
+"""
+
+
+def write_job(directory: Path, **fields: str) -> Path:
+    """Write the job: two phases of two workers; in the first one a rank fails once, after a checkpoint."""
+    (directory / "train.py").write_text(SCRIPT)
+    phases = []
+    for name in ("one", "two"):
+        (directory / name).mkdir()
+        phases.append(
+            f"  - {{name: {name}, command: [python, -S, train.py], checkpoints: {{path: {name}, settle_s: 0.1}}, "
+            f"target_step: 30, env: {{CHECKPOINTS: {directory / name}}}}}\n"
+        )
+    path = directory / "job.yaml"
+    path.write_text(
+        "name: mortal\nmodel_dir: model\nsample_period_s: 0.5\norphan_timeout_s: 60\n"
+        "infrastructure: {type: process, systems: [s0, s1], workers: 2}\n"
+        "autorestart: {max_num_restarts: 5, restart_delay_s: 0.6}\n"
+        + "".join(f"{name}: {value}\n" for name, value in fields.items())
+        + "phases:\n"
+        + "".join(phases)
+    )
+    return path
+
+
+def live(job: Path, death: str = "") -> int:
+    """Let an orchestrator live until it ends or dies; give its exit code, -9 for a violent end."""
+    command = [sys.executable, str(Path(__file__).with_name("mortal.py")), str(job)]
+    with (job.parent / "orchestrator.log").open("ab") as log:
+        return subprocess.run(
+            command,
+            env={**os.environ, "DEATH": death},
+            cwd=job.parent,
+            stdout=log,
+            stderr=log,
+            timeout=90,
+            check=False,
+        ).returncode
+
+
+def journals(model_dir: Path) -> dict[str, list[Line]]:
+    """Give the journal of each phase; one that was done in more than one directory appears by its last."""
+    found = [read_lines(directory / "journal.jsonl") for directory in phase_directories(str(model_dir))]
+    assert len({lines[0]["phase"] for lines in found}) == len(found), "a phase was begun twice"
+    return {lines[0]["phase"]: lines for lines in found}
+
+
+def of_type(lines: list[Line], kind: str) -> list[Line]:
+    return [line for line in lines if line["type"] == kind]
+
+
+def assert_right(job: Path, losses: int = 0) -> None:
+    """Hold the outcome against an undisturbed run's; `losses` workers were killed and made anew."""
+    model_dir = job.parent / "model"
+    run = latest_run(model_dir)
+    assert run is not None
+    log = (job.parent / "orchestrator.log").read_text()[-3000:]
+    assert run.status == "completed", log
+    for name in ("one", "two"):
+        assert json.loads((job.parent / name / "step-30.json").read_text()) == {"step": 30, "sum": 465}
+    told = journals(model_dir)
+    rules = Counter(line["rule"] for lines in told.values() for line in of_type(lines, "decision"))
+    assert rules["completed"] == 2, rules
+    assert rules["transient"] == 1, rules
+    assert sum(rules.values()) == 3 + losses, rules
+    assert_nothing_twice(job, told)
+    assert processes_of(job.parent) == {}
+    assert processes_of(Path(os.environ["PREFECT_FT_RUNTIME_DIR"]) / run.run_id) == {}
+
+
+def assert_nothing_twice(job: Path, told: dict[str, list[Line]]) -> None:
+    """Every attempt that the journal knows was started once by each rank, and no other was completed."""
+    starts = [line.split() for line in (job.parent / "starts").read_text().splitlines()]
+    for phase, lines in told.items():
+        attempts = [line["attempt"] for line in of_type(lines, "attempt")]
+        assert attempts == sorted(set(attempts)), attempts
+        numbers = [line["n"] for line in of_type(lines, "decision")]
+        assert numbers == [line["n"] for line in of_type(lines, "incident")]
+        assert numbers == list(range(1, len(numbers) + 1))
+        log = b"".join(path.read_bytes() for path in (job.parent / "model").glob("*/run.log"))
+        for rank in (0, 1):
+            assert log.count(f"the end {phase} {rank}".encode()) == 1, log
+    assert {phase for phase, *_ in starts} == set(told)
+
+
+def starts_of(job: Path) -> list[tuple[str, int, int]]:
+    """Give phase, attempt and rank of every start of a rank, in their order."""
+    lines = (job.parent / "starts").read_text().splitlines()
+    return [(phase, int(attempt), int(rank)) for phase, attempt, rank, _ in map(str.split, lines)]

@@ -1,0 +1,224 @@
+"""An orchestrator that dies at a chosen moment: `python mortal.py JOB.yaml MOMENT VICTIM [FLOW_RUN_ID]`.
+
+It is the real one, in a process of its own; only at the moment itself somebody is killed, once. A file
+beside the job says that it has happened, so that whoever comes back lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect_ft import phases, tasks
+from prefect_ft.journal import MemoryJournal
+from prefect_ft.model import RESTARTS
+from prefect_ft.observe import Decided, Fact, PhaseEnded, StepReached, observed_by
+from prefect_ft.supervisor.gang import AgentGang
+
+Deed = Callable[[], None]
+
+
+def once(deed: Deed, mark: Path) -> Deed:
+    """Do it the first time that anybody comes by."""
+
+    def do() -> None:
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        deed()
+
+    return do
+
+
+# -- moments ----------------------------------------------------------------------------------------
+
+
+def before_start(deed: Deed) -> None:
+    """The workers are there and have been told nothing."""
+    _before(AgentGang, "_attach", deed)
+
+
+def in_training(deed: Deed) -> None:
+    _on(lambda fact: isinstance(fact, StepReached) and fact.step >= 12, deed)
+
+
+def before_journal(deed: Deed) -> None:
+    """Something has happened, and the ranks have been ended; no line says so."""
+    _before(MemoryJournal, "append_incident", deed)
+
+
+def before_decision(deed: Deed) -> None:
+    """What has happened is in the journal, what is done about it not."""
+    _before(MemoryJournal, "append_decision", deed)
+
+
+def before_action(deed: Deed) -> None:
+    """The decision is on disk and nothing of it is done."""
+    _after(MemoryJournal, "append_decision", deed)
+
+
+def in_action(deed: Deed) -> None:
+    """One of two workers has been told to start the second attempt."""
+    original, starts = AgentGang._order, []
+
+    def order(self: AgentGang, number: int, order: str, **fields: Any) -> None:
+        original(self, number, order, **fields)
+        starts.append(number) if order == "start" else None
+        if len(starts) == 3:
+            deed()
+
+    AgentGang._order = order  # type: ignore[method-assign]
+
+
+def after_action(deed: Deed) -> None:
+    """The second attempt runs and the journal does not know of it."""
+    original, starts = AgentGang.start, []
+
+    def start(self: AgentGang, *arguments: Any) -> None:
+        original(self, *arguments)
+        starts.append(1)
+        if len(starts) == 2:
+            deed()
+
+    AgentGang.start = start  # type: ignore[method-assign]
+
+
+def in_backoff(deed: Deed) -> None:
+    def later() -> None:
+        time.sleep(0.2)
+        deed()
+
+    def waits(fact: Fact) -> bool:
+        return isinstance(fact, Decided) and fact.decision.action in RESTARTS
+
+    _on(waits, lambda: threading.Thread(target=later).start())
+
+
+def between_phases(deed: Deed) -> None:
+    _on(lambda fact: isinstance(fact, PhaseEnded) and fact.phase == "one", deed)
+
+
+def at_the_end(deed: Deed) -> None:
+    """The last decision is made; the journal has no end yet."""
+    original = phases.PhaseExecution._close
+
+    def close(self: phases.PhaseExecution, *arguments: Any) -> Any:
+        if self.plan.phase == "two":
+            deed()
+        return original(self, *arguments)
+
+    phases.PhaseExecution._close = close  # type: ignore[method-assign]
+
+
+MOMENTS: dict[str, Callable[[Deed], None]] = {
+    each.__name__: each
+    for each in (
+        before_start, in_training, before_journal, before_decision, before_action, in_action, after_action,
+        in_backoff, between_phases, at_the_end,
+    )
+}  # fmt: skip
+
+_watchers: list[Callable[[Fact], None]] = []
+
+
+def _on(is_it: Callable[[Fact], bool], deed: Deed) -> None:
+    _watchers.append(lambda fact: deed() if is_it(fact) else None)
+
+
+def _before(owner: Any, name: str, deed: Deed) -> None:
+    original = getattr(owner, name)
+
+    def method(self: Any, *arguments: Any, **fields: Any) -> Any:
+        deed()
+        return original(self, *arguments, **fields)
+
+    setattr(owner, name, method)
+
+
+def _after(owner: Any, name: str, deed: Deed) -> None:
+    original = getattr(owner, name)
+
+    def method(self: Any, *arguments: Any, **fields: Any) -> Any:
+        result = original(self, *arguments, **fields)
+        deed()
+        return result
+
+    setattr(owner, name, method)
+
+
+# -- victims ----------------------------------------------------------------------------------------
+
+
+def killing(*pids: Callable[[], int]) -> Deed:
+    def deed() -> None:
+        for pid in [find() for find in pids]:
+            os.kill(pid, signal.SIGKILL)
+
+    return deed
+
+
+def pid_in(path: Path) -> Callable[[], int]:
+    return lambda: int(path.read_text().split()[0])
+
+
+def agents(runtime: Path) -> Deed:
+    """Kill all agents and then this process: as the machine's power would, for what is ours."""
+
+    def deed() -> None:
+        for path in runtime.glob("*/*/agent.pid"):
+            os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return deed
+
+
+def deed_of(victim: str, site: Path) -> Deed:
+    """`site` holds the pids of the server and the worker, where they are victims."""
+    runtime = Path(os.environ["PREFECT_FT_RUNTIME_DIR"])
+    worker, server, flow = pid_in(site / "worker.pid"), pid_in(site / "server.pid"), os.getpid
+    match victim:
+        case "flow":
+            return killing(flow)
+        case "worker":
+            return killing(worker)
+        case "flow+worker":
+            return killing(worker, flow)
+        case "server":
+            return killing(server)
+        case "agent":
+            return lambda: os.kill(pid_in(next(runtime.glob("*/*-0-*-*/agent.pid")))(), signal.SIGKILL)
+        case "power":
+            return agents(runtime)
+    raise ValueError(victim)
+
+
+def arm(job: Path) -> None:
+    """Prepare the death that DEATH names, `MOMENT/VICTIM`; none if it is not set."""
+    moment, _, victim = os.environ.get("DEATH", "").partition("/")
+    if moment:
+        MOMENTS[moment](once(deed_of(victim, job.parent), job.parent / "has-died"))
+
+
+def watch(fact: Fact) -> None:
+    for watcher in _watchers:
+        watcher(fact)
+
+
+def main(job: Path) -> None:
+    from prefect_ft import train_flow
+
+    arm(job)
+    with observed_by(watch):
+        train_flow(job, "resume")
+
+
+if __name__ == "__main__":
+    assert tasks
+    main(Path(sys.argv[1]))
