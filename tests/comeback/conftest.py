@@ -10,4 +10,3 @@ def api(prefect_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import PREFECT_API_URL
 
     monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
-    monkeypatch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "")

@@ -12,8 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from agents import processes_of
 
 from prefect_ft import phases, tasks
 from prefect_ft.journal import MemoryJournal
@@ -168,12 +171,13 @@ def pid_in(path: Path) -> Callable[[], int]:
     return lambda: int(path.read_text().split()[0])
 
 
-def agents(runtime: Path) -> Deed:
-    """Kill all agents and then this process: as the machine's power would, for what is ours."""
+def power(runtime: Path) -> Deed:
+    """Kill agents, ranks and this process: as the machine's power would, for what is ours."""
 
     def deed() -> None:
-        for path in runtime.glob("*/*/agent.pid"):
-            os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
+        for pid in processes_of(runtime):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     return deed
@@ -183,20 +187,20 @@ def deed_of(victim: str, site: Path) -> Deed:
     """`site` holds the pids of the server and the worker, where they are victims."""
     runtime = Path(os.environ["PREFECT_FT_RUNTIME_DIR"])
     worker, server, flow = pid_in(site / "worker.pid"), pid_in(site / "server.pid"), os.getpid
-    match victim:
-        case "flow":
-            return killing(flow)
-        case "worker":
-            return killing(worker)
-        case "flow+worker":
-            return killing(worker, flow)
-        case "server":
-            return killing(server)
-        case "agent":
-            return lambda: os.kill(pid_in(next(runtime.glob("*/*-0-*-*/agent.pid")))(), signal.SIGKILL)
-        case "power":
-            return agents(runtime)
-    raise ValueError(victim)
+
+    def agent_of_worker_0() -> int:
+        return pid_in(next(runtime.glob("*/*-0-*-*/agent.pid")))()
+
+    deeds: dict[str, Deed] = {
+        "flow": killing(flow),
+        "worker": killing(worker),
+        "flow+worker": killing(worker, flow),
+        "server": killing(server),
+        "agent": killing(agent_of_worker_0),
+        "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "power": power(runtime),
+    }
+    return deeds[victim]
 
 
 def arm(job: Path) -> None:

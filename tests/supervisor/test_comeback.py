@@ -1,0 +1,107 @@
+"""How a phase stands for who comes back: journal and agents side by side, the higher token wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_ft.supervisor.comeback import Standing, comebacks_without_progress, standing
+
+PLACEMENT = ("s0", "s1")
+
+
+def attempt(number: int) -> dict[str, Any]:
+    return {"type": "attempt", "attempt": number, "placement": list(PLACEMENT), "resume_step": None}
+
+
+def incident(n: int) -> dict[str, Any]:
+    return {"type": "incident", "n": n}
+
+
+def decision(n: int, action: str = "restart_in_place") -> dict[str, Any]:
+    return {"type": "decision", "n": n, "action": action}
+
+
+def agent(
+    number: int, worker: int, *, running: bool = True, exited: bool = False, phase: int = 0
+) -> dict[str, Any]:
+    """What an agent of one rank says that has started this attempt; 0: none."""
+    return {
+        "token": [1, phase, number] if number else [0, -1, 0],
+        "running": [worker] if number and running else [],
+        "exits": {str(worker): {"code": 0, "signal": None, "t_ns": 1}} if exited else {},
+        "note": {k: v for k, v in attempt(number).items() if k != "type"} if number else None,
+    }
+
+
+def stands(lines: list[dict[str, Any]], *agents: dict[str, Any] | None) -> Standing:
+    known = {worker: told for worker, told in enumerate(agents) if told is not None}
+    return standing(lines, known, phase_index=0, ranks_per_worker=1)
+
+
+CASES = {
+    "nothing-begun": ([], (agent(0, 0), agent(0, 1)), Standing(0)),
+    "nobody-there": ([], (), Standing(0)),
+    "runs": ([attempt(1)], (agent(1, 0), agent(1, 1)), Standing(1, PLACEMENT)),
+    "is-over-by-itself": (
+        [attempt(1)],
+        (agent(1, 0, running=False, exited=True), agent(1, 1, running=False, exited=True)),
+        Standing(1, PLACEMENT),
+    ),
+    "a-worker-is-gone": ([attempt(1)], (agent(1, 0), None), Standing(1, PLACEMENT, (1,))),
+    "all-are-gone": ([attempt(1)], (), Standing(1, PLACEMENT, (0, 1))),
+    "a-worker-was-made-anew": ([attempt(1)], (agent(0, 0), agent(1, 1)), Standing(1, PLACEMENT, (0,))),
+    "ended-and-decided": ([attempt(1), incident(1), decision(1)], (agent(1, 0), agent(1, 1)), Standing(1)),
+    "only-reported": (
+        [attempt(1), incident(1), decision(1, "continue")], (agent(1, 0), agent(1, 1)), Standing(1, PLACEMENT),
+    ),
+    "one-of-an-earlier-attempt": (
+        [attempt(1), incident(1), decision(1), attempt(2)], (agent(2, 0), agent(2, 1)), Standing(2, PLACEMENT),
+    ),
+    "started-and-not-journalled": (
+        [attempt(1), incident(1), decision(1)], (agent(2, 0), agent(2, 1)),
+        Standing(2, PLACEMENT, note={k: v for k, v in attempt(2).items() if k != "type"}),
+    ),
+    "the-journal-knows-nothing-at-all": (
+        [], (agent(3, 0), agent(3, 1)),
+        Standing(3, PLACEMENT, note={k: v for k, v in attempt(3).items() if k != "type"}),
+    ),
+    "started-in-one-of-two": ([attempt(1), incident(1), decision(1)], (agent(2, 0), agent(1, 1)), Standing(1)),
+    "started-and-one-is-gone-since": (
+        [attempt(1), incident(1), decision(1)], (agent(2, 0), None), Standing(1)
+    ),
+    "could-not-be-started-in-one": (
+        [attempt(1), incident(1), decision(1)], (agent(2, 0), agent(2, 1, running=False)), Standing(1),
+    ),
+    "agents-of-another-phase": (
+        [], (agent(4, 0, phase=1), agent(4, 1, phase=1)), Standing(0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "agents", "expected"), CASES.values(), ids=CASES)
+def test_how_a_phase_stands(lines: list[Any], agents: tuple[Any, ...], expected: Standing) -> None:
+    assert stands(lines, *agents) == expected
+
+
+def comeback(*, by_hand: bool = False) -> dict[str, Any]:
+    return {"type": "comeback", "epoch": 2, "by_hand": by_hand}
+
+
+def checkpoint(step: int) -> dict[str, Any]:
+    return {"type": "checkpoint", "step": step}
+
+
+@pytest.mark.parametrize(
+    ("lines", "count"),
+    [
+        pytest.param([], 0, id="none"),
+        pytest.param([comeback(), comeback()], 2, id="two"),
+        pytest.param([comeback(), checkpoint(5), comeback()], 1, id="progress-resets"),
+        pytest.param([checkpoint(5), comeback(), checkpoint(5), comeback()], 2, id="the-same-again-is-none"),
+        pytest.param([comeback(), comeback(by_hand=True), comeback()], 1, id="a-person-resets"),
+    ],
+)
+def test_comebacks_are_counted_since_progress(lines: list[Any], count: int) -> None:
+    assert comebacks_without_progress(lines) == count

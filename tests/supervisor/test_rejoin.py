@@ -1,0 +1,237 @@
+"""A supervisor comes back to living agents: what has been done is not done again, whatever the journal lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import KEY, RUN, Gate, checkpoints, script, settings
+
+from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.clock import PhaseClock
+from prefect_ft.journal import Journal, read_lines
+from prefect_ft.judge import judge_pending
+from prefect_ft.model import Policy
+from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+
+SCRIPT = """
+import os, signal, sys, time
+rank, attempt = int(os.environ["RANK"]), int(os.environ["PREFECT_FT_ATTEMPT"])
+with open("starts", "a") as starts:
+    starts.write(f"{attempt} {rank}\\n")
+os.write(1, b"up\\n")
+"""
+
+
+@dataclass
+class Phase:
+    """A phase whose supervisors come and go; only the agents stay."""
+
+    directory: Path
+    runtime: Path
+    command: list[str]
+    stop: StopRequest
+    orphan_timeout_s: float = 3600.0
+    epoch: int = 0
+    lives: list[Supervisor] = field(default_factory=list)
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Agents of earlier lives, which are this process's to collect all the same."""
+
+    @property
+    def journal(self) -> Path:
+        return self.directory / "journal.jsonl"
+
+    def live(self) -> Supervisor:
+        """Begin a life; the one before it is as good as dead: it is never called again."""
+        self.epoch += 1
+        plan = PhasePlan(
+            run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(self.command),
+            cwd=str(self.directory), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
+            has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
+            policy=Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9),
+        )  # fmt: skip
+        backend = ProcessBackend(
+            settings(checkpoints=checkpoints(self.directory / "ck"), orphan_timeout_s=self.orphan_timeout_s),
+            self.runtime,
+            {},
+        )
+        log = RunLog(self.directory / "run.log", self.directory / "places")
+        supervisor = Supervisor(
+            plan, backend, key=KEY, epoch=self.epoch, journal=Journal(self.journal), clock=PhaseClock(),
+            log=log, stop=self.stop, check=lambda: None,
+        )  # fmt: skip
+        self.lives.append(supervisor)
+        return supervisor
+
+    def come_back(self) -> Supervisor:
+        supervisor = self.live()
+        judge_pending(supervisor.journal, supervisor.plan.policy, supervisor.clock)
+        supervisor.rejoin(by_hand=False)
+        return supervisor
+
+    def starts(self) -> list[str]:
+        return sorted((self.directory / "starts").read_text().splitlines())
+
+    def hang_up(self, supervisor: Supervisor) -> None:
+        """Let go of what a life holds, as its end does."""
+        for number in supervisor._gang.reached:
+            supervisor._gang._forget(number)
+        supervisor._gang._selector.close()
+        supervisor.journal.close()
+        supervisor._log.close()
+        self.children += supervisor._backend._agents.values()
+
+
+Make = Callable[..., Phase]
+
+
+@pytest.fixture
+def make(runtime_dir: Path, tmp_path: Path, nobody_left: None) -> Iterator[Make]:
+    (tmp_path / "ck").mkdir()
+    (runtime_dir / "run").mkdir()
+    with StopRequest() as stop:
+        made: list[Phase] = []
+
+        def make(code: str, **fields: Any) -> Phase:
+            made.append(Phase(tmp_path, runtime_dir / "run", script(SCRIPT + code), stop, **fields))
+            return made[-1]
+
+        yield make
+        for phase in made:
+            phase.lives[-1].close()
+            for child in phase.children:
+                child.wait(timeout=30)
+
+
+def decide(supervisor: Supervisor) -> None:
+    """Run an attempt that fails, and decide about it, as the retry handler does."""
+    with pytest.raises(AttemptFailedError) as failed:
+        supervisor.attempt()
+    from prefect_ft.judge import judge
+
+    error = failed.value
+    judge(
+        supervisor.journal, supervisor.plan.policy, error.incident, supervisor.clock, **error.facts
+    )  # fmt: skip
+
+
+def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path: Path) -> None:
+    """Attempt 2 runs; whoever comes back with any beginning of the journal goes on with attempt 2."""
+    gate = Gate(tmp_path / "gate")
+    phase = make(
+        f"if attempt == 1: sys.exit('ConnectionError: reset') if rank else signal.pause()\n"
+        f"open({str(gate.path)!r}).read() if rank == 0 else None\n"
+    )
+    first = phase.live()
+    decide(first)
+    attempt = first._begin()
+    assert attempt.number == 2
+    whole = phase.journal.read_bytes()
+    phase.hang_up(first)
+    for length in range(len(whole) + 1):
+        phase.journal.write_bytes(whole[:length])
+        back = phase.come_back()
+        assert (back._attempt.number, back._attempt.lost) == (2, {}), length
+        assert read_lines(phase.journal)[-1]["type"] in ("attempt", "comeback", "checkpoint")
+        if length < len(whole):
+            phase.hang_up(back)
+    assert phase.starts() == ["1 0", "1 1", "2 0", "2 1"]
+    gate.open()
+    back.attempt()
+    assert [entry.decision.action for entry in back.journal.history()][-1] == "complete"
+
+
+def test_what_ended_while_nobody_watched_is_judged_with_its_output(make: Make, tmp_path: Path) -> None:
+    phase = make(
+        "if rank and attempt == 1: sys.exit('OSError: [Errno 28] No space left on device')\nsignal.pause()"
+    )
+    first = phase.live()
+    first._begin()
+    phase.hang_up(first)
+    back = phase.come_back()
+    decide(back)
+    incident = back.journal.history()[0].incident
+    assert (incident.worker, incident.exit_code, incident.kind) == (1, 1, "exit")
+    lines = (tmp_path / "run.log").read_text().splitlines()
+    assert sorted(line for line in lines if "r1]" in line) == [
+        "[a1 w1 r1] OSError: [Errno 28] No space left on device",
+        "[a1 w1 r1] up",
+    ]
+
+
+def test_a_gang_that_ended_and_left_has_left_its_result(make: Make, tmp_path: Path) -> None:
+    phase = make("print('done')", orphan_timeout_s=0.2)
+    first = phase.live()
+    first._begin()
+    phase.hang_up(first)
+    homes = sorted(phase.runtime.glob("0-*"))
+    while not all((home / "left.json").exists() and not (home / "agent.sock").exists() for home in homes):
+        os.sched_yield()
+    back = phase.come_back()
+    comeback = read_lines(phase.journal)[-1]
+    assert (comeback["type"], comeback["adopted"], comeback["left"]) == ("comeback", [], [0, 1])
+    back.attempt()
+    assert [entry.decision.action for entry in back.journal.history()] == ["complete"]
+    assert "[a1 w1 r1] done" in (tmp_path / "run.log").read_text()
+    assert phase.starts() == ["1 0", "1 1"]
+
+
+def test_what_a_decision_had_created_already_is_not_created_again(make: Make) -> None:
+    phase = make(
+        "if attempt == 1 and rank == 0: os.kill(os.getppid(), 9)\nsignal.pause() if attempt == 1 else None"
+    )
+    first = phase.live()
+    decide(first)
+    decision = first.journal.history()[-1].decision
+    assert decision.action == "rebuild"
+    first._gang._destroy(first._gang.numbers)
+    first._gang._create((0, 1), decision.placement, decision.n)
+    pids = {home: (home / "agent.pid").read_text() for home in phase.runtime.glob("0-*")}
+    assert len(pids) == 2
+    phase.hang_up(first)
+    back = phase.come_back()
+    back.attempt()
+    assert {home: (home / "agent.pid").read_text() for home in phase.runtime.glob("0-*")} == pids
+    assert phase.starts() == ["1 0", "1 1", "2 0", "2 1"]
+
+
+def test_a_start_that_only_one_of_two_heard_of_is_given_again_to_both(make: Make) -> None:
+    phase = make("if attempt == 1: sys.exit('ConnectionError: reset') if rank else signal.pause()")
+    first = phase.live()
+    decide(first)
+    order, orders = first._gang._order, []
+
+    def dies(number: int, name: str, **fields: Any) -> None:
+        if name == "start" and orders:
+            raise KeyboardInterrupt
+        orders.append(name) if name == "start" else None
+        order(number, name, **fields)
+
+    first._gang._order = dies
+    with pytest.raises(KeyboardInterrupt):
+        first._begin()
+    phase.hang_up(first)
+    back = phase.come_back()
+    back.attempt()
+    assert [line["attempt"] for line in read_lines(phase.journal) if line["type"] == "attempt"] == [1, 2]
+    assert [entry.decision.action for entry in back.journal.history()] == ["restart_in_place", "complete"]
+
+
+def test_checkpoints_that_the_journal_has_are_not_told_again_and_are_no_progress(
+    make: Make, tmp_path: Path
+) -> None:
+    phase = make("signal.pause()" if False else "time.sleep(0) if attempt > 1 else signal.pause()")
+    (tmp_path / "ck" / "step-5.json").write_text("{}")
+    first = phase.live()
+    first._begin()
+    first._gang.serve(lambda: any(line["type"] == "checkpoint" for line in first.journal.lines), 30)
+    phase.hang_up(first)
+    back = phase.come_back()
+    back._gang.serve(lambda: False, 0.3)
+    told = [line["step"] for line in read_lines(phase.journal) if line["type"] == "checkpoint"]
+    assert told == [5]
