@@ -33,10 +33,10 @@ while state["step"] < STEPS:
         scratch = directory / ".scratch"
         scratch.write_text(json.dumps(state))
         scratch.rename(directory / f"step-{state['step']}.json")
-    if (phase, rank, state["step"]) == ("one", 1, 25) and not Path("has-failed").exists():
+    if (phase, rank, state["step"]) == ("one", 1, 28) and not Path("has-failed").exists():
         Path("has-failed").touch()
         raise ConnectionError("reset")
-    time.sleep(0.01)
+    time.sleep(0.02)
 print("the end", phase, rank)
 """
 
