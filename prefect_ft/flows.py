@@ -15,6 +15,7 @@ from prefect.states import Cancelled
 
 from prefect_ft import preflight
 from prefect_ft.config import JobConfig, load_job
+from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError, UnfinishedRunError
 from prefect_ft.phases import summary_of
 from prefect_ft.reporting import reporting
@@ -39,6 +40,7 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
     Returns the phases' summaries (summary.json). Raises RunFailedError when a phase gives up; a cancelled
     run ends in the state Cancelled.
     """
+    outlive_readers_of_logs()
     job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
     flow_run_id = _flow_run_id()
     own = _own_run(job, flow_run_id)
@@ -101,7 +103,7 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
 def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
     """Run the phases that have not completed yet."""
     status = "failed"
-    with held(holding) as (_, stop), reporting(holding.run):
+    with held(holding) as (_, stop), reporting(holding.run, stop.ask):
         try:
             status = _run_phases(job, holding, stop, by_hand=by_hand)
         except LeaseLostError:

@@ -12,12 +12,24 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
+from uuid import UUID
 
 from prefect.artifacts import create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
+from prefect.states import Crashed
 
 from prefect_ft.clock import utc_now
 from prefect_ft.model import RESTARTS
@@ -27,6 +39,9 @@ from prefect_ft.run import Run
 DRAIN_S = 10.0
 """How long the end of a run waits for what is still to be shown."""
 
+ASK_S = 5.0
+"""How often it is asked whether the flow run is to be cancelled, while nothing happens."""
+
 LEDGER_KEY = "restart-ledger"
 LEDGER_ROWS = 500
 """The newest that the table holds; the journal holds all."""
@@ -35,14 +50,18 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def reporting(run: Run) -> Iterator[None]:
-    """Show the decisions of the flow run of this context while entered; nothing outside of a flow run."""
+def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
+    """Show the decisions of the flow run of this context while entered; nothing outside of a flow run.
+
+    `on_cancel` is called, with who asked, once the flow run is to be cancelled: where no worker runs it
+    nobody else would tell.
+    """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         yield
         return
     flow_run_id = str(context.flow_run.id)
-    reporter = _Reporter(run.run_id, flow_run_id)
+    reporter = _Reporter(run.run_id, flow_run_id, on_cancel)
     try:
         with observed_by(reporter.take):
             yield
@@ -53,8 +72,10 @@ def reporting(run: Run) -> Iterator[None]:
 class _Reporter:
     """Takes facts at once and shows them when it can, in their order."""
 
-    def __init__(self, run_id: str, flow_run_id: str) -> None:
+    def __init__(self, run_id: str, flow_run_id: str, on_cancel: Callable[[str], None]) -> None:
         self._run_id, self._flow_run_id = run_id, flow_run_id
+        self._on_cancel = on_cancel
+        self._began = datetime.now(timezone.utc)
         self._log = get_run_logger()
         self._rows: list[dict[str, Any]] = []
         self._shown_rows = self._rows
@@ -81,7 +102,8 @@ class _Reporter:
             )
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
+        self._try(self._end_orphaned_tasks)
+        while (item := self._next()) is not None:
             when, fact = item
             self._rows = [*self._rows, _row(when, fact)][-LEDGER_ROWS:]
             self._try(self._show_log, fact)
@@ -90,6 +112,31 @@ class _Reporter:
                 self._try(self._show_ledger)
         if self._shown_rows is not self._rows:
             self._try(self._show_ledger)
+
+    def _next(self) -> tuple[str, Decided] | None:
+        """Give what is to be shown next, and ask about a cancellation while there is nothing."""
+        while True:
+            try:
+                return self._queue.get(timeout=ASK_S)
+            except queue.Empty:
+                self._try(self._ask_whether_cancelled)
+
+    def _ask_whether_cancelled(self) -> None:
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(self._flow_run_id)).state
+        if state is not None and (state.is_cancelling() or state.is_cancelled()):
+            self._on_cancel("cancelled in Prefect")
+
+    def _end_orphaned_tasks(self) -> None:
+        """Mark the task runs of an earlier life, which nobody will ever end, as crashed."""
+        flow_run = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(self._flow_run_id)]))
+        state_type = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+        running = TaskRunFilter(state=TaskRunFilterState(type=state_type))
+        with get_client(sync_client=True) as client:
+            for task_run in client.read_task_runs(flow_run_filter=flow_run, task_run_filter=running):
+                if task_run.start_time is not None and task_run.start_time < self._began:
+                    state: State[Any] = Crashed(message="The orchestrator died; what it watched went on.")
+                    client.set_task_run_state(task_run.id, state, force=True)
 
     def _try(self, show: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -7,7 +7,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from prefect_ft.backends.scope import fate
 from prefect_ft.config import JobConfig, resolved
+from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, unfinished_directory
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
@@ -34,6 +36,8 @@ def held(holding: Holding) -> Iterator[tuple[Holding, StopRequest]]:
         StopRequest(holding.run.want_cancelled) as stop,
         holding.kept(on_lost=stop.abandon, on_cancel=stop.ask),
     ):
+        if (whose := fate()) is not None:
+            tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
         yield holding, stop
 
 

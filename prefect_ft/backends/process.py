@@ -23,6 +23,7 @@ from typing import Any
 from prefect_ft.backends.agent_process import AgentProcess, process_of
 from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
 from prefect_ft.backends.payload import payload_directory
+from prefect_ft.backends.scope import agent_prefix
 from prefect_ft.errors import BackendError
 from prefect_ft.run import read_json
 from prefect_ft.worker.agent import LEFT
@@ -91,7 +92,10 @@ class ProcessBackend:
         payload = payload_directory(self._directory.parent)
         with (home / "agent.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", str(payload), str(config), "--fd", str(listener.fileno())],
+                [
+                    *agent_prefix(),
+                    *(sys.executable, "-I", "-S", str(payload), str(config), "--fd", str(listener.fileno())),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

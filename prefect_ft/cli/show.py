@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_ft.cli import COMPLETED
+from prefect_ft.console import QuietConsole
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, phase_directories
@@ -49,16 +49,6 @@ def report(run: str, *, as_json: bool) -> int:
     else:
         print_report(directories)
     return COMPLETED
-
-
-class QuietConsole(Console):
-    """Falls silent when its reader has gone; rich would end the process, and a run with it."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
 
 
 def console_for() -> Console:

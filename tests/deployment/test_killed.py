@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
-from deaths import assert_right, write_job
+from agents import processes_of
+from deaths import assert_right, journals, of_type, write_job
 from sites import Site
+
+from prefect_ft.run import latest_run
 
 HEARTBEAT_S = 5
 """What the automation is told; Prefect itself sends none so often, and the first one is enough here."""
@@ -53,6 +57,36 @@ def test_the_same_flow_run_completes(
     assert mark.exists()
     (tmp_path / "orchestrator.log").touch()
     assert_right(job)
+    tasks = site.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run_id]}}})
+    expected = ["Completed"] * 2 + ["Crashed"] * (processes - 1)
+    assert sorted(task["state_name"] for task in tasks) == expected
     for process in [each for each in site.processes if "worker" in " ".join(map(str, each.args))]:
         site.stop(process)
         site.processes.remove(process)
+
+
+def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = site.env["PREFECT_FT_RUNTIME_DIR"]
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", runtime)
+    job = write_job(tmp_path)
+    (tmp_path / "train.py").write_text("import os, signal\nopen('up', 'w').close()\nsignal.pause()\n")
+    site.start_worker()
+    flow_run_id = site.begin(job)
+    while not (tmp_path / "up").exists():
+        assert site.flow_run(flow_run_id)["state_name"] not in ("Failed", "Crashed")
+        time.sleep(0.1)
+    site.prefect("flow-run", "cancel", flow_run_id)
+    assert (
+        site.wait_for(flow_run_id, "Completed", "Failed", "Crashed", "Cancelled")["state_name"] == "Cancelled"
+    )
+    run = latest_run(tmp_path / "model")
+    assert run is not None
+    while run.status == "running":
+        time.sleep(0.1)
+    assert run.status == "cancelled"
+    assert processes_of(Path(runtime) / run.run_id) == {}
+    (told,) = journals(tmp_path / "model").values()
+    assert [line["rule"] for line in of_type(told, "decision")] == ["cancelled"]
+    site.stop(site.processes.pop())

@@ -189,6 +189,8 @@ def deed_of(victim: str, site: Path) -> Deed:
     worker, server, flow = pid_in(site / "worker.pid"), pid_in(site / "server.pid"), os.getpid
 
     def agent_of_worker_0() -> int:
+        while not list(runtime.glob("*/*-0-*-*/agent.pid")):
+            time.sleep(0.01)  # it is just starting
         return pid_in(next(runtime.glob("*/*-0-*-*/agent.pid")))()
 
     deeds: dict[str, Deed] = {
