@@ -5,6 +5,7 @@ Its process may die at any moment: who runs the flow run again goes on where it 
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
@@ -23,6 +24,13 @@ from prefect_ft.run import Holding, Run, Vacancy, runs_in, vacancy
 from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
+
+HEARTBEAT_ARRIVES_S = 2.0
+"""How long a heartbeat that a flow run sends at its start may be on its way.
+
+One that the server hears of after the flow run's end would make it wait for the next one, and bring the
+flow run back.
+"""
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -45,7 +53,9 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
     flow_run_id = _flow_run_id()
     own = _own_run(job, flow_run_id)
     if own is not None and own.status != "running":
-        return _outcome(own, job_of(own))  # one death of a process may bring a flow run back twice
+        # One death of a process may bring a flow run back twice. What Prefect heard last must be its end.
+        time.sleep(HEARTBEAT_ARRIVES_S)
+        return _outcome(own, job_of(own))
     try:
         holding, is_new = _enter(job, flow_run_id, own, unfinished)
         return _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
@@ -102,19 +112,14 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
 
 def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
     """Run the phases that have not completed yet."""
-    status = "failed"
     with held(holding) as (_, stop), reporting(holding.run, stop.ask):
         try:
-            status = _run_phases(job, holding, stop, by_hand=by_hand)
+            conclude(holding.run, _run_phases(job, holding, stop, by_hand=by_hand))
         except LeaseLostError:
-            status = "running"
             raise
-        except KeyboardInterrupt:
-            status = "cancelled"
+        except (Exception, KeyboardInterrupt) as exc:
+            conclude(holding.run, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
             raise
-        finally:
-            if status != "running":
-                conclude(holding.run, status)
     return _outcome(holding.run, job)
 
 

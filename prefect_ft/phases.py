@@ -83,21 +83,24 @@ class PhaseExecution:
         return self._clock
 
     def execute(self, run_attempts: RunAttempts, *, by_hand: bool = False) -> PhaseSummary:
-        """Run the phase to its end; whatever happens, no worker is left behind.
+        """Run the phase to its end, and leave no worker behind. `by_hand`: a person asked for it.
 
-        Unless the lease is lost: then everything is left as it is. `by_hand`: a person asked for it.
+        If this process has to end before (the lease is lost, Prefect or somebody else ends it), everything
+        is left as it is, for whoever comes next.
         """
         try:
             decision = self._decide(run_attempts, by_hand=by_hand)
-        except LeaseLostError:
-            self._supervisor.close()
-            self._let_go()
-            raise
-        except BaseException as exc:
+        except (Exception, KeyboardInterrupt) as exc:
+            if isinstance(exc, LeaseLostError):
+                self._leave()
+                raise
             self._supervisor.close()
             status = "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed"
             with contextlib.suppress(JournalError):  # the error that led here is the one to tell
                 self._close(status, str(exc) or repr(exc))
+            raise
+        except BaseException:
+            self._leave()
             raise
         self._supervisor.close()
         return self._close(*decision)
@@ -168,6 +171,10 @@ class PhaseExecution:
             self._run.describe(isolated=sorted({*self._plan.policy.isolated, *summary.isolated_systems}))
         self._let_go()
         return summary
+
+    def _leave(self) -> None:
+        self._supervisor.hang_up()
+        self._let_go()
 
     def _let_go(self) -> None:
         self._log.close()

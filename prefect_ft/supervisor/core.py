@@ -131,6 +131,10 @@ class Supervisor:
         """End the workers and everything that runs in them. Idempotent."""
         self._gang.close()
 
+    def hang_up(self) -> None:
+        """Leave the workers and what runs in them to whoever comes next."""
+        self._gang.hang_up()
+
     # -- coming back ------------------------------------------------------------------------------
 
     def _watch(self, attempt: Attempt, found: Standing) -> None:

@@ -217,16 +217,17 @@ class AgentGang:
 
         Unless they are another orchestrator's: then this one only hangs up.
         """
+        self.hang_up()
+        with suppress(LeaseLostError):
+            self._may_act()
+            self._backend.destroy([found.worker for found in self._backend.find()])
+
+    def hang_up(self) -> None:
+        """Let go of all agents; what they run goes on. Idempotent."""
         for number in list(self._links):
             self._forget(number)
         self._workers.clear()
-        try:
-            self._may_act()
-            self._backend.destroy([found.worker for found in self._backend.find()])
-        except LeaseLostError:
-            pass
-        finally:
-            self._selector.close()
+        self._selector.close()
 
     # -- orders -----------------------------------------------------------------------------------
 

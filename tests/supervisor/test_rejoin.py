@@ -79,9 +79,7 @@ class Phase:
 
     def hang_up(self, supervisor: Supervisor) -> None:
         """Let go of what a life holds, as its end does."""
-        for number in supervisor._gang.reached:
-            supervisor._gang._forget(number)
-        supervisor._gang._selector.close()
+        supervisor.hang_up()
         supervisor.journal.close()
         supervisor._log.close()
         self.children += supervisor._backend._agents.values()
