@@ -29,9 +29,9 @@ from prefect_ft import preflight
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process import ProcessBackend, visible_accelerators
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.config import AutoRestart, JobConfig, Phase, resolved
+from prefect_ft.config import AutoRestart, JobConfig, Phase, own_signatures, resolved
 from prefect_ft.decide import with_verdict
-from prefect_ft.decide.classify import classify
+from prefect_ft.decide.classify import classify, with_own
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import judge
@@ -309,6 +309,7 @@ def _plan(job: JobConfig, index: int, run_id: str, variables: Mapping[str, str])
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         policy=job.policy(index),
+        catalogue=with_own(own_signatures(job.signatures)),
     )
 
 

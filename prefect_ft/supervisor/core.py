@@ -124,7 +124,8 @@ class Supervisor:
         self._number += 1
         launch = self._launch(decision, placement)
         ranks = {worker: rank_environments(self.plan, worker) for worker in range(len(placement))}
-        attempt = Attempt(self._number, {rank: worker for worker, own in ranks.items() for rank in own})
+        workers = {rank: worker for worker, own in ranks.items() for rank in own}
+        attempt = Attempt(self._number, workers, self.plan.catalogue)
         self._attempt = attempt
         self._saves.begin_attempt()
         orders = {

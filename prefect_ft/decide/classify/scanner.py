@@ -1,0 +1,357 @@
+"""One log, read as it comes: what in it may say why the run failed.
+
+Owns the cutting into lines and the choice of what is kept: a bounded number of findings, whatever the
+log. What a finding comes to beside those of other ranks is `root`'s business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
+from prefect_ft.decide.classify.chains import GENERIC, wraps
+from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
+from prefect_ft.decide.classify.progress import PLACES, Progress
+from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
+from prefect_ft.signatures import Signature
+
+__all__ = ["Finding", "LogFindings", "LogScanner"]
+
+_HELD_BYTES = 1 << 16  # of a line that has not ended
+_LINE_BYTES = 4000  # of a line that is looked at
+_FIRST, _LAST = 4, 4  # findings of a rule that are kept
+_RULES = 200  # rules of which findings are kept
+_RANKS = 1024
+_TAIL_LINES = 20
+_STAMP_BYTES = 4096  # before a finding, in which its time is looked for
+_QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
+
+RESTARTS = (
+    "Starting elastic_operator with launch configs",
+    "Restarting worker group",
+    "Setting OMP_NUM_THREADS environment variable for each process",
+    "Started a local Ray instance",
+    "The following values were not passed to `accelerate launch`",
+    "] dist_world_size=",
+    "has been requeued",
+    "restarting training run",
+)
+"""What only the beginning of another run says; what stands before it is of an earlier one."""
+
+_PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
+"""Different places that show that a finding was no end; two, where others of the gang cannot go on alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A line that may say why; `order` is its place among all of its log.
+
+    `raised` is the exception if the line ends a traceback. `stamp` is when it was written, in seconds on
+    the scale of the logs themselves; `None` if they do not say.
+    """
+
+    signature: Signature
+    text: str
+    line: int
+    order: int
+    rank: str = ""
+    level: str = ""
+    raised: Raised | None = None
+    stamp: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFindings:
+    """What a log has come to: findings in its order, its last lines, and whether the run got anywhere."""
+
+    file: str
+    findings: tuple[Finding, ...]
+    tail: tuple[tuple[int, str], ...]
+    lines: int
+    got_on: bool
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The first and the last findings of one rule."""
+
+    first: list[Finding] = field(default_factory=list)
+    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=_LAST))
+
+    def add(self, finding: Finding) -> None:
+        if len(self.first) < _FIRST:
+            self.first.append(finding)
+        else:
+            self.last.append(finding)
+
+
+@lru_cache(maxsize=8)
+def _spotter(catalogue: Catalogue) -> Any:
+    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS)
+
+
+@lru_cache(maxsize=1)
+def _places() -> Any:
+    return re2.compile(PLACES)
+
+
+_RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
+
+
+class LogScanner:
+    """Reads one log in pieces of any size."""
+
+    def __init__(self, file: str = "", catalogue: Catalogue | None = None) -> None:
+        self.file = file
+        self._catalogue = catalogue or builtin_catalogue()
+        self._rest = b""
+        self._block = b""
+        self._is_cut = False
+        self._lines = 0
+        self._order = 0
+        self._counted = (0, 0)
+        self._kept: dict[str, _Kept] = {}
+        self._readers: dict[str, TracebackReader] = {}
+        self._open = 0
+        self._quiet = 0
+        self._chain: dict[str, Finding] = {}
+        self._progress = Progress()
+        self._got_on = False
+        self._stamp: float | None = None
+
+    # -- in ---------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of the log; a line counts once it has ended."""
+        data = self._rest + data if self._rest else data
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > _HELD_BYTES:
+            end = data.rfind(b"\r") + 1 or len(data)
+        self._rest = data[end:]
+        if end:
+            self._scan(data[:end] if self._rest else data)
+
+    def feed_lines(self, lines: Iterable[str]) -> None:
+        """Take whole lines, without their ends."""
+        text = "\n".join(line.replace("\n", " ") for line in lines)
+        if text:
+            self.feed(text.encode("utf-8", "replace") + b"\n")
+
+    def findings(self) -> LogFindings:
+        """Give what the log has come to so far; an unfinished line is taken as it is."""
+        if self._rest:
+            self._scan(self._rest)
+            self._rest = b""
+        kept = [finding for each in self._kept.values() for finding in (*each.first, *each.last)]
+        return LogFindings(
+            file=self.file,
+            findings=tuple(sorted(kept, key=lambda one: one.order)),
+            tail=self._tail(),
+            lines=self._lines,
+            got_on=self._got_on or self._gets_on(),
+        )
+
+    # -- a block of lines -------------------------------------------------------------------------
+
+    def _scan(self, block: bytes) -> None:
+        if b"\x1b" in block:
+            block = ESCAPES.sub(b"", block)
+        spotter, at, end = _spotter(self._catalogue), 0, len(block)
+        self._previous_block, self._block, self._counted = self._block[-_STAMP_BYTES:], block, (0, 0)
+        while at < end:
+            if self._open:
+                at = self._step(at)
+                continue
+            hit = spotter.search(block, at)
+            spotted = end if hit is None else hit.start()
+            if self._kept:
+                self._watch(at, spotted)
+            at = end if hit is None else self._step(at, spotted)
+        self._lines += block.count(b"\n", self._counted[0]) + self._counted[1]
+
+    def _step(self, at: int, spotted: int | None = None) -> int:
+        """Read the stretch of text at `spotted`, the next one if not given; give where the one after begins."""
+        block = self._block
+        if spotted is None:
+            start, spotted = at, at
+        else:
+            start = max(block.rfind(b"\n", at, spotted), block.rfind(b"\r", at, spotted)) + 1 or at
+        newline = block.find(b"\n", spotted)
+        newline = len(block) if newline < 0 else newline
+        stop = block.find(b"\r", spotted, newline)
+        stop = newline if stop < 0 else stop
+        if stop - start > _LINE_BYTES:
+            start = start if spotted - start < _LINE_BYTES // 2 else spotted - _LINE_BYTES // 4
+            stop = min(stop, start + _LINE_BYTES)
+            after = stop if stop > spotted else stop + 1
+        else:
+            after = stop + 1
+        if stop > start:
+            self._read(block[start:stop], start)
+        return after
+
+    def _number(self, at: int) -> int:
+        """Give the number of the line at a place of this block, from 1."""
+        place, count = self._counted
+        if at < place:
+            place, count = 0, 0
+        self._counted = at, count + self._block.count(b"\n", place, at)
+        return self._lines + self._counted[1] + 1
+
+    def _tail(self) -> tuple[tuple[int, str], ...]:
+        parts = self._block[-_TAIL_LINES * 200 :].split(b"\n")
+        first = self._lines - len(parts) + (1 if parts[-1] == b"" else 2)
+        lines = [(first + index, read_line(part).text) for index, part in enumerate(parts)]
+        return tuple((number, text) for number, text in lines if text)[-_TAIL_LINES:]
+
+    def _gets_on(self) -> bool:
+        places = Progress()
+        return any(places.see(text) >= 2 for _, text in self._tail())
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    def _watch(self, at: int, end: int) -> None:
+        """Look whether the run goes on between two places: then what was said before was no end."""
+        while self._kept and at < end:
+            place = _places().search(self._block, at, end)
+            if place is None:
+                return
+            start = max(self._block.rfind(b"\n", 0, place.start()), self._block.rfind(b"\r", 0, place.start())) + 1
+            stop = min(
+                found for mark in (b"\n", b"\r") if (found := self._block.find(mark, place.start())) >= 0
+            ) if self._has_end(place.start()) else len(self._block)
+            self._go_on(self._block[max(start, place.start() - 300) : min(stop, place.start() + 300)])
+            at = max(stop, place.end())
+
+    def _has_end(self, at: int) -> bool:
+        return self._block.find(b"\n", at) >= 0 or self._block.find(b"\r", at) >= 0
+
+    def _go_on(self, raw: bytes) -> None:
+        places = self._progress.see(raw.decode("utf-8", "replace"))
+        if places < 2:
+            return
+        self._got_on = True
+        self._forget(lambda finding: places >= _PROGRESS_NEEDED.get(finding.signature.failure_class, 2))
+
+    def _forget(self, is_over: Any) -> None:
+        for rule, kept in list(self._kept.items()):
+            if any(is_over(finding) for finding in kept.first):
+                del self._kept[rule]
+        self._chain.clear()
+
+    # -- a line -----------------------------------------------------------------------------------
+
+    def _read(self, raw: bytes, at: int) -> None:
+        line = read_line(raw[:_LINE_BYTES])
+        if not line.text:
+            return
+        self._order += 1
+        if _RESTART.search(line.text):
+            self._kept.clear()
+            self._chain.clear()
+            self._progress.clear()
+            return
+        if not self._read_traceback(line, at):
+            self._read_message(line, at)
+
+    def _read_traceback(self, line: Line, at: int) -> bool:
+        """Hand the line to its rank's reader; say whether it belongs to a traceback."""
+        reader = self._reader(line.rank)
+        was_open = reader.is_open
+        taken, raised = reader.feed(line.text, self._order)
+        self._open += reader.is_open - was_open
+        self._quiet = 0 if taken else self._quiet + 1
+        if self._quiet > _QUIET_LINES:
+            self._give_up()
+        if raised is not None:
+            self._end_of(raised, reader, line, at)
+        return taken
+
+    def _reader(self, rank: str) -> TracebackReader:
+        if rank not in self._readers and len(self._readers) >= _RANKS:
+            self._give_up()
+        return self._readers.setdefault(rank, TracebackReader())
+
+    def _give_up(self) -> None:
+        self._readers.clear()
+        self._open = self._quiet = 0
+
+    def _end_of(self, raised: Raised, reader: TracebackReader, line: Line, at: int) -> None:
+        """Note an exception, or what it only wraps."""
+        link, reader.link = reader.link, None
+        if not reader.is_fatal:
+            return
+        match = self._catalogue.find((raised.text,)) or Match(GENERIC, raised.text)
+        if match.signature.role in ("advice", "noise"):
+            return
+        finding = self._finding(match, line, at, raised)
+        earlier = self._chain.pop(line.rank, None) if link else None
+        if earlier is not None:
+            self._drop(earlier)
+            if link != HEADER and wraps(finding, earlier, is_direct=link == CHAINS[0]):
+                finding = earlier
+        self._chain[line.rank] = finding
+        self._keep(finding)
+
+    def _read_message(self, line: Line, at: int) -> None:
+        match = self._catalogue.find(line.views)
+        if match is None:
+            if self._open and self._kept:
+                self._go_on(line.text[:600].encode())
+            return
+        if match.signature.role in ("root", "cascade") and not _is_mere_mention(match):
+            self._keep(self._finding(match, line, at, None))
+
+    def _finding(self, match: Match, line: Line, at: int, raised: Raised | None) -> Finding:
+        return Finding(
+            signature=match.signature,
+            text=match.text[:_LINE_BYTES],
+            line=self._number(at),
+            order=self._order,
+            rank=line.rank,
+            level=line.level,
+            raised=raised,
+            stamp=self._time(at),
+        )
+
+    def _time(self, at: int) -> float | None:
+        """Give when a line was written: the last full time in or before it."""
+        stop = self._block.find(b"\n", at)
+        near = self._block[max(0, at - _STAMP_BYTES) : len(self._block) if stop < 0 else min(stop, at + 400)]
+        stamp = stamp_of(near.decode("utf-8", "replace"))
+        self._stamp = self._stamp if stamp is None else stamp
+        return self._stamp
+
+    def _keep(self, finding: Finding) -> None:
+        rule = finding.signature.id
+        if rule not in self._kept and len(self._kept) >= _RULES:
+            return
+        self._kept.setdefault(rule, _Kept()).add(finding)
+        self._progress.clear()
+
+    def _drop(self, finding: Finding) -> None:
+        kept = self._kept.get(finding.signature.id)
+        if kept is None:
+            return
+        kept.first = [one for one in kept.first if one is not finding]
+        kept.last = deque((one for one in kept.last if one is not finding), maxlen=_LAST)
+        if not kept.first and not kept.last:
+            del self._kept[finding.signature.id]
+
+
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
+_HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
+
+
+def _is_mere_mention(match: Match) -> bool:
+    """Say whether a line only names an exception of the program's own: without a traceback it ends nothing."""
+    is_own = match.signature.failure_class in ("user_code", "assertion")
+    form = _EXCEPTION if is_own else _HANDED_ON
+    return form.match(match.text) is not None
