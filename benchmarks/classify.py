@@ -23,12 +23,10 @@ SHORT_MB = 50
 MEASURED = """
 import json, resource, sys, time
 from prefect_ft.cli.logs import read_log
-from prefect_ft.decide.classify import LogScanner, judge
-LogScanner().feed(b"Traceback (most recent call last)\\n")
+from prefect_ft.decide.classify import builtin_catalogue, judge
+catalogue = builtin_catalogue()
 began = time.perf_counter()
-scanner = LogScanner("log")
-read_log(sys.argv[1], scanner)
-verdict = judge([scanner.findings()])
+verdict = judge([read_log(sys.argv[1], catalogue)])
 elapsed = time.perf_counter() - began
 peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps([elapsed, peak_mb, verdict.failure_class]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from prefect_ft.cli import COMPLETED
 from prefect_ft.cli.logs import STANDARD_INPUT, read_log
-from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner, judge, with_own
+from prefect_ft.decide.classify import Catalogue, judge, with_own
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import Verdict
 
@@ -20,7 +20,7 @@ def classify(
     if list(paths).count(STANDARD_INPUT) > 1:
         raise ConfigError("standard input can be read once only", file=STANDARD_INPUT)
     catalogue = _catalogue(signatures)
-    logs = [_read(path, catalogue) for path in paths]
+    logs = [read_log(path, catalogue) for path in paths]
     verdict = judge(logs, exit_code=exit_code, signal=signal)
     print(json.dumps(_document(verdict), ensure_ascii=False) if as_json else _text(verdict))  # noqa: T201
     return COMPLETED
@@ -32,12 +32,6 @@ def _catalogue(path: str | None) -> Catalogue:
     from prefect_ft.config import read_signatures  # noqa: PLC0415  (loads pydantic)
 
     return with_own(read_signatures(path))
-
-
-def _read(path: str, catalogue: Catalogue) -> LogFindings:
-    scanner = LogScanner(path, catalogue)
-    read_log(path, scanner)
-    return scanner.findings()
 
 
 def _document(verdict: Verdict) -> dict[str, Any]:

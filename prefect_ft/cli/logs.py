@@ -6,31 +6,34 @@ Owns the reading in pieces; never holds a whole log.
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import sys
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO
 
+from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner
 from prefect_ft.errors import ConfigError
 
-if TYPE_CHECKING:
-    from prefect_ft.decide.classify import LogScanner
-
-__all__ = ["read_log"]
+__all__ = ["STANDARD_INPUT", "read_log"]
 
 STANDARD_INPUT = "-"
 _PIECE_BYTES = 1 << 18
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-def read_log(path: str, scanner: LogScanner) -> None:
-    """Feed a whole log to a scanner. Raises `ConfigError` for a file that cannot be read."""
+def read_log(path: str, catalogue: Catalogue) -> LogFindings:
+    """Read a whole log. Raises `ConfigError` for one that cannot be read."""
     try:
         with _opened(path) as stream:
-            for piece in _pieces(stream):
+            raw = _Rejoined(_beginning(stream), stream)
+            scanner = LogScanner(path, catalogue, _recount(stream, raw))
+            for piece in raw.unpacked():
                 scanner.feed(piece)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot be read: {reason}", file=path) from error
+            return scanner.findings()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", file=path) from error
     except ValueError as error:
         raise ConfigError("is no path that a file can have", file=repr(path)) from error
 
@@ -41,18 +44,28 @@ def _opened(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     return open(path, "rb", buffering=0)
 
 
-def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
+def _beginning(stream: IO[bytes]) -> bytes:
+    """Read enough to tell what it is: a pipe may give a single byte at first."""
     first = stream.read(_PIECE_BYTES)
     while 0 < len(first) < len(_ZSTD) and (more := stream.read(_PIECE_BYTES)):
         first += more
-    if first.startswith(_GZIP):
-        yield from _gunzipped(_Rejoined(first, stream))
-    elif first.startswith(_ZSTD):
-        yield from _unzstd(_Rejoined(first, stream))
-    else:
-        while first:
-            yield first
-            first = stream.read(_PIECE_BYTES)
+    return first
+
+
+def _recount(stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | None:
+    """Give what counts line ends in what was read before; `None` for what cannot be read again."""
+    if raw.is_packed or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return None
+    descriptor = stream.fileno()
+
+    def count(start: int, end: int) -> int:
+        lines = 0
+        while start < end and (piece := os.pread(descriptor, min(_PIECE_BYTES, end - start), start)):
+            lines += piece.count(b"\n")
+            start += len(piece)
+        return lines
+
+    return count
 
 
 class _Rejoined:
@@ -60,37 +73,43 @@ class _Rejoined:
 
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first, self._rest = first, rest
+        self._is_gzip, self._is_zstd = first.startswith(_GZIP), first.startswith(_ZSTD)
 
-    def read(self, size: int = -1) -> bytes:
+    @property
+    def is_packed(self) -> bool:
+        return self._is_gzip or self._is_zstd
+
+    def read(self, size: int = _PIECE_BYTES) -> bytes:
         if not self._first:
             return self._rest.read(size)
-        size = len(self._first) if size < 0 else size
         piece, self._first = self._first[:size], self._first[size:]
         return piece
 
+    def unpacked(self) -> Iterator[bytes]:
+        """Give the log itself, in pieces."""
+        if self._is_gzip:
+            return self._gunzipped()
+        return self._unzstd() if self._is_zstd else iter(self.read, b"")
 
-def _gunzipped(stream: _Rejoined) -> Iterator[bytes]:
-    """Give what is there of a gzip file; one that breaks off is read as far as it goes."""
-    import zlib  # noqa: PLC0415  (few logs are packed)
+    def _gunzipped(self) -> Iterator[bytes]:
+        """Unpack gzip; what breaks off is read as far as it goes."""
+        unpacker = zlib.decompressobj(wbits=31)
+        for packed in iter(self.read, b""):
+            piece = packed
+            while piece:
+                try:
+                    yield unpacker.decompress(piece, _PIECE_BYTES)
+                except zlib.error as error:
+                    raise OSError(f"the gzip data is damaged ({error})") from error
+                piece = unpacker.unconsumed_tail
+                if unpacker.unused_data.startswith(_GZIP):  # another member follows
+                    piece, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
 
-    unpacker = zlib.decompressobj(wbits=31)
-    while piece := stream.read(_PIECE_BYTES):
-        while piece:
-            try:
-                yield unpacker.decompress(piece, _PIECE_BYTES)
-            except zlib.error as error:
-                raise OSError(f"the gzip data is damaged ({error})") from error
-            piece = unpacker.unconsumed_tail
-            if unpacker.eof and unpacker.unused_data.startswith(_GZIP):  # another member follows
-                piece, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
+    def _unzstd(self) -> Iterator[bytes]:
+        import zstandard  # noqa: PLC0415  (few logs are packed)
 
-
-def _unzstd(stream: _Rejoined) -> Iterator[bytes]:
-    import zstandard  # noqa: PLC0415  (few logs are packed)
-
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True) as reader:
-            while piece := reader.read(_PIECE_BYTES):
-                yield piece
-    except zstandard.ZstdError as error:
-        raise OSError(f"the zstd data is damaged ({error})") from error
+        unpacker = zstandard.ZstdDecompressor().stream_reader(self, read_across_frames=True)
+        try:
+            yield from iter(lambda: unpacker.read(_PIECE_BYTES), b"")
+        except zstandard.ZstdError as error:
+            raise OSError(f"the zstd data is damaged ({error})") from error

@@ -111,8 +111,8 @@ def test_an_exception_has_a_class(line, failure_class, recoverable):
 
 
 def test_a_verdict_says_everything():
-    verdict = classified(["starting", *ending_in("KeyError: 'labels'")], exit_code=1)
-    root = Evidence(rule="python-exception", text="KeyError: 'labels'", file="rank0.log", line=8)
+    verdict = classified(["starting", *ending_in("my.Unhappy: no labels")], exit_code=1)
+    root = Evidence(rule="python-exception", text="my.Unhappy: no labels", file="rank0.log", line=8)
     expected = Verdict(
         failure_class="user_code", recoverable="confirm", blame="none", signature=None, evidence=root
     )
@@ -460,7 +460,7 @@ def test_the_line_of_the_code_does_not_matter_for_the_signature():
 
 
 def test_the_whole_of_a_long_log_is_looked_at():
-    lines = [*ending_in("AssertionError"), *["words"] * 60_000, *ending_in("KeyError: 'a'")]
+    lines = [*ending_in("AssertionError"), *["words"] * 60_000, *ending_in("my.Unhappy: a")]
     assert evidence(classified(lines, exit_code=1)) == ("python-exception", "rank0.log", 60_014)
     assert classified(lines[:-7], exit_code=1).failure_class == "assertion"
 

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import re2
 import yaml
 
-from prefect_ft.decide.classify.literals import keys_of
+from prefect_ft.decide.classify.literals import GAP, keys_of
 from prefect_ft.signatures import EntryError, Signature, compiled, re2_options
 
 __all__ = ["Catalogue", "builtin_catalogue", "with_own"]
 
 _RESOURCE = "signatures.yaml"
+_EXCEPTION = r"^(?:[\w.]+\.)?"
+"""How the pattern of an exception's last line begins."""
 
 
 class Match(NamedTuple):
@@ -61,9 +63,15 @@ class Catalogue:
         """
         telling = {number for number, each in enumerate(self.signatures) if each.role in ("root", "cascade")}
         parts = [*map(re2.escape, others)]
-        parts += [key for key, numbers in self._holders.items() if telling.intersection(numbers)]
+        parts += [key for key, numbers in self._holders.items() if telling.intersection(self._spotted(key, numbers))]
         parts += [f"(?m:{self.signatures[number].pattern})" for number in self._everywhere if number in telling]
         return compiled("|".join(parts))
+
+    def _spotted(self, key: str, numbers: Sequence[int]) -> Sequence[int]:
+        """Leave out exceptions of whose line a key says little: they count at the end of a traceback."""
+        if GAP not in key:
+            return numbers
+        return [number for number in numbers if not self.signatures[number].pattern.startswith(_EXCEPTION)]
 
     def find(self, views: Sequence[str]) -> Match | None:
         """Give the first entry that matches one of the views of a line; each is the end of the one before.

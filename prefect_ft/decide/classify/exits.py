@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from signal import Signals
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prefect_ft.model import Evidence, FailureClass, Recoverable
+
+if TYPE_CHECKING:
+    from prefect_ft.decide.classify.scanner import LogFindings
 
 __all__ = ["CODES", "Told", "by_last_words", "by_status", "signal_of"]
 
@@ -60,9 +63,7 @@ _LAST_WORDS = (
 )
 
 
-def by_last_words(
-    tails: Mapping[str, Sequence[tuple[int, str]]], exit_code: int | None
-) -> Told | None:
+def by_last_words(logs: Sequence[LogFindings], exit_code: int | None) -> Told | None:
     """Read the last lines that go with exit codes.
 
     Where the code is not known, nothing but the very last line is trusted.
@@ -70,14 +71,19 @@ def by_last_words(
     for words in _LAST_WORDS:
         if exit_code not in (None, *words.codes):
             continue
-        for file, tail in tails.items():
-            for number, line in reversed(tail[-1:] if exit_code is None else tail):
-                if words.pattern.match(line):
-                    evidence = Evidence(
-                        rule=words.rule, text=line.strip(), file=file, line=number, hint=_CONFIG_HINT
-                    )
-                    return Told("config", evidence, line)
+        for log in logs:
+            last = len(log.tail) - 1
+            for index in range(last, last - 1 if exit_code is None else -1, -1):
+                if index >= 0 and words.pattern.match(log.tail[index]):
+                    return _as_setup(words.rule, log, index)
     return None
+
+
+def _as_setup(rule: str, log: LogFindings, index: int) -> Told:
+    text = log.tail[index].strip()
+    number = log.number_of_tail(index)
+    evidence = Evidence(rule=rule, text=text, file=log.file, line=number, hint=_CONFIG_HINT)
+    return Told("config", evidence, text)
 
 
 _CONFIG_HINT = "a restart meets the same set-up: correct it and start again"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["keys_of"]
+__all__ = ["GAP", "keys_of"]
 
-_SHORTEST, _SHORTEST_WORD = 3, 5
+_SHORTEST, _SHORTEST_WORD, _SHORTEST_NUMBER = 3, 5, 6
 _COMMON = frozenset(
     (
         "abort", "address", "and", "azure", "batch", "bus", "core", "cpu", "cuda", "data", "debug", "device",
@@ -28,7 +28,8 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _REPEAT = re.compile(r"[*?+]|\{(\d+)(?:,\d*)?\}")
 _FLAGS = re.compile(r"\?(?:P?<\w+>|([a-zA-Z]*)(?:-[a-zA-Z]+)?([:)]))")
 _NOT_READ = re.compile(r"\[:\^?[a-z]+:\]|\\[QpPxC]|\(\?[a-zA-Z]*x")
-_GAP = r"[^\n\r]*"
+GAP = r"[^\n\r]*"
+"""Stands in the keys that are made of common words alone."""
 
 _Choice = tuple[str, ...]
 """Texts of which one has to be there."""
@@ -59,7 +60,7 @@ def _keys(choices: list[_Choice]) -> list[str]:
     best = max(choices, key=_worth)
     if all(map(_is_telling, best)):
         return [re.escape(text) for text in best]
-    return [_GAP.join(f"(?:{'|'.join(map(re.escape, choice))})" for choice in choices)]
+    return [GAP.join(f"(?:{'|'.join(map(re.escape, choice))})" for choice in choices)]
 
 
 def _worth(choice: _Choice) -> tuple[bool, int, int]:
@@ -68,8 +69,10 @@ def _worth(choice: _Choice) -> tuple[bool, int, int]:
 
 def _is_telling(text: str) -> bool:
     word = text.strip(" :=,.'\"()[]").lower()
+    if word.isdigit():
+        return len(word) >= _SHORTEST_NUMBER
     is_short = len(word) < (_SHORTEST_WORD if word.isalpha() and not text.strip().isupper() else _SHORTEST)
-    return not is_short and word not in _COMMON and not word.isdigit()
+    return not is_short and word not in _COMMON
 
 
 class _Reading:

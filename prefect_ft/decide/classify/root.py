@@ -48,14 +48,12 @@ def judge(
         return _verdict(chosen, logs)
     if told is not None:
         return _told_verdict(told, logs)
-    has_lines = any(log.lines or log.tail for log in logs)
+    has_lines = any(log.tail for log in logs)
     return _plain("none" if exit_code is None and has_lines else "unknown")
 
 
 def _told(logs: Sequence[LogFindings], exit_code: int | None, signal: int | None) -> Told | None:
-    tails = {log.file: log.tail for log in logs}
-    by_words = None if signal is not None else by_last_words(tails, exit_code)
-    return by_words or by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
+    return by_last_words(logs, exit_code) or by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
 
 
 def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal: int | None) -> bool:

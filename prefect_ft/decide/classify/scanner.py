@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import re2
@@ -29,9 +29,12 @@ _LINE_BYTES = 4000  # of a line that is looked at
 _FIRST, _LAST = 4, 4  # findings of a rule that are kept
 _RULES = 200  # rules of which findings are kept
 _RANKS = 1024
-_TAIL_LINES = 20
+_TAIL_LINES, _TAIL_BYTES = 20, 4000
 _STAMP_BYTES = 4096  # before a finding, in which its time is looked for
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
+
+CountLines = Callable[[int, int], int]
+"""Counts the line ends between two byte offsets of a log."""
 
 RESTARTS = (
     "Starting elastic_operator with launch configs",
@@ -72,10 +75,11 @@ class LogFindings:
     """What a log has come to: findings in its order, its last lines, and whether the run got anywhere."""
 
     file: str
-    findings: tuple[Finding, ...]
-    tail: tuple[tuple[int, str], ...]
-    lines: int
-    got_on: bool
+    findings: tuple[Finding, ...] = ()
+    tail: tuple[str, ...] = ()
+    got_on: bool = False
+    number_of_tail: Callable[[int], int] = lambda index: index + 1
+    """Counts the lines up to one of the tail, by its index there."""
 
 
 @dataclass(slots=True)
@@ -90,6 +94,14 @@ class _Kept:
             self.first.append(finding)
         else:
             self.last.append(finding)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """How many line ends stand before a place."""
+
+    at: int = 0
+    lines: int = 0
 
 
 @lru_cache(maxsize=8)
@@ -108,15 +120,24 @@ _RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
 class LogScanner:
     """Reads one log in pieces of any size."""
 
-    def __init__(self, file: str = "", catalogue: Catalogue | None = None) -> None:
+    def __init__(
+        self, file: str = "", catalogue: Catalogue | None = None, count: CountLines | None = None
+    ) -> None:
+        """`count` counts again what has been fed, where the log can be read again: it spares most counting."""
         self.file = file
+        self._count = count
         self._catalogue = catalogue or builtin_catalogue()
         self._rest = b""
         self._block = b""
-        self._is_cut = False
-        self._lines = 0
+        self._last = b""
+        self._length = 0
+        self._fed = 0
+        """Bytes before the block."""
+        self._lines = _Counted()
+        """Line ends before some place of the log, at most the beginning of the block."""
+        self._here = _Counted()
+        """Line ends of the block before some place of it."""
         self._order = 0
-        self._counted = (0, 0)
         self._kept: dict[str, _Kept] = {}
         self._readers: dict[str, TracebackReader] = {}
         self._open = 0
@@ -149,22 +170,24 @@ class LogScanner:
         if self._rest:
             self._scan(self._rest)
             self._rest = b""
+        tail = tuple(text for _, text in self._tail())
         kept = [finding for each in self._kept.values() for finding in (*each.first, *each.last)]
         return LogFindings(
             file=self.file,
             findings=tuple(sorted(kept, key=lambda one: one.order)),
-            tail=self._tail(),
-            lines=self._lines,
-            got_on=self._got_on or self._gets_on(),
+            tail=tail,
+            got_on=self._got_on or _gets_on(tail),
+            number_of_tail=self._number_of_tail,
         )
 
     # -- a block of lines -------------------------------------------------------------------------
 
     def _scan(self, block: bytes) -> None:
+        self._begin(block)
         if b"\x1b" in block:
             block = ESCAPES.sub(b"", block)
         spotter, at, end = _spotter(self._catalogue), 0, len(block)
-        self._previous_block, self._block, self._counted = self._block[-_STAMP_BYTES:], block, (0, 0)
+        self._block = block
         while at < end:
             if self._open:
                 at = self._step(at)
@@ -174,7 +197,16 @@ class LogScanner:
             if self._kept:
                 self._watch(at, spotted)
             at = end if hit is None else self._step(at, spotted)
-        self._lines += block.count(b"\n", self._counted[0]) + self._counted[1]
+
+    def _begin(self, block: bytes) -> None:
+        """Leave the block before behind; it is counted now if it cannot be counted later."""
+        if self._count is None and self._block:
+            rest = self._block.count(b"\n", self._here.at)
+            self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
+        self._last = self._block[-_LINE_BYTES // 4 :]
+        self._fed += self._length
+        self._length = len(block)
+        self._here = _Counted()
 
     def _step(self, at: int, spotted: int | None = None) -> int:
         """Read the stretch of text at `spotted`, the next one if not given; give where the one after begins."""
@@ -199,21 +231,26 @@ class LogScanner:
 
     def _number(self, at: int) -> int:
         """Give the number of the line at a place of this block, from 1."""
-        place, count = self._counted
-        if at < place:
-            place, count = 0, 0
-        self._counted = at, count + self._block.count(b"\n", place, at)
-        return self._lines + self._counted[1] + 1
+        if self._lines.at < self._fed:
+            assert self._count is not None
+            more = self._count(self._lines.at, self._fed)
+            self._lines = _Counted(self._fed, self._lines.lines + more)
+        known = self._here if at >= self._here.at else _Counted()
+        self._here = _Counted(at, known.lines + self._block.count(b"\n", known.at, at))
+        return self._lines.lines + self._here.lines + 1
 
-    def _tail(self) -> tuple[tuple[int, str], ...]:
-        parts = self._block[-_TAIL_LINES * 200 :].split(b"\n")
-        first = self._lines - len(parts) + (1 if parts[-1] == b"" else 2)
-        lines = [(first + index, read_line(part).text) for index, part in enumerate(parts)]
-        return tuple((number, text) for number, text in lines if text)[-_TAIL_LINES:]
+    def _tail(self) -> list[tuple[int, str]]:
+        """Give the last lines and where they stand in the block."""
+        start = max(0, len(self._block) - _TAIL_BYTES)
+        lines: list[tuple[int, str]] = []
+        for raw in self._block[start:].split(b"\n"):
+            if text := read_line(raw.rpartition(b"\r")[2] if raw[-1:] != b"\r" else raw).text:
+                lines.append((start, text))
+            start += len(raw) + 1
+        return lines[-_TAIL_LINES:]
 
-    def _gets_on(self) -> bool:
-        places = Progress()
-        return any(places.see(text) >= 2 for _, text in self._tail())
+    def _number_of_tail(self, index: int) -> int:
+        return self._number(self._tail()[index][0])
 
     # -- progress ---------------------------------------------------------------------------------
 
@@ -265,7 +302,7 @@ class LogScanner:
         """Hand the line to its rank's reader; say whether it belongs to a traceback."""
         reader = self._reader(line.rank)
         was_open = reader.is_open
-        taken, raised = reader.feed(line.text, self._order)
+        taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
         self._open += reader.is_open - was_open
         self._quiet = 0 if taken else self._quiet + 1
         if self._quiet > _QUIET_LINES:
@@ -273,6 +310,11 @@ class LogScanner:
         if raised is not None:
             self._end_of(raised, reader, line, at)
         return taken
+
+    def _line_before(self, at: int) -> str:
+        """Give the line above the one at a place of this block."""
+        above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last
+        return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode("utf-8", "replace")
 
     def _reader(self, rank: str) -> TracebackReader:
         if rank not in self._readers and len(self._readers) >= _RANKS:
@@ -344,6 +386,11 @@ class LogScanner:
         kept.last = deque((one for one in kept.last if one is not finding), maxlen=_LAST)
         if not kept.first and not kept.last:
             del self._kept[finding.signature.id]
+
+
+def _gets_on(tail: Iterable[str]) -> bool:
+    places = Progress()
+    return any(places.see(text) >= 2 for text in tail)
 
 
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")

@@ -21,7 +21,15 @@ _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
 _GUTTER = re.compile(r"(?:\s*[+|] ?(?:-+(?:\+?-+)* ?\d* ?-*$)?)+")
 _CODE = re.compile(r"\s")
-_NOT_FATAL = ("Exception ignored in", "Exception ignored on", "Error in atexit", "--- Logging error ---")
+_NOT_FATAL = (
+    "Exception ignored",
+    "Error in atexit",
+    "Error in sys.excepthook",
+    "--- Logging error ---",
+    "Future exception was never retrieved",
+    "Task exception was never retrieved",
+)
+"""What stands above a traceback that has ended nothing."""
 _ENDING = re.compile(
     r"_*(?:teardown|on_exception|cleanup|clean_up|shutdown|destroy_process_group|finish|close|stop|__del__|"
     r"__exit__|_?exit|terminate|_run_exitfuncs)\b"
@@ -68,7 +76,6 @@ class TracebackReader:
         self._patience = 0
         self._is_fatal = True
         self._begun = 0
-        self._previous = ""
         self.link: str | None = None
         """How the exception that comes next follows the one before; `None`: not at all."""
 
@@ -80,18 +87,15 @@ class TracebackReader:
     def is_fatal(self) -> bool:
         return self._is_fatal
 
-    def feed(self, text: str, order: int) -> tuple[bool, Raised | None]:
+    def feed(self, text: str, order: int, before: Callable[[], str]) -> tuple[bool, Raised | None]:
         """Take a line: whether it belongs to a traceback, and the exception that it ends, if it does.
 
-        `order` is the line's place among all lines of the log.
+        `order` is the line's place among all that were read, `before` gives the line above it.
         """
-        taken, raised = self._feed(text, order)
-        self._previous = text
-        return taken, raised
-
-    def _feed(self, text: str, order: int) -> tuple[bool, Raised | None]:
         if HEADER in text:
             self._open(text.partition(HEADER)[0], order)
+            above = before()
+            self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
             return True, None
         if self._prefix is not None:
             return self._continue(text.removeprefix(self._prefix))
@@ -110,7 +114,7 @@ class TracebackReader:
         self._prefix = "" if "Exception Group" in prefix else prefix
         self._frame, self._is_cleanup = None, False
         self._patience, self._begun = _PATIENCE_LINES, order
-        self._is_fatal = not any(notice in self._previous for notice in _NOT_FATAL)
+        self._is_fatal = True
 
     def _continue(self, text: str) -> tuple[bool, Raised | None]:
         self._patience -= 1
