@@ -45,20 +45,23 @@ def write_healthy_log(path: Path, megabytes: int) -> None:
 
 
 def _line(chance: random.Random, step: int) -> str:
-    clock = f"2026-11-{1 + step // 86400 % 28:02d} {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
-    kind = chance.random()
+    hour, minute, second = step // 3600 % 24, step // 60 % 60, step % 60
+    clock = f"2026-11-{1 + step // 86400 % 28:02d} {hour:02d}:{minute:02d}:{second:02d}"
+    loss, share, kind = chance.random(), chance.random(), chance.random()
     if kind < 0.6:
-        return (
-            f"[rank{step % 8}]: {clock},{step % 1000:03d} INFO trainer.py:188 step {step // 8} loss={chance.random():.4f} "
-            f"grad_norm={chance.random():.3f} lr=3.0e-04 tokens/s={chance.randint(9000, 9999)} error_rate={chance.random():.3f}\n"
-        )
+        figures = f"loss={loss:.4f} grad_norm={share:.3f} lr=3.0e-04 tokens/s={9000 + step % 900}"
+        said = f"INFO trainer.py:188 step {step // 8} {figures} error_rate={share:.3f}"
+        return f"[rank{step % 8}]: {clock},{step % 1000:03d} {said}\n"
     if kind < 0.85:
-        return f"\rEpoch 3:  {step % 100}%|#####     | {step}/900000 [01:12<3:04:05, {chance.random():.2f}it/s, loss={chance.random():.3f}]"
+        bar = f"{step % 100}%|#####     | {step}/900000 [01:12<3:04:05, {9 * share:.2f}it/s, loss={loss:.3f}]"
+        return f"\rEpoch 3:  {bar}"
     if kind < 0.95:
-        return f"\n{{'loss': {chance.random():.4f}, 'mean_absolute_error': {chance.random():.3f}, 'epoch': {step / 1000:.2f}}}\n"
+        return f"\n{{'loss': {loss:.4f}, 'mean_absolute_error': {share:.3f}, 'epoch': {step / 1000:.2f}}}\n"
     if kind < 0.99:
         return f"{clock} INFO data.py:41 shard {step} read, 0 errors, 0 failed, retried 0\n"
-    return "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/conv.py:456: UserWarning: plan not cached\n"
+    return (
+        "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/conv.py:456: UserWarning: plan not cached\n"
+    )
 
 
 def throughput(path: Path) -> tuple[float, float]:
@@ -97,7 +100,9 @@ def main() -> None:
             row(OURS, "healthy log, peak memory", peaks, unit="MB"),
             row(OURS, f"command on {SHORT_MB} MB", commands),
         ],
-        notes=[f"a healthy log of {megabytes} MB that the benchmark writes itself, in the page cache, one core"],
+        notes=[
+            f"a healthy log of {megabytes} MB that the benchmark writes itself, in the page cache, one core"
+        ],
     )
     finish(results, arguments)
 

@@ -14,7 +14,7 @@ import re2
 
 from prefect_ft.model import Blame, FailureClass, Recoverable, Role
 
-__all__ = ["KEYS", "RECOVERABLE", "EntryError", "Signature", "compiled", "read_entry", "re2_options"]
+__all__ = ["KEYS", "RECOVERABLE", "EntryError", "Signature", "compiled", "re2_options", "read_entry"]
 
 RECOVERABLE: Mapping[FailureClass, Recoverable] = {
     "hardware": True,

@@ -83,7 +83,9 @@ def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     classify.add_argument("--signal", metavar="N", type=int, help="the signal that ended it")
     classify.add_argument(
-        "--signatures", metavar="FILE", help="a YAML file of signatures that are tried before the built-in ones"
+        "--signatures",
+        metavar="FILE",
+        help="a YAML file of signatures that are tried before the built-in ones",
     )
 
 

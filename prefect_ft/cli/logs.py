@@ -108,7 +108,10 @@ class _Rejoined:
     def _unzstd(self) -> Iterator[bytes]:
         import zstandard  # noqa: PLC0415  (few logs are packed)
 
-        unpacker = zstandard.ZstdDecompressor().stream_reader(self, read_across_frames=True)
+        unpacker = zstandard.ZstdDecompressor().stream_reader(
+            self,  # type: ignore[arg-type]  # it is only read
+            read_across_frames=True,
+        )
         try:
             yield from iter(lambda: unpacker.read(_PIECE_BYTES), b"")
         except zstandard.ZstdError as error:

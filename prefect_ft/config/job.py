@@ -135,7 +135,9 @@ class JobConfig(Section):
                 "model_dir": _absolute(self.model_dir, base),
                 "journal_dir": _absolute(self.journal_dir, base),
                 "cwd": cwd,
-                "signatures": tuple(_absolute(item, base) if isinstance(item, str) else item for item in self.signatures),
+                "signatures": tuple(
+                    _absolute(item, base) if isinstance(item, str) else item for item in self.signatures
+                ),
                 "phases": phases,
             }
         )

@@ -94,7 +94,9 @@ def _text(path: str) -> str:
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError("is not UTF-8 text", file=path, line=data.count(b"\n", 0, error.start) + 1) from error
+        raise ConfigError(
+            "is not UTF-8 text", file=path, line=data.count(b"\n", 0, error.start) + 1
+        ) from error
     except ValueError as error:
         raise ConfigError("is no path that a file can have", file=repr(path)) from error
     if len(data) > _MAX_BYTES:

@@ -325,9 +325,7 @@ def test_ranks_of_one_job(last_lines, ended, expected):
         pytest.param({"exit_code": 0}, ending_in("ValueError: noise"), ("none", None), id="completed"),
         pytest.param({}, ["step 1", "step 2"], ("none", None), id="nothing-wrong-and-no-exit-code"),
         pytest.param({}, [], ("unknown", None), id="nothing-at-all"),
-        pytest.param(
-            {"exit_code": 1}, ["step 1"], ("unknown", "exit code 1"), id="exit-1-alone"
-        ),
+        pytest.param({"exit_code": 1}, ["step 1"], ("unknown", "exit code 1"), id="exit-1-alone"),
         pytest.param({"exit_code": 2}, [], ("unknown", "exit code 2"), id="exit-2-alone"),
         pytest.param({"signal": 11}, [], ("crash", "ended by SIGSEGV"), id="SIGSEGV"),
         pytest.param({"signal": 6}, [], ("crash", "ended by SIGABRT"), id="SIGABRT"),
@@ -340,9 +338,7 @@ def test_ranks_of_one_job(last_lines, ended, expected):
         pytest.param({"exit_code": 137}, [], ("unknown", "ended by SIGKILL"), id="128-plus-9"),
         pytest.param({"signal": 15}, [], ("unknown", "ended by SIGTERM"), id="SIGTERM"),
         pytest.param({"signal": 2}, [], ("cancelled", "ended by SIGINT"), id="SIGINT"),
-        pytest.param(
-            {"exit_code": 255}, [], ("unknown", "exit code 255"), id="255-is-no-signal"
-        ),
+        pytest.param({"exit_code": 255}, [], ("unknown", "exit code 255"), id="255-is-no-signal"),
         pytest.param({"exit_code": 137}, ["Killed"], ("unknown", "Killed"), id="a-bare-kill"),
         pytest.param(
             {"exit_code": 137},

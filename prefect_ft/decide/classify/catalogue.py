@@ -63,8 +63,12 @@ class Catalogue:
         """
         telling = {number for number, each in enumerate(self.signatures) if each.role in ("root", "cascade")}
         parts = [*map(re2.escape, others)]
-        parts += [key for key, numbers in self._holders.items() if telling.intersection(self._spotted(key, numbers))]
-        parts += [f"(?m:{self.signatures[number].pattern})" for number in self._everywhere if number in telling]
+        parts += [
+            key for key, numbers in self._holders.items() if telling.intersection(self._spotted(key, numbers))
+        ]
+        parts += [
+            f"(?m:{self.signatures[number].pattern})" for number in self._everywhere if number in telling
+        ]
         return compiled("|".join(parts))
 
     def _spotted(self, key: str, numbers: Sequence[int]) -> Sequence[int]:

@@ -28,7 +28,8 @@ _HEAD = re.compile(
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_] ?\d\d:\d\d:\d\d(?:[.,:]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?:?(?=\s|$)"
     r"|\[?\d\d[-/]\d\d[-/]\d{2,4} \d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s|$)"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s)"
-    r"|\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d(?: \d{4})?\]? (?:[\w.-]+ (?=[\w./()-]+(?:\[\d+\])?: ))?"
+    r"|\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d(?: \d{4})?\]? "
+    r"(?:[\w.-]+ (?=[\w./()-]+(?:\[\d+\])?: ))?"
     r"|\[ *\d+\.\d{6}\]"
     r"|<\d{1,2}>"
     r"|(?:kernel|slurmstepd-host|systemd|dockerd|containerd|kubelet)(?:\[\d+\])?:"
@@ -44,10 +45,10 @@ _HEAD = re.compile(
     r"|\|"
     r")\s*"
 )
-_BAR = re.compile(r".*(?:\b(?:it|s|\w+)/(?:s|it|\w+)(?:, [^\]]*)?\]|\?it/s\]|\d+%\|[^|]*\|(?: *\d+/\d+)?)", re.DOTALL)
-_STAMP = re.compile(
-    r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?"
+_BAR = re.compile(
+    r".*(?:\b(?:it|s|\w+)/(?:s|it|\w+)(?:, [^\]]*)?\]|\?it/s\]|\d+%\|[^|]*\|(?: *\d+/\d+)?)", re.DOTALL
 )
+_STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
 _MAX_HEADS = 8
 
 
@@ -103,11 +104,10 @@ def _level_of(head: re.Match[str]) -> str:
 
 def stamp_of(text: str) -> float | None:
     """Give the seconds of the last full time in a text, on a scale of their own; `None` without one."""
-    last = None
-    for last in _STAMP.finditer(text):
-        pass
-    if last is None:
+    stamps = list(_STAMP.finditer(text))
+    if not stamps:
         return None
+    last = stamps[-1]
     year, month, day, hour, minute, second = (int(part) for part in last.groups()[:6])
     fraction = float(f"0.{last[7]}") if last[7] else 0.0
     return (((year * 12 + month) * 31 + day) * 24 + hour) * 3600.0 + minute * 60 + second + fraction

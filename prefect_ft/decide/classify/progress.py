@@ -22,7 +22,8 @@ _BAR = re.compile(r"(\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _NOT_PROGRESS = re.compile(
     r"\s*(?:wandb:|File \"|\*)"
-    r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|at (?:global )?(?:step|epoch|iter\w*)|"
+    r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|"
+    r"at (?:global )?(?:step|epoch|iter\w*)|"
     r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"
 )
 _COLUMNS = 400

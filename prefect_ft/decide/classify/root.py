@@ -35,9 +35,7 @@ _HINTS: dict[FailureClass, str] = {
 _Place = tuple[LogFindings, Finding]
 
 
-def judge(
-    logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: int | None = None
-) -> Verdict:
+def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: int | None = None) -> Verdict:
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     if exit_code == 0 and signal is None:
         return _plain("none")
@@ -53,7 +51,9 @@ def judge(
 
 
 def _told(logs: Sequence[LogFindings], exit_code: int | None, signal: int | None) -> Told | None:
-    return by_last_words(logs, exit_code) or by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
+    return by_last_words(logs, exit_code) or by_status(
+        exit_code, signal, got_on=any(log.got_on for log in logs)
+    )
 
 
 def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal: int | None) -> bool:
@@ -98,9 +98,7 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
         if finding.raised is None:
             continue
         known = ends.get(finding.rank)
-        if known is None or not (
-            weight(known) < weight(finding) or wraps(finding, known, is_direct=False)
-        ):
+        if known is None or not (weight(known) < weight(finding) or wraps(finding, known, is_direct=False)):
             ends[finding.rank] = finding
     return list(ends.values())
 

@@ -260,10 +260,15 @@ class LogScanner:
             place = _places().search(self._block, at, end)
             if place is None:
                 return
-            start = max(self._block.rfind(b"\n", 0, place.start()), self._block.rfind(b"\r", 0, place.start())) + 1
-            stop = min(
-                found for mark in (b"\n", b"\r") if (found := self._block.find(mark, place.start())) >= 0
-            ) if self._has_end(place.start()) else len(self._block)
+            start = (
+                max(self._block.rfind(b"\n", 0, place.start()), self._block.rfind(b"\r", 0, place.start()))
+                + 1
+            )
+            stop = (
+                min(found for mark in (b"\n", b"\r") if (found := self._block.find(mark, place.start())) >= 0)
+                if self._has_end(place.start())
+                else len(self._block)
+            )
             self._go_on(self._block[max(start, place.start() - 300) : min(stop, place.start() + 300)])
             at = max(stop, place.end())
 

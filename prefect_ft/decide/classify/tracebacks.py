@@ -141,4 +141,3 @@ class TracebackReader:
         )
         self._prefix = self._frame = None
         return raised
-
