@@ -37,17 +37,16 @@ _HEAD = re.compile(
     r"|(?P<tf>[IWEF]) (?=[\w./-]+:\d+\])"
     r"|[\w./-]+\.(?:cc|cpp|cu|py|h|go):\d+\]?:?"
     rf"|\[(?P<c10d>[IWEF])(?:\d{{4}} [\d:.]+)? [\w./-]+:\d+\]"
-    rf"|\[? *(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s(?=\[|\d|[\w.]+:\d)|  +)"
     rf"|(?P<named>{_LEVEL}):[\w.]+:"
+    r"|[\w./()-]+\[\d+\]:(?=\s)"
+    rf"|\[? *(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s+)"
     r"|\[[\w.:/ #=-]{1,60}\](?:\[[\w.:/ #=-]{1,60}\])*:?(?=\s)"
     r"|[\w.:]+ -(?=\s)"
     r"|- (?=\S)"
     r"|\|"
     r")\s*"
 )
-_BAR = re.compile(
-    r".*(?:\b(?:it|s|\w+)/(?:s|it|\w+)(?:, [^\]]*)?\]|\?it/s\]|\d+%\|[^|]*\|(?: *\d+/\d+)?)", re.DOTALL
-)
+_BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
 _MAX_HEADS = 8
 
@@ -84,8 +83,9 @@ def read_line(raw: bytes) -> Line:
         rank = rank or inner_rank
         views.append(rest)
         at = len(text) - len(rest)
-    if (bar := _BAR.match(text)) is not None and bar.end() < len(text):
-        views.append(text[bar.end() :].lstrip())
+    bars = [bar.end() for bar in _BAR.finditer(text)]
+    if bars and bars[-1] < len(text):
+        views.append(text[bars[-1] :].lstrip())
     return Line(rank, tuple(views), level)
 
 

@@ -203,7 +203,7 @@ class LogScanner:
         if self._count is None and self._block:
             rest = self._block.count(b"\n", self._here.at)
             self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
-        self._last = self._block[-_LINE_BYTES // 4 :]
+        self._last = (self._last + self._block)[-_TAIL_BYTES:]
         self._fed += self._length
         self._length = len(block)
         self._here = _Counted()
@@ -240,17 +240,17 @@ class LogScanner:
         return self._lines.lines + self._here.lines + 1
 
     def _tail(self) -> list[tuple[int, str]]:
-        """Give the last lines and where they stand in the block."""
-        start = max(0, len(self._block) - _TAIL_BYTES)
+        """Give the last lines, each with how many line ends follow its beginning."""
+        recent = (self._last + self._block)[-_TAIL_BYTES:]
+        after = recent.count(b"\n")
         lines: list[tuple[int, str]] = []
-        for raw in self._block[start:].split(b"\n"):
-            if text := read_line(raw.rpartition(b"\r")[2] if raw[-1:] != b"\r" else raw).text:
-                lines.append((start, text))
-            start += len(raw) + 1
+        for number, raw in enumerate(recent.split(b"\n")):
+            if text := read_line(raw.rstrip(b"\r").rpartition(b"\r")[2]).text:
+                lines.append((after - number, text))
         return lines[-_TAIL_LINES:]
 
     def _number_of_tail(self, index: int) -> int:
-        return self._number(self._tail()[index][0])
+        return self._number(len(self._block)) - self._tail()[index][0]
 
     # -- progress ---------------------------------------------------------------------------------
 

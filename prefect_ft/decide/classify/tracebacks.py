@@ -19,7 +19,7 @@ FRAME = '", line '
 
 _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
-_GUTTER = re.compile(r"(?:\s*[+|] ?(?:-+(?:\+?-+)* ?\d* ?-*$)?)+")
+_GUTTER = re.compile(r"(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s")
 _NOT_FATAL = (
     "Exception ignored",
