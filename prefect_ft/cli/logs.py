@@ -102,7 +102,11 @@ class _Rejoined:
                 except zlib.error as error:
                     raise OSError(f"the gzip data is damaged ({error})") from error
                 piece = unpacker.unconsumed_tail
-                if unpacker.unused_data.startswith(_GZIP):  # another member follows
+                if unpacker.eof and not unpacker.unused_data:
+                    break
+                if unpacker.eof and not unpacker.unused_data.startswith(_GZIP):
+                    return  # padding
+                if unpacker.eof:  # another member follows
                     piece, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
 
     def _unzstd(self) -> Iterator[bytes]:

@@ -48,6 +48,7 @@ FULL = {
     },
     "suspension": {"restart": True, "hang_detect_time_s": 60},
     "env": {"J": "job", "W": "job", "N": 1},
+    "signatures": ["own.yaml", {"id": "x", "class": "config", "pattern": "no licence"}],
     "cwd": "/work",
     "phases": [
         {
@@ -106,6 +107,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         },
         "suspension": {"restart": False, "hang_detect_time_s": 1800.0},
         "env": {},
+        "signatures": [],
         "cwd": None,
         "phases": [
             {

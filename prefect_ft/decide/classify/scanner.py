@@ -365,8 +365,11 @@ class LogScanner:
             rank=line.rank,
             level=line.level,
             raised=raised,
-            stamp=self._time(at),
+            stamp=self._time(at) if self._is_first(match.signature.id) else None,
         )
+
+    def _is_first(self, rule: str) -> bool:
+        return rule not in self._kept or len(self._kept[rule].first) < _FIRST
 
     def _time(self, at: int) -> float | None:
         """Give when a line was written: the last full time in or before it."""
