@@ -26,6 +26,7 @@ _COMMON = frozenset(
 
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _REPEAT = re.compile(r"[*?+]|\{(\d+)(?:,\d*)?\}")
+_PLAIN = re.compile(r"[^\\()\[\]{}.*+?^$|]+")
 _FLAGS = re.compile(r"\?(?:P?<\w+>|([a-zA-Z]*)(?:-[a-zA-Z]+)?([:)]))")
 _NOT_READ = re.compile(r"\[:\^?[a-z]+:\]|\\[QpPxC]|\(\?[a-zA-Z]*x")
 GAP = r"[^\n\r]*"
@@ -113,6 +114,10 @@ class _Reading:
 
     def _part(self) -> tuple[str | None, list[_Choice]]:
         """Take one part: its literal text ("" for a place, `None` for anything), what is asked in it."""
+        if plain := _PLAIN.match(self._pattern, self.at):
+            is_repeated = plain.end() - self.at > 1 and _REPEAT.match(self._pattern, plain.end())
+            start, self.at = self.at, plain.end() - (1 if is_repeated else 0)
+            return self._pattern[start : self.at], []
         char = self._peek()
         self.at += 1
         if char == "(":
@@ -123,7 +128,7 @@ class _Reading:
             return self._escape(), []
         if char in "^$":
             return "", []
-        return (None if char == "." else char), []
+        return (None if char == "." else char), []  # a bracket that opens nothing is itself
 
     def _group(self) -> tuple[str | None, list[_Choice]]:
         if (flags := _FLAGS.match(self._pattern, self.at)) is not None:
