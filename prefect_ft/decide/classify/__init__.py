@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from prefect_ft.decide.classify.catalogue import Catalogue, builtin_catalogue, with_own
+from prefect_ft.decide.classify.findings import LogFindings
 from prefect_ft.decide.classify.root import judge
-from prefect_ft.decide.classify.scanner import LogFindings, LogScanner
+from prefect_ft.decide.classify.scanner import LogScanner
 from prefect_ft.model import Verdict
 from prefect_ft.signatures import RECOVERABLE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prefect_ft.signatures import Signature
 
 if TYPE_CHECKING:
-    from prefect_ft.decide.classify.scanner import Finding
+    from prefect_ft.decide.classify.findings import Finding
 
 __all__ = ["BARE", "CASCADE", "GENERIC", "INTERRUPTED", "MENTIONED", "REPORT", "ROOT", "weight", "wraps"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prefect_ft.model import Evidence, FailureClass, Recoverable
 
 if TYPE_CHECKING:
-    from prefect_ft.decide.classify.scanner import LogFindings
+    from prefect_ft.decide.classify.findings import LogFindings
 
 __all__ = ["CODES", "Told", "by_last_words", "by_status", "signal_of"]
 

@@ -10,8 +10,8 @@ from signal import Signals
 
 from prefect_ft.decide.classify.chains import BARE, CASCADE, GENERIC, MENTIONED, REPORT, ROOT, weight, wraps
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
+from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
-from prefect_ft.decide.classify.scanner import Finding, LogFindings
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 

@@ -7,9 +7,8 @@ log. What a finding comes to beside those of other ranks is `root`'s business.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,17 +16,15 @@ import re2
 
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
+from prefect_ft.decide.classify.findings import Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.progress import PLACES, Progress
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
-from prefect_ft.signatures import Signature
 
-__all__ = ["Finding", "LogFindings", "LogScanner"]
+__all__ = ["LogScanner"]
 
 _HELD_BYTES = 1 << 16  # of a line that has not ended
 _LINE_BYTES = 4000  # of a line that is looked at
-_FIRST, _LAST = 4, 4  # findings of a rule that are kept
-_RULES = 200  # rules of which findings are kept
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
 _STAMP_BYTES = 4096  # before a finding, in which its time is looked for
@@ -50,50 +47,6 @@ RESTARTS = (
 
 _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
 """Different places that show that a finding was no end; two, where others of the gang cannot go on alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A line that may say why; `order` is its place among all of its log.
-
-    `raised` is the exception if the line ends a traceback. `stamp` is when it was written, in seconds on
-    the scale of the logs themselves; `None` if they do not say.
-    """
-
-    signature: Signature
-    text: str
-    line: int
-    order: int
-    rank: str = ""
-    level: str = ""
-    raised: Raised | None = None
-    stamp: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFindings:
-    """What a log has come to: findings in its order, its last lines, and whether the run got anywhere."""
-
-    file: str
-    findings: tuple[Finding, ...] = ()
-    tail: tuple[str, ...] = ()
-    got_on: bool = False
-    number_of_tail: Callable[[int], int] = lambda index: index + 1
-    """Counts the lines up to one of the tail, by its index there."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The first and the last findings of one rule."""
-
-    first: list[Finding] = field(default_factory=list)
-    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=_LAST))
-
-    def add(self, finding: Finding) -> None:
-        if len(self.first) < _FIRST:
-            self.first.append(finding)
-        else:
-            self.last.append(finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +91,7 @@ class LogScanner:
         self._here = _Counted()
         """Line ends of the block before some place of it."""
         self._order = 0
-        self._kept: dict[str, _Kept] = {}
+        self._kept = Store()
         self._readers: dict[str, TracebackReader] = {}
         self._open = 0
         self._quiet = 0
@@ -171,10 +124,9 @@ class LogScanner:
             self._scan(self._rest)
             self._rest = b""
         tail = tuple(text for _, text in self._tail())
-        kept = [finding for each in self._kept.values() for finding in (*each.first, *each.last)]
         return LogFindings(
             file=self.file,
-            findings=tuple(sorted(kept, key=lambda one: one.order)),
+            findings=self._kept.in_order(),
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
             number_of_tail=self._number_of_tail,
@@ -210,15 +162,8 @@ class LogScanner:
 
     def _step(self, at: int, spotted: int | None = None) -> int:
         """Read the stretch of text at `spotted`, the next one if not given; give where the one after begins."""
-        block = self._block
-        if spotted is None:
-            start, spotted = at, at
-        else:
-            start = max(block.rfind(b"\n", at, spotted), block.rfind(b"\r", at, spotted)) + 1 or at
-        newline = block.find(b"\n", spotted)
-        newline = len(block) if newline < 0 else newline
-        stop = block.find(b"\r", spotted, newline)
-        stop = newline if stop < 0 else stop
+        start, stop = self._stretch(at if spotted is None else spotted, at)
+        spotted = at if spotted is None else spotted
         if stop - start > _LINE_BYTES:
             start = start if spotted - start < _LINE_BYTES // 2 else spotted - _LINE_BYTES // 4
             stop = min(stop, start + _LINE_BYTES)
@@ -226,7 +171,7 @@ class LogScanner:
         else:
             after = stop + 1
         if stop > start:
-            self._read(block[start:stop], start)
+            self._read(self._block[start:stop], start)
         return after
 
     def _number(self, at: int) -> int:
@@ -260,32 +205,25 @@ class LogScanner:
             place = _places().search(self._block, at, end)
             if place is None:
                 return
-            start = (
-                max(self._block.rfind(b"\n", 0, place.start()), self._block.rfind(b"\r", 0, place.start()))
-                + 1
-            )
-            stop = (
-                min(found for mark in (b"\n", b"\r") if (found := self._block.find(mark, place.start())) >= 0)
-                if self._has_end(place.start())
-                else len(self._block)
-            )
-            self._go_on(self._block[max(start, place.start() - 300) : min(stop, place.start() + 300)])
+            start, stop = self._stretch(place.start(), max(at, place.start() - 300))
+            self._go_on(self._block[start : min(stop, place.start() + 300)])
             at = max(stop, place.end())
 
-    def _has_end(self, at: int) -> bool:
-        return self._block.find(b"\n", at) >= 0 or self._block.find(b"\r", at) >= 0
+    def _stretch(self, at: int, floor: int) -> tuple[int, int]:
+        """Give the bounds of the text around a place, between line ends or carriage returns."""
+        block = self._block
+        start = max(block.rfind(b"\n", floor, at), block.rfind(b"\r", floor, at)) + 1 or floor
+        newline = block.find(b"\n", at)
+        newline = len(block) if newline < 0 else newline
+        stop = block.find(b"\r", at, newline)
+        return start, newline if stop < 0 else stop
 
     def _go_on(self, raw: bytes) -> None:
         places = self._progress.see(raw.decode("utf-8", "replace"))
         if places < 2:
             return
         self._got_on = True
-        self._forget(lambda finding: places >= _PROGRESS_NEEDED.get(finding.signature.failure_class, 2))
-
-    def _forget(self, is_over: Any) -> None:
-        for rule, kept in list(self._kept.items()):
-            if any(is_over(finding) for finding in kept.first):
-                del self._kept[rule]
+        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2))
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -341,7 +279,7 @@ class LogScanner:
         finding = self._finding(match, line, at, raised)
         earlier = self._chain.pop(line.rank, None) if link else None
         if earlier is not None:
-            self._drop(earlier)
+            self._kept.drop(earlier)
             if link != HEADER and wraps(finding, earlier, is_direct=link == CHAINS[0]):
                 finding = earlier
         self._chain[line.rank] = finding
@@ -365,11 +303,8 @@ class LogScanner:
             rank=line.rank,
             level=line.level,
             raised=raised,
-            stamp=self._time(at) if self._is_first(match.signature.id) else None,
+            stamp=self._time(at) if self._kept.is_among_the_first(match.signature.id) else None,
         )
-
-    def _is_first(self, rule: str) -> bool:
-        return rule not in self._kept or len(self._kept[rule].first) < _FIRST
 
     def _time(self, at: int) -> float | None:
         """Give when a line was written: the last full time in or before it."""
@@ -380,20 +315,8 @@ class LogScanner:
         return self._stamp
 
     def _keep(self, finding: Finding) -> None:
-        rule = finding.signature.id
-        if rule not in self._kept and len(self._kept) >= _RULES:
-            return
-        self._kept.setdefault(rule, _Kept()).add(finding)
+        self._kept.add(finding)
         self._progress.clear()
-
-    def _drop(self, finding: Finding) -> None:
-        kept = self._kept.get(finding.signature.id)
-        if kept is None:
-            return
-        kept.first = [one for one in kept.first if one is not finding]
-        kept.last = deque((one for one in kept.last if one is not finding), maxlen=_LAST)
-        if not kept.first and not kept.last:
-            del self._kept[finding.signature.id]
 
 
 def _gets_on(tail: Iterable[str]) -> bool:
