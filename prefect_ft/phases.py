@@ -15,7 +15,8 @@ from pathlib import Path
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process import ProcessBackend, visible_accelerators
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
-from prefect_ft.config import JobConfig, Phase, resolved
+from prefect_ft.config import JobConfig, Phase, own_signatures, resolved
+from prefect_ft.decide.classify import with_own
 from prefect_ft.errors import JournalError, LeaseLostError
 from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
@@ -262,6 +263,7 @@ def _plan(job: JobConfig, index: int, run: Run, variables: Mapping[str, str]) ->
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         policy=job.policy(index, _isolated_before(run, index)),
+        catalogue=with_own(own_signatures(job.signatures)),
     )
 
 

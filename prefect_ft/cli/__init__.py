@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
+    _add_classify(commands)
     replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
     replay.add_argument("job", metavar="JOB.yaml")
     replay.add_argument("incidents", metavar="INCIDENTS.jsonl")
@@ -100,6 +101,22 @@ def _add(
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, and nothing else")
     parser.set_defaults(command=command)
     return parser
+
+
+def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    classify = _add(commands, "classify", _classify, "why did it fail? Reads logs, starts nothing")
+    classify.add_argument(
+        "logs", metavar="LOG", nargs="+", help="the logs of one job's ranks; - is standard input"
+    )
+    classify.add_argument(
+        "--exit-code", metavar="N", type=int, help="the exit code of the rank that ended first"
+    )
+    classify.add_argument("--signal", metavar="N", type=int, help="the signal that ended it")
+    classify.add_argument(
+        "--signatures",
+        metavar="FILE",
+        help="a YAML file of signatures that are tried before the built-in ones",
+    )
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +184,18 @@ def _validate(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.inspect import validate  # noqa: PLC0415  (loads pydantic)
 
     return validate(arguments.job, arguments.set, as_json=arguments.json)
+
+
+def _classify(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.classify import classify  # noqa: PLC0415  (loads the catalogue)
+
+    return classify(
+        arguments.logs,
+        arguments.exit_code,
+        arguments.signal,
+        arguments.signatures,
+        as_json=arguments.json,
+    )
 
 
 def _replay(arguments: argparse.Namespace) -> int:

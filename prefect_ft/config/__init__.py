@@ -5,6 +5,7 @@ from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
+from prefect_ft.config.signatures import own_signatures, read_signatures
 from prefect_ft.config.source import Document, apply_overrides, read_document
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "System",
     "apply_overrides",
     "load_job",
+    "own_signatures",
     "read_document",
+    "read_signatures",
     "resolved",
     "validate",
     "warnings",

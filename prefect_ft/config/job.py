@@ -28,6 +28,7 @@ from prefect_ft.config.fields import (
 from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.sections import AutoRestart, Suspension
+from prefect_ft.config.signatures import Signatures
 from prefect_ft.config.yaml_text import FieldPath, dotted
 from prefect_ft.model import FailureClass, Policy
 
@@ -52,6 +53,12 @@ class JobConfig(Section):
     suspension: Suspension = Field(default=Suspension(), description="Detection of phases that get nowhere")
     env: Env = Field(
         default={}, description="Environment variables of all ranks", examples=[{"LOG_LEVEL": "info"}]
+    )
+    signatures: Signatures = Field(
+        default=(),
+        description="Signatures of failures that are tried before the package's own, and paths of YAML files "
+        "with such; one with the name of one of the package's replaces it",
+        examples=[["signatures.yaml"]],
     )
     cwd: Directory | None = Field(
         default=None, description="Directory in which commands run; absent: the job file's directory"
@@ -138,6 +145,9 @@ class JobConfig(Section):
                 "model_dir": _absolute(self.model_dir, base),
                 "journal_dir": _absolute(self.journal_dir, base),
                 "cwd": cwd,
+                "signatures": tuple(
+                    _absolute(item, base) if isinstance(item, str) else item for item in self.signatures
+                ),
                 "phases": phases,
             }
         )

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from prefect_ft.config import cerebras, modelarts
 from prefect_ft.config.explain import first_problem
 from prefect_ft.config.job import JobConfig
+from prefect_ft.config.signatures import own_signatures
 from prefect_ft.config.source import Document, apply_overrides, read_document
 from prefect_ft.config.yaml_text import Place
 
@@ -42,7 +43,9 @@ def load_job(
     if model_dir is not None:
         absolute = os.path.abspath(os.path.expanduser(model_dir))
         document = document.put(("model_dir",), absolute, Place("--model-dir"))
-    return validate(document).at(os.path.dirname(os.path.abspath(path)))
+    job = validate(document).at(os.path.dirname(os.path.abspath(path)))
+    own_signatures(job.signatures)  # a file that cannot be used is said before anything starts
+    return job
 
 
 def validate(document: Document) -> JobConfig:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from prefect_ft.decide import with_verdict
-from prefect_ft.decide.classify import classify
+from prefect_ft.decide.classify import Catalogue, LogScanner, judge
 from prefect_ft.model import Evidence, FailureClass, Incident, Kind, Stage, Verdict
 from prefect_ft.supervisor.link import Event
-
-TAIL_LINES = 400
-"""Lines of each rank's output that are kept for the classifier; a failure says why at its end."""
 
 COMMAND_NOT_STARTED = 127
 """The exit code that a shell gives for a command that is not there."""
@@ -38,8 +34,8 @@ class RankState:
     step: int | None = None
     stage: Stage | None = None
     stage_step: int | None = None
-    lines: int = 0
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    output: LogScanner = field(default_factory=LogScanner)
+    """What its output has said so far; line numbers count from its beginning."""
 
     @property
     def failed(self) -> bool:
@@ -53,10 +49,13 @@ class RankState:
 class Attempt:
     """One attempt, from its start until all its ranks are gone."""
 
-    def __init__(self, number: int, ranks: Mapping[int, int]) -> None:
-        """`ranks` maps each rank to its worker."""
+    def __init__(self, number: int, ranks: Mapping[int, int], catalogue: Catalogue | None = None) -> None:
+        """`ranks` maps each rank to its worker; `catalogue` is the package's own if not given."""
         self.number = number
-        self.ranks = {rank: RankState(worker) for rank, worker in ranks.items()}
+        self.ranks = {
+            rank: RankState(worker, output=LogScanner(f"rank{rank}", catalogue))
+            for rank, worker in ranks.items()
+        }
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.lost: dict[int, bool] = {}
@@ -96,10 +95,7 @@ class Attempt:
             self._failures.append(event["rank"])
 
     def _output(self, event: Event) -> None:
-        state = self.ranks[event["rank"]]
-        lines = event["text"].removesuffix("\n").split("\n")
-        state.lines += len(lines)
-        state.tail.extend(lines)
+        self.ranks[event["rank"]].output.feed(event["text"].encode("utf-8", "replace"))
 
     def _beat(self, event: Event) -> None:
         state = self.ranks[event["rank"]]
@@ -136,8 +132,8 @@ class Attempt:
 
     def _failure(self, incident: Incident) -> Incident:
         first = self.ranks[self._failures[0]]
-        logs = {f"rank{rank}": list(map(_readable, state.tail)) for rank, state in self.ranks.items()}
-        verdict = classify(logs, exit_code=first.exit_code, signal=first.signal)
+        logs = [state.output.findings() for state in self.ranks.values()]
+        verdict = judge(logs, exit_code=first.exit_code, signal=first.signal)
         root = self._root(verdict)
         seen = root if root.failed else first
         return replace(
@@ -147,7 +143,6 @@ class Attempt:
             signal=seen.signal,
             stage=root.stage,
             stage_step=root.stage_step,
-            evidence=self._placed(verdict.evidence),
         )
 
     def _root(self, verdict: Verdict) -> RankState:
@@ -164,14 +159,6 @@ class Attempt:
         if evidence is None or not evidence.file:
             return None
         return int(evidence.file.removeprefix("rank"))
-
-    def _placed(self, evidence: Evidence | None) -> Evidence | None:
-        """Count the evidence's line from the beginning of the rank's output, not of what was kept of it."""
-        rank = self._rank_of(evidence)
-        if evidence is None or evidence.line is None or rank is None:
-            return evidence
-        state = self.ranks[rank]
-        return replace(evidence, line=evidence.line + state.lines - len(state.tail))
 
 
 def _not_started(incident: Incident, event: Event) -> Incident:

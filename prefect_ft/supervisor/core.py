@@ -223,7 +223,7 @@ class Supervisor:
 
     def _new_attempt(self, number: int, workers: int) -> Attempt:
         ranks = {rank: worker for worker in range(workers) for rank in rank_environments(self.plan, worker)}
-        return Attempt(number, ranks)
+        return Attempt(number, ranks, self.plan.catalogue)
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()

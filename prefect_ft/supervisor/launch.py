@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 
 Environment = dict[str, str]
@@ -17,7 +18,8 @@ class PhasePlan:
 
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
     for the ranks on a system. `inherited` are the names of variables that workers have from elsewhere.
-    `ranks_per_worker` is the number of ranks in each worker.
+    `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
+    package's own if not given.
     """
 
     run_id: str
@@ -34,6 +36,7 @@ class PhasePlan:
     hang_detect_time_s: float
     stop_grace_s: float
     policy: Policy
+    catalogue: Catalogue | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ FULL = {
     },
     "suspension": {"restart": True, "hang_detect_time_s": 60},
     "env": {"J": "job", "W": "job", "N": 1},
+    "signatures": ["own.yaml", {"id": "x", "class": "config", "pattern": "no licence"}],
     "cwd": "/work",
     "phases": [
         {
@@ -66,6 +67,8 @@ FULL = {
     "stop_grace_s": 0,
     "sample_period_s": 0.5,
     "orphan_timeout_s": 1,
+    "max_orchestrator_restarts": 3,
+    "lease_s": 2,
     "spool_mb": 1,
 }
 
@@ -106,6 +109,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         },
         "suspension": {"restart": False, "hang_detect_time_s": 1800.0},
         "env": {},
+        "signatures": [],
         "cwd": None,
         "phases": [
             {
@@ -127,6 +131,8 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         "stop_grace_s": 10.0,
         "sample_period_s": 10.0,
         "orphan_timeout_s": 3600.0,
+        "max_orchestrator_restarts": 20,
+        "lease_s": 30.0,
         "spool_mb": 64,
     }
 

@@ -191,7 +191,7 @@ def divide(*_: Any, **__: Any) -> Any:
         ),
         pytest.param("prefect_ft.judge.decide", divide, ZeroDivisionError, id="the-decision"),
         pytest.param(
-            "prefect_ft.supervisor.attempt.classify", divide, ZeroDivisionError, id="the-classification"
+            "prefect_ft.supervisor.attempt.judge", divide, ZeroDivisionError, id="the-classification"
         ),
         pytest.param("prefect_ft.supervisor.core.Launch", divide, ZeroDivisionError, id="the-start"),
     ],

@@ -1,0 +1,111 @@
+"""What reading a log costs: a healthy one of a gigabyte, and the command from its start on a shorter one.
+
+Makes the logs itself, in a temporary directory. Reports megabytes a second and the peak of memory over the
+long one, and the wall time of `prefect-ft classify` on one of 50 MB.
+
+    python -m benchmarks.classify [--json FILE] [--quick] [--no-peers] [--megabytes 1000]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import OURS, Results, finish, options, row
+
+SHORT_MB = 50
+MEASURED = """
+import json, resource, sys, time
+from prefect_ft.cli.log_files import read_log
+from prefect_ft.decide.classify import builtin_catalogue, judge
+catalogue = builtin_catalogue()
+began = time.perf_counter()
+verdict = judge([read_log(sys.argv[1], catalogue)])
+elapsed = time.perf_counter() - began
+peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([elapsed, peak_mb, verdict.failure_class]))
+"""
+
+
+def write_healthy_log(path: Path, megabytes: int) -> None:
+    """Write the log of a run that is well: steps, bars, warnings, and the word error where it means nothing."""
+    chance = random.Random(7)
+    with path.open("w", encoding="utf-8") as stream:
+        step = written = 0
+        while written < megabytes * 10**6:
+            lines = [_line(chance, step + number) for number in range(2000)]
+            step += len(lines)
+            written += stream.write("".join(lines))
+
+
+def _line(chance: random.Random, step: int) -> str:
+    hour, minute, second = step // 3600 % 24, step // 60 % 60, step % 60
+    clock = f"2026-11-{1 + step // 86400 % 28:02d} {hour:02d}:{minute:02d}:{second:02d}"
+    loss, share, kind = chance.random(), chance.random(), chance.random()
+    if kind < 0.6:
+        figures = f"loss={loss:.4f} grad_norm={share:.3f} lr=3.0e-04 tokens/s={9000 + step % 900}"
+        said = f"INFO trainer.py:188 step {step // 8} {figures} error_rate={share:.3f}"
+        return f"[rank{step % 8}]: {clock},{step % 1000:03d} {said}\n"
+    if kind < 0.85:
+        bar = f"{step % 100}%|#####     | {step}/900000 [01:12<3:04:05, {9 * share:.2f}it/s, loss={loss:.3f}]"
+        return f"\rEpoch 3:  {bar}"
+    if kind < 0.95:
+        return f"\n{{'loss': {loss:.4f}, 'mean_absolute_error': {share:.3f}, 'epoch': {step / 1000:.2f}}}\n"
+    if kind < 0.99:
+        return f"{clock} INFO data.py:41 shard {step} read, 0 errors, 0 failed, retried 0\n"
+    return (
+        "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/conv.py:456: UserWarning: plan not cached\n"
+    )
+
+
+def throughput(path: Path) -> tuple[float, float]:
+    """Read a log in a process of its own; give megabytes a second and the peak of its memory in MB."""
+    output = subprocess.run(
+        [sys.executable, "-c", MEASURED, path], capture_output=True, check=True, text=True
+    ).stdout
+    elapsed_s, peak_mb, failure_class = json.loads(output)
+    assert failure_class == "none", failure_class
+    return path.stat().st_size / elapsed_s / 1e6, peak_mb
+
+
+def command_ms(path: Path) -> float:
+    """Run the command on a log; give its wall time from start to end."""
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "prefect_ft.cli", "classify", path], check=True, stdout=subprocess.DEVNULL
+    )
+    return (time.perf_counter() - began) * 1000
+
+
+def main() -> None:
+    """Write both logs, read them, and take them away again."""
+    arguments = options("What reading a log costs.", [("--megabytes", {"type": int, "default": 1000})])
+    megabytes, repeats = (100, 3) if arguments.quick else (arguments.megabytes, 5)
+    with tempfile.TemporaryDirectory(prefix="pft-classify-") as name:
+        long, short = Path(name, "long.log"), Path(name, "short.log")
+        write_healthy_log(long, megabytes)
+        write_healthy_log(short, SHORT_MB)
+        os.sync()
+        speeds, peaks = zip(*(throughput(long) for _ in range(repeats)), strict=True)
+        commands = [command_ms(short) for _ in range(repeats + 1)][1:]
+    results = Results(
+        rows=[
+            row(OURS, "healthy log", speeds, unit="MB/s"),
+            row(OURS, "healthy log, peak memory", peaks, unit="MB"),
+            row(OURS, f"command on {SHORT_MB} MB", commands),
+        ],
+        notes=[
+            f"a healthy log of {megabytes} MB that the benchmark writes itself, in the page cache, one core"
+        ],
+    )
+    finish(results, arguments)
+
+
+if __name__ == "__main__":
+    main()

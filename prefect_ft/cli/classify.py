@@ -1,0 +1,67 @@
+"""The command `classify`: why did it fail? Reads logs and prints one verdict; starts nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from prefect_ft.cli import COMPLETED
+from prefect_ft.cli.log_files import STANDARD_INPUT, read_log
+from prefect_ft.decide.classify import Catalogue, judge, with_own
+from prefect_ft.errors import ConfigError
+from prefect_ft.model import Verdict
+
+
+def classify(
+    paths: Sequence[str], exit_code: int | None, signal: int | None, signatures: str | None, *, as_json: bool
+) -> int:
+    """Print why the job failed whose ranks left these logs."""
+    if list(paths).count(STANDARD_INPUT) > 1:
+        raise ConfigError("standard input can be read once only", file=STANDARD_INPUT)
+    catalogue = _catalogue(signatures)
+    logs = [read_log(path, catalogue) for path in paths]
+    verdict = judge(logs, exit_code=exit_code, signal=signal)
+    print(json.dumps(_document(verdict), ensure_ascii=False) if as_json else _text(verdict))  # noqa: T201
+    return COMPLETED
+
+
+def _catalogue(path: str | None) -> Catalogue:
+    if path is None:
+        return with_own(())
+    from prefect_ft.config import read_signatures  # noqa: PLC0415  (loads pydantic)
+
+    return with_own(read_signatures(path))
+
+
+def _document(verdict: Verdict) -> dict[str, Any]:
+    evidence = verdict.evidence
+    return {
+        "class": verdict.failure_class,
+        "recoverable": verdict.recoverable,
+        "blame": verdict.blame,
+        "rule": evidence and evidence.rule,
+        "role": evidence and evidence.role,
+        "file": evidence and evidence.file,
+        "line": evidence and evidence.line,
+        "evidence": evidence and evidence.text,
+        "cascades": [{"rule": one.rule, "file": one.file, "line": one.line} for one in verdict.cascades],
+        "signature": verdict.signature,
+        "hint": evidence and (evidence.hint or None),
+    }
+
+
+_RESTART_HELPS = {True: "yes", False: "no", "confirm": "one retry to confirm", None: "nothing failed"}
+
+
+def _text(verdict: Verdict) -> str:
+    evidence = verdict.evidence
+    lines = [f"class        {verdict.failure_class}", f"restart      {_RESTART_HELPS[verdict.recoverable]}"]
+    if evidence is not None:
+        place = f"{evidence.file}:{evidence.line}: " if evidence.line is not None else ""
+        lines += [f"blame        {verdict.blame}", f"evidence     {place}{evidence.text}"]
+        lines += [f"rule         {evidence.rule}", f"signature    {verdict.signature}"]
+    if evidence is not None and evidence.hint:
+        lines.append(f"hint         {evidence.hint}")
+    lines += [f"followed by  {one.file}:{one.line}: {one.rule}" for one in verdict.cascades]
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""Opens the logs that `classify` reads: plain, gzip or zstd, told apart by their first bytes.
+
+Owns the reading in pieces; never holds a whole log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner
+from prefect_ft.errors import ConfigError
+
+__all__ = ["STANDARD_INPUT", "read_log"]
+
+STANDARD_INPUT = "-"
+_PIECE_BYTES = 1 << 18
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+def read_log(path: str, catalogue: Catalogue) -> LogFindings:
+    """Read a whole log. Raises `ConfigError` for one that cannot be read."""
+    try:
+        with _opened(path) as stream:
+            raw = _Rejoined(_beginning(stream), stream)
+            scanner = LogScanner(path, catalogue, _recount(stream, raw))
+            for piece in raw.unpacked():
+                scanner.feed(piece)
+            return scanner.findings()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}", file=path) from error
+    except ValueError as error:
+        raise ConfigError("is no path that a file can have", file=repr(path)) from error
+
+
+def _opened(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    if path == STANDARD_INPUT:
+        return contextlib.nullcontext(sys.stdin.buffer)
+    return open(path, "rb", buffering=0)
+
+
+def _beginning(stream: IO[bytes]) -> bytes:
+    """Read enough to tell what it is: a pipe may give a single byte at first."""
+    first = stream.read(_PIECE_BYTES)
+    while 0 < len(first) < len(_ZSTD) and (more := stream.read(_PIECE_BYTES)):
+        first += more
+    return first
+
+
+def _recount(stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | None:
+    """Give what counts line ends in what was read before; `None` for what cannot be read again."""
+    if raw.is_packed or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return None
+    descriptor = stream.fileno()
+
+    def count(start: int, end: int) -> int:
+        lines = 0
+        while start < end and (piece := os.pread(descriptor, min(_PIECE_BYTES, end - start), start)):
+            lines += piece.count(b"\n")
+            start += len(piece)
+        return lines
+
+    return count
+
+
+class _Rejoined:
+    """A stream whose beginning has been read already."""
+
+    def __init__(self, first: bytes, rest: IO[bytes]) -> None:
+        self._first, self._rest = first, rest
+        self._is_gzip, self._is_zstd = first.startswith(_GZIP), first.startswith(_ZSTD)
+
+    @property
+    def is_packed(self) -> bool:
+        return self._is_gzip or self._is_zstd
+
+    def read(self, size: int = _PIECE_BYTES) -> bytes:
+        if not self._first:
+            return self._rest.read(size)
+        piece, self._first = self._first[:size], self._first[size:]
+        return piece
+
+    def unpacked(self) -> Iterator[bytes]:
+        """Give the log itself, in pieces."""
+        if self._is_gzip:
+            return self._gunzipped()
+        return self._unzstd() if self._is_zstd else iter(self.read, b"")
+
+    def _gunzipped(self) -> Iterator[bytes]:
+        """Unpack gzip; what breaks off is read as far as it goes."""
+        unpacker = zlib.decompressobj(wbits=31)
+        for packed in iter(self.read, b""):
+            piece = packed
+            while piece:
+                try:
+                    yield unpacker.decompress(piece, _PIECE_BYTES)
+                except zlib.error as error:
+                    raise OSError(f"the gzip data is damaged ({error})") from error
+                piece = unpacker.unconsumed_tail
+                if unpacker.eof and not unpacker.unused_data:
+                    break
+                if unpacker.eof and not unpacker.unused_data.startswith(_GZIP):
+                    return  # padding
+                if unpacker.eof:  # another member follows
+                    piece, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
+
+    def _unzstd(self) -> Iterator[bytes]:
+        import zstandard  # noqa: PLC0415  (few logs are packed)
+
+        unpacker = zstandard.ZstdDecompressor().stream_reader(
+            self,  # type: ignore[arg-type]  # it is only read
+            read_across_frames=True,
+        )
+        try:
+            yield from iter(lambda: unpacker.read(_PIECE_BYTES), b"")
+        except zstandard.ZstdError as error:
+            raise OSError(f"the zstd data is damaged ({error})") from error

@@ -1,0 +1,48 @@
+"""Why a run failed, from its logs, exit code and signal: the catalogue, the reading, the choice of the root.
+
+`LogScanner` reads one log as it comes, `judge` brings the logs of a job together, `classify` does both
+for lines that are there. Pure but for the package's own catalogue. What follows from a class is the
+policy's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from prefect_ft.decide.classify.catalogue import Catalogue, builtin_catalogue, with_own
+from prefect_ft.decide.classify.findings import LogFindings
+from prefect_ft.decide.classify.root import judge
+from prefect_ft.decide.classify.scanner import LogScanner
+from prefect_ft.model import Verdict
+from prefect_ft.signatures import RECOVERABLE
+
+__all__ = [
+    "RECOVERABLE",
+    "Catalogue",
+    "LogFindings",
+    "LogScanner",
+    "builtin_catalogue",
+    "classify",
+    "judge",
+    "with_own",
+]
+
+
+def classify(
+    logs: Mapping[str, Sequence[str]],
+    *,
+    exit_code: int | None = None,
+    signal: int | None = None,
+    catalogue: Catalogue | None = None,
+) -> Verdict:
+    """Say why a run failed; `logs` are the lines of its ranks by file name.
+
+    `exit_code` and `signal` are those of the rank that ended first; an exit code of -n or 128 + n is
+    taken for the signal n.
+    """
+    found = []
+    for file, lines in logs.items():
+        scanner = LogScanner(file, catalogue)
+        scanner.feed_lines(lines)
+        found.append(scanner.findings())
+    return judge(found, exit_code=exit_code, signal=signal)

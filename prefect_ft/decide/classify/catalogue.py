@@ -1,0 +1,151 @@
+"""The catalogue of signatures, and how they are found in text.
+
+Owns the two steps of a search: one automaton over the texts that the patterns
+cannot do without, then the few patterns that are left. RE2 does both, in time linear in the text,
+whatever the patterns are. Knows nothing of files, ranks or what an entry's role means for a verdict.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import re2
+import yaml
+
+from prefect_ft.decide.classify.literals import GAP, keys_of
+from prefect_ft.signatures import EntryError, Signature, compiled, re2_options
+
+__all__ = ["Catalogue", "builtin_catalogue", "with_own"]
+
+_RESOURCE = "signatures.yaml"
+_EXCEPTION = r"^(?:[\w.]+\.)?"
+"""How the pattern of an exception's last line begins."""
+
+
+class Match(NamedTuple):
+    """What a line says: the entry, and the text in which it says so."""
+
+    signature: Signature
+    text: str
+
+
+class Catalogue:
+    """Signatures in their order, ready to be searched: where several match, the first one counts."""
+
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        """Raises EntryError for an id that stands twice."""
+        self.signatures: Sequence[Signature] = tuple(signatures)
+        self._patterns: list[Any] = [None] * len(self.signatures)
+        self._holders: dict[str, list[int]] = {}
+        self._everywhere: list[int] = []
+        seen: set[str] = set()
+        for number, signature in enumerate(self.signatures):
+            if signature.id in seen:
+                raise EntryError(f"stands twice: {signature.id!r}", "id")
+            seen.add(signature.id)
+            self._file(number, signature.pattern)
+
+    def _file(self, number: int, pattern: str) -> None:
+        keys = keys_of(pattern)
+        if keys is None:
+            self._everywhere.append(number)
+        for key in keys or ():
+            self._holders.setdefault(key, []).append(number)
+
+    def spotter(self, *others: str) -> Any:
+        """Give the pattern over bytes that is in every line of interest, and in few others.
+
+        `others` are texts that the caller looks for beside the catalogue's. What only noise and advice
+        hold is of no interest: they matter where something else is said too.
+        """
+        telling = {number for number, each in enumerate(self.signatures) if each.role in ("root", "cascade")}
+        parts = [*map(re2.escape, others)]
+        parts += [
+            key for key, numbers in self._holders.items() if telling.intersection(self._spotted(key, numbers))
+        ]
+        parts += [
+            f"(?m:{self.signatures[number].pattern})" for number in self._everywhere if number in telling
+        ]
+        return compiled("|".join(parts))
+
+    def _spotted(self, key: str, numbers: Sequence[int]) -> Sequence[int]:
+        """Leave out exceptions of whose line a key says little: they count at the end of a traceback."""
+        if GAP not in key:
+            return numbers
+        return [number for number in numbers if not self.signatures[number].pattern.startswith(_EXCEPTION)]
+
+    def find(self, views: Sequence[str]) -> Match | None:
+        """Give the first entry that matches one of the views of a line; each is the end of the one before.
+
+        What stands at the beginning of a message can so be hidden by nothing that stands before it.
+        """
+        for number in self._possible(views[0]):
+            pattern = self._pattern(number)
+            for view in views:
+                if pattern.search(view.encode()) is not None:
+                    return Match(self.signatures[number], view)
+        return None
+
+    def _possible(self, text: str) -> list[int]:
+        found = {number for index in self._keys.Match(text) or () for number in self._numbers[index]}
+        return sorted(found.union(self._everywhere))
+
+    def _pattern(self, number: int) -> Any:
+        known = self._patterns[number]
+        if known is None:
+            known = self._patterns[number] = compiled(self.signatures[number].pattern)
+        return known
+
+    @cached_property
+    def _numbers(self) -> list[list[int]]:
+        return list(self._holders.values())
+
+    @cached_property
+    def _keys(self) -> Any:
+        keys = re2.Set.SearchSet(re2_options())
+        for key in self._holders:
+            keys.Add(key)
+        keys.Compile()
+        return keys
+
+    def __iter__(self) -> Iterator[Signature]:
+        return iter(self.signatures)
+
+
+@cache
+def builtin_catalogue() -> Catalogue:
+    """Load the catalogue that comes with the package."""
+    data = pkgutil.get_data("prefect_ft.decide", _RESOURCE)
+    assert data is not None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return Catalogue(_trusted(entry) for entry in yaml.load(data, loader))  # noqa: S506  (a safe loader)
+
+
+def _trusted(entry: Mapping[str, Any]) -> Signature:
+    """Take an entry of ours as it is: the tests have read it with `read_entry`."""
+    return Signature(
+        id=entry["id"],
+        failure_class=entry["class"],
+        pattern=entry["pattern"],
+        role=entry.get("role", "root"),
+        blame=entry.get("blame", "none"),
+        recoverable=entry.get("recoverable"),
+        hint=entry.get("hint", ""),
+        source=entry.get("source", ""),
+        example=entry.get("example", ""),
+    )
+
+
+def with_own(own: Sequence[Signature]) -> Catalogue:
+    """Give a catalogue in which a user's own signatures come before ours.
+
+    One of ours with the same id is replaced. Raises EntryError for an id that stands twice in `own`.
+    """
+    if not own:
+        return builtin_catalogue()
+    names = {signature.id for signature in own}
+    ours = (signature for signature in builtin_catalogue() if signature.id not in names)
+    return Catalogue((*own, *ours))

@@ -1,0 +1,68 @@
+"""How much a finding explains, beside another of the same chain or of the same job.
+
+Owns the order of weights: what says why by itself, what only follows from something, what only reports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prefect_ft.signatures import Signature
+
+if TYPE_CHECKING:
+    from prefect_ft.decide.classify.findings import Finding
+
+__all__ = ["BARE", "CASCADE", "GENERIC", "INTERRUPTED", "MENTIONED", "REPORT", "ROOT", "weight", "wraps"]
+
+ROOT, INTERRUPTED, BARE, CASCADE, MENTIONED, REPORT = range(6)
+"""From what explains most to what explains least; BARE is a crash that does not say why."""
+
+GENERIC = Signature(id="python-exception", failure_class="user_code", pattern="Error")
+"""An exception of which the catalogue knows nothing."""
+
+_WRAPPERS = frozenset(("RuntimeError", "Exception", "SystemExit", "BaseException"))
+_TELLERS = frozenset(
+    (
+        "ActorDiedError",
+        "InstantiationException",
+        "LightningException",
+        "RayTaskError",
+        "RemoteError",
+        "RemoteTraceback",
+        "RetryError",
+        "TrainingFailedError",
+        "WorkerError",
+    )
+)
+"""Exceptions that only tell of another one."""
+
+
+def weight(finding: Finding) -> int:
+    """Say how little a finding explains."""
+    signature = finding.signature
+    if signature.failure_class == "unknown":
+        return REPORT
+    if signature.role == "cascade":
+        return CASCADE
+    if finding.raised is None and finding.level in ("D", "I", "W"):
+        return MENTIONED
+    if signature.failure_class == "crash":
+        return BARE
+    if finding.raised is not None and finding.raised.plain_name == "KeyboardInterrupt":
+        return INTERRUPTED
+    return ROOT
+
+
+def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
+    """Say whether the last exception of a chain only wraps, or only follows, one that says more."""
+    if last.raised is None or cause.raised is None:
+        return False
+    if weight(cause) != weight(last):
+        return weight(cause) < weight(last)
+    if is_direct and last.raised.plain_name in _TELLERS:
+        return True
+    if not is_direct and last.raised.is_cleanup and not cause.raised.is_cleanup:
+        return True
+    says_little = last.signature.failure_class == "user_code"
+    is_wrapper = is_direct or last.raised.plain_name in _WRAPPERS
+    return says_little and is_wrapper and cause.signature.failure_class != "user_code"

@@ -1,0 +1,110 @@
+"""What a log may say of a failure: findings, and the bounded store of them.
+
+Owns how many are kept: the first and the last of each rule. Reads no text.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from prefect_ft.decide.classify.tracebacks import Raised
+from prefect_ft.model import FailureClass
+from prefect_ft.signatures import Signature
+
+__all__ = ["Finding", "LogFindings", "Store"]
+
+_FIRST, _LAST = 4, 4  # findings of a rule
+_RULES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A line that may say why; `order` is its place among all of its log.
+
+    `raised` is the exception if the line ends a traceback. `stamp` is when it was written, in seconds on
+    the scale of the logs themselves; `None` if they do not say.
+    """
+
+    signature: Signature
+    text: str
+    line: int
+    order: int
+    rank: str = ""
+    level: str = ""
+    raised: Raised | None = None
+    stamp: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFindings:
+    """What a log has come to: findings in its order, its last lines, and whether the run got anywhere."""
+
+    file: str
+    findings: tuple[Finding, ...] = ()
+    tail: tuple[str, ...] = ()
+    got_on: bool = False
+    number_of_tail: Callable[[int], int] = lambda index: index + 1
+    """Counts the lines up to one of the tail, by its index there."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The first and the last findings of one rule."""
+
+    first: list[Finding] = field(default_factory=list)
+    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=_LAST))
+
+    def all(self) -> tuple[Finding, ...]:
+        return (*self.first, *self.last)
+
+
+class Store:
+    """Findings by their rules; of a rule with many the ones in the middle are let go."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, _Kept] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def add(self, finding: Finding) -> None:
+        rule = finding.signature.id
+        if rule not in self._rules and len(self._rules) >= _RULES:
+            return
+        kept = self._rules.setdefault(rule, _Kept())
+        if len(kept.first) < _FIRST:
+            kept.first.append(finding)
+        else:
+            kept.last.append(finding)
+
+    def is_among_the_first(self, rule: str) -> bool:
+        """Say whether another finding of a rule would stay."""
+        return rule not in self._rules or len(self._rules[rule].first) < _FIRST
+
+    def drop(self, finding: Finding) -> None:
+        """Take one finding out, if it is there."""
+        rule = finding.signature.id
+        if (kept := self._rules.get(rule)) is None:
+            return
+        kept.first = [one for one in kept.first if one is not finding]
+        kept.last = deque((one for one in kept.last if one is not finding), maxlen=_LAST)
+        if not kept.all():
+            del self._rules[rule]
+
+    def forget(self, is_over: Callable[[FailureClass], bool]) -> None:
+        """Let go of whole classes."""
+        self._rules = {
+            rule: kept
+            for rule, kept in self._rules.items()
+            if not is_over(kept.all()[0].signature.failure_class)
+        }
+
+    def clear(self) -> None:
+        self._rules.clear()
+
+    def in_order(self) -> tuple[Finding, ...]:
+        """Give what is kept in the log's order."""
+        kept = (finding for each in self._rules.values() for finding in each.all())
+        return tuple(sorted(kept, key=lambda one: one.order))

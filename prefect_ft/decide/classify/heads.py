@@ -1,0 +1,113 @@
+"""What stands before a message in its line: colours, a rank's prefix, times, a logger's head, a bar.
+
+Owns the taking off of all that. It never decides that something is a message; it only offers views.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["ESCAPES", "Line", "read_line"]
+
+ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+"""Terminal sequences: colours, movements, titles and links."""
+
+_RANK = re.compile(
+    r"\[(?:rank|default|Rank |RANK|r)[ :]?(?P<a>\d+)\]:? ?"
+    r"|\[\d+,(?P<b>\d+)\]<\w+>: ?"
+    r"|(?P<c>\d{1,5}): "
+    r"|\((?:[\w.<>:-]+ )?pid=(?P<d>\d+)(?:, ip=[\w.:]+)?\) "
+    r"|(?P<e>[\w.-]*\d) +\| "
+    r"|\[(?P<f>pod/[\w./-]+)\] "
+    r"|(?P<g>(?:worker|node|rank|host|gpu|ip)[-_]?[\w.-]*\d): ",
+)
+_LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
+_HEAD = re.compile(
+    r"\s*(?:"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_] ?\d\d:\d\d:\d\d(?:[.,:]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?:?(?=\s|$)"
+    r"|\[?\d\d[-/]\d\d[-/]\d{2,4} \d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s|$)"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s)"
+    r"|\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d(?: \d{4})?\]? "
+    r"(?:[\w.-]+ (?=[\w./()-]+(?:\[\d+\])?: ))?"
+    r"|\[ *\d+\.\d{6}\]"
+    r"|<\d{1,2}>"
+    r"|(?:kernel|slurmstepd-host|systemd|dockerd|containerd|kubelet)(?:\[\d+\])?:"
+    rf"|(?P<glog>[IWEF])(?:\d{{4}} [\d:.]+ +|[0-9]{{4}} )?\d+ [\w./-]+:\d+\]"
+    r"|(?P<tf>[IWEF]) (?=[\w./-]+:\d+\])"
+    r"|[\w./-]+\.(?:cc|cpp|cu|py|h|go):\d+\]?:?"
+    rf"|\[(?P<c10d>[IWEF])(?:\d{{4}} [\d:.]+)? [\w./-]+:\d+\]"
+    rf"|(?P<named>{_LEVEL}):[\w.]+:"
+    r"|[\w./()-]+\[\d+\]:(?=\s)"
+    rf"|\[? *(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s+)"
+    r"|\[[\w.:/ #=-]{1,60}\](?:\[[\w.:/ #=-]{1,60}\])*:?(?=\s)"
+    r"|[\w.:]+ -(?=\s)"
+    r"|- (?=\S)"
+    r"|\|"
+    r")\s*"
+)
+_BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
+_STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
+_MAX_HEADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without colours. `views` are its ends, from the whole message to what is left without heads.
+
+    `rank` is the text of the rank's prefix, empty if there is none. `level` is a letter: D, I, W, E, F.
+    """
+
+    rank: str
+    views: tuple[str, ...]
+    level: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.views[0]
+
+
+def read_line(raw: bytes) -> Line:
+    """Read one line, or one stretch of it between two carriage returns."""
+    text = raw.decode("utf-8", "replace").replace("\0", "").rstrip()
+    rank, text = _without_rank(text)
+    views, level = [text], ""
+    at = 0
+    for _ in range(_MAX_HEADS):
+        head = _HEAD.match(text, at)
+        if head is None or head.end() in (at, len(text)):
+            break
+        at = head.end()
+        level = level or _level_of(head)
+        inner_rank, rest = _without_rank(text[at:])
+        rank = rank or inner_rank
+        views.append(rest)
+        at = len(text) - len(rest)
+    bars = [bar.end() for bar in _BAR.finditer(text)]
+    if bars and bars[-1] < len(text):
+        views.append(text[bars[-1] :].lstrip())
+    return Line(rank, tuple(views), level)
+
+
+def _without_rank(text: str) -> tuple[str, str]:
+    rank = ""
+    while (prefix := _RANK.match(text)) is not None and len(rank) < 80:
+        rank += prefix[0].strip()
+        text = text[prefix.end() :]
+    return rank, text
+
+
+def _level_of(head: re.Match[str]) -> str:
+    found = next((text for text in head.groupdict().values() if text), "")
+    return found[:1].replace("N", "I").replace("C", "F")
+
+
+def stamp_of(text: str) -> float | None:
+    """Give the seconds of the last full time in a text, on a scale of their own; `None` without one."""
+    stamps = list(_STAMP.finditer(text))
+    if not stamps:
+        return None
+    last = stamps[-1]
+    year, month, day, hour, minute, second = (int(part) for part in last.groups()[:6])
+    fraction = float(f"0.{last[7]}") if last[7] else 0.0
+    return (((year * 12 + month) * 31 + day) * 24 + hour) * 3600.0 + minute * 60 + second + fraction

@@ -1,0 +1,57 @@
+"""Lines in which a run gets on: what was said before them was no end.
+
+Owns the reading of steps, epochs and bars. Two different places in a row are progress; a summary is none.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["PLACES", "Progress", "place_of"]
+
+_SOURCES = (
+    r"(?i:(?:\b|_)(?:step|epoch|iter|iteration|batch|update)s?\b['\"]?[\s:=#/\[(]{0,12}\d)",
+    r"\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
+    r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
+)
+PLACES = "|".join(_SOURCES)
+"""What stands in a line of progress, in RE2 and in Python's own syntax."""
+
+_STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?))")
+_BAR = re.compile(r"(\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
+_LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
+_NOT_PROGRESS = re.compile(
+    r"\s*(?:wandb:|File \"|\*)"
+    r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|"
+    r"at (?:global )?(?:step|epoch|iter\w*)|"
+    r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"
+)
+_COLUMNS = 400
+
+
+def place_of(text: str) -> str | None:
+    """Give where a run says that it is, `None` for a line that says no such thing."""
+    text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
+    if _NOT_PROGRESS.match(text):
+        return None
+    for name, pattern in (("step", _STEP), ("bar", _BAR), ("loss", _LOSS)):
+        if found := pattern.search(text):
+            return f"{name} {found[1]}"
+    return None
+
+
+class Progress:
+    """Counts the different places that have been seen since something was said."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def see(self, text: str) -> int:
+        """Take a line; give how many places in all."""
+        place = place_of(text)
+        if place is not None and len(self._seen) < 64:
+            self._seen.add(place)
+        return len(self._seen)
+
+    def clear(self) -> None:
+        self._seen.clear()

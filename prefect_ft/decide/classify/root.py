@@ -1,0 +1,218 @@
+"""The root among what all logs of a job say: the earliest finding that explains, none of its consequences.
+
+A pure function of findings, exit code and signal. Reads no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from signal import Signals
+
+from prefect_ft.decide.classify.chains import BARE, CASCADE, GENERIC, MENTIONED, REPORT, ROOT, weight, wraps
+from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
+from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
+from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
+from prefect_ft.signatures import RECOVERABLE
+
+__all__ = ["judge"]
+
+_BY_EXCEPTION = frozenset(("config", "user_code", "assertion", "data", "compile", "numeric", "checkpoint"))
+"""Classes that end a program by an exception: where one of them only stands in a line, a later exception
+that says more is what ended it."""
+
+_NEAR_LINES = 30
+_MESSAGE_LINES = 8
+_MAX_CASCADES = 32
+
+_HINTS: dict[FailureClass, str] = {
+    "config": "a restart meets the same set-up: correct it and start again",
+    "oom_device": "it needs less memory on each device: a smaller batch, or more devices",
+    "port_in_use": "leave MASTER_PORT to the run, which takes a fresh one for every attempt",
+    "storage": "look at space, quota and state of the file system; /dev/shm is one too",
+}
+
+_Place = tuple[LogFindings, Finding]
+
+
+def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: int | None = None) -> Verdict:
+    """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
+    if exit_code == 0 and signal is None:
+        return _plain("none")
+    firsts = [(log, first) for log in logs if (first := _first_of(log)) is not None]
+    chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
+    told = _told(logs, exit_code, signal)
+    if chosen is not None and not _says_more(told, chosen[1], exit_code, signal):
+        return _verdict(chosen, logs)
+    if told is not None:
+        return _told_verdict(told, logs)
+    has_lines = any(log.tail for log in logs)
+    return _plain("none" if exit_code is None and has_lines else "unknown")
+
+
+def _told(logs: Sequence[LogFindings], exit_code: int | None, signal: int | None) -> Told | None:
+    return by_last_words(logs, exit_code) or by_status(
+        exit_code, signal, got_on=any(log.got_on for log in logs)
+    )
+
+
+def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal: int | None) -> bool:
+    """Say whether the way in which the first rank ended explains more than what the logs hold."""
+    heavy = weight(first)
+    if heavy == MENTIONED and exit_code is None and signal is None:
+        return True
+    if told is None or heavy < CASCADE:
+        return False
+    number = signal_of(exit_code, signal)
+    if told.failure_class == "crash":  # a watchdog aborts its own process
+        return not (first.signature.failure_class == "collective_timeout" and number == Signals.SIGABRT)
+    if heavy == REPORT:
+        return told.failure_class != "unknown"
+    if first.signature.failure_class == "network":
+        return number is not None
+    return told.evidence.rule in ("usage", "no-such-command") or told.recoverable is False
+
+
+# -- one log ----------------------------------------------------------------------------------------
+
+
+def _first_of(log: LogFindings) -> Finding | None:
+    """Give what explains most in one log, the earliest of its kind."""
+    ended = _ends_of(log.findings)
+    lines = [finding for finding in log.findings if finding.raised is None]
+    said = [finding for finding in lines if not _is_outdone(finding, ended)]
+    candidates = sorted((*ended, *said), key=lambda finding: (_group(finding), finding.order))
+    first = next(iter(candidates), None)
+    return first and _in_its_message(first, lines)
+
+
+def _group(finding: Finding) -> int:
+    """A bare crash and what follows from another's failure: the earlier one explains the later."""
+    return CASCADE if weight(finding) == BARE else weight(finding)
+
+
+def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
+    """Give the exception that ended each rank: its last one, by preference no consequence."""
+    ends: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.raised is None:
+            continue
+        known = ends.get(finding.rank)
+        if known is None or not (weight(known) < weight(finding) or wraps(finding, known, is_direct=False)):
+            ends[finding.rank] = finding
+    return list(ends.values())
+
+
+def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
+    """Say whether a later exception, and not this line, is what ended the program.
+
+    What is said just before something is raised says why it is.
+    """
+    if line.signature.role != "root" or line.signature.failure_class not in _BY_EXCEPTION:
+        return False
+    return any(
+        weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > _NEAR_LINES
+        for end in ended
+    )
+
+
+def _in_its_message(first: Finding, lines: Sequence[Finding]) -> Finding:
+    """Give what the further lines of an exception's message say, where its first one says nothing."""
+    if first.signature is not GENERIC:
+        return first
+    inner = (
+        line
+        for line in lines
+        if 0 < line.order - first.order <= _MESSAGE_LINES and weight(line) == ROOT and line.rank == first.rank
+    )
+    return next(inner, first)
+
+
+# -- all logs ---------------------------------------------------------------------------------------
+
+
+def _rank_of_cause(place: _Place, all_firsts: Sequence[_Place]) -> tuple[float, ...]:
+    """Order the logs' findings: what explains most, then what was first, where the logs say when."""
+    _, finding = place
+    order = weight(finding)
+    is_timeout = finding.signature.failure_class == "collective_timeout"
+    rivals = [other for _, other in all_firsts if weight(other) == order]
+    stamps = [other.stamp for other in rivals]
+    stamp = finding.stamp if finding.stamp is not None and None not in stamps else 0.0
+    return (order, 0 if order != CASCADE or is_timeout else 1, stamp)
+
+
+def _verdict(place: _Place, logs: Sequence[LogFindings]) -> Verdict:
+    log, finding = place
+    signature = finding.signature
+    alike = (
+        likeness_of_exception(finding.raised)
+        if finding.raised
+        else likeness_of_line(signature.id, finding.text)
+    )
+    return Verdict(
+        failure_class=signature.failure_class,
+        recoverable=_recoverable(signature.failure_class, signature.recoverable),
+        blame=_blame(place, logs),
+        signature=signature_of(alike),
+        evidence=_evidence(log, finding, "root"),
+        cascades=_cascades(logs, finding),
+    )
+
+
+def _recoverable(failure_class: FailureClass, narrowed: Recoverable) -> Recoverable:
+    return RECOVERABLE[failure_class] if narrowed is None else narrowed
+
+
+def _blame(place: _Place, logs: Sequence[LogFindings]) -> Blame:
+    """Give the entry's blame; where some ranks wait for others that are silent, it is these."""
+    _, finding = place
+    if finding.signature.failure_class != "collective_timeout" or len(logs) < 2:
+        return finding.signature.blame
+    reporters = [log for log in logs if any(_is_timeout(one) for one in log.findings)]
+    return "peer" if len(reporters) < len(logs) else finding.signature.blame
+
+
+def _is_timeout(finding: Finding) -> bool:
+    return finding.signature.failure_class == "collective_timeout"
+
+
+def _evidence(log: LogFindings, finding: Finding, role: Role) -> Evidence:
+    signature = finding.signature
+    hint = signature.hint or _HINTS.get(signature.failure_class, "")
+    return Evidence(
+        rule=signature.id,
+        text=finding.text,
+        role=role,
+        file=log.file,
+        line=finding.line,
+        hint=hint if role == "root" else "",
+    )
+
+
+def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Evidence, ...]:
+    """Give what only followed, the first of each rule in each log."""
+    least = CASCADE if root is None else max(weight(root), ROOT) + 1
+    found: dict[tuple[str, str], Evidence] = {}
+    for log in logs:
+        for finding in log.findings:
+            if finding is not root and weight(finding) >= least and weight(finding) != MENTIONED:
+                found.setdefault((log.file, finding.signature.id), _evidence(log, finding, "cascade"))
+    return tuple(found.values())[:_MAX_CASCADES]
+
+
+def _told_verdict(told: Told, logs: Sequence[LogFindings]) -> Verdict:
+    return Verdict(
+        failure_class=told.failure_class,
+        recoverable=_recoverable(told.failure_class, told.recoverable),
+        blame="none",
+        signature=signature_of(told.likeness),
+        evidence=told.evidence,
+        cascades=_cascades(logs, None),
+    )
+
+
+def _plain(failure_class: FailureClass) -> Verdict:
+    return Verdict(
+        failure_class=failure_class, recoverable=RECOVERABLE[failure_class], blame="none", signature=None
+    )

@@ -1,0 +1,335 @@
+"""One log, read as it comes: what in it may say why the run failed.
+
+Owns the cutting into lines and the choice of what is kept: a bounded number of findings, whatever the
+log. What a finding comes to beside those of other ranks is `root`'s business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import re2
+
+from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
+from prefect_ft.decide.classify.chains import GENERIC, wraps
+from prefect_ft.decide.classify.findings import Finding, LogFindings, Store
+from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
+from prefect_ft.decide.classify.progress import PLACES, Progress
+from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
+
+__all__ = ["LogScanner"]
+
+_HELD_BYTES = 1 << 16  # of a line that has not ended
+_LINE_BYTES = 4000  # of a line that is looked at
+_RANKS = 1024
+_TAIL_LINES, _TAIL_BYTES = 20, 4000
+_STAMP_BYTES = 4096  # before a finding, in which its time is looked for
+_QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
+
+CountLines = Callable[[int, int], int]
+"""Counts the line ends between two byte offsets of a log."""
+
+RESTARTS = (
+    "Starting elastic_operator with launch configs",
+    "Restarting worker group",
+    "Setting OMP_NUM_THREADS environment variable for each process",
+    "Started a local Ray instance",
+    "The following values were not passed to `accelerate launch`",
+    "] dist_world_size=",
+    "has been requeued",
+    "restarting training run",
+)
+"""What only the beginning of another run says; what stands before it is of an earlier one."""
+
+_PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
+"""Different places that show that a finding was no end; two, where others of the gang cannot go on alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """How many line ends stand before a place."""
+
+    at: int = 0
+    lines: int = 0
+
+
+@lru_cache(maxsize=8)
+def _spotter(catalogue: Catalogue) -> Any:
+    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS)
+
+
+@lru_cache(maxsize=1)
+def _places() -> Any:
+    return re2.compile(PLACES)
+
+
+_RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
+
+
+class LogScanner:
+    """Reads one log in pieces of any size."""
+
+    def __init__(
+        self, file: str = "", catalogue: Catalogue | None = None, count: CountLines | None = None
+    ) -> None:
+        """`count` counts again what has been fed, where the log can be read again: it spares most counting."""
+        self.file = file
+        self._count = count
+        self._catalogue = catalogue or builtin_catalogue()
+        self._rest = b""
+        self._block = b""
+        self._last = b""
+        self._length = 0
+        self._fed = 0
+        """Bytes before the block."""
+        self._lines = _Counted()
+        """Line ends before some place of the log, at most the beginning of the block."""
+        self._here = _Counted()
+        """Line ends of the block before some place of it."""
+        self._order = 0
+        self._kept = Store()
+        self._readers: dict[str, TracebackReader] = {}
+        self._open = 0
+        self._quiet = 0
+        self._chain: dict[str, Finding] = {}
+        self._progress = Progress()
+        self._got_on = False
+        self._stamp: float | None = None
+
+    # -- in ---------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of the log; a line counts once it has ended."""
+        data = self._rest + data if self._rest else data
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > _HELD_BYTES:
+            end = data.rfind(b"\r") + 1 or len(data)
+        self._rest = data[end:]
+        if end:
+            self._scan(data[:end] if self._rest else data)
+
+    def feed_lines(self, lines: Iterable[str]) -> None:
+        """Take whole lines, without their ends."""
+        text = "\n".join(line.replace("\n", " ") for line in lines)
+        if text:
+            self.feed(text.encode("utf-8", "replace") + b"\n")
+
+    def findings(self) -> LogFindings:
+        """Give what the log has come to so far; an unfinished line is taken as it is."""
+        if self._rest:
+            self._scan(self._rest)
+            self._rest = b""
+        tail = tuple(text for _, text in self._tail())
+        return LogFindings(
+            file=self.file,
+            findings=self._kept.in_order(),
+            tail=tail,
+            got_on=self._got_on or _gets_on(tail),
+            number_of_tail=self._number_of_tail,
+        )
+
+    # -- a block of lines -------------------------------------------------------------------------
+
+    def _scan(self, block: bytes) -> None:
+        self._begin(block)
+        if b"\x1b" in block:
+            block = ESCAPES.sub(b"", block)
+        spotter, at, end = _spotter(self._catalogue), 0, len(block)
+        self._block = block
+        while at < end:
+            if self._open:
+                at = self._step(at)
+                continue
+            hit = spotter.search(block, at)
+            spotted = end if hit is None else hit.start()
+            if self._kept:
+                self._watch(at, spotted)
+            at = end if hit is None else self._step(at, spotted)
+
+    def _begin(self, block: bytes) -> None:
+        """Leave the block before behind; it is counted now if it cannot be counted later."""
+        if self._count is None and self._block:
+            rest = self._block.count(b"\n", self._here.at)
+            self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
+        self._last = (self._last + self._block)[-_TAIL_BYTES:]
+        self._fed += self._length
+        self._length = len(block)
+        self._here = _Counted()
+
+    def _step(self, at: int, spotted: int | None = None) -> int:
+        """Read the stretch of text at `spotted`, the next one if not given; give where the one after begins."""
+        start, stop = self._stretch(at if spotted is None else spotted, at)
+        spotted = at if spotted is None else spotted
+        if stop - start > _LINE_BYTES:
+            start = start if spotted - start < _LINE_BYTES // 2 else spotted - _LINE_BYTES // 4
+            stop = min(stop, start + _LINE_BYTES)
+            after = stop if stop > spotted else stop + 1
+        else:
+            after = stop + 1
+        if stop > start:
+            self._read(self._block[start:stop], start)
+        return after
+
+    def _number(self, at: int) -> int:
+        """Give the number of the line at a place of this block, from 1."""
+        if self._lines.at < self._fed:
+            assert self._count is not None
+            more = self._count(self._lines.at, self._fed)
+            self._lines = _Counted(self._fed, self._lines.lines + more)
+        known = self._here if at >= self._here.at else _Counted()
+        self._here = _Counted(at, known.lines + self._block.count(b"\n", known.at, at))
+        return self._lines.lines + self._here.lines + 1
+
+    def _tail(self) -> list[tuple[int, str]]:
+        """Give the last lines, each with how many line ends follow its beginning."""
+        recent = (self._last + self._block)[-_TAIL_BYTES:]
+        after = recent.count(b"\n")
+        lines: list[tuple[int, str]] = []
+        for number, raw in enumerate(recent.split(b"\n")):
+            if text := read_line(raw.rstrip(b"\r").rpartition(b"\r")[2]).text:
+                lines.append((after - number, text))
+        return lines[-_TAIL_LINES:]
+
+    def _number_of_tail(self, index: int) -> int:
+        return self._number(len(self._block)) - self._tail()[index][0]
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    def _watch(self, at: int, end: int) -> None:
+        """Look whether the run goes on between two places: then what was said before was no end."""
+        while self._kept and at < end:
+            place = _places().search(self._block, at, end)
+            if place is None:
+                return
+            start, stop = self._stretch(place.start(), max(at, place.start() - 300))
+            self._go_on(self._block[start : min(stop, place.start() + 300)])
+            at = max(stop, place.end())
+
+    def _stretch(self, at: int, floor: int) -> tuple[int, int]:
+        """Give the bounds of the text around a place, between line ends or carriage returns."""
+        block = self._block
+        start = max(block.rfind(b"\n", floor, at), block.rfind(b"\r", floor, at)) + 1 or floor
+        newline = block.find(b"\n", at)
+        newline = len(block) if newline < 0 else newline
+        stop = block.find(b"\r", at, newline)
+        return start, newline if stop < 0 else stop
+
+    def _go_on(self, raw: bytes) -> None:
+        places = self._progress.see(raw.decode("utf-8", "replace"))
+        if places < 2:
+            return
+        self._got_on = True
+        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2))
+        self._chain.clear()
+
+    # -- a line -----------------------------------------------------------------------------------
+
+    def _read(self, raw: bytes, at: int) -> None:
+        line = read_line(raw[:_LINE_BYTES])
+        if not line.text:
+            return
+        self._order += 1
+        if _RESTART.search(line.text):
+            self._kept.clear()
+            self._chain.clear()
+            self._progress.clear()
+            return
+        if not self._read_traceback(line, at):
+            self._read_message(line, at)
+
+    def _read_traceback(self, line: Line, at: int) -> bool:
+        """Hand the line to its rank's reader; say whether it belongs to a traceback."""
+        reader = self._reader(line.rank)
+        was_open = reader.is_open
+        taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
+        self._open += reader.is_open - was_open
+        self._quiet = 0 if taken else self._quiet + 1
+        if self._quiet > _QUIET_LINES:
+            self._give_up()
+        if raised is not None:
+            self._end_of(raised, reader, line, at)
+        return taken
+
+    def _line_before(self, at: int) -> str:
+        """Give the line above the one at a place of this block."""
+        above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last
+        return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode("utf-8", "replace")
+
+    def _reader(self, rank: str) -> TracebackReader:
+        if rank not in self._readers and len(self._readers) >= _RANKS:
+            self._give_up()
+        return self._readers.setdefault(rank, TracebackReader())
+
+    def _give_up(self) -> None:
+        self._readers.clear()
+        self._open = self._quiet = 0
+
+    def _end_of(self, raised: Raised, reader: TracebackReader, line: Line, at: int) -> None:
+        """Note an exception, or what it only wraps."""
+        link, reader.link = reader.link, None
+        if not reader.is_fatal:
+            return
+        match = self._catalogue.find((raised.text,)) or Match(GENERIC, raised.text)
+        if match.signature.role in ("advice", "noise"):
+            return
+        finding = self._finding(match, line, at, raised)
+        earlier = self._chain.pop(line.rank, None) if link else None
+        if earlier is not None:
+            self._kept.drop(earlier)
+            if link != HEADER and wraps(finding, earlier, is_direct=link == CHAINS[0]):
+                finding = earlier
+        self._chain[line.rank] = finding
+        self._keep(finding)
+
+    def _read_message(self, line: Line, at: int) -> None:
+        match = self._catalogue.find(line.views)
+        if match is None:
+            if self._open and self._kept:
+                self._go_on(line.text[:600].encode())
+            return
+        if match.signature.role in ("root", "cascade") and not _is_mere_mention(match):
+            self._keep(self._finding(match, line, at, None))
+
+    def _finding(self, match: Match, line: Line, at: int, raised: Raised | None) -> Finding:
+        return Finding(
+            signature=match.signature,
+            text=match.text[:_LINE_BYTES],
+            line=self._number(at),
+            order=self._order,
+            rank=line.rank,
+            level=line.level,
+            raised=raised,
+            stamp=self._time(at) if self._kept.is_among_the_first(match.signature.id) else None,
+        )
+
+    def _time(self, at: int) -> float | None:
+        """Give when a line was written: the last full time in or before it."""
+        stop = self._block.find(b"\n", at)
+        near = self._block[max(0, at - _STAMP_BYTES) : len(self._block) if stop < 0 else min(stop, at + 400)]
+        stamp = stamp_of(near.decode("utf-8", "replace"))
+        self._stamp = self._stamp if stamp is None else stamp
+        return self._stamp
+
+    def _keep(self, finding: Finding) -> None:
+        self._kept.add(finding)
+        self._progress.clear()
+
+
+def _gets_on(tail: Iterable[str]) -> bool:
+    places = Progress()
+    return any(places.see(text) >= 2 for text in tail)
+
+
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
+_HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
+
+
+def _is_mere_mention(match: Match) -> bool:
+    """Say whether a line only names an exception of the program's own: without a traceback it ends nothing."""
+    is_own = match.signature.failure_class in ("user_code", "assertion")
+    form = _EXCEPTION if is_own else _HANDED_ON
+    return form.match(match.text) is not None

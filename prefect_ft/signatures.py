@@ -1,0 +1,155 @@
+"""Signatures of failures: the form of an entry of the catalogue, ours or a user's, and its checks.
+
+Owns what an entry may say. Where entries are searched is the classifier's business, where users write
+them the configuration's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import re2
+
+from prefect_ft.model import Blame, FailureClass, Recoverable, Role
+
+__all__ = ["KEYS", "RECOVERABLE", "EntryError", "Signature", "compiled", "re2_options", "read_entry"]
+
+RECOVERABLE: Mapping[FailureClass, Recoverable] = {
+    "hardware": True,
+    "network": True,
+    "oom_device": "confirm",
+    "oom_host": True,
+    "storage": True,
+    "checkpoint": True,
+    "numeric": True,
+    "data": True,
+    "compile": False,
+    "config": False,
+    "assertion": False,
+    "user_code": "confirm",
+    "preempted": True,
+    "cancelled": True,
+    "collective_timeout": True,
+    "port_in_use": True,
+    "crash": True,
+    "unknown": True,
+    "none": None,
+}
+"""Whether a restart helps against a class; "confirm" is one confirming retry."""
+
+KEYS = ("id", "class", "role", "blame", "recoverable", "pattern", "hint", "source", "example")
+"""The keys of an entry."""
+
+_MATCH_MEMORY_BYTES = 64 << 20
+"""What the automaton over a whole log may take before it starts over; it is used as it is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One entry of the catalogue: what a line says about a failure.
+
+    `recoverable` is `None` where the class's own answer holds. `example` is a line that it matches.
+    """
+
+    id: str
+    failure_class: FailureClass
+    pattern: str
+    role: Role = "root"
+    blame: Blame = "none"
+    recoverable: Recoverable = None
+    hint: str = ""
+    source: str = ""
+    example: str = ""
+
+
+class EntryError(ValueError):
+    """An entry that cannot be used: `field` is the key that is wrong, `None` for the entry as a whole."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        self.message, self.field = message, field
+        super().__init__(f"{field}: {message}" if field else message)
+
+
+def read_entry(entry: object) -> Signature:
+    """Read one entry in the form of the catalogue's file. Raises EntryError."""
+    if not isinstance(entry, Mapping):
+        raise EntryError("must be a mapping with id, class and pattern")
+    for key in entry:
+        if key not in KEYS:
+            raise EntryError(f"is not known; an entry has {', '.join(KEYS)}", str(key))
+    signature = Signature(
+        id=_text(entry, "id"),
+        failure_class=_one_of(entry, "class", get_args(FailureClass), None),
+        pattern=_text(entry, "pattern"),
+        role=_one_of(entry, "role", get_args(Role), "root"),
+        blame=_one_of(entry, "blame", get_args(Blame), "none"),
+        recoverable=_narrowed(entry),
+        hint=_text(entry, "hint", ""),
+        source=_text(entry, "source", ""),
+        example=_text(entry, "example", ""),
+    )
+    _check(signature)
+    return signature
+
+
+def _text(entry: Mapping[Any, Any], key: str, default: str | None = None) -> str:
+    value = entry.get(key, default)
+    if not isinstance(value, str) or (default is None and not value):
+        raise EntryError("missing" if key not in entry else f"must be text, got {value!r}", key)
+    return value
+
+
+def _one_of(entry: Mapping[Any, Any], key: str, known: tuple[str, ...], default: str | None) -> Any:
+    value = entry.get(key, default)
+    if value not in known:
+        raise EntryError(
+            "missing" if key not in entry else f"must be one of {', '.join(known)}, got {value!r}", key
+        )
+    return value
+
+
+def _narrowed(entry: Mapping[Any, Any]) -> Recoverable:
+    """Read `recoverable`, which may only narrow what the class says: nothing lifts a class that says no."""
+    value = entry.get("recoverable")
+    if value is None:
+        return None
+    if value is not False and value != "confirm":
+        raise EntryError(f"must be false or confirm, or be left out, got {value!r}", "recoverable")
+    if RECOVERABLE.get(entry["class"]) in (False, None) and value == "confirm":
+        raise EntryError("may only narrow what the class says; leave it out", "recoverable")
+    return False if value is False else "confirm"
+
+
+def _check(signature: Signature) -> None:
+    silent = signature.role in ("advice", "noise")
+    if (signature.failure_class == "none") != silent:
+        raise EntryError("the class none goes with the roles advice and noise, and they with it", "class")
+    try:
+        matched = compiled(signature.pattern).search(signature.example or "")
+        if compiled(signature.pattern).search("") is not None:
+            raise EntryError("matches the empty text; ask for something that stands in the line", "pattern")
+    except re2.error as exc:
+        raise EntryError(f"is no pattern of RE2: {_said(exc)}", "pattern") from exc
+    if signature.example and matched is None:
+        raise EntryError("is not matched by the pattern", "example")
+
+
+def _said(error: Exception) -> str:
+    text = error.args[0] if error.args else error
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+
+
+def re2_options() -> Any:
+    """Give the options with which all patterns are compiled."""
+    options = re2.Options()
+    options.max_mem = _MATCH_MEMORY_BYTES
+    options.log_errors = False
+    options.never_capture = True
+    return options
+
+
+def compiled(pattern: str) -> Any:
+    """Compile a pattern. Raises re2.error."""
+    return re2.compile(pattern, re2_options())

@@ -1,0 +1,190 @@
+"""Reading a log in pieces: what is kept of it, whatever it holds, and where a line's message begins."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_ft.decide.classify import LogScanner, classify, judge, with_own
+from prefect_ft.decide.classify.heads import read_line
+from prefect_ft.decide.classify.progress import place_of
+from prefect_ft.signatures import read_entry
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+TRACEBACK = ["Traceback (most recent call last):", '  File "/a/t.py", line 3, in step', "    f()"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "[rank3]: ",
+        "[default0]:",
+        "12: ",
+        "[1,3]<stderr>:",
+        "(RayTrainWorker pid=77, ip=10.0.0.4) ",
+        "(worker pid=77) ",
+        "worker-3 | ",
+        "2026-03-02 11:00:10,123 - trainer - ERROR - ",
+        "[2026-03-02 11:00:10,123] [ERROR] [engine.py:31:step] ",
+        "2026-03-02T11:00:10.123Z ",
+        "[rank1]: 2026-03-02 11:00:10 ERROR ",
+        "E0302 11:00:10.123456 771 worker.cc:31] ",
+        "ERROR:root:",
+        "Mar  2 11:00:10 gpu-07 python[771]: ",
+        "\x1b[31m",
+        " 40%|####      | 2/5 [00:10<00:15,  5.1s/it]",
+        "Epoch 3:  99%|#########9| 310/311 [01:10<00:00,  4.4it/s, loss=0.1]",
+        "\0\0\0",
+    ],
+)
+def test_nothing_that_stands_before_a_message_hides_it(before: str) -> None:
+    own = with_own([read_entry({"id": "mine", "class": "config", "pattern": "^The licence has run out"})])
+    verdict = classify({"log": [f"{before}The licence has run out"]}, exit_code=1, catalogue=own)
+    assert verdict.evidence is not None
+    assert (verdict.evidence.rule, verdict.failure_class) == ("mine", "config")
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("[rank3]: x", "[rank3]:"),
+        ("[default0]:x", "[default0]:"),
+        ("3: x", "3:"),
+        ("[1,2]<stdout>:x", "[1,2]<stdout>:"),
+        ("x", ""),
+    ],
+)
+def test_the_rank_of_a_line(line: str, rank: str) -> None:
+    assert read_line(line.encode()).rank == rank
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("step 40 loss 2.1", "step 40"),
+        ("Epoch: [3][10/200]", "step 3"),
+        (" iteration       10/  500 | consumed samples", "step 10"),
+        (" 40%|####  | 17/44 [00:10<00:15, 5.1s/it]", "bar 17"),
+        ("{'loss': 0.51, 'epoch': 1.25}", "step 1.25"),
+        ("wandb: step 40", None),
+        ("saved step 40", None),
+        ("out of memory at step 40", None),
+        ("hello", None),
+    ],
+)
+def test_where_a_run_says_that_it_is(line: str, place: str | None) -> None:
+    assert place_of(line) == place
+
+
+def test_a_line_of_ten_megabytes_is_read() -> None:
+    scanner = LogScanner("log")
+    for piece in (
+        b"x" * 10_000_000,
+        b" torch.OutOfMemoryError: CUDA out of memory. ",
+        b"y" * 10_000_000,
+        b"\n",
+    ):
+        scanner.feed(piece)
+    scanner.feed(b"bye\n")
+    verdict = judge([scanner.findings()], exit_code=1)
+    assert verdict.failure_class == "oom_device"
+    assert verdict.evidence is not None
+    assert verdict.evidence.line == 1
+    assert len(verdict.evidence.text) < 10_000
+
+
+def test_memory_is_bounded_whatever_the_log() -> None:
+    scanner = LogScanner("log")
+    line = "\n".join([*TRACEBACK, OOM, "NVRM: Xid (PCI:0000:4f:00): 79, x", ""]).encode()
+    scanner.feed(line)
+    tracemalloc.start()
+    try:
+        for _ in range(2000):
+            scanner.feed(line)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(scanner.findings().findings) < 100
+
+
+def test_lines_are_counted_again_where_that_is_possible() -> None:
+    log = ("step 1\n" * 999 + OOM + "\n").encode() * 2
+    asked: list[tuple[int, int]] = []
+
+    def count(start: int, end: int) -> int:
+        asked.append((start, end))
+        return log.count(b"\n", start, end)
+
+    plain, lazy = LogScanner("log"), LogScanner("log", count=count)
+    for start in range(0, len(log), 500):
+        plain.feed(log[start : start + 500])
+        lazy.feed(log[start : start + 500])
+    assert [each.line for each in lazy.findings().findings] == [1000, 2000]
+    assert lazy.findings().findings == plain.findings().findings
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(asked))
+
+
+def test_the_first_and_the_last_of_a_rule_are_kept() -> None:
+    lines = [f"{OOM} {number}" for number in range(1, 101)]
+    scanner = LogScanner("log")
+    scanner.feed_lines(lines)
+    numbers = [each.line for each in scanner.findings().findings]
+    assert (numbers[0], numbers[-1]) == (1, 100)
+    assert len(numbers) < 20
+
+
+def test_what_ranks_wait_for_is_the_silent_one() -> None:
+    timeout = "[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+    logs = {"rank0": [timeout], "rank1": ["step 1"], "rank2": [timeout]}
+    assert classify(logs, exit_code=1).blame == "peer"
+    assert classify({key: [timeout] for key in logs}, exit_code=1).blame != "peer"
+
+
+def test_the_earliest_of_several_logs_by_their_own_times() -> None:
+    def failing(second: int, error: str) -> list[str]:
+        return [f"2026-03-02 11:00:{second} INFO begun", *TRACEBACK, error]
+
+    logs = {"a": failing(40, "KeyError: 'late'"), "b": failing(20, "ValueError: early")}
+    verdict = classify(logs, exit_code=1)
+    assert verdict.evidence is not None
+    assert verdict.evidence.file == "b"
+
+
+PIECES = st.sampled_from(
+    [
+        b"\n", b"\r", b"\r\n", b"\0", b"\x1b[31m", b"\xff\xfe", b" ", b": ", b"|", b"[rank3]: ",
+        b"2026-03-02 11:00:10 ",
+        b"Traceback (most recent call last):\n", b'  File "/a.py", line 3, in f\n', b"    x()\n", OOM.encode(),
+        b"KeyError: 'a'\n", b"Original ", b"During handling of the above exception, another exception occurred:\n",
+        b"The above exception was the direct cause of the following exception:\n", b"step 10\n", b"step 20\n",
+        b"Restarting worker group\n", b"  + Exception Group ", b"  | ", b"Killed\n", b" 40%|#| 2/5 [00:10<00:15]",
+        b"NVRM: Xid (PCI:0000:4f:00): 79, x\n", b"Watchdog caught collective operation timeout\n",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=60), st.integers(1, 50))
+def test_no_log_breaks_it_and_pieces_do_not_matter(parts: list[bytes], size: int) -> None:
+    log = b"".join(parts)
+    whole, pieces = LogScanner("log"), LogScanner("log")
+    whole.feed(log)
+    for start in range(0, len(log), size):
+        pieces.feed(log[start : start + size])
+    verdict = judge([whole.findings()], exit_code=1)
+    assert judge([pieces.findings()], exit_code=1) == verdict
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(max_size=300),
+    st.one_of(st.none(), st.integers(-70, 300)),
+    st.one_of(st.none(), st.integers(0, 70)),
+)
+def test_no_text_and_no_end_breaks_it(text: str, exit_code: int | None, signal: int | None) -> None:
+    verdict = classify({"a": text.splitlines(), "b": [text]}, exit_code=exit_code, signal=signal)
+    assert (verdict.failure_class == "none") == (verdict.recoverable is None)

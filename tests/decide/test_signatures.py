@@ -1,0 +1,123 @@
+"""The catalogue: every entry finds its own example, and no entry takes another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prefect_ft import decide
+from prefect_ft.decide.classify import Catalogue, builtin_catalogue, with_own
+from prefect_ft.decide.classify.heads import read_line
+from prefect_ft.decide.classify.literals import keys_of
+from prefect_ft.signatures import EntryError, Signature, compiled, read_entry
+
+FILE = Path(decide.__file__).with_name("signatures.yaml")
+ENTRIES: list[dict[str, Any]] = yaml.load(FILE.read_bytes(), yaml.CSafeLoader)
+OURS = builtin_catalogue()
+
+
+def taken_by(line: str, catalogue: Catalogue = OURS) -> str | None:
+    match = catalogue.find(read_line(line.encode()).views)
+    return match and match.signature.id
+
+
+def test_every_entry_has_the_form_and_is_read_as_it_stands() -> None:
+    assert tuple(map(read_entry, ENTRIES)) == tuple(OURS)
+
+
+def test_no_entry_takes_the_example_of_another() -> None:
+    """The confusion matrix: empty but for its diagonal."""
+    confused = {each.id: taken for each in OURS if (taken := taken_by(each.example)) != each.id}
+    assert confused == {}
+
+
+def test_there_is_a_source_for_everything_and_a_hint_for_every_root() -> None:
+    assert [each.id for each in OURS if not each.source.startswith("https://")] == []
+    assert len(OURS.signatures) >= 250
+
+
+def test_no_pattern_of_ours_has_to_be_tried_on_every_line() -> None:
+    silent = ("advice", "noise")
+    assert [each.id for each in OURS if each.role not in silent and keys_of(each.pattern) is None] == []
+
+
+@pytest.mark.parametrize("each", OURS.signatures, ids=lambda each: each.id)
+def test_the_keys_of_a_pattern_are_in_what_it_matches(each: Signature) -> None:
+    keys = keys_of(each.pattern)
+    assert keys is None or any(compiled(key).search(each.example) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "keys"),
+    [
+        pytest.param(r"NVRM: Xid \(PCI:[^)]*\): 79\b", [r"NVRM:\ Xid\ \(PCI:"], id="the-longest-text"),
+        pytest.param("(?:alpha|bravo) x?y", ["alpha", "bravo"], id="one-of-two"),
+        pytest.param("charlie|delta z", ["charlie", r"delta\ z"], id="alternatives"),
+        pytest.param("(?i)Charlie", ["(?i:Charlie)"], id="in-both-cases"),
+        pytest.param("[Cc]harlie", ["(?i:Charlie)"], id="a-letter-in-both-cases"),
+        pytest.param("charli(?:e)?x", ["charli"], id="what-may-be-missing-is-not-asked-for"),
+        pytest.param("charlie*", ["charli"], id="nor-what-may-be-repeated-no-times"),
+        pytest.param("charlie+", ["charlie"], id="but-what-is-there-once-or-more"),
+        pytest.param("charlie{2,3}", ["charlie"], id="or-a-number-of-times"),
+        pytest.param("charlie{0,3}", ["charli"], id="which-may-be-none"),
+        pytest.param(
+            r"loss\b.{0,9}\bnan", [r"(?:loss)[^\n\r]*(?:nan)"], id="common-words-tell-something-in-a-row"
+        ),
+        pytest.param(r"\d+", None, id="nothing"),
+        pytest.param(r"charlie|\d+", None, id="nothing-in-one-alternative"),
+        pytest.param("[[:alpha:]]charlie", None, id="what-is-not-understood"),
+    ],
+)
+def test_keys(pattern: str, keys: list[str] | None) -> None:
+    assert keys_of(pattern) == keys
+
+
+ENTRY = {"id": "mine", "class": "config", "pattern": "no licence"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        pytest.param({"id": None}, "id", id="no-id"),
+        pytest.param({"id": ""}, "id", id="an-empty-id"),
+        pytest.param({"class": "bad_luck"}, "class", id="no-such-class"),
+        pytest.param({"class": "none"}, "class", id="a-root-of-nothing"),
+        pytest.param({"role": "noise"}, "class", id="noise-of-a-class"),
+        pytest.param({"role": "villain"}, "role", id="no-such-role"),
+        pytest.param({"blame": "me"}, "blame", id="no-such-blame"),
+        pytest.param({"recoverable": True}, "recoverable", id="lifting-a-class"),
+        pytest.param({"recoverable": "confirm"}, "recoverable", id="lifting-a-class-by-half"),
+        pytest.param({"pattern": "("}, "pattern", id="no-pattern"),
+        pytest.param({"pattern": "(?=x)"}, "pattern", id="look-around"),
+        pytest.param({"pattern": r"(x)\1"}, "pattern", id="a-back-reference"),
+        pytest.param({"pattern": "x*"}, "pattern", id="matches-everything"),
+        pytest.param({"pattern": 7}, "pattern", id="a-number"),
+        pytest.param({"example": "licensed"}, "example", id="an-example-of-something-else"),
+        pytest.param({"colour": "red"}, "colour", id="an-unknown-key"),
+    ],
+)
+def test_an_entry_that_cannot_be_used(change: dict[str, object], field: str) -> None:
+    entry = {key: value for key, value in (ENTRY | change).items() if value is not None}
+    with pytest.raises(EntryError) as raised:
+        read_entry(entry)
+    assert raised.value.field == field
+
+
+def test_own_entries_come_first_and_replace_ours() -> None:
+    same_line = read_entry({**ENTRY, "pattern": "No module named"})
+    same_id = read_entry({**ENTRY, "id": OURS.signatures[-1].id})
+    assert taken_by("ModuleNotFoundError: No module named 'x'", with_own([same_line])) == "mine"
+    assert len(with_own([same_id]).signatures) == len(OURS.signatures)
+    assert with_own([]) is OURS
+
+
+def test_an_id_stands_once() -> None:
+    with pytest.raises(EntryError):
+        with_own([read_entry(ENTRY), read_entry(ENTRY)])
+
+
+def test_a_pattern_without_any_key_is_found_all_the_same() -> None:
+    assert taken_by("11-22-33", with_own([read_entry({**ENTRY, "pattern": r"^\d+-\d+-\d+$"})])) == "mine"
