@@ -1,0 +1,201 @@
+"""A phase that is begun, left and gone on with, without Prefect: what a later life finds and does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import processes_of
+
+from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.config import JobConfig
+from prefect_ft.errors import LeaseLostError
+from prefect_ft.journal import read_lines
+from prefect_ft.judge import judge
+from prefect_ft.model import RESTARTS
+from prefect_ft.observe import Fact, Notice, observed_by
+from prefect_ft.phases import PhaseExecution, summary_of
+from prefect_ft.run import Holding, vacancy
+from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
+from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+
+
+@pytest.fixture(autouse=True)
+def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Agents that a life of the orchestrator left are this process's to collect all the same."""
+    started = []
+    start = ProcessBackend._start_agent
+
+    def collected(self: ProcessBackend, *arguments: Any) -> Any:
+        started.append(start(self, *arguments))
+        return started[-1]
+
+    monkeypatch.setattr(ProcessBackend, "_start_agent", collected)
+    yield
+    for child in started:
+        child.wait(timeout=30)
+
+
+def job_in(directory: Path, *commands: str, **fields: Any) -> JobConfig:
+    phases = [
+        {"name": f"p{index}", "command": ["sh", "-c", command], "checkpoints": {"path": "ck"}}
+        for index, command in enumerate(commands)
+    ]
+    known = {
+        "name": "j",
+        "model_dir": "model",
+        "stop_grace_s": 0,
+        "infrastructure": {"type": "process", "systems": ["s0", "s1", "s2"], "workers": 1},
+        "autorestart": {"max_num_restarts": 3},
+    }
+    return JobConfig.model_validate({**known, "phases": phases, **fields}).at(directory)
+
+
+def to_the_end(supervisor: Supervisor) -> None:
+    """Run all attempts, as Prefect and the retry handler do."""
+    while True:
+        try:
+            return supervisor.attempt()
+        except AttemptFailedError as error:
+            decision = error.decision or judge(
+                supervisor.journal, supervisor.plan.policy, error.incident, supervisor.clock, **error.facts
+            )
+            if decision.action not in RESTARTS:
+                return None
+
+
+def and_die(supervisor: Supervisor) -> None:
+    """Start an attempt, and end as somebody does who is ended from outside."""
+    supervisor._begin()
+    raise SystemExit
+
+
+@contextmanager
+def begun(job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
+    with held(begin_run(job, vacancy(Path(job.model_dir)))) as holding_and_stop:
+        yield holding_and_stop
+
+
+@contextmanager
+def gone_on_with(job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
+    with held(vacancy(Path(job.model_dir)).go_on()) as holding_and_stop:
+        yield holding_and_stop
+
+
+def leave(job: JobConfig, index: int = 0) -> Holding:
+    """Begin a run and leave it in the middle of a phase."""
+    with begun(job) as (holding, stop), pytest.raises(SystemExit):
+        PhaseExecution(job, index, holding, stop).execute(and_die)
+    return holding
+
+
+def types(holding: Holding) -> list[str]:
+    directory = holding.run.directory_of(0)
+    assert directory is not None
+    return [line["type"] for line in read_lines(directory / "journal.jsonl")]
+
+
+def test_who_is_ended_from_outside_leaves_training_alone(tmp_path: Path, runtime_dir: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    job = job_in(tmp_path, f"echo $$ >> pids; read x < {gate}")
+    first = leave(job)
+    assert types(first) == ["phase", "attempt"]
+    with gone_on_with(job) as (holding, stop):
+        phase = PhaseExecution(job, 0, holding, stop)
+        gate.write_text("go\n")
+        assert phase.execute(to_the_end).status == "completed"
+        conclude(holding.run, "completed")
+    assert types(first) == ["phase", "attempt", "comeback", "incident", "decision", "end"]
+    assert len((tmp_path / "pids").read_text().splitlines()) == 1
+    assert list(runtime_dir.glob("2*")) == []
+
+
+def test_comebacks_without_progress_have_a_limit(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000", max_orchestrator_restarts=0)
+    leave(job)
+    with gone_on_with(job) as (holding, stop):
+        summary = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
+    why = "its orchestrator died 1 times without progress, 0 are allowed"
+    assert (summary.status, summary.reason) == ("failed", why)
+
+
+def test_a_comeback_by_hand_has_none(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000", max_orchestrator_restarts=0)
+    leave(job)
+    with gone_on_with(job) as (holding, stop):
+        stop.ask("enough")
+        assert PhaseExecution(job, 0, holding, stop).execute(to_the_end, by_hand=True).status == "cancelled"
+
+
+def test_a_run_that_nobody_watches_is_ended_with_all_that_runs_in_it(
+    tmp_path: Path, runtime_dir: Path
+) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    first = leave(job)
+    runtime = Path(first.run.told()["runtime"])
+    assert processes_of(runtime)
+    end_unwatched(vacancy(Path(job.model_dir)).go_on(), "a test")
+    assert (first.run.status, processes_of(runtime), runtime.exists()) == ("cancelled", {}, False)
+    assert types(first) == ["phase", "attempt", "comeback", "incident", "decision", "end"]
+    summary = summary_of(first.run, 0)
+    assert summary is not None
+    assert summary.status == "cancelled"
+
+
+def test_a_wish_to_cancel_outlives_whoever_heard_it(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    leave(job).run.want_cancelled("somebody")
+    with gone_on_with(job) as (holding, stop):
+        assert PhaseExecution(job, 0, holding, stop).execute(to_the_end).status == "cancelled"
+
+
+def test_a_lease_that_is_lost_ends_the_orchestrator_and_nothing_else(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+
+    def and_be_superseded(supervisor: Supervisor) -> None:
+        supervisor._begin()
+        stop.abandon(LeaseLostError("taken over"))
+        supervisor.attempt()
+
+    with begun(job) as (holding, stop), pytest.raises(LeaseLostError):
+        PhaseExecution(job, 0, holding, stop).execute(and_be_superseded)
+    assert types(holding) == ["phase", "attempt"]
+    assert processes_of(Path(holding.run.told()["runtime"]))
+    end_unwatched(vacancy(Path(job.model_dir)).go_on(), "a test")
+
+
+def test_systems_that_a_phase_isolated_stay_so_in_later_ones(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+    fails = f"test $PREFECT_FT_SYSTEM != s0 || {{ echo '{line}'; exit 1; }}"
+    job = job_in(tmp_path, fails, "echo $PREFECT_FT_SYSTEM > second")
+    with begun(job) as (holding, stop):
+        first = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
+        assert (first.status, first.isolated_systems) == ("completed", ("s0",))
+        PhaseExecution(job, 1, holding, stop).execute(to_the_end)
+        assert holding.run.told()["isolated"] == ["s0"]
+        conclude(holding.run, "completed")
+    assert (tmp_path / "second").read_text() == "s1\n"
+
+
+def test_a_run_keeps_the_job_that_it_began_with(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "true", env={"A": "1"}, lease_s=3)
+    with begun(job) as (holding, _):
+        assert job_of(holding.run) == job
+
+
+def test_a_comeback_is_told(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    leave(job)
+    facts: list[Fact] = []
+    with gone_on_with(job) as (holding, stop), observed_by(facts.append):
+        stop.ask("enough")
+        PhaseExecution(job, 0, holding, stop).execute(to_the_end)
+    told = [fact.text for fact in facts if isinstance(fact, Notice)]
+    assert len(told) == 1
+    assert told[0].startswith("p0: back after ")
+    assert told[0].endswith(" s: attempt 1 goes on, 1 worker found")
