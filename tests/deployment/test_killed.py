@@ -90,3 +90,33 @@ def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
     (told,) = journals(tmp_path / "model").values()
     assert [line["rule"] for line in of_type(told, "decision")] == ["cancelled"]
     site.stop(site.processes.pop())
+
+
+def test_a_flow_run_that_is_brought_back_while_it_lives_is_left_to_its_first_process(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One death can bring a flow run back twice, and a false alarm can do so without any."""
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", site.env["PREFECT_FT_RUNTIME_DIR"])
+    job = write_job(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import os, time\nopen('up', 'a').write(os.environ['RANK'])\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+    )
+    job.write_text(job.read_text().replace("target_step: 30, ", ""))
+    site.start_worker()
+    worker_log = site.directory / "worker.log"
+    flow_run_id = site.begin(job)
+    while not (tmp_path / "up").exists():
+        time.sleep(0.1)
+    state = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+    site.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": True})
+    deadline = time.monotonic() + 100
+    while "another process runs this flow run" not in worker_log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (tmp_path / "go").touch()
+    assert site.wait_for(flow_run_id, "Completed", "Failed", "Cancelled")["state_name"] == "Completed"
+    for lines in journals(tmp_path / "model").values():
+        assert of_type(lines, "comeback") == []
+        assert [line["rule"] for line in of_type(lines, "decision")] == ["completed"]
+    site.stop(site.processes.pop())
