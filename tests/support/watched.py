@@ -28,8 +28,6 @@ from prefect_ft.supervisor import AttemptFailedError, Supervisor
 SLEEPS = "import time; from prefect_ft.heartbeat import beat; beat(step=1); time.sleep(600)"
 """A rank that reaches a step and then only waits to be ended."""
 
-FAILS = "import sys; sys.exit(7)"
-
 
 @dataclass
 class Site:
@@ -105,11 +103,12 @@ def write_job(directory: Path, *codes: str, grace_s: float = 5) -> Site:
     return Site(path)
 
 
-def tree(directory: Path) -> dict[str, bytes | None]:
-    """What a directory holds: names, and what is in each file."""
+def tree(directory: Path, but: str | None = None) -> dict[str, bytes | None]:
+    """What a directory holds: names, and what is in each file; none whose name has `but` in it."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in sorted(directory.rglob("*"))
+        if but is None or but not in path.name
     }
 
 
