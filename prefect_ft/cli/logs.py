@@ -11,8 +11,8 @@ from pathlib import Path
 
 from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import ConfigError
-from prefect_ft.run import phase_directories
-from prefect_ft.run.lookup import has_ended
+from prefect_ft.run import find_run, phase_directories
+from prefect_ft.run.lookup import is_phase, phases_of, run_of_phase, told_by
 
 LOOK_S = 0.2
 """How often a log that is followed is looked at."""
@@ -22,14 +22,17 @@ _PREFIX = re.compile(rb"\[a(\d+) w(\d+) r(\d+)\] ")
 
 def logs(run: str, *, attempt: int | None, worker: int | None, follow: bool, as_json: bool) -> int:
     """Print output as it stands in run.log; with `as_json` one object a line."""
-    for line in _follow(run) if follow else _now(run):
-        told = _PREFIX.match(line)
-        if told is None:
-            continue  # the rest of a line that carried a line feed of another kind
-        numbers = [int(number) for number in told.groups()]
-        if attempt not in (None, numbers[0]) or worker not in (None, numbers[1]):
-            continue
-        _print(line, numbers, told.end(), as_json=as_json)
+    try:
+        for line in _follow(run) if follow else _now(run):
+            told = _PREFIX.match(line)
+            if told is None:
+                continue  # not written by a run
+            numbers = [int(number) for number in told.groups()]
+            if attempt in (None, numbers[0]) and worker in (None, numbers[1]):
+                _print(line, numbers, told.end(), as_json=as_json)
+    except KeyboardInterrupt:
+        if not follow:
+            raise  # else it is how one stops following
     return COMPLETED
 
 
@@ -48,12 +51,16 @@ def _now(run: str) -> Iterator[bytes]:
         yield from _Tail(directory / "run.log").lines()
 
 
-def _follow(run: str) -> Iterator[bytes]:
+def _follow(name: str) -> Iterator[bytes]:
     """Give lines as they come, of phases as they begin, until the run has ended."""
+    phase = Path(name) if is_phase(name) else None
+    # The run itself from now on: the latest of its model directory may soon be another.
+    run = find_run(name) if phase is None else run_of_phase(phase)
     tails: dict[Path, _Tail] = {}
     while True:
-        is_over = has_ended(run)  # asked first: what is printed afterwards is nothing
-        for directory in phase_directories(run):
+        # Asked first: what is printed afterwards is nothing.
+        is_over = run is None or told_by(run).get("status") != "running"
+        for directory in [phase] if phase else phases_of(run) if run else []:
             tail = tails.setdefault(directory, _Tail(directory / "run.log"))
             yield from tail.lines()
         if is_over:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from prefect_ft.backends.process import clear_directory
 from prefect_ft.cli import COMPLETED, FAILED
-from prefect_ft.cli.show import COLOURS, console_for
-from prefect_ft.errors import ConfigError, RunHeldError
-from prefect_ft.run import Run, find_run, holder_of, known_runs, runs_in, vacancy
+from prefect_ft.cli.show import COLOURS, console_for, plain
+from prefect_ft.config import JobConfig
+from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError
+from prefect_ft.run import RUNS, Run, find_run, holder_of, known_runs, runs_in, vacancy
 from prefect_ft.run.identity import registry
+from prefect_ft.run.lease import Claims
+from prefect_ft.run.lookup import told_by
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.runs import end_unwatched, job_of
 
 ASK_S = 0.2
 """How often a run that somebody else is ending is looked at."""
+
+SOURCE = "prefect-ft cancel"
+"""Who wanted the end, in journals and in what the watcher says."""
 
 
 # -- list -------------------------------------------------------------------------------------------
@@ -45,12 +55,12 @@ def list_runs(model_dir: str | None, *, as_json: bool) -> int:
     for row in rows:
         table.add_row(
             row["run"],
-            Text(row["job"]),
+            plain(row["job"]),
             Text(row["status"], style=COLOURS.get(row["status"], "yellow")),
-            Text(row["phase"] or ""),
+            plain(row["phase"] or ""),
             row["started"],
-            Text(row["holder"] or ""),
-            Text(row["model_dir"]),
+            plain(row["holder"] or ""),
+            plain(row["model_dir"]),
         )
     console.print(table)
     return COMPLETED
@@ -65,17 +75,29 @@ def _existing(model_dir: str) -> Path:
 
 def _row(run: Run) -> dict[str, Any]:
     told = run.told()
-    holder = holder_of(run) if run.status == "running" else None
+    status, holder = _state(run, told)
     phases = told.get("phases", [])
     return {
         "run": run.run_id,
         "job": told.get("job", ""),
-        "status": "orphaned" if run.status == "running" and holder is None else run.status,
+        "status": status,
         "phase": phases[-1]["name"] if phases else None,
         "started": told.get("started", ""),
         "holder": holder,
         "model_dir": str(run.model_dir),
     }
+
+
+def _state(run: Run, told: dict[str, Any]) -> tuple[str, str | None]:
+    """Give a run's status as people are told it, and who watches it."""
+    status = str(told.get("status", "damaged"))
+    if status != "running":
+        return status, None
+    try:
+        holder = holder_of(run)
+    except OSError as exc:
+        return status, f"unknown: {exc.strerror}"
+    return ("running" if holder else "orphaned"), holder
 
 
 # -- cancel -----------------------------------------------------------------------------------------
@@ -86,23 +108,62 @@ def cancel(name: str, *, as_json: bool) -> int:
     run = find_run(name)
     if run.status != "running":
         raise ConfigError(f"run {run.run_id} has ended already: {run.status}", file=name)
-    run.want_cancelled("prefect-ft cancel")
+    lease_s = _job_of(run).lease_s
+    _check_last(run, name)
+    try:
+        run.want_cancelled(SOURCE)
+    except OSError as exc:
+        raise ConfigError(f"{run.root} cannot be written: {exc.strerror}", file=name) from exc
+    status = _await_end(run, name, lease_s)
+    if status != "cancelled":
+        with suppress(OSError):
+            run.forget_cancel()  # it came too late, and is for no later life of the run
+    print(json.dumps({"run": run.run_id, "status": status}) if as_json else f"run {run.run_id}: {status}")  # noqa: T201
+    return COMPLETED if status == "cancelled" else FAILED
+
+
+def _await_end(run: Run, name: str, lease_s: float) -> str:
+    """Wait until a run has ended, and end it where nobody watches it; give how it ended."""
     is_told = False
-    while run.status == "running":
+    while (status := str(told_by(run).get("status"))) == "running":
+        _check_last(run, name)
         try:
-            free = vacancy(run.model_dir, job_of(run).lease_s)
-            if free.previous is not None and free.previous.run_id == run.run_id and run.status == "running":
-                end_unwatched(free.go_on(), "prefect-ft cancel")
+            _end_if_free(run, lease_s)
         except RunHeldError as held:
             if not is_told:
                 print(f"asked {held.holder}, which watches the run", file=sys.stderr)  # noqa: T201
             is_told = True
             time.sleep(ASK_S)
-    if as_json:
-        print(json.dumps({"run": run.run_id, "status": run.status}))  # noqa: T201
-    else:
-        print(f"run {run.run_id}: {run.status}")  # noqa: T201
-    return COMPLETED if run.status == "cancelled" else FAILED
+        except OSError as exc:
+            raise PrefectFTError(f"run {run.run_id} cannot be ended: {exc}") from exc
+    return status
+
+
+def _end_if_free(run: Run, lease_s: float) -> None:
+    """End a run that nobody watches; raises RunHeldError."""
+    free = vacancy(run.model_dir, lease_s)
+    if free.previous is not None and free.previous.run_id == run.run_id and run.status == "running":
+        end_unwatched(free.go_on(), SOURCE)
+
+
+def _check_last(run: Run, name: str) -> None:
+    """Raise ConfigError for a run that can never be taken again."""
+    try:
+        claim = Claims(run.model_dir / RUNS).highest()
+    except OSError as exc:
+        raise ConfigError(f"its lease cannot be read: {exc.strerror}", file=name) from exc
+    if claim is None:
+        raise ConfigError(f"run {run.run_id} was never held: there is nobody to ask", file=name)
+    if claim.run_id != run.run_id and run.status == "running":
+        raise ConfigError(f"run {claim.run_id} has followed it; cancel that one", file=name)
+
+
+def _job_of(run: Run) -> JobConfig:
+    try:
+        return job_of(run)
+    except ValidationError as exc:
+        path = run.root / "job.json"
+        raise ConfigError("is damaged: without it the run cannot be ended", file=str(path)) from exc
 
 
 # -- clean ------------------------------------------------------------------------------------------
@@ -110,36 +171,82 @@ def cancel(name: str, *, as_json: bool) -> int:
 
 def clean(*, dry_run: bool, as_json: bool) -> int:
     """End the processes and remove the directories and links of runs that have ended or are gone."""
-    found = [*_dead_directories(), *_dead_links()]
-    for path in () if dry_run else found:
-        if path.is_symlink():
-            path.unlink()
-        else:
-            clear_directory(path)
-    names = list(map(str, found))
+    found, removed, is_all = [], [], True
+    for path in _left_behind():
+        found.append(str(path))
+        try:
+            if not dry_run:
+                _remove(path)
+                removed.append(str(path))
+        except OSError as exc:
+            is_all = False
+            print(f"error: {path} cannot be removed: {exc.strerror}", file=sys.stderr)  # noqa: T201
+    _tell_cleaned(found, removed, dry_run=dry_run, as_json=as_json)
+    return COMPLETED if is_all else FAILED
+
+
+def _tell_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"found": names, "removed": [] if dry_run else names}))  # noqa: T201
-        return COMPLETED
-    for path in found:
+        print(json.dumps({"found": found, "removed": removed}))  # noqa: T201
+        return
+    for path in found if dry_run else removed:
         print(f"{'would remove' if dry_run else 'removed'} {path}")  # noqa: T201
     if not found:
         print("nothing was left behind")  # noqa: T201
-    return COMPLETED
 
 
-def _dead_directories() -> Iterator[Path]:
-    """Give the run-time directories of runs that will not be gone on with."""
-    root = runtime_root()
-    for path in sorted(root.iterdir()) if root.is_dir() else ():
-        link = registry() / path.name
-        if not link.is_symlink():
-            continue  # not a run's, or of a run that was begun elsewhere: nothing is known of it
-        run = next((run for run in known_runs() if run.run_id == path.name), None)
-        if run is None or (run.status != "running" and holder_of(run) is None):
-            yield path
+def _left_behind() -> Iterator[Path]:
+    """Give what runs that were begun here left, as soon as it is seen that they will not be gone on with.
+
+    What is in the run-time directory and is no such run's is nobody's to judge.
+    """
+    runs = {run.run_id: run for run in known_runs()}
+    for link in sorted(registry().iterdir()) if registry().is_dir() else ():
+        run = runs.get(link.name)
+        if run is not None and _is_over(run):
+            yield from _runtime_directories(run.run_id, run.told().get("runtime"))
+        elif _is_dangling(link):
+            yield from _runtime_directories(link.name, None)
+            yield link
 
 
-def _dead_links() -> Iterator[Path]:
-    """Give the links to runs whose directories have been deleted."""
-    if registry().is_dir():
-        yield from (path for path in sorted(registry().iterdir()) if path.is_symlink() and not path.exists())
+def _is_over(run: Run) -> bool:
+    """Whether a run has ended and nobody is busy with it; not where that cannot be known."""
+    try:
+        return run.told().get("status", "running") != "running" and holder_of(run) is None
+    except OSError:
+        return False
+
+
+def _is_dangling(link: Path) -> bool:
+    """Whether what a link leads to has been deleted; not where it cannot be reached just now."""
+    if not link.is_symlink():
+        return False
+    try:
+        link.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _runtime_directories(run_id: str, told: Any) -> Iterator[Path]:
+    """Give the directories that are there, where they are now by default and where the run says it had it."""
+    places = {runtime_root() / run_id}
+    if isinstance(told, str) and Path(told).name == run_id:  # else it is damaged, and leads anywhere
+        places.add(Path(told))
+    for place in sorted(places):
+        if place.is_dir() and place.lstat().st_uid == os.getuid() and not place.is_symlink():
+            yield place
+
+
+def _remove(path: Path) -> None:
+    """Remove a link, or a run-time directory with all that runs there; raises OSError."""
+    if path.is_symlink():
+        path.unlink()
+        return
+    with suppress(FileNotFoundError):  # somebody else cleans as well
+        clear_directory(path)
+    if path.exists():
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))

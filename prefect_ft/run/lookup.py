@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from prefect_ft.errors import ConfigError
 from prefect_ft.run.identity import JOURNAL, RUNS, Run, read_run, registry
@@ -16,48 +18,60 @@ def phase_directories(run: str) -> list[Path]:
 
     Raises ConfigError with what was looked for.
     """
-    if os.path.isfile(os.path.join(run, JOURNAL)):  # of any run, also one that was moved away alone
-        return [Path(run)]
-    found = find_run(run)
-    return [found.model_dir / phase["directory"] for phase in found.told().get("phases", [])]
+    return [Path(run)] if is_phase(run) else phases_of(find_run(run))
+
+
+def is_phase(name: str) -> bool:
+    """Whether RUN names a phase's directory, of any run, also one that was moved away alone."""
+    return bool(name) and os.path.isfile(os.path.join(name, JOURNAL))
 
 
 def find_run(name: str) -> Run:
     """Give the run that RUN names: a run id, or a directory (its latest run; a phase's own).
 
-    Raises ConfigError with what was looked for.
+    Raises ConfigError with what was looked for, and for a run whose run.json is damaged.
     """
-    path = Path(name)
     try:
-        if (path / JOURNAL).is_file():
-            found = _run_of_phase(path)
-        elif (path / RUNS).is_dir():
-            found = latest_run(path)
-        else:
-            found = _registered(name)
-    except OSError as exc:
-        raise ConfigError(f"cannot be looked at: {exc.strerror}", file=name) from exc
+        found = _found(name)
+    except (OSError, UnicodeDecodeError, RuntimeError) as exc:  # a key that is none; a link to itself
+        raise ConfigError(f"cannot be looked at: {getattr(exc, 'strerror', exc)}", file=name) from exc
     if found is None:
         raise ConfigError("no such run: give a run id, a model directory or a phase directory", file=name)
+    told_by(found)
     return found
 
 
-def has_ended(name: str) -> bool:
-    """Whether nothing more will come of what RUN names; of a phase that was moved away nothing will."""
-    if not os.path.isfile(os.path.join(name, JOURNAL)):
-        return find_run(name).status != "running"
-    run = _run_of_phase(Path(name))
-    return run is None or run.status != "running"
+def told_by(run: Run) -> dict[str, Any]:
+    """Give run.json; raises ConfigError where it says nothing: what it would say must not be guessed."""
+    told = run.told()
+    if not told:
+        path = str(run.root / "run.json")
+        raise ConfigError("is damaged, or gone with its run: put it back from a copy", file=path)
+    return told
+
+
+def phases_of(run: Run) -> list[Path]:
+    """Give the directories of the phases that have begun; raises ConfigError."""
+    return [run.model_dir / phase["directory"] for phase in told_by(run).get("phases", [])]
+
+
+def run_of_phase(phase: Path) -> Run | None:
+    """Give the run of a phase's directory; None: it was moved away alone."""
+    name = phase.resolve().name
+    for run in runs_in(phase.resolve().parent):
+        if any(each["directory"] == name for each in run.told().get("phases", [])):
+            return run
+    return None
 
 
 def runs_in(model_dir: Path) -> list[Run]:
     """Give the runs of a model directory, the oldest first."""
-    return sorted(_readable(model_dir / RUNS), key=lambda run: str(run.told().get("started")))
+    return sorted(_readable(model_dir / RUNS), key=_began)
 
 
 def known_runs() -> list[Run]:
     """Give the runs that this user began on this machine and that are still there, the oldest first."""
-    return sorted(_readable(registry()), key=lambda run: str(run.told().get("started")))
+    return sorted(_readable(registry()), key=_began)
 
 
 def latest_run(model_dir: Path) -> Run | None:
@@ -66,22 +80,27 @@ def latest_run(model_dir: Path) -> Run | None:
     return runs[-1] if runs else None
 
 
+def _began(run: Run) -> str:
+    """Give when a run began, in digits; where run.json is damaged the id knows the second."""
+    started = run.told().get("started")
+    return re.sub(r"\D", "", str(started) if started else run.run_id.rpartition("-")[0] + "999")
+
+
 def _readable(directory: Path) -> Iterator[Run]:
     if not directory.is_dir():
         return
     for path in directory.iterdir():
-        with suppress(OSError):  # another user's, or just being removed
+        # Another user's, or just being removed; a key that is none; a link to itself.
+        with suppress(OSError, UnicodeDecodeError, RuntimeError):
             if (run := read_run(path.resolve())) is not None:
                 yield run
 
 
-def _run_of_phase(phase: Path) -> Run | None:
-    name = phase.resolve().name
-    for run in runs_in(phase.resolve().parent):
-        if any(each["directory"] == name for each in run.told().get("phases", [])):
-            return run
-    return None
-
-
-def _registered(run_id: str) -> Run | None:
-    return read_run((registry() / Path(run_id).name).resolve())
+def _found(name: str) -> Run | None:
+    if not name:  # a variable of a shell's that is not set must not mean the working directory
+        return None
+    if is_phase(name):
+        return run_of_phase(Path(name))
+    if (Path(name) / RUNS).is_dir():
+        return latest_run(Path(name))
+    return read_run((registry() / Path(name).name).resolve())

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prefect_ft.cli import main
+
 JOB = """
 name: test
 model_dir: model
@@ -128,6 +130,20 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(start: Start, tmp_path: Pat
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 3
+    assert ranks_of(runtime_dir) == []
+
+
+def test_a_run_that_somebody_else_cancels_ends_as_with_ctrl_c(
+    start: Start, tmp_path: Path, runtime_dir: Path
+) -> None:
+    code = UP + "signal.signal(15, lambda *_: (print('bye'), sys.exit(0))); beat(step=1); time.sleep(60)"
+    process = start(str(write_job(tmp_path, code, grace=30)))
+    wait_for(process, "step 1")
+    assert main(["cancel", str(tmp_path / "model")]) == 0
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert summary(tmp_path)["status"] == "cancelled"
+    assert "bye" in next(tmp_path.glob("model/*_restartable/run.log")).read_text()
     assert ranks_of(runtime_dir) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from pages import named, section, subsections, tables
+from watched import SLEEPS, write_job
 
 from prefect_ft.config import JobConfig
 
@@ -89,7 +91,35 @@ def _run(job: JobConfig, directory: Path) -> Ended:
 
 def test_the_journal_has_the_types_of_lines_that_are_explained(ended: Ended) -> None:
     documented = [heading.strip("`") for heading in subsections("journal.md", "The journal")]
-    assert set(documented) == {line["type"] for line in ended.lines}
+    assert set(documented) == {line["type"] for line in ended.lines} | {"comeback"}  # nobody died in this one
+
+
+def test_a_comeback_and_the_runs_own_directory_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from prefect_ft.cli import main
+
+    site = write_job(tmp_path, SLEEPS)
+    try:
+        site.watch()
+        site.orphan()
+        assert main(["cancel", str(site.model_dir)]) == 0
+    finally:
+        site.close()
+    journal = next(site.model_dir.glob("*_restartable/journal.jsonl"))
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    documented = set(named(subsections("journal.md", "The journal")["`comeback`"])) | ENVELOPE
+    assert [set(line) for line in lines if line["type"] == "comeback"] == [documented]
+    rows = {
+        row[0].strip("`"): set(re.findall("`(.+?)`", row[1]))
+        for row in tables(section("journal.md", "Files"))[0]
+    }
+    below = "MODEL_DIR/.prefect-ft/RUN_ID/"
+    assert {path.name for path in site.run.root.iterdir()} == {
+        path.removeprefix(below) for path in rows if path.startswith(below)
+    } - {"cancel.json"}  # it was carried out
+    for name in ("run.json", "lease.json"):
+        assert set(json.loads((site.run.root / name).read_text())) <= rows[below + name]
 
 
 @pytest.mark.parametrize("kind", ["phase", "attempt", "checkpoint", "decision", "end"])
