@@ -17,7 +17,7 @@ from prefect.states import Cancelled
 from prefect_ft import preflight
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
-from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError, UnfinishedRunError
+from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.phases import summary_of
 from prefect_ft.reporting import reporting
 from prefect_ft.run import Holding, Run, Vacancy, runs_in, vacancy
@@ -92,11 +92,9 @@ def _enter(
     before = free.previous
     if before is not None and unfinished == "resume" and before.status != "completed":
         return _take_up(free, flow_run_id, by_hand=own is None), False
-    if before is not None and before.status == "running":
-        if own is not None:
-            return _take_up(free, flow_run_id, by_hand=False), False
-        if unfinished == "refuse":
-            raise UnfinishedRunError(before.run_id, job.model_dir)
+    if before is not None and before.status == "running" and own is not None:
+        return _take_up(free, flow_run_id, by_hand=False), False
+    if before is not None and before.status == "running" and unfinished == "fresh":
         end_unwatched(free.go_on(), "a fresh run was asked for")
         free = vacancy(Path(job.model_dir), job.lease_s)
     return begin_run(job, free, flow_run_id=flow_run_id), True

@@ -7,16 +7,25 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
+
 from prefect_ft.backends.scope import fate
 from prefect_ft.config import JobConfig, resolved
+from prefect_ft.errors import ConfigError, UnfinishedRunError
 from prefect_ft.observe import Notice, tell
-from prefect_ft.phases import PhaseExecution, unfinished_directory
+from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
 
 def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) -> Holding:
-    """Begin a run of a job with absolute paths; raises RunHeldError if somebody was faster, ConfigError."""
+    """Begin a run of a job with absolute paths.
+
+    Raises UnfinishedRunError for a model directory whose run has not ended, RunHeldError if somebody was
+    faster, ConfigError.
+    """
+    if free.previous is not None and free.previous.status == "running":
+        raise UnfinishedRunError(free.previous.run_id, job.model_dir)
     run_id = new_run_id()
     runtime = runtime_directory(run_id)
     return free.begin(
@@ -25,8 +34,15 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
 
 
 def job_of(run: Run) -> JobConfig:
-    """Give the job that a run began with: what is changed in the job file since is for the next run."""
-    return JobConfig.model_validate(run.job())
+    """Give the job that a run began with: what is changed in the job file since is for the next run.
+
+    Its model directory is where the run lies now. Raises ConfigError for what is no job any more.
+    """
+    try:
+        job = JobConfig.model_validate(run.job())
+    except ValidationError as exc:
+        raise ConfigError("is damaged: the run cannot be gone on with", file=str(run.job_path)) from exc
+    return job.model_copy(update={"model_dir": str(run.model_dir.absolute())})
 
 
 @contextmanager
@@ -50,14 +66,16 @@ def conclude(run: Run, status: str) -> None:
 
 
 def end_unwatched(holding: Holding, reason: str) -> None:
-    """End a run that nobody watches, with all that still runs in it: it is cancelled."""
+    """End a run that nobody watches, with all that still runs in it: it is cancelled, if it was not complete."""
     job = job_of(holding.run)
     with held(holding) as (_, stop):
         stop.ask(reason)
         for index in range(len(job.phases)):
             if unfinished_directory(holding.run, index) is not None:
                 PhaseExecution(job, index, holding, stop).execute(_stop_attempt, by_hand=True)
-        conclude(holding.run, "cancelled")
+        ends = [summary_of(holding.run, index) for index in range(len(job.phases))]
+        is_complete = all(end is not None and end.status == "completed" for end in ends)
+        conclude(holding.run, "completed" if is_complete else "cancelled")
 
 
 def _stop_attempt(supervisor: Supervisor) -> None:

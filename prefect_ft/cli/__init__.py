@@ -85,8 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         "--heartbeat-s",
         metavar="SECONDS",
         type=int,
-        default=30,
-        help="how often flow runs send a heartbeat (PREFECT_FLOWS_HEARTBEAT_FREQUENCY); three may be missed",
+        help="how often flow runs send a heartbeat, three of which may be missed; "
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY if not given",
     )
     return parser
 

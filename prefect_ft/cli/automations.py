@@ -24,10 +24,15 @@ _OUR_FLOW = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _ENDS = ("Completed", "Failed", "Cancelled")
 
 
-def install(heartbeat_s: int, *, as_json: bool) -> int:
+def install(heartbeat_s: int | None, *, as_json: bool) -> int:
     """Make both automations, or bring those that are there up to date; raises PrefectFTError."""
     if not get_current_settings().api.url:
         raise PrefectFTError("no Prefect API is configured: set PREFECT_API_URL to the server's address")
+    heartbeat_s = heartbeat_s or get_current_settings().flows.heartbeat_frequency
+    if not heartbeat_s:
+        raise PrefectFTError(
+            "flow runs send no heartbeats: set PREFECT_FLOWS_HEARTBEAT_FREQUENCY, e.g. to 30"
+        )
     wanted = (_when_crashed(), _when_silent(heartbeat_s))
     try:
         for automation in wanted:

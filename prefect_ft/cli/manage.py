@@ -12,14 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from prefect_ft.backends.process import clear_directory
 from prefect_ft.cli import COMPLETED, FAILED
 from prefect_ft.cli.show import COLOURS, console_for, plain
-from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError
 from prefect_ft.run import RUNS, Run, find_run, holder_of, known_runs, runs_in, vacancy
 from prefect_ft.run.identity import registry
@@ -108,7 +106,7 @@ def cancel(name: str, *, as_json: bool) -> int:
     run = find_run(name)
     if run.status != "running":
         raise ConfigError(f"run {run.run_id} has ended already: {run.status}", file=name)
-    lease_s = _job_of(run).lease_s
+    lease_s = job_of(run).lease_s
     _check_last(run, name)
     try:
         run.want_cancelled(SOURCE)
@@ -156,14 +154,6 @@ def _check_last(run: Run, name: str) -> None:
         raise ConfigError(f"run {run.run_id} was never held: there is nobody to ask", file=name)
     if claim.run_id != run.run_id and run.status == "running":
         raise ConfigError(f"run {claim.run_id} has followed it; cancel that one", file=name)
-
-
-def _job_of(run: Run) -> JobConfig:
-    try:
-        return job_of(run)
-    except ValidationError as exc:
-        path = run.root / "job.json"
-        raise ConfigError("is damaged: without it the run cannot be ended", file=str(path)) from exc
 
 
 # -- clean ------------------------------------------------------------------------------------------

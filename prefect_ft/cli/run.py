@@ -43,7 +43,9 @@ def resume(name: str, *, as_json: bool) -> int:
     latest = latest_run(known.model_dir)
     if latest is not None and latest.run_id != known.run_id:
         raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
-    return _watch(job_of(known), "resume", as_json=as_json)
+    job = job_of(known)
+    vacancy(known.model_dir, job.lease_s)
+    return _watch(job, "resume", as_json=as_json)
 
 
 def _check_free(job: JobConfig, unfinished: Unfinished) -> None:

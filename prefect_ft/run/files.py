@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,5 +33,10 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
 
 def _replace(path: Path, text: str) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text)
-    scratch.replace(path)
+    try:
+        scratch.write_text(text)
+        scratch.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            scratch.unlink()
+        raise

@@ -13,6 +13,7 @@ from prefect_ft.clock import BootClock
 from prefect_ft.errors import ConfigError, LeaseLostError
 from prefect_ft.run.identity import RUNS, Run, new_run, read_run
 from prefect_ft.run.lease import RENEWALS, Claim, Claims, Lease, take, wait_until_free
+from prefect_ft.run.lookup import latest_run
 
 LISTEN_S = 1.0
 """How often a holder looks whether somebody wants the run to end."""
@@ -104,7 +105,9 @@ def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | No
     claims = Claims(model_dir / RUNS)
     try:
         after = wait_until_free(claims, time_s, clock)
+        # Who took an epoch may have died before its run was there: then the run before it is the last.
         previous = read_run(claims.root / after.run_id) if after is not None and after.run_id else None
+        previous = previous or latest_run(model_dir)
     except OSError as exc:
         raise _unwritable(model_dir, exc) from exc
     return Vacancy(model_dir, previous, claims, after, time_s, clock)

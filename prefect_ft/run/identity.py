@@ -54,9 +54,14 @@ class Run:
         """`running` until the run has come to its end, whoever watches it."""
         return str(self.told().get("status", "running"))
 
+    @property
+    def job_path(self) -> Path:
+        """Where the job stands."""
+        return self.root / _JOB
+
     def job(self) -> dict[str, Any]:
         """Give the resolved job, as it was when the run began."""
-        return read_json(self.root / _JOB)
+        return read_json(self.job_path)
 
     def add_phase(self, name: str, index: int, params: Mapping[str, Any]) -> Path:
         """Make a new phase's directory, with its resolved configuration, and remember it."""

@@ -143,7 +143,18 @@ class Attempt:
             signal=seen.signal,
             stage=root.stage,
             stage_step=root.stage_step,
+            reported=self._reporters() if verdict.failure_class == "collective_timeout" else None,
         )
+
+    def _reporters(self) -> tuple[int, ...]:
+        """Give the workers whose ranks reported that a collective took too long; the others kept silent."""
+        reporters = {
+            state.worker
+            for state in self.ranks.values()
+            for finding in state.output.findings().findings
+            if finding.signature.failure_class == "collective_timeout"
+        }
+        return tuple(sorted(reporters))
 
     def _root(self, verdict: Verdict) -> RankState:
         """Give the rank whose output holds the cause, else the one that failed first.

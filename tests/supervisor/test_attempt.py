@@ -245,3 +245,21 @@ def test_when_it_ended(events: list[Event], ended_ns: int | None) -> None:
 def test_first_and_last_step(beats: list[Event], first_last: tuple[int | None, int | None]) -> None:
     made = attempt(*beats)
     assert (made.first_step, made.last_step) == first_last
+
+
+WATCHDOG = (
+    "[rank{rank}]:[E1121 10:00:00.000000000 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
+    "600058 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reported"), [((0,), (0,)), ((2, 3), (1,)), ((0, 1, 2, 3), (0, 1))], ids=["one", "other", "all"]
+)
+def test_who_reports_that_a_collective_took_too_long_is_not_who_held_it_up(
+    ranks: tuple[int, ...], reported: tuple[int, ...]
+) -> None:
+    told = [said(rank, WATCHDOG.format(rank=rank)) for rank in ranks]
+    made = attempt(*told, exited(ranks[0], by=signal.SIGABRT)).incident(T)
+    assert (made.failure_class, made.reported) == ("collective_timeout", reported)
