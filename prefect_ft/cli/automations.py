@@ -70,13 +70,14 @@ def _when_crashed() -> Automation:
 def _when_silent(heartbeat_s: int) -> Automation:
     """Where flow process and worker died together, or the report got lost, silence tells.
 
-    A report of a crash does not end the wait: whoever came back has sent a heartbeat by then.
+    A report of a crash does not end the wait: whoever came back has sent a heartbeat by then. One that
+    died before its first heartbeat was seen to run.
     """
     return _comeback(
         WHEN_SILENT,
         "Brings a flow run back that sends no heartbeats and has not ended.",
         EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
+            after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)},
             match={"prefect.resource.id": ["prefect.flow-run.*"]},
             match_related=_OUR_FLOW,

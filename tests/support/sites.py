@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,15 @@ class Site:
         request = urllib.request.Request(
             self.api + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        for _ in range(20):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                time.sleep(0.2)  # its database is locked just now
+        raise AssertionError(f"{path}: the server's database stays locked")
 
     def begin(self, job: Path) -> str:
         """Have the deployment run a job; give the flow run's id."""
