@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prefect_ft.decide import decide, initial_placement
+from prefect_ft.decide.classify import Catalogue
 from prefect_ft.decide.incidents import classified
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import RESTARTS, Decision, Entry, History, Incident, Policy
@@ -51,7 +52,13 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def replay(policy: Policy, incidents: Iterable[Incident], *, file: str | None = None) -> Iterator[Decision]:
+def replay(
+    policy: Policy,
+    incidents: Iterable[Incident],
+    *,
+    file: str | None = None,
+    catalogue: Catalogue | None = None,
+) -> Iterator[Decision]:
     """Decide about each incident in turn, as if each decision had been carried out.
 
     Raises ConfigError, with the incident's number as its line in `file`, where an incident names an
@@ -64,7 +71,7 @@ def replay(policy: Policy, incidents: Iterable[Incident], *, file: str | None = 
             _check_place(policy, history, incident)
         except ConfigError as exc:
             raise ConfigError(exc.message, file=file, line=line, field=exc.field) from exc
-        known = classified(incident)  # once, and not again for each later decision
+        known = classified(incident, catalogue)  # once, and not again for each later decision
         decision = decide(policy, (*history, Entry(incident=known)))
         history = (*history, Entry(incident=known, decision=decision))
         yield decision

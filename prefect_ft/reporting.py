@@ -147,7 +147,11 @@ class _Reporter:
     def _show_log(self, fact: Decided) -> None:
         incident, decision = fact.incident, fact.decision
         level = logging.INFO if decision.action == "complete" else logging.WARNING
-        evidence = f" evidence={incident.evidence.text!r}" if incident.evidence else ""
+        evidence = (
+            f" cause={incident.evidence.rule} blame={incident.blame} evidence={incident.evidence.text!r}"
+            if incident.evidence
+            else ""
+        )
         self._log.log(
             level,
             "phase=%s attempt=%d outcome=%s class=%s rule=%s action=%s delay_s=%g%s: %s",
@@ -195,6 +199,8 @@ def _row(when: str, fact: Decided) -> dict[str, Any]:
         "outcome": incident.kind,
         "class": incident.failure_class,
         "evidence": incident.evidence.text if incident.evidence else None,
+        "cause": incident.evidence.rule if incident.evidence else None,
+        "blame": incident.blame,
         "rule": decision.rule,
         "action": decision.action,
         "isolated": ", ".join(decision.isolate),

@@ -27,7 +27,8 @@ class AttemptSummary:
     """One attempt; times are seconds since the phase began. What is not known, or not yet, is `None`.
 
     `outcome` is the kind of the incident that ended it; `running`, or the phase's status where the phase
-    ended without one. `steps_lost` are those that were, or would be, done again.
+    ended without one. `cause` is the id of the signature that took the `evidence`. `steps_lost` are those
+    that were, or would be, done again.
     """
 
     number: int
@@ -38,6 +39,8 @@ class AttemptSummary:
     exit_code: int | None = None
     signal: int | None = None
     evidence: str | None = None
+    cause: str | None = None
+    blame: str | None = None
     rule: str | None = None
     action: str | None = None
     reason: str | None = None
@@ -195,6 +198,8 @@ def _ended(attempt: AttemptSummary, incident: Incident, decision: Decision) -> A
         exit_code=incident.exit_code,
         signal=incident.signal,
         evidence=incident.evidence.text if incident.evidence is not None else None,
+        cause=incident.evidence.rule if incident.evidence is not None else None,
+        blame=incident.blame,
         rule=decision.rule,
         action=decision.action,
         reason=decision.reason,

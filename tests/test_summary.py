@@ -135,6 +135,7 @@ CASES = {
                     signal=11,
                     blamed="s1",
                     evidence="ended by SIGSEGV",
+                    cause="signal",
                     first_step=1,
                     last_step=80,
                     steps_lost=30,
@@ -161,7 +162,7 @@ CASES = {
         summary(
             "completed",
             [
-                crashed(1, 0, 10, 1, "rebuild", failure_class="network", exit_code=1),
+                crashed(1, 0, 10, 1, "rebuild", failure_class="network", blame="peer", exit_code=1),
                 completed(2, 21, 31, 2),
             ],
             times(31, productive=10, recompute=10, wait=8, recover=3),
@@ -281,6 +282,7 @@ CASES = {
                     "fail",
                     rule="non-recoverable",
                     failure_class="assertion",
+                    blame="node",
                     blamed="s9",
                     last_step=15,
                     steps_lost=5,

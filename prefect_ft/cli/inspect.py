@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import yaml
 
 from prefect_ft.cli import COMPLETED
-from prefect_ft.config import JobConfig, load_job, resolved, warnings
+from prefect_ft.config import JobConfig, load_job, own_signatures, resolved, warnings
+from prefect_ft.decide.classify import with_own
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import Decision, Policy
 from prefect_ft.replay import read_incidents
@@ -30,8 +31,12 @@ def validate(path: str, overrides: Sequence[str], *, as_json: bool) -> int:
 
 def replay(path: str, incidents_path: str, phase: str | None, *, as_json: bool) -> int:
     """Print the decision about each incident of a file, none if any line of it is wrong."""
-    policy = _policy(load_job(path), phase, path)
-    decisions = list(decisions_of(policy, read_incidents(incidents_path), file=incidents_path))
+    job = load_job(path)
+    incidents = read_incidents(incidents_path)
+    catalogue = with_own(own_signatures(job.signatures))
+    decisions = list(
+        decisions_of(_policy(job, phase, path), incidents, file=incidents_path, catalogue=catalogue)
+    )
     for decision in decisions:
         print(json.dumps(decision_to_json(decision)) if as_json else _line(decision))  # noqa: T201
     return COMPLETED

@@ -131,8 +131,16 @@ def _attempt_cells(attempt: AttemptSummary) -> list[str]:
         attempt.rule or "",
         attempt.action or "",
         _step(attempt.steps_lost, "" if attempt.action in (None, "complete") else "?"),
-        attempt.evidence or "",
+        _because(attempt),
     ]
+
+
+def _because(attempt: AttemptSummary) -> str:
+    """Give the line that says why, with the signature that took it and whom it blames."""
+    if attempt.evidence is None:
+        return ""
+    blamed = f", blames the {attempt.blame}" if attempt.blame not in (None, "none") else ""
+    return f"{attempt.evidence} ({attempt.cause}{blamed})"
 
 
 def _ended_by(attempt: AttemptSummary) -> str:

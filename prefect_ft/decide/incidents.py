@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prefect_ft.decide.classify import RECOVERABLE, classify
+from prefect_ft.decide.classify import RECOVERABLE, Catalogue, classify
 from prefect_ft.model import Incident, Policy, Recoverable, Verdict
 
 FAILED_RECOVERIES = frozenset(("replacement_failed", "rebuild_failed", "in_place_failed"))
@@ -33,12 +33,17 @@ def with_verdict(incident: Incident, verdict: Verdict) -> Incident:
     )
 
 
-def classified(incident: Incident) -> Incident:
-    """Return the incident with its class known; an exit that was none comes back as `completed`."""
+def classified(incident: Incident, catalogue: Catalogue | None = None) -> Incident:
+    """Return the incident with its class known; an exit that was none comes back as `completed`.
+
+    `catalogue` is the package's own if not given.
+    """
     if incident.kind != "exit":
         return incident
     if incident.failure_class is None and incident.log:
-        verdict = classify({"": incident.log}, exit_code=incident.exit_code, signal=incident.signal)
+        verdict = classify(
+            {"": incident.log}, exit_code=incident.exit_code, signal=incident.signal, catalogue=catalogue
+        )
         incident = with_verdict(incident, verdict)
     if incident.failure_class not in (None, "none"):
         return incident

@@ -136,3 +136,18 @@ def test_replay_says_what_is_wrong_and_decides_nothing(
 def test_replay_of_a_file_that_is_not_there(run: Run) -> None:
     code, out, err = run("replay", "job.yaml", "nowhere.jsonl")
     assert (code, out, err) == (2, "", "error: nowhere.jsonl: cannot be read: No such file or directory\n")
+
+
+def test_replay_knows_the_jobs_own_signatures(
+    run: Run, incidents: Callable[..., str], tmp_path: Path
+) -> None:
+    own = "signatures: [{id: our-licence, class: config, pattern: 'licence .* expired', example: licence A expired}]\n"
+    incident = {"t": 1, "kind": "exit", "exit_code": 1, "step": 100, "log": ["licence A expired"]}
+    name = incidents(incident)
+    rules = []
+    for text in (JOB, JOB + own):
+        (tmp_path / "job.yaml").write_text(text)
+        code, out, err = run("replay", "job.yaml", name, "--json")
+        assert (code, err) == (0, "")
+        rules.append(json.loads(out)["rule"])
+    assert rules == ["transient", "confirm-once"]

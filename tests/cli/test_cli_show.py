@@ -180,7 +180,7 @@ def test_the_report_is_a_table_of_attempts_and_what_they_cost(phase: Path, print
             "transient",
             "restart_in_place",
             "100",
-            "ended by SIGSEGV",
+            "ended by SIGSEGV (signal)",
         ],
         ["train", "2", "start", "200", "completed", "completed", "complete", "", ""],
     ]
@@ -247,7 +247,8 @@ def test_json_is_one_document_with_the_summaries(
         "isolated_systems", "final_step",
     }  # fmt: skip
     assert set(document["attempts"][0]) == {
-        "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "rule", "action", "reason",
+        "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",
+        "rule", "action", "reason",
         "blamed", "resume_step", "first_step", "last_step", "steps_lost",
     }  # fmt: skip
     assert set(document["time_s"]) == {"total", *PARTS}
