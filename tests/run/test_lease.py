@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -209,29 +210,41 @@ def test_of_two_orchestrators_that_start_at_once_exactly_one_acts(tmp_path: Path
     """A hundred times, on a directory that is new, and on one whose run was left."""
     for turn in range(100):
         model_dir = tmp_path / str(turn % 20)
-        start_read, start_write = os.pipe()
-        children = [_contender(model_dir, f"{turn}-{number}", start_read, start_write) for number in (0, 1)]
-        os.close(start_read)
-        os.close(start_write)  # both are waiting for this
-        codes = sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children)
-        assert codes == [0, 3], turn
+        start, end = os.pipe(), os.pipe()
+        children = [_contender(model_dir, f"{turn}-{number}", start, end) for number in (0, 1)]
+        for descriptor in start:
+            os.close(descriptor)  # both are waiting for this
+        first = _exit_code(-1)
+        for descriptor in end:
+            os.close(descriptor)
+        assert (first, _exit_code(-1)) == (3, 0), turn
+        assert len(children) == 2
         assert len(list(model_dir.glob(f"acted-{turn}-*"))) == 1
         assert Claims(model_dir / ".prefect-ft").highest_epoch() == turn // 20 + 1
 
 
-def _contender(model_dir: Path, name: str, start_read: int, start_write: int) -> int:
-    """Fork a process that waits for the start, tries to get hold of the directory, and acts if it does."""
+def _exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _contender(model_dir: Path, name: str, start: tuple[int, int], end: tuple[int, int]) -> int:
+    """Fork a process that waits for the start, tries to get hold of the directory, and acts if it does.
+
+    Who acts lives until the end, and then dies without letting go.
+    """
     pid = os.fork()
     if pid:
         return pid
     try:
-        os.close(start_write)
-        os.read(start_read, 1)
+        os.close(start[1])
+        os.close(end[1])
+        os.read(start[0], 1)
         free = vacancy(model_dir, TIME_S)
         held = free.go_on() if free.previous is not None else free.begin(name, "j")
         (model_dir / f"acted-{name}").touch()
         held.lease.renew()
-        os._exit(0)  # without letting go, as one that is killed
+        select.select([end[0]], [], [], 20)
+        os._exit(0)
     except RunHeldError:
         os._exit(3)
     finally:
