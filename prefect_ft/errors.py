@@ -50,6 +50,10 @@ class LeaseLostError(PrefectFTError):
     """Another orchestrator has taken the run over: this one may do nothing more to it."""
 
 
+class ComebackError(PrefectFTError):
+    """A run could not be gone on with; what lives of it was left alone, for another try."""
+
+
 class UnfinishedRunError(PrefectFTError):
     """A model directory holds a run that nobody watches and that has not ended; nothing has been touched."""
 

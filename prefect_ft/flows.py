@@ -17,10 +17,10 @@ from prefect.states import Cancelled
 from prefect_ft import preflight
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
-from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
+from prefect_ft.errors import ComebackError, LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.phases import summary_of
 from prefect_ft.reporting import reporting
-from prefect_ft.run import Holding, Run, Vacancy, runs_in, vacancy
+from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
 from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
@@ -49,9 +49,13 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
     run ends in the state Cancelled.
     """
     outlive_readers_of_logs()
-    job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
     flow_run_id = _flow_run_id()
-    own = _own_run(job, flow_run_id)
+    own = run_of_flow_run(flow_run_id) if flow_run_id is not None else None
+    if own is not None:
+        job = job_of(own)  # the file may have been changed since, or be gone
+    else:
+        job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
+        own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     if own is not None and own.status != "running":
         # One death of a process may bring a flow run back twice. What Prefect heard last must be its end.
         time.sleep(HEARTBEAT_ARRIVES_S)
@@ -77,12 +81,6 @@ def _flow_run_id() -> str | None:
     return str(context.flow_run.id) if context is not None and context.flow_run is not None else None
 
 
-def _own_run(job: JobConfig, flow_run_id: str | None) -> Run | None:
-    """Give the run that this flow run began in an earlier life of its process."""
-    runs = runs_in(Path(job.model_dir)) if flow_run_id is not None else []
-    return next((run for run in reversed(runs) if run.told().get("flow_run_id") == flow_run_id), None)
-
-
 def _enter(
     job: JobConfig, flow_run_id: str | None, own: Run | None, unfinished: Unfinished
 ) -> tuple[Holding, bool]:
@@ -104,7 +102,9 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
     holding = free.go_on()
     if by_hand:
         holding.run.forget_cancel()
-    holding.run.describe(status="running", flow_run_id=flow_run_id)
+    holding.run.describe(status="running")
+    if flow_run_id is not None:
+        holding.run.belongs_to(flow_run_id)
     return holding
 
 
@@ -112,11 +112,11 @@ def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, A
     """Run the phases that have not completed yet."""
     with held(holding) as (_, stop), reporting(holding.run, stop.ask):
         try:
-            conclude(holding.run, _run_phases(job, holding, stop, by_hand=by_hand))
-        except LeaseLostError:
+            conclude(holding, _run_phases(job, holding, stop, by_hand=by_hand))
+        except (LeaseLostError, ComebackError):
             raise
         except (Exception, KeyboardInterrupt) as exc:
-            conclude(holding.run, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
+            conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
             raise
     return _outcome(holding.run, job)
 
@@ -124,7 +124,8 @@ def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, A
 def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand: bool) -> str:
     for index in range(len(job.phases)):
         summary = summary_of(holding.run, index)
-        if summary is None or summary.status != "completed":
+        has_ended = summary is not None and summary.status != "running"
+        if summary is None or not has_ended or (by_hand and summary.status != "completed"):
             summary = execute_phase(job, index, holding, stop, by_hand=by_hand)
         if summary.status != "completed":
             return summary.status

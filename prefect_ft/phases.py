@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.process import ProcessBackend, visible_accelerators
+from prefect_ft.backends.process import ProcessBackend, clear_directory, visible_accelerators
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, Phase, own_signatures, resolved
 from prefect_ft.decide.classify import with_own
-from prefect_ft.errors import JournalError, LeaseLostError
+from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
 from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
@@ -45,16 +45,23 @@ class PhaseExecution:
     """One phase's objects. An earlier life of the orchestrator may have begun it: then it is gone on with."""
 
     def __init__(self, job: JobConfig, index: int, holding: Holding, stop: StopRequest) -> None:
-        self._job, self._run = job, holding.run
-        self._runtime = made_runtime_directory(Path(holding.run.told()["runtime"]))
+        """Raises ComebackError for what cannot be gone on with, other errors for what cannot begin."""
         directory = unfinished_directory(holding.run, index)
+        self._is_new = directory is None
+        with self._leaving_alone():
+            self._put_together(job, index, holding, stop, directory)
+
+    def _put_together(
+        self, job: JobConfig, index: int, holding: Holding, stop: StopRequest, directory: Path | None
+    ) -> None:
+        self._job, self._run = job, holding.run
+        self._runtime = _runtime_of(holding.run)
         self._directory = directory or holding.run.add_phase(job.phases[index].name, index, resolved(job))
         variables = _params_variable(job.phases[index], self._directory)
-        self._plan = _plan(job, index, holding.run, variables)
         self._journal = Journal(_journal_path(job, self._directory, holding.run), holding.lease.check)
-        self._is_new = directory is None
+        self._plan = _plan(job, index, holding.run, variables, self._journal.lines)
         self._clock = PhaseClock(_start_s(self._journal))
-        self._log = RunLog(self._directory / "run.log", self._runtime / f"{index}.places")
+        self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
         self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
         self._supervisor = Supervisor(
             self._plan,
@@ -92,7 +99,7 @@ class PhaseExecution:
         try:
             decision = self._decide(run_attempts, by_hand=by_hand)
         except (Exception, KeyboardInterrupt) as exc:
-            if isinstance(exc, LeaseLostError):
+            if isinstance(exc, (LeaseLostError, ComebackError)):
                 self._leave()
                 raise
             self._supervisor.close()
@@ -108,12 +115,14 @@ class PhaseExecution:
 
     def _decide(self, run_attempts: RunAttempts, *, by_hand: bool) -> tuple[str, str]:
         """Give status and reason of the phase's end."""
-        pending = None if self._is_new else judge_pending(self._journal, self._plan.policy, self._clock)
-        self._open()
-        if pending is not None and pending.action not in (*RESTARTS, "continue"):
-            return _status(pending), pending.reason
+        with self._leaving_alone():
+            pending = None if self._is_new else judge_pending(self._journal, self._plan.policy, self._clock)
+            self._open()
+            if pending is not None and pending.action not in (*RESTARTS, "continue"):
+                return _status(pending), pending.reason
+            if not self._is_new:
+                self._supervisor.rejoin(by_hand=by_hand)
         if not self._is_new:
-            self._supervisor.rejoin(by_hand=by_hand)
             count, limit = (
                 comebacks_without_progress(self._journal.lines),
                 self._job.max_orchestrator_restarts,
@@ -124,6 +133,18 @@ class PhaseExecution:
         decision = self._journal.history()[-1].decision
         assert decision is not None
         return _status(decision), decision.reason
+
+    @contextlib.contextmanager
+    def _leaving_alone(self) -> Iterator[None]:
+        """Let no error of a comeback end what lives, before it is known and attached to."""
+        try:
+            yield
+        except (LeaseLostError, ComebackError):
+            raise
+        except Exception as exc:
+            if self._is_new:
+                raise
+            raise ComebackError(f"the run cannot be gone on with now: {exc}") from exc
 
     def _open(self) -> None:
         plan = self._plan
@@ -139,6 +160,7 @@ class PhaseExecution:
                 mode=plan.policy.mode,
                 systems=plan.policy.systems,
                 workers=plan.policy.workers,
+                ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
                 version=version("prefect-ft"),
             )
@@ -215,6 +237,16 @@ def _lines_of(directory: Path | None) -> list[Line]:
         raise JournalError(f"{directory / JOURNAL}: {exc.strerror}") from exc
 
 
+def _runtime_of(run: Run) -> Path:
+    """Give the run's directory for sockets; who worked in one that was removed can't be reached: it is ended."""
+    told = run.told().get("runtime")
+    if not isinstance(told, str):
+        raise ConfigError("says nothing of the run-time directory", file=str(run.root / "run.json"))
+    if not Path(told).exists():
+        clear_directory(Path(told))
+    return made_runtime_directory(Path(told))
+
+
 def _status(decision: Decision) -> str:
     return _STATUS.get(decision.action, "failed")
 
@@ -244,8 +276,14 @@ def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
     return {"PREFECT_FT_PARAMS": str(path.absolute())}
 
 
-def _plan(job: JobConfig, index: int, run: Run, variables: Mapping[str, str]) -> PhasePlan:
-    """Resolve a phase; `variables` are the run's own beside those that the job gives its ranks."""
+def _plan(
+    job: JobConfig, index: int, run: Run, variables: Mapping[str, str], lines: Sequence[Line]
+) -> PhasePlan:
+    """Resolve a phase; `variables` are the run's own beside those that the job gives its ranks.
+
+    What was found out when it began stands in its journal's `lines`.
+    """
+    head: Line = next((line for line in lines if line["type"] == "phase"), {})
     phase = job.phases[index]
     env = {**job.env_of(index), **variables}
     return PhasePlan(
@@ -258,7 +296,7 @@ def _plan(job: JobConfig, index: int, run: Run, variables: Mapping[str, str]) ->
         inherited=frozenset(os.environ),
         env=env,
         system_env=_system_env(job, index),
-        ranks_per_worker=_ranks_per_worker(phase, env),
+        ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pydantic import ValidationError
 
+from prefect_ft.backends.process import clear_directory
 from prefect_ft.backends.scope import fate
 from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ConfigError, UnfinishedRunError
@@ -28,9 +29,10 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
         raise UnfinishedRunError(free.previous.run_id, job.model_dir)
     run_id = new_run_id()
     runtime = runtime_directory(run_id)
-    return free.begin(
-        run_id, job.name, runtime=str(runtime), flow_run_id=flow_run_id, job_config=resolved(job)
-    )
+    holding = free.begin(run_id, job.name, runtime=str(runtime), job_config=resolved(job))
+    if flow_run_id is not None:
+        holding.run.belongs_to(flow_run_id)
+    return holding
 
 
 def job_of(run: Run) -> JobConfig:
@@ -50,19 +52,25 @@ def held(holding: Holding) -> Iterator[tuple[Holding, StopRequest]]:
     """Keep a run while entered: its lease is renewed, and Ctrl-C, SIGTERM or `cancel` ask it to stop."""
     with (
         StopRequest(holding.run.want_cancelled) as stop,
-        holding.kept(on_lost=stop.abandon, on_cancel=stop.ask),
+        holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record),
     ):
         if (whose := fate()) is not None:
             tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
         yield holding, stop
 
 
-def conclude(run: Run, status: str) -> None:
-    """Take down that a run has ended; what it had for its workers is removed."""
+def conclude(holding: Holding, status: str) -> None:
+    """Take down that a run has ended; what it had for its workers is ended and removed.
+
+    Raises LeaseLostError where that is another orchestrator's to do.
+    """
+    holding.lease.check()
+    run = holding.run
     with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
         run.describe(status=status)
         run.forget_cancel()
-    shutil.rmtree(run.told().get("runtime", ""), ignore_errors=True)
+    if runtime := run.told().get("runtime"):
+        clear_directory(Path(runtime))
 
 
 def end_unwatched(holding: Holding, reason: str) -> None:
@@ -75,7 +83,7 @@ def end_unwatched(holding: Holding, reason: str) -> None:
                 PhaseExecution(job, index, holding, stop).execute(_stop_attempt, by_hand=True)
         ends = [summary_of(holding.run, index) for index in range(len(job.phases))]
         is_complete = all(end is not None and end.status == "completed" for end in ends)
-        conclude(holding.run, "completed" if is_complete else "cancelled")
+        conclude(holding, "completed" if is_complete else "cancelled")
 
 
 def _stop_attempt(supervisor: Supervisor) -> None:

@@ -26,7 +26,7 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
-from prefect_ft.errors import ConfigError
+from prefect_ft.errors import ConfigError, LeaseLostError
 from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Incident, Policy
@@ -117,23 +117,26 @@ def train_phase(supervisor: Supervisor) -> State[Any] | None:
     return None
 
 
-def run_phase(job: JobConfig, phase: int | str = 0, *, holding: Holding | None = None) -> PhaseSummary:
+def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     """Run one phase of a job to its end, as a task of the flow that calls this; give what it cost.
 
-    `phase` is a name or an index; `holding` the run that it belongs to, a new one if not given. A phase that
-    gives up is a summary with `status` `failed`, not an exception. Raises ConfigError before anything
-    starts, RunHeldError where another orchestrator works in the model directory, JournalError if the
-    journal cannot be written. Relative paths start at the working directory.
+    `phase` is a name or an index. It is a run of its own. A phase that gives up is a summary with `status`
+    `failed`, not an exception. Raises ConfigError, and RunHeldError or UnfinishedRunError for a model
+    directory that has a run which has not ended, before anything starts; JournalError if the journal cannot
+    be written. Relative paths start at the working directory.
     """
-    index = _index(job, phase)
     job = job.at(Path.cwd())
-    preflight.check(job)
-    if holding is not None:
-        with StopRequest() as stop:
-            return execute_phase(job, index, holding, stop)
-    with held(begin_run(job, vacancy(Path(job.model_dir), job.lease_s))) as (own, stop):
-        summary = execute_phase(job, index, own, stop)
-        conclude(own.run, summary.status)
+    only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})
+    preflight.check(only)
+    with held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop):
+        try:
+            summary = execute_phase(only, 0, holding, stop)
+        except LeaseLostError:
+            raise
+        except (Exception, KeyboardInterrupt) as exc:
+            conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
+            raise
+        conclude(holding, summary.status)
     return summary
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ from agents import processes_of
 
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.config import JobConfig
-from prefect_ft.errors import LeaseLostError
+from prefect_ft.errors import ComebackError, LeaseLostError
 from prefect_ft.journal import read_lines
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS
@@ -109,7 +111,7 @@ def test_who_is_ended_from_outside_leaves_training_alone(tmp_path: Path, runtime
         phase = PhaseExecution(job, 0, holding, stop)
         gate.write_text("go\n")
         assert phase.execute(to_the_end).status == "completed"
-        conclude(holding.run, "completed")
+        conclude(holding, "completed")
     assert types(first) == ["phase", "attempt", "comeback", "incident", "decision", "end"]
     assert len((tmp_path / "pids").read_text().splitlines()) == 1
     assert list(runtime_dir.glob("2*")) == []
@@ -178,7 +180,7 @@ def test_systems_that_a_phase_isolated_stay_so_in_later_ones(tmp_path: Path) -> 
         assert (first.status, first.isolated_systems) == ("completed", ("s0",))
         PhaseExecution(job, 1, holding, stop).execute(to_the_end)
         assert holding.run.told()["isolated"] == ["s0"]
-        conclude(holding.run, "completed")
+        conclude(holding, "completed")
     assert (tmp_path / "second").read_text() == "s1\n"
 
 
@@ -199,3 +201,102 @@ def test_a_comeback_is_told(tmp_path: Path) -> None:
     assert len(told) == 1
     assert told[0].startswith("p0: back after ")
     assert told[0].endswith(" s: attempt 1 goes on, 1 worker found")
+
+
+# -- what goes wrong on the way back ------------------------------------------------------------------
+
+
+def test_a_comeback_that_cannot_begin_leaves_everything_alone(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    first = leave(job)
+    directory = first.run.directory_of(0)
+    assert directory is not None
+    journal = (directory / "journal.jsonl").read_bytes()
+    (directory / "run.log").rename(directory / "old.log")
+    (directory / "run.log").mkdir()
+    with gone_on_with(job) as (holding, stop), pytest.raises(ComebackError, match="Is a directory"):
+        PhaseExecution(job, 0, holding, stop)
+    assert (directory / "journal.jsonl").read_bytes() == journal
+    assert first.run.status == "running"
+    assert processes_of(Path(first.run.told()["runtime"]))
+    (directory / "run.log").rmdir()
+    end_unwatched(vacancy(Path(job.model_dir)).go_on(), "a test")
+
+
+def test_workers_whose_directory_was_removed_are_ended_before_others_begin(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "echo $$ >> pids; sleep 1000")
+    first = leave(job)
+    runtime = Path(first.run.told()["runtime"])
+    old = set(processes_of(runtime))
+    shutil.rmtree(runtime)
+    with gone_on_with(job) as (holding, stop):
+        phase = PhaseExecution(job, 0, holding, stop)
+        assert not old & set(processes_of(runtime))
+        stop.ask("enough")
+        phase.execute(to_the_end)
+        conclude(holding, "cancelled")
+    assert processes_of(runtime) == {}
+
+
+def test_a_run_that_ends_takes_along_who_was_cut_off_from_it(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    first = leave(job)
+    runtime = Path(first.run.told()["runtime"])
+    assert processes_of(runtime)
+    shutil.rmtree(runtime)
+    with gone_on_with(job) as (holding, _):
+        conclude(holding, "failed")
+    assert processes_of(runtime) == {}
+
+
+def test_the_number_of_ranks_is_what_it_was_when_the_phase_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases = [
+        {
+            "name": "p0",
+            "command": ["sleep", "1000"],
+            "checkpoints": {"path": "ck"},
+            "nproc_per_worker": "auto",
+        }
+    ]
+    job = job_in(tmp_path, phases=phases)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    first = leave(job)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with gone_on_with(job) as (holding, stop):
+        phase = PhaseExecution(job, 0, holding, stop)
+        stop.ask("enough")
+        assert (phase.plan.ranks_per_worker, phase.execute(to_the_end).status) == (2, "cancelled")
+    assert types(first)[-3:] == ["incident", "decision", "end"]
+
+
+def test_a_cancel_stays_one_where_the_workers_are_gone(tmp_path: Path) -> None:
+    """The decision to restart is made, and nobody is there to restart."""
+    job = job_in(tmp_path, "exit 1", autorestart={"max_num_restarts": 1})
+
+    def fail_once_and_die(supervisor: Supervisor) -> None:
+        with pytest.raises(AttemptFailedError) as failed:
+            supervisor.attempt()
+        error = failed.value
+        judge(supervisor.journal, supervisor.plan.policy, error.incident, supervisor.clock, **error.facts)
+        raise SystemExit
+
+    with begun(job) as (holding, stop), pytest.raises(SystemExit):
+        PhaseExecution(job, 0, holding, stop).execute(fail_once_and_die)
+    for pid in processes_of(Path(holding.run.told()["runtime"])):
+        os.kill(pid, signal.SIGKILL)
+    holding.run.want_cancelled("somebody")
+    with gone_on_with(job) as (holding, stop):
+        assert PhaseExecution(job, 0, holding, stop).execute(to_the_end).status == "cancelled"
+
+
+def test_a_late_holder_does_not_end_the_run_of_its_successor(tmp_path: Path) -> None:
+    job = job_in(tmp_path, "sleep 1000")
+    first = leave(job)
+    with gone_on_with(job) as (holding, stop):
+        with pytest.raises(LeaseLostError):
+            conclude(first, "failed")
+        assert holding.run.status == "running"
+        stop.ask("enough")
+        PhaseExecution(job, 0, holding, stop).execute(to_the_end)

@@ -198,9 +198,11 @@ def _await_end(agent: AgentProcess, deadline_s: float) -> None:
 
 
 def clear_directory(directory: Path) -> None:
-    """End what is left of a run's workers, whoever's they were, and remove its run-time directory."""
-    for home in directory.iterdir():
-        _end_strays(home)
+    """End what is left of a run's workers, whoever's they were, and remove its run-time directory.
+
+    Also where somebody has removed it already, with the workers' sockets in it.
+    """
+    _end_strays(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 

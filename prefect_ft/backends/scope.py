@@ -18,13 +18,17 @@ _UNIT = re.compile(r"/([^/]+\.service)(?:/|$)")
 _MANAGER = re.compile(r"user@\d+\.service")
 """The user's own manager, in which the units of a session lie."""
 
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+"""What Docker and Podman put into their containers."""
+
 _PROBE_TIMEOUT_S = 5.0
 
 
-def shared_fate(cgroup: str, env: Mapping[str, str]) -> str | None:
+def shared_fate(cgroup: str, env: Mapping[str, str], *, is_container: bool = False) -> str | None:
     """Give whose end is everything's end, in words; None: nobody's that is known.
 
-    `cgroup` is the content of /proc/self/cgroup, `env` this process's environment.
+    `cgroup` is the content of /proc/self/cgroup, which may hide a container; `env` this process's
+    environment.
     """
     if "SLURM_STEP_ID" in env or "/slurm" in cgroup:
         return "the Slurm step"
@@ -32,7 +36,7 @@ def shared_fate(cgroup: str, env: Mapping[str, str]) -> str | None:
         return "the pod"
     if unit := service_unit(cgroup):
         return f"the systemd unit {unit}"
-    if re.search(r"/(docker|libpod|containerd|lxc)[-/]", cgroup):
+    if is_container or re.search(r"/(docker|libpod|containerd|lxc)[-/]", cgroup):
         return "the container"
     return None
 
@@ -50,7 +54,8 @@ def agent_prefix() -> tuple[str, ...]:
 
 def fate() -> str | None:
     """Give whose end will be that of the agents as well, None if they outlive the orchestrator."""
-    return None if agent_prefix() else shared_fate(_own_cgroup(), os.environ)
+    is_container = any(map(os.path.exists, _CONTAINER_MARKS))
+    return None if agent_prefix() else shared_fate(_own_cgroup(), os.environ, is_container=is_container)
 
 
 @cache

@@ -3,7 +3,14 @@
 from prefect_ft.run.files import read_json, write_json, write_yaml
 from prefect_ft.run.holding import LEASE_TIME_S, Holding, Vacancy, holder_of, vacancy
 from prefect_ft.run.identity import JOURNAL, PARAMS, RUNS, SUMMARY, Run, new_run, new_run_id, read_run
-from prefect_ft.run.lookup import find_run, known_runs, latest_run, phase_directories, runs_in
+from prefect_ft.run.lookup import (
+    find_run,
+    known_runs,
+    latest_run,
+    phase_directories,
+    run_of_flow_run,
+    runs_in,
+)
 from prefect_ft.run.runtime import MAX_RUNTIME_PATH, made_runtime_directory, runtime_directory
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "phase_directories",
     "read_json",
     "read_run",
+    "run_of_flow_run",
     "runs_in",
     "runtime_directory",
     "vacancy",

@@ -19,9 +19,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file whole or not at all."""
-    _replace(path, json.dumps(content, indent=2) + "\n")
+def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Replace a file whole or not at all; `durable`: before this returns, and against the machine's death."""
+    _replace(path, json.dumps(content, indent=2) + "\n", durable=durable)
 
 
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
@@ -31,12 +31,27 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     _replace(path, yaml.safe_dump(dict(content), sort_keys=False))
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, *, durable: bool = False) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        scratch.write_text(text)
+        with scratch.open("w") as file:
+            file.write(text)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
         scratch.replace(path)
+        if durable:
+            sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             scratch.unlink()
         raise
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory survive the machine's death."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -31,15 +31,23 @@ class Holding:
 
     @contextmanager
     def kept(
-        self, *, on_lost: Callable[[LeaseLostError], None], on_cancel: Callable[[str], None]
+        self,
+        *,
+        on_lost: Callable[[LeaseLostError], None],
+        on_cancel: Callable[[str], None],
+        each_time: Callable[[], None],
     ) -> Iterator[None]:
         """Renew the lease while entered, and let go at the end; the calls come from a thread of its own.
 
-        `on_cancel` is called once, with who wants the run to end, also if that was before.
+        `on_cancel` is called once, with who wants the run to end, also if that was before; `each_time`
+        about every second.
         """
         over = threading.Event()
         thread = threading.Thread(
-            target=self._keep, args=(over, on_lost, on_cancel), name="prefect-ft-lease", daemon=True
+            target=self._keep,
+            args=(over, on_lost, on_cancel, each_time),
+            name="prefect-ft-lease",
+            daemon=True,
         )
         thread.start()
         try:
@@ -54,6 +62,7 @@ class Holding:
         over: threading.Event,
         on_lost: Callable[[LeaseLostError], None],
         on_cancel: Callable[[str], None],
+        each_time: Callable[[], None],
     ) -> None:
         is_cancel_heard = False
         while True:
@@ -63,9 +72,10 @@ class Holding:
                 except LeaseLostError as error:
                     on_lost(error)
                     return
-            if not is_cancel_heard and (source := self.run.cancel_wanted()) is not None:
-                is_cancel_heard = True
-                on_cancel(source)
+                if not is_cancel_heard and (source := self.run.cancel_wanted()) is not None:
+                    is_cancel_heard = True
+                    on_cancel(source)
+            each_time()
             if over.wait(min(LISTEN_S, self.lease.time_s / RENEWALS)):
                 return
 

@@ -47,7 +47,13 @@ class Run:
 
     def describe(self, **fields: Any) -> None:
         """Merge `fields` into run.json."""
-        write_json(self.root / _RUN, {**self.told(), **fields})
+        write_json(self.root / _RUN, {**self.told(), **fields}, durable=True)
+
+    def belongs_to(self, flow_run_id: str) -> None:
+        """Remember a flow run that runs it, beside those that did before."""
+        known = [each for each in self.told().get("flow_run_ids", []) if each != flow_run_id]
+        self.describe(flow_run_id=flow_run_id, flow_run_ids=[*known, flow_run_id])
+        _link(flow_runs() / flow_run_id, self.root)
 
     @property
     def status(self) -> str:
@@ -106,7 +112,7 @@ def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told
         run.root.mkdir(parents=True, mode=0o700)
         _write_private(run.root / _KEY, run.key)
         if job is not None:
-            write_json(run.root / _JOB, job)
+            write_json(run.root / _JOB, job, durable=True)
         run.describe(run=run.run_id, job=job_name, started=utc_now(), status="running", phases=[], **told)
     except OSError as exc:
         raise ConfigError(f"{model_dir} cannot be written: {exc.strerror}", field="model_dir") from exc
@@ -148,6 +154,15 @@ def registry() -> Path:
 
 def _register(run: Run) -> None:
     """Let `status RUN_ID` find the run from anywhere; a home that cannot be written costs only that."""
+    _link(registry() / run.run_id, run.root)
+
+
+def flow_runs() -> Path:
+    """Give the directory of links from flow runs to the runs that they run, on this machine."""
+    return registry().parent / "flow-runs"
+
+
+def _link(link: Path, root: Path) -> None:
     with contextlib.suppress(OSError):
-        registry().mkdir(parents=True, exist_ok=True)
-        (registry() / run.run_id).symlink_to(run.root.absolute())
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(root.absolute())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.errors import ConfigError
-from prefect_ft.run.identity import JOURNAL, RUNS, Run, read_run, registry
+from prefect_ft.run.identity import JOURNAL, RUNS, Run, flow_runs, read_run, registry
 
 
 def phase_directories(run: str) -> list[Path]:
@@ -62,6 +62,18 @@ def run_of_phase(phase: Path) -> Run | None:
         if any(each["directory"] == name for each in run.told().get("phases", [])):
             return run
     return None
+
+
+def run_of_flow_run(flow_run_id: str, model_dir: Path | None = None) -> Run | None:
+    """Give the run that a flow run began or took up: here on this machine, else in a model directory."""
+    if model_dir is None:
+        with suppress(OSError):
+            return read_run((flow_runs() / Path(flow_run_id).name).resolve())
+        return None
+    return next(
+        (run for run in reversed(runs_in(model_dir)) if flow_run_id in run.told().get("flow_run_ids", [])),
+        None,
+    )
 
 
 def runs_in(model_dir: Path) -> list[Run]:

@@ -39,6 +39,8 @@ def standing(
     if started > journalled:
         note = next(a["note"] for a in agents.values() if _attempt_of(a, phase_index) == started)
         found = _watched(note, agents, phase_index, ranks_per_worker)
+        if sum(1 for line in lines if line["type"] == "decision") > note["decisions"]:
+            return Standing(journalled)  # it took too long, and what to do instead has been decided
         # A start that not all have carried out is no attempt: it is ordered again, under the same number.
         return Standing(journalled) if found.missing else replace(found, note=note)
     if attempts and not _has_ended(lines):

@@ -89,6 +89,8 @@ class Supervisor:
         self._is_rejoining = False
         self._takes_up = False
         """Whether an earlier life may have begun to carry out the last decision."""
+        self._found_deaths: list[float] = []
+        """When writers died while nobody watched; seconds since the epoch."""
         self._number = 0
         self._last_started: int | None = None
         self._saves = Saves()
@@ -98,7 +100,8 @@ class Supervisor:
 
         Before the first `attempt`, which goes on with it. `by_hand`: a person asked for it.
         """
-        self._saves.recall(self.journal.lines)
+        aside = set_aside(self.plan.policy, self.journal.history())
+        self._saves.recall(self.journal.lines, aside)
         silent_s = self.clock.now() - self.journal.last_t
         self._is_rejoining = True
         agents = self._gang.adopt()
@@ -106,6 +109,10 @@ class Supervisor:
         found = standing(self.journal.lines, agents, self.plan.phase_index, self.plan.ranks_per_worker)
         self._number = found.attempt
         self._last_started = found.attempt or None
+        self._found_deaths = [death for agent in agents.values() for death in agent["deaths"]]
+        if found.note is not None:
+            self._saves.begin_attempt()
+            self._saves.set_aside(aside)
         self._record_comeback(found, agents, silent_s, by_hand=by_hand)
         if found.watched is not None:
             self._attempt = self._new_attempt(found.attempt, len(found.watched))
@@ -114,7 +121,7 @@ class Supervisor:
         self._early.clear()
         if self._attempt is None:
             self._takes_up = True
-            self._gang.stop(self._token, 0)
+            self._found_deaths += self._gang.stop(self._token, 0)
         else:
             self._watch(self._attempt, found)
 
@@ -174,6 +181,8 @@ class Supervisor:
         decision = history[-1].decision if history else None
         self._saves.set_aside(set_aside(self.plan.policy, history))
         while True:
+            if self._stop.wanted:
+                raise StopWantedError
             try:
                 return self._enact(decision)
             except WorkerGoneError as gone:
@@ -258,7 +267,8 @@ class Supervisor:
 
     def _deaths(self) -> list[float]:
         """When writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
-        return [death for line in self.journal.lines for death in line.get("deaths") or ()]
+        told = [death for line in self.journal.lines for death in line.get("deaths") or ()]
+        return sorted({*told, *self._found_deaths})
 
     def _attempt_line(self, launch: Launch) -> dict[str, Any]:
         """Give what the journal says of an attempt; agents keep it for a comeback."""
@@ -270,6 +280,7 @@ class Supervisor:
             "resume_step": launch.resume_step,
             "resume_path": launch.resume_path,
             "passed_over": dict(launch.passed_over),
+            "decisions": len(self.journal.history()),
         }
 
     def _tell_started(self, launch: Launch, attempt: Attempt) -> None:
@@ -372,7 +383,7 @@ class Supervisor:
         ended_ns = attempt.ended_ns()
         return {
             # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
-            "deaths": [*deaths, epoch_now()] if attempt.lost else deaths,
+            "deaths": sorted({*deaths, *self._found_deaths, *([epoch_now()] if attempt.lost else [])}),
             "ended_t": None if ended_ns is None else self.clock.at(ended_ns),
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
@@ -380,7 +391,9 @@ class Supervisor:
 
     def _judge_gone(self, gone: WorkerGoneError, decision: Decision | None) -> Decision:
         """Have a recovery action judged that failed; give the next one to try, or give up."""
-        self._gang.stop(self._token, 0)
+        if self._stop.wanted:
+            raise StopWantedError
+        self._found_deaths += self._gang.stop(self._token, 0)
         self._attempt = None
         created = decision is None or gone.worker in decision.recreate
         tell(Notice(text=f"worker {gone.worker} is not there: {gone.why}"))

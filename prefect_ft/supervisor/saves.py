@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prefect_ft.supervisor.link import Event
@@ -47,11 +47,14 @@ class Saves:
         }
         return new
 
-    def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Learn from a journal what an earlier life knew."""
-        for line in lines:
+    def recall(self, lines: Sequence[Mapping[str, Any]], aside: Iterable[int]) -> None:
+        """Learn from a journal what an earlier life knew; `aside` was set aside before the last attempt."""
+        last_attempt = max((n for n, line in enumerate(lines) if line["type"] == "attempt"), default=None)
+        for number, line in enumerate(lines):
             if line["type"] == "attempt":
                 self.begin_attempt()
+                if number == last_attempt:
+                    self.set_aside(aside)
             elif line["type"] == "checkpoint":
                 last = max(line["step"], self._highest_step or 0)
                 self.report({"new": [{"mtime": None, **line}], "last": last})

@@ -48,6 +48,7 @@ class StopRequest:
         if self.wanted is not None and self._remember is not None:
             with contextlib.suppress(OSError):  # a full disk; then it ends with this process
                 self._remember(self.wanted)
+                self._remember = None
 
     def fileno(self) -> int:
         return self._read_end

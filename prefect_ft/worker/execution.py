@@ -91,6 +91,7 @@ class Execution:
             "over": self._gang is None or self._gang.over,
             "exits": {rank.number: rank.exit._asdict() for rank in ranks if rank.exit is not None},
             "note": self._note,
+            "deaths": sorted(self._deaths),
         }
 
     def _ranks(self) -> List[Rank]:

@@ -112,6 +112,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "over": BOOL,
         "exits": EXITS,
         "note": _or_null(OBJECT),
+        "deaths": TIMES,
     },
     "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
     "started": {"pids": OFFSETS},

@@ -75,7 +75,7 @@ def orphan(site: MakeSite) -> Site:
 def ended_run(model_dir: Path, status: str = "completed", name: str = "j") -> Run:
     """A run that was held, let go, and ended as `status` says."""
     holding = vacancy(model_dir).begin(new_run_id(), name)
-    conclude(holding.run, status)
+    conclude(holding, status)
     holding.lease.release()
     return holding.run
 
@@ -252,7 +252,7 @@ def test_a_run_that_ends_while_cancel_waits_is_told_as_it_ended(
 ) -> None:
     holding = vacancy(tmp_path).begin(new_run_id(), "j", job_config=job_config(tmp_path))
     monkeypatch.setattr("prefect_ft.cli.manage.ASK_S", 0.01)
-    monkeypatch.setattr("prefect_ft.cli.manage.time.sleep", lambda _: conclude(holding.run, "completed"))
+    monkeypatch.setattr("prefect_ft.cli.manage.time.sleep", lambda _: conclude(holding, "completed"))
     said = say("cancel", holding.run.run_id)
     assert (said.code, said.out) == (1, f"run {holding.run.run_id}: completed\n")
 
@@ -264,7 +264,7 @@ def test_a_wish_that_came_too_late_is_not_left_for_a_later_life(
     original = Run.want_cancelled
 
     def too_late(run: Run, source: str) -> None:
-        conclude(run, "failed")
+        run.describe(status="failed")
         original(run, source)
 
     monkeypatch.setattr(Run, "want_cancelled", too_late)

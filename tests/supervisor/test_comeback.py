@@ -12,7 +12,13 @@ PLACEMENT = ("s0", "s1")
 
 
 def attempt(number: int) -> dict[str, Any]:
-    return {"type": "attempt", "attempt": number, "placement": list(PLACEMENT), "resume_step": None}
+    return {
+        "type": "attempt",
+        "attempt": number,
+        "placement": list(PLACEMENT),
+        "resume_step": None,
+        "decisions": number - 1,
+    }
 
 
 def incident(n: int) -> dict[str, Any]:
@@ -73,6 +79,10 @@ CASES = {
     ),
     "could-not-be-started-in-one": (
         [attempt(1), incident(1), decision(1)], (agent(2, 0), agent(2, 1, running=False)), Standing(1),
+    ),
+    "given-up-on-and-decided-otherwise": (
+        [attempt(1), incident(1), decision(1), incident(2), decision(2, "rebuild")], (agent(2, 0), agent(2, 1)),
+        Standing(1),
     ),
     "agents-of-another-phase": (
         [], (agent(4, 0, phase=1), agent(4, 1, phase=1)), Standing(0)

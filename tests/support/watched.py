@@ -125,7 +125,7 @@ def main(job_file: str) -> None:
             status = phase.execute(lambda supervisor, phase=phase: _run_attempts(phase, supervisor)).status
             if status != "completed":
                 break
-        conclude(holding.run, status)
+        conclude(holding, status)
 
 
 def _run_attempts(phase: PhaseExecution, supervisor: Supervisor) -> None:

@@ -1,0 +1,94 @@
+"""A flow run that is run again: it goes on with its own run, as it was, and never with another one twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_ft import JobConfig, flows
+from prefect_ft.clock import utc_now
+from prefect_ft.errors import RunFailedError, UnfinishedRunError
+from prefect_ft.journal import Journal
+from prefect_ft.run import Holding, vacancy
+from prefect_ft.runs import begin_run, conclude
+
+Job = Callable[..., JobConfig]
+FLOW_RUN = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def as_flow_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Be a process of this flow run."""
+    monkeypatch.setattr(flows, "HEARTBEAT_ARRIVES_S", 0)
+    return lambda name: monkeypatch.setattr(flows, "_flow_run_id", lambda: name)
+
+
+def begun_by(job: JobConfig, flow_run_id: str | None = FLOW_RUN) -> Holding:
+    """A run that was begun by a flow run whose process has died."""
+    holding = begin_run(job, vacancy(Path(job.model_dir)), flow_run_id=flow_run_id)
+    holding.lease.release()
+    return holding
+
+
+def run(job: Any, **parameters: Any) -> Any:
+    return flows.train_flow.fn(job, **parameters)
+
+
+def test_a_run_that_somebody_else_completed_is_not_begun_again(
+    job: Job, tmp_path: Path, as_flow_run: Callable[[str], None]
+) -> None:
+    mine = job("open('ran', 'a').write('x')")
+    first = begun_by(mine)
+    taken_up = vacancy(Path(mine.model_dir)).go_on()
+    taken_up.run.belongs_to("another")
+    conclude(taken_up, "completed")
+    taken_up.lease.release()
+    as_flow_run(FLOW_RUN)
+    assert run(mine) == []
+    assert not (tmp_path / "ran").exists()
+    assert first.run.told()["flow_run_ids"] == [FLOW_RUN, "another"]
+
+
+def test_a_run_of_another_flow_run_is_not_taken_up_unasked(
+    job: Job, as_flow_run: Callable[[str], None]
+) -> None:
+    begun_by(job("pass"))
+    as_flow_run("another")
+    with pytest.raises(UnfinishedRunError):
+        run(job("pass"))
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_phase_that_has_ended_is_not_run_again_by_a_comeback(
+    job: Job, tmp_path: Path, as_flow_run: Callable[[str], None], status: str
+) -> None:
+    """Killed between the phase's end and the run's."""
+    mine = job("open('ran', 'a').write('x')")
+    holding = begun_by(mine)
+    directory = holding.run.add_phase("phase-0", 0, {})
+    journal = Journal(directory / "journal.jsonl")
+    journal.append("phase", t=0, utc=utc_now(), run=holding.run.run_id, job="j", phase="phase-0")
+    journal.append("end", t=1, utc=utc_now(), status=status, reason="so it was")
+    journal.close()
+    as_flow_run(FLOW_RUN)
+    if status == "failed":
+        with pytest.raises(RunFailedError, match="so it was"):
+            run(mine)
+    else:
+        assert run(mine).is_cancelled()
+    assert not (tmp_path / "ran").exists()
+    assert (holding.run.status, len(holding.run.told()["phases"])) == (status, 1)
+
+
+def test_a_job_file_that_is_gone_by_now_keeps_nobody_from_coming_back(
+    job: Job, tmp_path: Path, as_flow_run: Callable[[str], None]
+) -> None:
+    mine = job("open('ran', 'a').write('x')")
+    holding = begun_by(mine)
+    as_flow_run(FLOW_RUN)
+    (summary,) = run(tmp_path / "deleted.yaml")
+    assert (summary["status"], holding.run.status) == ("completed", "completed")
+    assert (tmp_path / "ran").read_text() == "x"
