@@ -47,6 +47,8 @@ def expected(victim: str, moment: str) -> tuple[int, int]:
         return 0, 1
     if victim == "power" and moment == "before_start":
         return 0, 1
+    if (victim, moment) == ("agent", "before_start"):
+        return 1, 0  # its system is isolated, and the rank that would fail does not exist in the smaller gang
     return 1, 0 if (victim, moment) == ("power", "before_journal") else 1
 
 

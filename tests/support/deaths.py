@@ -115,13 +115,14 @@ def assert_nothing_twice(job: Path, told: dict[str, list[Line]]) -> None:
     """Every attempt that the journal knows was started once by each rank, and no other was completed."""
     starts = [line.split() for line in (job.parent / "starts").read_text().splitlines()]
     for phase, lines in told.items():
+        last = of_type(lines, "attempt")[-1]
         attempts = [line["attempt"] for line in of_type(lines, "attempt")]
         assert attempts == sorted(set(attempts)), attempts
         numbers = [line["n"] for line in of_type(lines, "decision")]
         assert numbers == [line["n"] for line in of_type(lines, "incident")]
         assert numbers == list(range(1, len(numbers) + 1))
         log = b"".join(path.read_bytes() for path in (job.parent / "model").glob("*/run.log"))
-        for rank in (0, 1):
+        for rank in range(len(last["placement"])):
             assert log.count(f"[a{attempts[-1]} w{rank} r{rank}] the end {phase} {rank}\n".encode()) == 1, log
     assert {phase for phase, *_ in starts} == set(told)
 
