@@ -273,8 +273,8 @@ class LogScanner:
         link, reader.link = reader.link, None
         if not reader.is_fatal:
             return
-        match = self._catalogue.find((raised.text,)) or Match(GENERIC, raised.text)
-        if match.signature.role in ("advice", "noise"):
+        match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
+        if match.signature.role == "noise":
             return
         finding = self._finding(match, line, at, raised)
         earlier = self._chain.pop(line.rank, None) if link else None
