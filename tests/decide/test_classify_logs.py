@@ -75,6 +75,12 @@ CASES = (
     Case("exit-93", 93, "config", None),
     Case("hydra-wrapped", 1, "user_code", "unexpected keyword argument 'dropot'"),
     Case("hf-offline", 1, "network", None),
+    Case("numbered-prefix", 1, "user_code", "ValueError: not enough values"),
+    Case("bad-sample-skipped", None, "none", None),
+    Case("npu-call-wraps", 1, "network", "EI0006"),
+    Case("import-told-again", 1, "config", "ImportError: /opt"),
+    Case("said-then-raised", 1, "config", "UsageError: api_key"),
+    Case("memory-refused", 1, "user_code", "DefaultCPUAllocator"),
 )
 
 
