@@ -1,7 +1,7 @@
-"""What reading a log costs: a healthy one of a gigabyte, and the command from its start on a shorter one.
+"""What reading a log costs: a healthy one of a gigabyte, one of nothing but errors, and the whole command.
 
 Makes the logs itself, in a temporary directory. Reports megabytes a second and the peak of memory over the
-long one, and the wall time of `prefect-ft classify` on one of 50 MB.
+long one, the same over a dense one, and the wall time of `prefect-ft classify` on a healthy one of 50 MB.
 
     python -m benchmarks.classify [--json FILE] [--quick] [--no-peers] [--megabytes 1000]
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.harness import OURS, Results, finish, options, row
 
 SHORT_MB = 50
+DENSE_MB = 50
 MEASURED = """
 import json, resource, sys, time
 from prefect_ft.cli.log_files import read_log
@@ -64,13 +65,34 @@ def _line(chance: random.Random, step: int) -> str:
     )
 
 
-def throughput(path: Path) -> tuple[float, float]:
+def write_dense_log(path: Path, megabytes: int) -> None:
+    """Write a log in which every line is a failure's: the watchdogs of eight ranks, a kernel's assertions."""
+    with path.open("w", encoding="utf-8") as stream:
+        number = written = 0
+        while written < megabytes * 10**6:
+            written += stream.write("".join(map(_failure, range(number, number + 2000))))
+            number += 2000
+
+
+def _failure(number: int) -> str:
+    if number % 2:
+        place = f"block: [{number % 97},0,0], thread: [{number % 1024},0,0]"
+        return (
+            f"../aten/src/ATen/native/cuda/Loss.cu:250: {place} Assertion `t >= 0 && t < n_classes` failed.\n"
+        )
+    rank = number % 8
+    work = f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=262144, Timeout(ms)=600000)"
+    said = f"Watchdog caught collective operation timeout: {work} ran for {600000 + rank} milliseconds"
+    return f"[rank{rank}]:[E114 21:10:33.{number:09d} ProcessGroupNCCL.cpp:629] [Rank {rank}] {said}\n"
+
+
+def throughput(path: Path, expected: str = "none") -> tuple[float, float]:
     """Read a log in a process of its own; give megabytes a second and the peak of its memory in MB."""
     output = subprocess.run(
         [sys.executable, "-c", MEASURED, path], capture_output=True, check=True, text=True
     ).stdout
     elapsed_s, peak_mb, failure_class = json.loads(output)
-    assert failure_class == "none", failure_class
+    assert failure_class == expected, failure_class
     return path.stat().st_size / elapsed_s / 1e6, peak_mb
 
 
@@ -88,16 +110,19 @@ def main() -> None:
     arguments = options("What reading a log costs.", [("--megabytes", {"type": int, "default": 1000})])
     megabytes, repeats = (100, 3) if arguments.quick else (arguments.megabytes, 5)
     with tempfile.TemporaryDirectory(prefix="pft-classify-") as name:
-        long, short = Path(name, "long.log"), Path(name, "short.log")
+        long, short, dense = (Path(name, f"{each}.log") for each in ("long", "short", "dense"))
         write_healthy_log(long, megabytes)
         write_healthy_log(short, SHORT_MB)
+        write_dense_log(dense, DENSE_MB)
         os.sync()
         speeds, peaks = zip(*(throughput(long) for _ in range(repeats)), strict=True)
+        dense_speeds = [throughput(dense, "data")[0] for _ in range(repeats)]
         commands = [command_ms(short) for _ in range(repeats + 1)][1:]
     results = Results(
         rows=[
             row(OURS, "healthy log", speeds, unit="MB/s"),
             row(OURS, "healthy log, peak memory", peaks, unit="MB"),
+            row(OURS, "dense", dense_speeds, unit="MB/s"),
             row(OURS, f"command on {SHORT_MB} MB", commands),
         ],
         notes=[

@@ -42,7 +42,7 @@ CASES = (
     Case("two-runs-in-one-log", 1, "numeric", "returned nan values"),
     Case("second-run-healthy", None, "none", None),
     Case("restarted-by-elastic", 1, "storage", "No space left on device"),
-    Case("port-taken", 1, "port_in_use", "Address already in use"),
+    Case("port-taken", 1, "port_in_use", "DistNetworkError: The server socket"),
     Case("interleaved-ranks", 1, "user_code", "IndexError: list index out of range"),
     Case("srun-labels", 1, "assertion", "hidden size must be divisible"),
     Case("mpi-tags", 1, "config", "Permission denied: '/scratch"),
@@ -75,6 +75,12 @@ CASES = (
     Case("exit-93", 93, "config", None),
     Case("hydra-wrapped", 1, "user_code", "unexpected keyword argument 'dropot'"),
     Case("hf-offline", 1, "network", None),
+    Case("numbered-prefix", 1, "user_code", "ValueError: not enough values"),
+    Case("bad-sample-skipped", None, "none", None),
+    Case("npu-call-wraps", 1, "network", "EI0006"),
+    Case("import-told-again", 1, "config", "ImportError: /opt"),
+    Case("said-then-raised", 1, "config", "UsageError: api_key"),
+    Case("memory-refused", 1, "user_code", "DefaultCPUAllocator"),
 )
 
 

@@ -77,12 +77,15 @@ class Catalogue:
             return numbers
         return [number for number in numbers if not self.signatures[number].pattern.startswith(_EXCEPTION)]
 
-    def find(self, views: Sequence[str]) -> Match | None:
+    def find(self, views: Sequence[str], *, is_raised: bool = False) -> Match | None:
         """Give the first entry that matches one of the views of a line; each is the end of the one before.
 
         What stands at the beginning of a message can so be hidden by nothing that stands before it.
+        What was raised (`is_raised`) is no advice, whatever it advises.
         """
         for number in self._possible(views[0]):
+            if is_raised and self.signatures[number].role == "advice":
+                continue
             pattern = self._pattern(number)
             for view in views:
                 if pattern.search(view.encode()) is not None:

@@ -36,6 +36,9 @@ _TELLERS = frozenset(
 )
 """Exceptions that only tell of another one."""
 
+_TELLING = "(look up to see its traceback)"
+"""What a message says that only tells of another exception."""
+
 
 def weight(finding: Finding) -> int:
     """Say how little a finding explains."""
@@ -59,7 +62,7 @@ def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
         return False
     if weight(cause) != weight(last):
         return weight(cause) < weight(last)
-    if is_direct and last.raised.plain_name in _TELLERS:
+    if is_direct and (last.raised.plain_name in _TELLERS or _TELLING in last.raised.message):
         return True
     if not is_direct and last.raised.is_cleanup and not cause.raised.is_cleanup:
         return True

@@ -13,9 +13,12 @@ from prefect_ft.decide.classify.tracebacks import Raised
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
-__all__ = ["Finding", "LogFindings", "Store"]
+__all__ = ["KEPT_LAST", "Finding", "LogFindings", "Store"]
 
-_FIRST, _LAST = 4, 4  # findings of a rule
+_FIRST = 4  # findings of a rule
+KEPT_LAST = 4
+"""How many of the last findings of a rule are kept."""
+
 _RULES = 200
 
 
@@ -54,7 +57,7 @@ class _Kept:
     """The first and the last findings of one rule."""
 
     first: list[Finding] = field(default_factory=list)
-    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=_LAST))
+    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=KEPT_LAST))
 
     def all(self) -> tuple[Finding, ...]:
         return (*self.first, *self.last)
@@ -89,7 +92,7 @@ class Store:
         if (kept := self._rules.get(rule)) is None:
             return
         kept.first = [one for one in kept.first if one is not finding]
-        kept.last = deque((one for one in kept.last if one is not finding), maxlen=_LAST)
+        kept.last = deque((one for one in kept.last if one is not finding), maxlen=KEPT_LAST)
         if not kept.all():
             del self._rules[rule]
 

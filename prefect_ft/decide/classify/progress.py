@@ -35,8 +35,8 @@ def place_of(text: str) -> str | None:
     if _NOT_PROGRESS.match(text):
         return None
     for name, pattern in (("step", _STEP), ("bar", _BAR), ("loss", _LOSS)):
-        if found := pattern.search(text):
-            return f"{name} {found[1]}"
+        if found := pattern.findall(text):
+            return f"{name} {' '.join(found)}"
     return None
 
 

@@ -83,7 +83,7 @@ def _first_of(log: LogFindings) -> Finding | None:
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
     candidates = sorted((*ended, *said), key=lambda finding: (_group(finding), finding.order))
     first = next(iter(candidates), None)
-    return first and _in_its_message(first, lines)
+    return first and _in_its_message(_as_raised(first, ended), lines)
 
 
 def _group(finding: Finding) -> int:
@@ -116,16 +116,42 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
     )
 
 
+def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
+    """Give the exception for which a line just before it already said the same.
+
+    A signal is best told by the line that received it.
+    """
+    if first.raised is not None or first.signature.failure_class in ("cancelled", "preempted"):
+        return first
+    raised = (
+        end
+        for end in ended
+        if end.signature.id == first.signature.id
+        and end.rank == first.rank
+        and 0 < end.order - first.order <= _NEAR_LINES
+    )
+    return next(raised, first)
+
+
 def _in_its_message(first: Finding, lines: Sequence[Finding]) -> Finding:
     """Give what the further lines of an exception's message say, where its first one says nothing."""
-    if first.signature is not GENERIC:
+    is_bare_cascade = weight(first) == CASCADE and first.signature.failure_class == "crash"
+    if first.signature is not GENERIC and (first.raised is None or not is_bare_cascade):
         return first
     inner = (
         line
         for line in lines
-        if 0 < line.order - first.order <= _MESSAGE_LINES and weight(line) == ROOT and line.rank == first.rank
+        if 0 < line.order - first.order <= _MESSAGE_LINES
+        and line.rank == first.rank
+        and _says_why(line, is_bare_cascade)
     )
     return next(inner, first)
+
+
+def _says_why(line: Finding, is_cascade_enough: bool) -> bool:
+    return weight(line) == ROOT or (
+        is_cascade_enough and weight(line) == CASCADE and line.signature.failure_class != "crash"
+    )
 
 
 # -- all logs ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ log. What a finding comes to beside those of other ranks is `root`'s business.
 from __future__ import annotations
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -16,9 +17,10 @@ import re2
 
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
-from prefect_ft.decide.classify.findings import Finding, LogFindings, Store
+from prefect_ft.decide.classify.findings import KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.progress import PLACES, Progress
+from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
 
 __all__ = ["LogScanner"]
@@ -99,6 +101,9 @@ class LogScanner:
         self._progress = Progress()
         self._got_on = False
         self._stamp: float | None = None
+        self._repeats = Repeats(self._catalogue.signatures)
+        self._passed: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
+        """The last lines of a rule in this block that were not read: order, beginning, end."""
 
     # -- in ---------------------------------------------------------------------------------------
 
@@ -148,7 +153,43 @@ class LogScanner:
             spotted = end if hit is None else hit.start()
             if self._kept:
                 self._watch(at, spotted)
-            at = end if hit is None else self._step(at, spotted)
+            at = end if hit is None else self._meet(at, spotted)
+        self._catch_up()
+
+    def _meet(self, at: int, spotted: int) -> int:
+        """Read the line at `spotted`, and pass over what only repeats; give where to go on."""
+        if self._repeats:
+            start = max(at, self._block.rfind(b"\n", at, spotted) + 1)
+            if (after := self._pass_repeats(start)) > start:
+                return after
+        return self._pass_repeats(self._step(at, spotted))
+
+    def _pass_repeats(self, at: int) -> int:
+        """Pass over the lines from a place on of which it is known what they come to; give where they end."""
+        block = self._block
+        while not self._open and (stop := block.find(b"\n", at)) >= 0:
+            rule = self._repeats.rule_of(block[at:stop])
+            if rule is None or (rule and self._kept.is_among_the_first(rule)):
+                break
+            self._order += 1
+            if rule:
+                self._passed[rule].append((self._order, at, stop))
+                self._progress.clear()
+            at = stop + 1
+        return at
+
+    def _catch_up(self) -> None:
+        """Read the last ones of the lines that were passed over."""
+        if not self._passed:
+            return
+        passed = sorted(place for places in self._passed.values() for place in places)
+        self._passed.clear()
+        now = self._order
+        for self._order, start, stop in passed:
+            line = read_line(self._block[start:stop])
+            if (match := self._catalogue.find(line.views)) is not None:
+                self._kept.add(self._finding(match, line, start, None))
+        self._order = now
 
     def _begin(self, block: bytes) -> None:
         """Leave the block before behind; it is counted now if it cannot be counted later."""
@@ -222,6 +263,7 @@ class LogScanner:
         places = self._progress.see(raw.decode("utf-8", "replace"))
         if places < 2:
             return
+        self._catch_up()
         self._got_on = True
         self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2))
         self._chain.clear()
@@ -232,14 +274,18 @@ class LogScanner:
         line = read_line(raw[:_LINE_BYTES])
         if not line.text:
             return
+        self._catch_up()
         self._order += 1
         if _RESTART.search(line.text):
             self._kept.clear()
             self._chain.clear()
             self._progress.clear()
             return
-        if not self._read_traceback(line, at):
-            self._read_message(line, at)
+        if self._read_traceback(line, at):
+            return
+        rule = self._read_message(line, at)
+        if not self._open:
+            self._repeats.note(raw, rule)
 
     def _read_traceback(self, line: Line, at: int) -> bool:
         """Hand the line to its rank's reader; say whether it belongs to a traceback."""
@@ -273,8 +319,8 @@ class LogScanner:
         link, reader.link = reader.link, None
         if not reader.is_fatal:
             return
-        match = self._catalogue.find((raised.text,)) or Match(GENERIC, raised.text)
-        if match.signature.role in ("advice", "noise"):
+        match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
+        if match.signature.role == "noise":
             return
         finding = self._finding(match, line, at, raised)
         earlier = self._chain.pop(line.rank, None) if link else None
@@ -285,14 +331,17 @@ class LogScanner:
         self._chain[line.rank] = finding
         self._keep(finding)
 
-    def _read_message(self, line: Line, at: int) -> None:
+    def _read_message(self, line: Line, at: int) -> str:
+        """Note what a line says; give the rule that it follows, empty if it says nothing."""
         match = self._catalogue.find(line.views)
         if match is None:
             if self._open and self._kept:
                 self._go_on(line.text[:600].encode())
-            return
-        if match.signature.role in ("root", "cascade") and not _is_mere_mention(match):
-            self._keep(self._finding(match, line, at, None))
+            return ""
+        if match.signature.role not in ("root", "cascade") or _is_mere_mention(match):
+            return ""
+        self._keep(self._finding(match, line, at, None))
+        return match.signature.id
 
     def _finding(self, match: Match, line: Line, at: int, raised: Raised | None) -> Finding:
         return Finding(
@@ -317,6 +366,10 @@ class LogScanner:
     def _keep(self, finding: Finding) -> None:
         self._kept.add(finding)
         self._progress.clear()
+
+
+def _last_places() -> deque[tuple[int, int, int]]:
+    return deque(maxlen=KEPT_LAST)
 
 
 def _gets_on(tail: Iterable[str]) -> bool:

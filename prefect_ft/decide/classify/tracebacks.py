@@ -35,6 +35,7 @@ _ENDING = re.compile(
     r"__exit__|_?exit|terminate|_run_exitfuncs)\b"
 )
 _PATIENCE_LINES = 400
+_DIGITS = re.compile(r"\d+")
 
 Wraps = Callable[["Raised", "Raised", bool], bool]
 """Whether the second exception of a chain only wraps the first; told whether it is its direct cause."""
@@ -70,7 +71,7 @@ class TracebackReader:
     """
 
     def __init__(self) -> None:
-        self._prefix: str | None = None
+        self._prefix: re.Pattern[str] | None = None
         self._frame: re.Match[str] | None = None
         self._is_cleanup = False
         self._patience = 0
@@ -98,7 +99,7 @@ class TracebackReader:
             self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
             return True, None
         if self._prefix is not None:
-            return self._continue(text.removeprefix(self._prefix))
+            return self._continue(self._prefix.sub("", text, count=1))
         if _FRAME_LINE.match(text):  # the header is beyond what is there, or it is a syntax error
             self._open("", order)
             return self._continue(text)
@@ -111,7 +112,7 @@ class TracebackReader:
     def _open(self, prefix: str, order: int) -> None:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
-        self._prefix = "" if "Exception Group" in prefix else prefix
+        self._prefix = _alike("" if "Exception Group" in prefix else prefix)
         self._frame, self._is_cleanup = None, False
         self._patience, self._begun = _PATIENCE_LINES, order
         self._is_fatal = True
@@ -141,3 +142,8 @@ class TracebackReader:
         )
         self._prefix = self._frame = None
         return raised
+
+
+def _alike(prefix: str) -> re.Pattern[str]:
+    """Give what stands before each line of a traceback: what stood before the first one, but for its numbers."""
+    return re.compile(r"\A" + r"\d+".join(map(re.escape, _DIGITS.split(prefix))))

@@ -1,0 +1,98 @@
+"""Lines that repeat, but for their numbers, and what they came to: a log full of them is read in little time.
+
+Owns when a line need not be read again. Knows what lines say only by the rules that they were found to follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import re2
+
+from prefect_ft.signatures import Signature, compiled, re2_options
+
+__all__ = ["Repeats"]
+
+_READ_FIRST = 8  # lines of a form that are read before others of it are believed to say the same
+_FORMS = 1024
+_LINE_BYTES = 1000
+_DIGITS = b"0123456789"
+_LONG_NUMBER = re.compile(rb"\d{4,}")
+_IN_PATTERN = re.compile(r"\\.|\{[^}]*\}|\[[^\]]*\]|\d+")
+
+
+@dataclass(slots=True)
+class _Form:
+    """What the lines of a form came to: the rule that took them, empty if none did.
+
+    `by_numbers`: short numbers tell such lines apart, so their forms have them too.
+    """
+
+    rule: str
+    read: int = 1
+    by_numbers: bool = False
+
+
+class Repeats:
+    """What the lines of one log came to, by their form."""
+
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        self._signatures = tuple(signatures)
+        self._forms: dict[bytes, _Form] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def rule_of(self, raw: bytes) -> str | None:
+        """Give the rule of a line of a known form, empty if it says nothing; `None` if it has to be read."""
+        form = self._forms.get(raw.translate(None, _DIGITS))
+        if form is not None and form.by_numbers:
+            form = self._forms.get(_LONG_NUMBER.sub(b"", raw))
+        return form.rule if form is not None and form.read >= _READ_FIRST and not form.by_numbers else None
+
+    def note(self, raw: bytes, rule: str) -> None:
+        """Take what a line came to."""
+        if len(raw) > _LINE_BYTES or b"\r" in raw:
+            return
+        if len(self._forms) >= _FORMS:
+            self._forms.clear()
+        form = self._count(raw.translate(None, _DIGITS), rule)
+        if form.by_numbers:
+            self._count(_LONG_NUMBER.sub(b"", raw), rule)
+        elif form.read == _READ_FIRST:
+            form.by_numbers = self._has_code(raw)
+
+    def _count(self, key: bytes, rule: str) -> _Form:
+        form = self._forms.get(key)
+        if form is None or (form.rule != rule and not form.by_numbers):
+            form = self._forms[key] = _Form(rule, 0)
+        form.read += 1
+        return form
+
+    def _has_code(self, raw: bytes) -> bool:
+        """Say whether another number could make another rule of the line: one that no text without numbers is."""
+        text, without = raw.decode("utf-8", "replace"), raw.translate(None, _DIGITS)
+        return any(
+            compiled(self._codes[index]).search(without) is None for index in self._any_code.Match(text) or ()
+        )
+
+    @cached_property
+    def _codes(self) -> list[str]:
+        return [each.pattern for each in self._signatures if _any_number(each.pattern) != each.pattern]
+
+    @cached_property
+    def _any_code(self) -> Any:
+        patterns = re2.Set.SearchSet(re2_options())
+        for pattern in self._codes:
+            patterns.Add(_any_number(pattern))
+        patterns.Compile()
+        return patterns
+
+
+def _any_number(pattern: str) -> str:
+    """Give a pattern that has any number where one has certain ones."""
+    return _IN_PATTERN.sub(lambda found: r"\d+" if found[0].isdigit() else found[0], pattern)

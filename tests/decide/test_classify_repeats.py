@@ -1,0 +1,80 @@
+"""Lines that repeat but for their numbers: read a few times, then passed over, with the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.decide.classify import LogFindings, LogScanner, builtin_catalogue, judge, repeats
+from prefect_ft.decide.classify.repeats import Repeats
+
+LOGS = Path(__file__).with_name("logs")
+
+
+def scanned(data: bytes) -> LogFindings:
+    scanner = LogScanner()
+    for at in range(0, len(data), 5000):
+        scanner.feed(data[at : at + 5000])
+    return scanner.findings()
+
+
+def learnt(line: str, rule: str) -> Repeats:
+    known = Repeats(builtin_catalogue())
+    for number in range(1000, 1020):
+        known.note((line % number).encode(), rule)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("line", "other", "rule"),
+    [
+        pytest.param("Broken pipe on fd %d", "Broken pipe on fd 7", "net-broken-pipe", id="any-number"),
+        pytest.param("shard %d skipped", "shard 2 skipped", "", id="that-says-nothing"),
+        pytest.param("shard %d skipped", "shards 2 skipped", None, id="not-another-word"),
+        pytest.param("[Errno 28] fd %d", "[Errno 28] fd 4711", "os-no-space", id="the-same-code"),
+        pytest.param("[Errno 28] fd %d", "[Errno 2] fd 4711", None, id="not-another-code"),
+    ],
+)
+def test_a_line_is_known_by_its_form(line: str, other: str, rule: str | None) -> None:
+    assert learnt(line, "os-no-space" if rule is None else rule).rule_of(other.encode()) == rule
+
+
+def test_a_form_that_comes_to_different_things_is_read_each_time() -> None:
+    known = Repeats(builtin_catalogue())
+    for number in range(20):
+        known.note(b"fd %d" % number, ("one", "other")[number % 2])
+    assert known.rule_of(b"fd 4") is None
+
+
+def watchdog(number: int) -> str:
+    return f"[rank{number % 8}]:[E ProcessGroupNCCL.cpp:607] Watchdog caught collective operation timeout: {number}"
+
+
+def assertion(number: int) -> str:
+    return f"Loss.cu:240: block: [{number},0,0] Assertion `t >= 0 && t < n_classes` failed."
+
+
+def mixed(number: int) -> str:
+    return (f"Broken pipe {number}", f"step {number} loss {number / 7:.3f}", watchdog(number))[number % 3]
+
+
+@pytest.mark.parametrize("line", [watchdog, assertion, mixed])
+def test_the_answer_is_that_of_reading_every_line(
+    line: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = "".join(f"{line(number)}\n" for number in range(400)).encode()
+    passed_over = scanned(data)
+    monkeypatch.setattr(repeats, "_READ_FIRST", 1000)
+    read = scanned(data)
+    assert passed_over.findings == read.findings
+    assert judge([passed_over], exit_code=1) == judge([read], exit_code=1)
+
+
+@pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_so_it_is_for_logs_that_repeat_as_a_whole(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = log.read_bytes() * 12
+    passed_over = judge([scanned(data)], exit_code=1)
+    monkeypatch.setattr(repeats, "_READ_FIRST", 10**6)
+    assert passed_over == judge([scanned(data)], exit_code=1)
