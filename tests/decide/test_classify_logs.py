@@ -81,6 +81,10 @@ CASES = (
     Case("import-told-again", 1, "config", "ImportError: /opt"),
     Case("said-then-raised", 1, "config", "UsageError: api_key"),
     Case("memory-refused", 1, "user_code", "DefaultCPUAllocator"),
+    Case("completed-then-chatter", None, "none", None),
+    Case("script-says-complete", None, "user_code", "KeyError: 'val_acc'"),
+    Case("search-goes-on", None, "none", None),
+    Case("shm-full-in-thread", 1, "storage", "unable to write to file"),
 )
 
 

@@ -11,6 +11,7 @@ from prefect_ft.signatures import Signature
 
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import Finding
+    from prefect_ft.decide.classify.tracebacks import Raised
 
 __all__ = ["BARE", "CASCADE", "GENERIC", "INTERRUPTED", "MENTIONED", "REPORT", "ROOT", "weight", "wraps"]
 
@@ -36,8 +37,8 @@ _TELLERS = frozenset(
 )
 """Exceptions that only tell of another one."""
 
-_TELLING = "(look up to see its traceback)"
-"""What a message says that only tells of another exception."""
+_TELLING = ("(look up to see its traceback)", "exited unexpectedly")
+"""What messages say that only tell of another exception."""
 
 
 def weight(finding: Finding) -> int:
@@ -47,7 +48,7 @@ def weight(finding: Finding) -> int:
         return REPORT
     if signature.role == "cascade":
         return CASCADE
-    if finding.raised is None and finding.level in ("D", "I", "W"):
+    if _is_aside(finding):
         return MENTIONED
     if signature.failure_class == "crash":
         return BARE
@@ -56,13 +57,21 @@ def weight(finding: Finding) -> int:
     return ROOT
 
 
+def _is_aside(finding: Finding) -> bool:
+    return finding.level in ("D", "I", "W") if finding.raised is None else finding.raised.is_aside
+
+
+def _only_tells(raised: Raised) -> bool:
+    return raised.plain_name in _TELLERS or any(text in raised.message for text in _TELLING)
+
+
 def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
     """Say whether the last exception of a chain only wraps, or only follows, one that says more."""
     if last.raised is None or cause.raised is None:
         return False
     if weight(cause) != weight(last):
         return weight(cause) < weight(last)
-    if is_direct and (last.raised.plain_name in _TELLERS or _TELLING in last.raised.message):
+    if is_direct and _only_tells(last.raised):
         return True
     if not is_direct and last.raised.is_cleanup and not cause.raised.is_cleanup:
         return True

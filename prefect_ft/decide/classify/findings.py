@@ -48,6 +48,8 @@ class LogFindings:
     findings: tuple[Finding, ...] = ()
     tail: tuple[str, ...] = ()
     got_on: bool = False
+    completed: int | None = None
+    """The place among all lines at which the run said that it is through; `None` if it never did."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1
     """Counts the lines up to one of the tail, by its index there."""
 

@@ -10,7 +10,7 @@ import re
 __all__ = ["PLACES", "Progress", "place_of"]
 
 _SOURCES = (
-    r"(?i:(?:\b|_)(?:step|epoch|iter|iteration|batch|update)s?\b['\"]?[\s:=#/\[(]{0,12}\d)",
+    r"(?i:(?:\b|_)(?:step|epoch|iter|iteration|batch|update|trial)s?\b['\"]?[\s:=#/\[(]{0,12}\d)",
     r"\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
     r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
 )
@@ -51,6 +51,10 @@ class Progress:
         place = place_of(text)
         if place is not None and len(self._seen) < 64:
             self._seen.add(place)
+        return len(self._seen)
+
+    @property
+    def places(self) -> int:
         return len(self._seen)
 
     def clear(self) -> None:

@@ -39,7 +39,9 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     if exit_code == 0 and signal is None:
         return _plain("none")
-    firsts = [(log, first) for log in logs if (first := _first_of(log)) is not None]
+    is_known_to_fail = exit_code is not None or signal is not None
+    found = ((log, _first_of(log, is_known_to_fail=is_known_to_fail)) for log in logs)
+    firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
     told = _told(logs, exit_code, signal)
     if chosen is not None and not _says_more(told, chosen[1], exit_code, signal):
@@ -76,14 +78,24 @@ def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal:
 # -- one log ----------------------------------------------------------------------------------------
 
 
-def _first_of(log: LogFindings) -> Finding | None:
+def _first_of(log: LogFindings, *, is_known_to_fail: bool) -> Finding | None:
     """Give what explains most in one log, the earliest of its kind."""
-    ended = _ends_of(log.findings)
-    lines = [finding for finding in log.findings if finding.raised is None]
+    findings = log.findings if is_known_to_fail else _before_completion(log)
+    ended = _ends_of(findings)
+    lines = [finding for finding in findings if finding.raised is None]
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
     candidates = sorted((*ended, *said), key=lambda finding: (_group(finding), finding.order))
     first = next(iter(candidates), None)
     return first and _in_its_message(_as_raised(first, ended), lines)
+
+
+def _before_completion(log: LogFindings) -> list[Finding]:
+    """Leave out what only follows from something and was said once the run was through: others' ends."""
+    return [
+        finding
+        for finding in log.findings
+        if log.completed is None or finding.order < log.completed or weight(finding) < CASCADE
+    ]
 
 
 def _group(finding: Finding) -> int:
@@ -98,9 +110,18 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
         if finding.raised is None:
             continue
         known = ends.get(finding.rank)
-        if known is None or not (weight(known) < weight(finding) or wraps(finding, known, is_direct=False)):
+        if known is None or not (
+            _is_full_twice(known, finding)
+            or weight(known) < weight(finding)
+            or wraps(finding, known, is_direct=False)
+        ):
             ends[finding.rank] = finding
     return list(ends.values())
+
+
+def _is_full_twice(known: Finding, later: Finding) -> bool:
+    """Say whether both tell of storage: what is full shows in more than one place, first where it matters."""
+    return known.signature.failure_class == later.signature.failure_class == "storage"
 
 
 def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:

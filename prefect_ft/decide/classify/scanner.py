@@ -19,7 +19,7 @@ from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catal
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.findings import KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
-from prefect_ft.decide.classify.progress import PLACES, Progress
+from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
 
@@ -47,6 +47,18 @@ RESTARTS = (
 )
 """What only the beginning of another run says; what stands before it is of an earlier one."""
 
+ENDINGS = (
+    "'train_runtime':",
+    "raining complete",
+    "raining finished",
+    "raining done",
+    "raining has finished",
+    "raining is complete",
+    "`Trainer.fit` stopped: `max_",
+    " epochs completed in ",
+)
+"""What a run says that has come to its end; a script says it too, after whatever end."""
+
 _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
 """Different places that show that a finding was no end; two, where others of the gang cannot go on alone."""
 
@@ -61,7 +73,7 @@ class _Counted:
 
 @lru_cache(maxsize=8)
 def _spotter(catalogue: Catalogue) -> Any:
-    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS)
+    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS, *ENDINGS)
 
 
 @lru_cache(maxsize=1)
@@ -70,6 +82,7 @@ def _places() -> Any:
 
 
 _RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
+_END = re.compile("|".join(map(re.escape, ENDINGS)))
 
 
 class LogScanner:
@@ -100,6 +113,7 @@ class LogScanner:
         self._chain: dict[str, Finding] = {}
         self._progress = Progress()
         self._got_on = False
+        self._completed: int | None = None
         self._stamp: float | None = None
         self._repeats = Repeats(self._catalogue.signatures)
         self._passed: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
@@ -134,6 +148,7 @@ class LogScanner:
             findings=self._kept.in_order(),
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
+            completed=self._completed,
             number_of_tail=self._number_of_tail,
         )
 
@@ -280,12 +295,23 @@ class LogScanner:
             self._kept.clear()
             self._chain.clear()
             self._progress.clear()
+            self._completed = None
             return
+        if _END.search(line.text):
+            self._complete()
         if self._read_traceback(line, at):
             return
         rule = self._read_message(line, at)
-        if not self._open:
+        is_plain = place_of(line.text) is None and _END.search(line.text) is None
+        if is_plain and not self._open:
             self._repeats.note(raw, rule)
+
+    def _complete(self) -> None:
+        """Note that the run says that it is through: so it is, if it got on after what was said before."""
+        if not self._kept or self._progress.places:
+            self._kept.clear()
+            self._chain.clear()
+            self._completed = self._order
 
     def _read_traceback(self, line: Line, at: int) -> bool:
         """Hand the line to its rank's reader; say whether it belongs to a traceback."""

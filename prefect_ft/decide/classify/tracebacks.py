@@ -30,6 +30,8 @@ _NOT_FATAL = (
     "Task exception was never retrieved",
 )
 """What stands above a traceback that has ended nothing."""
+_ASIDE = "Exception in thread "
+"""What stands above the traceback of a thread: the program goes on without it."""
 _ENDING = re.compile(
     r"_*(?:teardown|on_exception|cleanup|clean_up|shutdown|destroy_process_group|finish|close|stop|__del__|"
     r"__exit__|_?exit|terminate|_run_exitfuncs)\b"
@@ -54,6 +56,7 @@ class Raised:
     file: str = ""
     function: str = ""
     is_cleanup: bool = False
+    is_aside: bool = False
 
     @property
     def text(self) -> str:
@@ -76,6 +79,7 @@ class TracebackReader:
         self._is_cleanup = False
         self._patience = 0
         self._is_fatal = True
+        self._is_aside = False
         self._begun = 0
         self.link: str | None = None
         """How the exception that comes next follows the one before; `None`: not at all."""
@@ -97,6 +101,7 @@ class TracebackReader:
             self._open(text.partition(HEADER)[0], order)
             above = before()
             self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
+            self._is_aside = _ASIDE in above
             return True, None
         if self._prefix is not None:
             return self._continue(self._prefix.sub("", text, count=1))
@@ -115,7 +120,7 @@ class TracebackReader:
         self._prefix = _alike("" if "Exception Group" in prefix else prefix)
         self._frame, self._is_cleanup = None, False
         self._patience, self._begun = _PATIENCE_LINES, order
-        self._is_fatal = True
+        self._is_fatal, self._is_aside = True, False
 
     def _continue(self, text: str) -> tuple[bool, Raised | None]:
         self._patience -= 1
@@ -139,6 +144,7 @@ class TracebackReader:
             file=self._frame[1],
             function=self._frame[2] or "",
             is_cleanup=self._is_cleanup,
+            is_aside=self._is_aside,
         )
         self._prefix = self._frame = None
         return raised
