@@ -5,7 +5,6 @@ Its process may die at any moment: who runs the flow run again goes on where it 
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
@@ -24,13 +23,6 @@ from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
 from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
-
-HEARTBEAT_ARRIVES_S = 2.0
-"""How long a heartbeat that a flow run sends at its start may be on its way.
-
-One that the server hears of after the flow run's end would make it wait for the next one, and bring the
-flow run back.
-"""
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -57,9 +49,7 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
         job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
         own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     if own is not None and own.status != "running":
-        # One death of a process may bring a flow run back twice. What Prefect heard last must be its end.
-        time.sleep(HEARTBEAT_ARRIVES_S)
-        return _outcome(own, job_of(own))
+        return _outcome(own, job)  # one death of a process may bring a flow run back twice
     try:
         holding, is_new = _enter(job, flow_run_id, own, unfinished)
         return _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)

@@ -22,7 +22,6 @@ FLOW_RUN = "11111111-2222-3333-4444-555555555555"
 @pytest.fixture
 def as_flow_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Be a process of this flow run."""
-    monkeypatch.setattr(flows, "HEARTBEAT_ARRIVES_S", 0)
     return lambda name: monkeypatch.setattr(flows, "_flow_run_id", lambda: name)
 
 
