@@ -18,7 +18,7 @@ from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import ComebackError, LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.phases import summary_of
-from prefect_ft.reporting import reporting
+from prefect_ft.reporting import report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
 from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.supervisor import StopRequest
@@ -49,16 +49,23 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
         job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
         own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     if own is not None and own.status != "running":
+        report_end()
         return _outcome(own, job)  # one death of a process may bring a flow run back twice
     try:
         holding, is_new = _enter(job, flow_run_id, own, unfinished)
-        return _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
-    except RunHeldError:
-        if own is None:
-            raise
-        _step_back()
+        result = _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
     except LeaseLostError:
         _step_back()
+    except RunHeldError:
+        if own is None:
+            report_end()
+            raise
+        _step_back()
+    except Exception:
+        report_end()
+        raise
+    report_end()
+    return result
 
 
 def _step_back() -> NoReturn:

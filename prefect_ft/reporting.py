@@ -42,6 +42,9 @@ DRAIN_S = 10.0
 ASK_S = 5.0
 """How often it is asked whether the flow run is to be cancelled, while nothing happens."""
 
+ENDED = "prefect-ft.ended"
+"""The event of a flow run that has come to its end."""
+
 LEDGER_KEY = "restart-ledger"
 LEDGER_ROWS = 500
 """The newest that the table holds; the journal holds all."""
@@ -67,6 +70,31 @@ def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
             yield
     finally:
         reporter.close()
+
+
+def report_end() -> None:
+    """Say in an event that the flow run of this context has come to its end; nothing outside of a flow run.
+
+    Its states' events wait for the ones before them, and are lost with them. The automation that acts on
+    silence has to hear of the end all the same.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow is None:
+        return
+    emit_event(
+        event=ENDED,
+        resource={
+            "prefect.resource.id": f"prefect.flow-run.{context.flow_run.id}",
+            "prefect.resource.name": context.flow_run.name,
+        },
+        related=[
+            {
+                "prefect.resource.id": f"prefect.flow.{context.flow_run.flow_id}",
+                "prefect.resource.role": "flow",
+                "prefect.resource.name": context.flow.name,
+            }
+        ],
+    )
 
 
 class _Reporter:

@@ -14,14 +14,15 @@ from prefect.settings import get_current_settings
 
 from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import PrefectFTError
+from prefect_ft.reporting import ENDED
 
 FLOW = "train-flow"
 WHEN_CRASHED = "prefect-ft: a crashed train-flow comes back"
-WHEN_SILENT = "prefect-ft: a silent train-flow has crashed"
+WHEN_SILENT = "prefect-ft: a silent train-flow comes back"
 MISSED_HEARTBEATS = 3
 
 _OUR_FLOW = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
-_ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
+_ENDS = ("Completed", "Failed", "Cancelled")
 
 
 def install(heartbeat_s: int | None, *, as_json: bool) -> int:
@@ -54,43 +55,43 @@ def _put(automation: Automation) -> None:
 
 def _when_crashed() -> Automation:
     """A flow run that is reported as crashed is scheduled again, the same one."""
-    trigger = EventTrigger(
-        expect={"prefect.flow-run.Crashed"},
-        match_related=_OUR_FLOW,
-        posture=Posture.Reactive,
-        threshold=1,
-        within=timedelta(seconds=0),
-    )
-    action = ChangeFlowRunState(
-        state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
-    )
-    return Automation(
-        name=WHEN_CRASHED,
-        description="Brings a crashed flow run back: the same one, which adopts what still runs.",
-        trigger=trigger,
-        actions=[action],
+    return _comeback(
+        WHEN_CRASHED,
+        "Brings a crashed flow run back: the same one, which adopts what still runs.",
+        EventTrigger(
+            expect={"prefect.flow-run.Crashed"},
+            match_related=_OUR_FLOW,
+            posture=Posture.Reactive,
+            threshold=1,
+            within=timedelta(seconds=0),
+        ),
     )
 
 
 def _when_silent(heartbeat_s: int) -> Automation:
-    """Where flow process and worker died together nobody reports a crash; silence tells, and this reports it.
+    """Where flow process and worker died together, or the report got lost, silence tells.
 
-    The server refuses that for a flow run that has ended, so a heartbeat that comes late brings nothing back.
+    A report of a crash does not end the wait: whoever came back has sent a heartbeat by then. One that
+    died before its first heartbeat was seen to run.
     """
-    trigger = EventTrigger(
-        after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
-        expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)},
-        match={"prefect.resource.id": ["prefect.flow-run.*"]},
-        match_related=_OUR_FLOW,
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        threshold=1,
-        within=timedelta(seconds=MISSED_HEARTBEATS * heartbeat_s),
+    return _comeback(
+        WHEN_SILENT,
+        "Brings a flow run back that sends no heartbeats and has not ended.",
+        EventTrigger(
+            after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.heartbeat", ENDED, *(f"prefect.flow-run.{name}" for name in _ENDS)},
+            match={"prefect.resource.id": ["prefect.flow-run.*"]},
+            match_related=_OUR_FLOW,
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=MISSED_HEARTBEATS * heartbeat_s),
+        ),
     )
-    action = ChangeFlowRunState(state=StateType.CRASHED, message="No heartbeat came any more.")
-    return Automation(
-        name=WHEN_SILENT,
-        description="Reports a flow run as crashed that sends no heartbeats and has not ended.",
-        trigger=trigger,
-        actions=[action],
+
+
+def _comeback(name: str, description: str, trigger: EventTrigger) -> Automation:
+    action = ChangeFlowRunState(
+        state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
     )
+    return Automation(name=name, description=description, trigger=trigger, actions=[action])
