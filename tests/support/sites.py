@@ -50,6 +50,7 @@ class Site:
             "PREFECT_FT_RUNTIME_DIR": str(runtime),
             "XDG_STATE_HOME": str(runtime / "state"),
             "PWD": str(directory),
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",  # the command line of other tests quietens it
         }
         self.processes: list[subprocess.Popen[bytes]] = []
 
