@@ -81,20 +81,19 @@ def report_end() -> None:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow is None:
         return
-    emit_event(
-        event=ENDED,
-        resource={
-            "prefect.resource.id": f"prefect.flow-run.{context.flow_run.id}",
-            "prefect.resource.name": context.flow_run.name,
-        },
-        related=[
-            {
-                "prefect.resource.id": f"prefect.flow.{context.flow_run.flow_id}",
-                "prefect.resource.role": "flow",
-                "prefect.resource.name": context.flow.name,
-            }
-        ],
-    )
+    resource = {
+        "prefect.resource.id": f"prefect.flow-run.{context.flow_run.id}",
+        "prefect.resource.name": context.flow_run.name,
+    }
+    flow = {
+        "prefect.resource.id": f"prefect.flow.{context.flow_run.flow_id}",
+        "prefect.resource.role": "flow",
+        "prefect.resource.name": context.flow.name,
+    }
+    try:
+        emit_event(event=ENDED, resource=resource, related=[flow])
+    except Exception:
+        _logger.debug("could not be shown in Prefect", exc_info=True)
 
 
 class _Reporter:

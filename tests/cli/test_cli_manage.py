@@ -341,7 +341,7 @@ def test_cancel_that_cannot_do_its_work_says_so_in_one_line(say: Say, orphan: Si
     log.mkdir()
     said = say("cancel", orphan.model_dir)
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
-    assert "cannot be ended: [Errno 21] Is a directory" in said.err
+    assert "the run cannot be gone on with now: [Errno 21] Is a directory" in said.err
     assert orphan.run.cancel_wanted() is not None
 
 
@@ -364,7 +364,7 @@ def test_a_wish_outlives_the_watcher_that_heard_it(prefect_server: None, orphan:
 
     with get_client(sync_client=True) as client:
         flow_run = client.create_flow_run(train_flow, parameters={"job": orphan.job})
-    orphan.run.describe(flow_run_id=str(flow_run.id))
+    orphan.run.belongs_to(str(flow_run.id))
     orphan.run.want_cancelled("prefect-ft cancel")
     state: Any = run_flow(train_flow, flow_run=flow_run, parameters={"job": orphan.job}, return_type="state")
     assert state.is_cancelled()
