@@ -16,11 +16,12 @@ from prefect.states import Cancelled
 from prefect_ft import preflight
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
-from prefect_ft.errors import ComebackError, LeaseLostError, RunFailedError, RunHeldError
+from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.phases import summary_of
 from prefect_ft.reporting import report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
-from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
+from prefect_ft.runs import begin_run, end_unwatched, held, job_of, run_to_its_end
+from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
 
@@ -108,25 +109,19 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
 def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
     """Run the phases that have not completed yet."""
     with held(holding) as (_, stop), reporting(holding.run, stop.ask):
-        try:
-            conclude(holding, _run_phases(job, holding, stop, by_hand=by_hand))
-        except (LeaseLostError, ComebackError):
-            raise
-        except (Exception, KeyboardInterrupt) as exc:
-            conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
-            raise
+        run_to_its_end(holding, lambda: _run_phases(job, holding, stop, by_hand=by_hand))
     return _outcome(holding.run, job)
 
 
-def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand: bool) -> str:
+def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand: bool) -> PhaseSummary:
+    """Run what has not ended, and by hand what has not completed; give the phase that was the last."""
     for index in range(len(job.phases)):
         summary = summary_of(holding.run, index)
-        has_ended = summary is not None and summary.status != "running"
-        if summary is None or not has_ended or (by_hand and summary.status != "completed"):
+        if summary is None or summary.status == "running" or (by_hand and summary.status != "completed"):
             summary = execute_phase(job, index, holding, stop, by_hand=by_hand)
-        if summary.status != "completed":
-            return summary.status
-    return "completed"
+        if summary.status != "completed" or index == len(job.phases) - 1:
+            return summary
+    raise AssertionError("a job has phases")
 
 
 def _outcome(run: Run, job: JobConfig) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.errors import ConfigError, JournalError
+from prefect_ft.files import replace_file, sync_directory
 from prefect_ft.model import Decision, Entry, History, Incident
 from prefect_ft.wire import (
     DECISION_FIELDS,
@@ -200,11 +201,11 @@ class Journal(MemoryJournal):
             data = path.read_bytes() if path.exists() else b""
             whole = data[: data.rfind(b"\n") + 1]
             if whole:
-                _replace_by_copy(path.resolve(), whole)
+                replace_file(path.resolve(), whole, durable=True)
             elif data:
                 os.truncate(path, 0)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            _sync_directory(path.resolve().parent)
+            sync_directory(path.resolve().parent)
         except OSError as exc:
             raise _failed(path, exc) from exc
         super().__init__(list(_parse(whole)))
@@ -233,15 +234,6 @@ class Journal(MemoryJournal):
             raise _failed(self.path, exc) from exc
 
 
-def _replace_by_copy(path: Path, data: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with scratch.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-
-
 def append_whole(fd: int, data: bytes) -> None:
     """Append all of `data` to a file that was opened for appending, or nothing; raises OSError."""
     size = os.fstat(fd).st_size
@@ -256,11 +248,3 @@ def append_whole(fd: int, data: bytes) -> None:
 
 def _failed(path: Path, exc: OSError) -> JournalError:
     return JournalError(f"{path}: the journal cannot be written: {exc.strerror}")
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

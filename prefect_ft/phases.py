@@ -18,6 +18,7 @@ from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, Phase, own_signatures, resolved
 from prefect_ft.decide.classify import with_own
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
+from prefect_ft.files import write_json, write_yaml
 from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
@@ -29,8 +30,6 @@ from prefect_ft.run import (
     Holding,
     Run,
     made_runtime_directory,
-    write_json,
-    write_yaml,
 )
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
@@ -57,9 +56,8 @@ class PhaseExecution:
         self._job, self._run = job, holding.run
         self._runtime = _runtime_of(holding.run)
         self._directory = directory or holding.run.add_phase(job.phases[index].name, index, resolved(job))
-        variables = _params_variable(job.phases[index], self._directory)
         self._journal = Journal(_journal_path(job, self._directory, holding.run), holding.lease.check)
-        self._plan = _plan(job, index, holding.run, variables, self._journal.lines)
+        self._plan = _plan(job, index, holding.run, self._directory, self._journal.lines)
         self._clock = PhaseClock(_start_s(self._journal))
         self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
         self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
@@ -276,16 +274,11 @@ def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
     return {"PREFECT_FT_PARAMS": str(path.absolute())}
 
 
-def _plan(
-    job: JobConfig, index: int, run: Run, variables: Mapping[str, str], lines: Sequence[Line]
-) -> PhasePlan:
-    """Resolve a phase; `variables` are the run's own beside those that the job gives its ranks.
-
-    What was found out when it began stands in its journal's `lines`.
-    """
+def _plan(job: JobConfig, index: int, run: Run, directory: Path, lines: Sequence[Line]) -> PhasePlan:
+    """Resolve a phase; what was found out when it began stands in its journal's `lines`."""
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
     phase = job.phases[index]
-    env = {**job.env_of(index), **variables}
+    env = {**job.env_of(index), **_params_variable(phase, directory)}
     return PhasePlan(
         run_id=run.run_id,
         phase=phase.name,
@@ -300,15 +293,19 @@ def _plan(
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
-        policy=job.policy(index, _isolated_before(run, index)),
+        policy=job.policy(index, _isolated_before(run, directory)),
         catalogue=with_own(own_signatures(job.signatures)),
     )
 
 
-def _isolated_before(run: Run, index: int) -> list[str]:
-    """Give the systems that earlier phases of the run took out of use, as their journals say."""
-    lines = (_lines_of(run.directory_of(earlier)) for earlier in range(index))
-    return sorted({name for each in lines if each for name in summarise(each).isolated_systems})
+def _isolated_before(run: Run, directory: Path) -> list[str]:
+    """Give the systems that the run took out of use before, as its journals but this phase's own say.
+
+    In earlier phases, and in this one where it failed and is done again.
+    """
+    names = [each["directory"] for each in run.told()["phases"] if each["directory"] != directory.name]
+    journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
+    return sorted({system for lines in journals for system in summarise(lines).isolated_systems})
 
 
 def _command(phase: Phase) -> tuple[str, ...]:

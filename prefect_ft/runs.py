@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from pydantic import ValidationError
 from prefect_ft.backends.process import clear_directory
 from prefect_ft.backends.scope import fate
 from prefect_ft.config import JobConfig, resolved
-from prefect_ft.errors import ConfigError, UnfinishedRunError
+from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, UnfinishedRunError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory
+from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
 
@@ -71,6 +72,22 @@ def conclude(holding: Holding, status: str) -> None:
         run.forget_cancel()
     if runtime := run.told().get("runtime"):
         clear_directory(Path(runtime))
+
+
+def run_to_its_end(holding: Holding, phases: Callable[[], PhaseSummary]) -> PhaseSummary:
+    """Run a run's phases; as the last one of them ended, or by an error, the run has ended: take that down.
+
+    But for what leaves it to somebody else, or to another try: then nothing has ended.
+    """
+    try:
+        last = phases()
+    except (LeaseLostError, ComebackError):
+        raise
+    except (Exception, KeyboardInterrupt) as exc:
+        conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
+        raise
+    conclude(holding, last.status)
+    return last
 
 
 def end_unwatched(holding: Holding, reason: str) -> None:

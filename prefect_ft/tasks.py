@@ -26,14 +26,14 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
-from prefect_ft.errors import ConfigError, LeaseLostError
+from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Incident, Policy
 from prefect_ft.observe import Decided, tell
 from prefect_ft.phases import PhaseExecution
 from prefect_ft.run import Holding, vacancy
-from prefect_ft.runs import begin_run, conclude, held
+from prefect_ft.runs import begin_run, held, run_to_its_end
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
@@ -129,15 +129,7 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})
     preflight.check(only)
     with held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop):
-        try:
-            summary = execute_phase(only, 0, holding, stop)
-        except LeaseLostError:
-            raise
-        except (Exception, KeyboardInterrupt) as exc:
-            conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
-            raise
-        conclude(holding, summary.status)
-    return summary
+        return run_to_its_end(holding, lambda: execute_phase(only, 0, holding, stop))
 
 
 def execute_phase(

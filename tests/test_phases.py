@@ -300,3 +300,14 @@ def test_a_late_holder_does_not_end_the_run_of_its_successor(tmp_path: Path) -> 
         assert holding.run.status == "running"
         stop.ask("enough")
         PhaseExecution(job, 0, holding, stop).execute(to_the_end)
+
+
+def test_systems_that_a_failed_phase_isolated_stay_so_when_it_is_done_again(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+    job = job_in(tmp_path, f"echo $PREFECT_FT_SYSTEM >> systems; test -e mended || {{ echo '{line}'; exit 1; }}")
+    with begun(job) as (holding, stop):
+        failed = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
+        assert (failed.status, failed.isolated_systems) == ("failed", ("s0", "s1", "s2"))
+    job = job_in(tmp_path, "true")
+    with gone_on_with(job) as (holding, stop):
+        assert PhaseExecution(job, 0, holding, stop).plan.policy.isolated == ("s0", "s1", "s2")

@@ -25,7 +25,7 @@ from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.scope import agent_prefix
 from prefect_ft.errors import BackendError
-from prefect_ft.run import read_json
+from prefect_ft.files import read_json
 from prefect_ft.worker.agent import LEFT
 from prefect_ft.worker.gang import KILL_TIMEOUT_S
 from prefect_ft.worker.processes import descendants, kill_and_wait, parent

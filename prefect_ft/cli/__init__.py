@@ -19,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command(arguments)
     except (ConfigError, RunHeldError, UnfinishedRunError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error}", file=sys.stderr)
         return INVALID
     except PrefectFTError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)  # noqa: T201
+        print("error: interrupted", file=sys.stderr)
         return CANCELLED
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone; nothing is left to tell it
@@ -127,7 +127,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.run import run  # noqa: PLC0415  (loads Prefect)
+    from prefect_ft.cli.run import run  # loads Prefect
 
     return run(
         arguments.job,
@@ -139,25 +139,25 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.run import resume  # noqa: PLC0415  (loads Prefect)
+    from prefect_ft.cli.run import resume  # loads Prefect
 
     return resume(arguments.run, as_json=arguments.json)
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.manage import cancel  # noqa: PLC0415  (loads pydantic)
+    from prefect_ft.cli.manage import cancel  # loads pydantic
 
     return cancel(arguments.run, as_json=arguments.json)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.manage import list_runs  # noqa: PLC0415  (loads rich)
+    from prefect_ft.cli.manage import list_runs  # loads rich
 
     return list_runs(arguments.model_dir, as_json=arguments.json)
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.logs import logs  # noqa: PLC0415  (not every command needs it)
+    from prefect_ft.cli.logs import logs  # not every command needs it
 
     return logs(
         arguments.run,
@@ -169,25 +169,25 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.manage import clean  # noqa: PLC0415  (loads rich)
+    from prefect_ft.cli.manage import clean  # loads rich
 
     return clean(dry_run=arguments.dry_run, as_json=arguments.json)
 
 
 def _install_automations(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.automations import install  # noqa: PLC0415  (loads Prefect)
+    from prefect_ft.cli.automations import install  # loads Prefect
 
     return install(arguments.heartbeat_s, as_json=arguments.json)
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.inspect import validate  # noqa: PLC0415  (loads pydantic)
+    from prefect_ft.cli.inspect import validate  # loads pydantic
 
     return validate(arguments.job, arguments.set, as_json=arguments.json)
 
 
 def _classify(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.classify import classify  # noqa: PLC0415  (loads the catalogue)
+    from prefect_ft.cli.classify import classify  # loads the catalogue
 
     return classify(
         arguments.logs,
@@ -199,18 +199,18 @@ def _classify(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.inspect import replay  # noqa: PLC0415  (loads pydantic)
+    from prefect_ft.cli.inspect import replay  # loads pydantic
 
     return replay(arguments.job, arguments.incidents, arguments.phase, as_json=arguments.json)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.show import status  # noqa: PLC0415  (loads rich)
+    from prefect_ft.cli.show import status  # loads rich
 
     return status(arguments.run, as_json=arguments.json)
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.show import report  # noqa: PLC0415  (loads rich)
+    from prefect_ft.cli.show import report  # loads rich
 
     return report(arguments.run, as_json=arguments.json)

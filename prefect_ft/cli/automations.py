@@ -41,7 +41,7 @@ def install(heartbeat_s: int | None, *, as_json: bool) -> int:
     except Exception as exc:
         raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
     names = [automation.name for automation in wanted]
-    print(json.dumps({"automations": names}) if as_json else "\n".join(f"installed: {n}" for n in names))  # noqa: T201
+    print(json.dumps({"automations": names}) if as_json else "\n".join(f"installed: {n}" for n in names))
     return COMPLETED
 
 

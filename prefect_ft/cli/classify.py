@@ -22,7 +22,7 @@ def classify(
     catalogue = _catalogue(signatures)
     logs = [read_log(path, catalogue) for path in paths]
     verdict = judge(logs, exit_code=exit_code, signal=signal)
-    print(json.dumps(_document(verdict), ensure_ascii=False) if as_json else _text(verdict))  # noqa: T201
+    print(json.dumps(_document(verdict), ensure_ascii=False) if as_json else _text(verdict))
     return COMPLETED
 
 

@@ -22,10 +22,10 @@ def validate(path: str, overrides: Sequence[str], *, as_json: bool) -> int:
     """Print a job with everything resolved; warnings go to standard error."""
     job = load_job(path, overrides)
     for warning in warnings(job):
-        print(f"warning: {path}: {warning}", file=sys.stderr)  # noqa: T201
+        print(f"warning: {path}: {warning}", file=sys.stderr)
     content = resolved(job)
     text = json.dumps(content, indent=2) if as_json else yaml.safe_dump(content, sort_keys=False).rstrip()
-    print(text)  # noqa: T201
+    print(text)
     return COMPLETED
 
 
@@ -38,7 +38,7 @@ def replay(path: str, incidents_path: str, phase: str | None, *, as_json: bool) 
         decisions_of(_policy(job, phase, path), incidents, file=incidents_path, catalogue=catalogue)
     )
     for decision in decisions:
-        print(json.dumps(decision_to_json(decision)) if as_json else _line(decision))  # noqa: T201
+        print(json.dumps(decision_to_json(decision)) if as_json else _line(decision))
     return COMPLETED
 
 

@@ -41,7 +41,7 @@ def list_runs(model_dir: str | None, *, as_json: bool) -> int:
     runs = known_runs() if model_dir is None else runs_in(_existing(model_dir))
     rows = [_row(run) for run in runs]
     if as_json:
-        print(json.dumps(rows, indent=2))  # noqa: T201
+        print(json.dumps(rows, indent=2))
         return COMPLETED
     console = console_for()
     if not rows:
@@ -116,7 +116,7 @@ def cancel(name: str, *, as_json: bool) -> int:
     if status != "cancelled":
         with suppress(OSError):
             run.forget_cancel()  # it came too late, and is for no later life of the run
-    print(json.dumps({"run": run.run_id, "status": status}) if as_json else f"run {run.run_id}: {status}")  # noqa: T201
+    print(json.dumps({"run": run.run_id, "status": status}) if as_json else f"run {run.run_id}: {status}")
     return COMPLETED if status == "cancelled" else FAILED
 
 
@@ -129,7 +129,7 @@ def _await_end(run: Run, name: str, lease_s: float) -> str:
             _end_if_free(run, lease_s)
         except RunHeldError as held:
             if not is_told:
-                print(f"asked {held.holder}, which watches the run", file=sys.stderr)  # noqa: T201
+                print(f"asked {held.holder}, which watches the run", file=sys.stderr)
             is_told = True
             time.sleep(ASK_S)
         except OSError as exc:
@@ -170,19 +170,19 @@ def clean(*, dry_run: bool, as_json: bool) -> int:
                 removed.append(str(path))
         except OSError as exc:
             is_all = False
-            print(f"error: {path} cannot be removed: {exc.strerror}", file=sys.stderr)  # noqa: T201
+            print(f"error: {path} cannot be removed: {exc.strerror}", file=sys.stderr)
     _tell_cleaned(found, removed, dry_run=dry_run, as_json=as_json)
     return COMPLETED if is_all else FAILED
 
 
 def _tell_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"found": found, "removed": removed}))  # noqa: T201
+        print(json.dumps({"found": found, "removed": removed}))
         return
     for path in found if dry_run else removed:
-        print(f"{'would remove' if dry_run else 'removed'} {path}")  # noqa: T201
+        print(f"{'would remove' if dry_run else 'removed'} {path}")
     if not found:
-        print("nothing was left behind")  # noqa: T201
+        print("nothing was left behind")
 
 
 def _left_behind() -> Iterator[Path]:

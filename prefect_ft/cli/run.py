@@ -31,7 +31,7 @@ def run(
     _check(job, path, overrides)
     _check_free(job, unfinished)
     for warning in warnings(job):
-        print(f"warning: {path}: {warning}", file=sys.stderr)  # noqa: T201
+        print(f"warning: {path}: {warning}", file=sys.stderr)
     return _watch(job, unfinished, as_json=as_json)
 
 
@@ -64,14 +64,14 @@ def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
         if isinstance(fact, PhaseStarted):
             started.append(fact)
 
-    print("starting Prefect…", file=sys.stderr)  # noqa: T201
+    print("starting Prefect…", file=sys.stderr)
     with observed_by(note), watching(job):
         state = _flow(job, unfinished)
     _show_result(started, as_json=as_json)
     if state.is_completed():
         return COMPLETED
     if not state.is_cancelled():
-        print(f"error: {_cause(state)}", file=sys.stderr)  # noqa: T201
+        print(f"error: {_cause(state)}", file=sys.stderr)
     return CANCELLED if state.is_cancelled() else FAILED
 
 
@@ -120,7 +120,7 @@ def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
     directories = [fact.directory for fact in started]
     if as_json:
         summaries = [json.loads((directory / "summary.json").read_text()) for directory in directories]
-        print(json.dumps({"run": started[0].run_id, "phases": summaries}, indent=2))  # noqa: T201
+        print(json.dumps({"run": started[0].run_id, "phases": summaries}, indent=2))
     else:
         print_report(directories)
 

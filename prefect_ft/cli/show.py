@@ -31,7 +31,7 @@ def status(run: str, *, as_json: bool) -> int:
     """Print where each phase of a run stands."""
     summaries = _summaries(phase_directories(run))
     if as_json:
-        print(json.dumps([summary.to_json() for summary in summaries], indent=2))  # noqa: T201
+        print(json.dumps([summary.to_json() for summary in summaries], indent=2))
         return COMPLETED
     console = console_for()
     for summary in summaries:
@@ -45,7 +45,7 @@ def report(run: str, *, as_json: bool) -> int:
     """Print what a run lost, to what, and why."""
     directories = phase_directories(run)
     if as_json:
-        print(json.dumps([summary.to_json() for summary in _summaries(directories)], indent=2))  # noqa: T201
+        print(json.dumps([summary.to_json() for summary in _summaries(directories)], indent=2))
     else:
         print_report(directories)
     return COMPLETED

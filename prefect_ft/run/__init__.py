@@ -1,6 +1,5 @@
 """A run on disk: its identity, the lease of who may act on it, and how it is found again."""
 
-from prefect_ft.run.files import read_json, write_json, write_yaml
 from prefect_ft.run.holding import LEASE_TIME_S, Holding, Vacancy, holder_of, vacancy
 from prefect_ft.run.identity import JOURNAL, PARAMS, RUNS, SUMMARY, Run, new_run, new_run_id, read_run
 from prefect_ft.run.lookup import (
@@ -31,12 +30,9 @@ __all__ = [
     "new_run",
     "new_run_id",
     "phase_directories",
-    "read_json",
     "read_run",
     "run_of_flow_run",
     "runs_in",
     "runtime_directory",
     "vacancy",
-    "write_json",
-    "write_yaml",
 ]

@@ -18,7 +18,7 @@ from typing import Any
 
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
-from prefect_ft.run.files import read_json, write_json, write_yaml
+from prefect_ft.files import read_json, write_json, write_yaml
 
 RUNS = ".prefect-ft"
 JOURNAL = "journal.jsonl"

@@ -21,7 +21,7 @@ from typing import Any
 
 from prefect_ft.clock import BootClock
 from prefect_ft.errors import LeaseLostError, RunHeldError
-from prefect_ft.run.files import read_json, write_json
+from prefect_ft.files import read_json, write_json
 from prefect_ft.run.owner import Owner, this_process
 
 EPOCHS = "epochs"

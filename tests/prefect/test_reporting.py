@@ -15,8 +15,8 @@ from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
+from prefect_ft.files import read_json
 from prefect_ft.journal import Line, read_lines
-from prefect_ft.run import read_json
 
 Job = Callable[..., JobConfig]
 

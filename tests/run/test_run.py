@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from prefect_ft.errors import ConfigError
-from prefect_ft.run import MAX_RUNTIME_PATH, new_run, read_json, runtime_directory, write_json
+from prefect_ft.files import read_json, write_json
+from prefect_ft.run import MAX_RUNTIME_PATH, new_run, runtime_directory
 
 
 def mode(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Small files of a run: read with whatever is there, replaced whole or not at all."""
+"""Small files: read with whatever is there, replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
     """Replace a file whole or not at all; `durable`: before this returns, and against the machine's death."""
-    _replace(path, json.dumps(content, indent=2) + "\n", durable=durable)
+    replace_file(path, json.dumps(content, indent=2) + "\n", durable=durable)
 
 
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a file whole or not at all."""
     import yaml  # noqa: PLC0415  (only runs write YAML; `status` need not load it)
 
-    _replace(path, yaml.safe_dump(dict(content), sort_keys=False))
+    replace_file(path, yaml.safe_dump(dict(content), sort_keys=False))
 
 
-def _replace(path: Path, text: str, *, durable: bool = False) -> None:
+def replace_file(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Replace a file whole or not at all; raises OSError, and then nothing is left behind."""
+    data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with scratch.open("w") as file:
-            file.write(text)
+        with scratch.open("wb") as file:
+            file.write(data)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
