@@ -304,7 +304,9 @@ def test_a_late_holder_does_not_end_the_run_of_its_successor(tmp_path: Path) -> 
 
 def test_systems_that_a_failed_phase_isolated_stay_so_when_it_is_done_again(tmp_path: Path) -> None:
     line = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
-    job = job_in(tmp_path, f"echo $PREFECT_FT_SYSTEM >> systems; test -e mended || {{ echo '{line}'; exit 1; }}")
+    job = job_in(
+        tmp_path, f"echo $PREFECT_FT_SYSTEM >> systems; test -e mended || {{ echo '{line}'; exit 1; }}"
+    )
     with begun(job) as (holding, stop):
         failed = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
         assert (failed.status, failed.isolated_systems) == ("failed", ("s0", "s1", "s2"))
