@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prefect_ft.config import AutoRestart as AutoRestart
     from prefect_ft.config import JobConfig as JobConfig
     from prefect_ft.config import Phase as Phase
+    from prefect_ft.faults import report_fault as report_fault
     from prefect_ft.flows import train_flow as train_flow
     from prefect_ft.tasks import restart_handler as restart_handler
     from prefect_ft.tasks import run_phase as run_phase
@@ -30,6 +31,7 @@ _HOME = {
     "JobConfig": "prefect_ft.config",
     "Phase": "prefect_ft.config",
     "heartbeat": "prefect_ft.heartbeat",
+    "report_fault": "prefect_ft.faults",
     "restart_handler": "prefect_ft.tasks",
     "run_phase": "prefect_ft.tasks",
     "train_flow": "prefect_ft.flows",

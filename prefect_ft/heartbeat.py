@@ -5,9 +5,10 @@ must never raise, wait or cost anything worth naming there; it imports the stand
 (not `typing`, which takes longer to import than all the rest) and nothing else of this package.
 
 The file, 64 bytes: magic with the version (7) · the notice byte (1) · record (48) · its CRC-32 (4) ·
-zeros (4). A beat is a store into shared memory. It is not atomic, so the record carries its checksum:
-a reader that meets it half stored sees that and looks again, on any memory model. inotify does not
-see such stores; the notice byte is there to be written with a system call, about once a second.
+how often a checkpoint was asked for (4), which is the agent's to write. A beat is a store into shared
+memory. It is not atomic, so the record carries its checksum: a reader that meets it half stored sees that
+and looks again, on any memory model. inotify does not see such stores; the notice byte is there to be
+written with a system call, about once a second.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections import namedtuple
 from operator import index
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
-__all__ = ["STAGES", "Beat", "beat", "read"]
+__all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoint"]
 
 STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
 """The stages of a training; their order is their code in the file: append only."""
@@ -36,6 +37,9 @@ _RECORD = struct.Struct("QqQ24s")  # beats, t_ns, step, stage part
 _STAGE_PART = struct.Struct("qQQ")  # stage_t_ns, stage_step, code
 _SEALED = struct.Struct("48sI")  # record, checksum
 _SEALED_PLACE = slice(_RECORD_AT, _RECORD_AT + _SEALED.size)
+_ASKED = struct.Struct("I")
+_ASKED_AT = _RECORD_AT + _SEALED.size
+_ASKED_PLACE = slice(_ASKED_AT, _SIZE)
 _pack_record, _seal = _RECORD.pack, _SEALED.pack
 _CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
 _UNTOLD = 2**64 - 1  # in the place of a step
@@ -71,6 +75,35 @@ def beat(step: int | None = None, stage: str | None = None) -> None:
         _process.record(step, stage)
     except Exception:  # whatever it is, the training is worth more than its heartbeat
         return
+
+
+def should_checkpoint() -> bool:
+    """Say whether a checkpoint is wanted before a planned stop: true once for each time that it is asked for.
+
+    It costs less than a microsecond: call it after each step. Every rank is asked, but not all at the
+    same step: ranks that save together have to agree first (an all-reduce of this value, say). Never
+    raises; false where `PREFECT_FT_HEARTBEAT` does not name a file, and in processes that a rank starts.
+    """
+    try:
+        return _process.is_asked()
+    except Exception:  # as in `beat`
+        return False
+
+
+def ask_checkpoint(path: str | os.PathLike[str]) -> None:
+    """Have `should_checkpoint` answer true in the rank whose heartbeat file this is; the agent's side.
+
+    Raises OSError, ValueError where the file is no heartbeat: the rank has not asked yet, nor beaten.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        content = os.pread(fd, _SIZE, 0)
+        if len(content) != _SIZE or not content.startswith(_MAGIC):
+            raise ValueError(f"{path} is no heartbeat file")
+        (asked,) = _ASKED.unpack_from(content, _ASKED_AT)
+        os.pwrite(fd, _ASKED.pack((asked + 1) % 2**32), _ASKED_AT)
+    finally:
+        os.close(fd)
 
 
 def read(path_or_fd: str | os.PathLike[str] | int) -> Beat | None:
@@ -121,7 +154,17 @@ def _unpack(record: bytes) -> Beat:
 class _Writer:
     """The one writer of a heartbeat file, for as long as its process lives."""
 
-    __slots__ = ("_beats", "_fd", "_identity", "_map", "_notice_due_ns", "_stage", "_stage_part", "_step")
+    __slots__ = (
+        "_answered",
+        "_beats",
+        "_fd",
+        "_identity",
+        "_map",
+        "_notice_due_ns",
+        "_stage",
+        "_stage_part",
+        "_step",
+    )
 
     def __init__(self, path: str) -> None:
         self._fd, self._map = _claim(path)
@@ -130,6 +173,13 @@ class _Writer:
         self._step = _UNTOLD
         self._stage: str | None = None
         self._stage_part = _STAGE_PART.pack(0, _UNTOLD, 0)
+        self._answered = bytes(_ASKED.size)
+
+    def is_asked(self) -> bool:
+        asked = self._map[_ASKED_PLACE]
+        is_new = asked != self._answered
+        self._answered = asked
+        return is_new
 
     def record(self, step: object, stage: object) -> None:
         # The hot path, about a microsecond: most of it are the clock, the checksum and two struct calls.
@@ -196,26 +246,46 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
 
 
 class _Process:
-    """Where the beats of this process go; opened by the first one."""
+    """Where the beats of this process go; opened by the first one, or by the first question."""
 
-    __slots__ = ("record",)
+    __slots__ = ("is_asked", "record")
 
     def __init__(self) -> None:
-        self.record = self._open
+        self._reset()
 
-    def _open(self, step: object, stage: object) -> None:
-        self.record = self._ignore  # whatever goes wrong below, once is enough
+    def _reset(self) -> None:
+        self.record, self.is_asked = self._open_and_record, self._open_and_ask
+
+    def _silence(self) -> None:
+        self.record, self.is_asked = self._ignore, self._answer_no
+
+    def _open(self) -> None:
+        self._silence()  # whatever goes wrong below, once is enough
         path = os.environ.get(_VARIABLE)
         if path:
-            self.record = _Writer(path).record
-            self.record(step, stage)
+            writer = _Writer(path)
+            self.record, self.is_asked = writer.record, writer.is_asked
+
+    def _open_and_record(self, step: object, stage: object) -> None:
+        self._open()
+        self.record(step, stage)
+
+    def _open_and_ask(self) -> bool:
+        self._open()
+        return self.is_asked()
 
     def _ignore(self, step: object, stage: object) -> None:
         """Nobody listens, or this process is not the rank."""
 
+    def _answer_no(self) -> bool:
+        return False
+
     def after_fork(self) -> None:
         """Tell a rank's child, which is silent, from a rank forked by a parent that is none itself."""
-        self.record = self._ignore if os.environ.get(_VARIABLE) else self._open
+        if os.environ.get(_VARIABLE):
+            self._silence()
+        else:
+            self._reset()
 
 
 _process = _Process()

@@ -93,6 +93,14 @@ def _is_utc(value: Any) -> bool:
         return False
 
 
+def _is_report(value: Any) -> bool:
+    try:
+        incident_from_json(value)
+    except (AttributeError, ConfigError):
+        return False
+    return True
+
+
 Form = Mapping[str, Callable[[Any], bool]]
 
 _EVERY: Form = {"t": _is_time, "utc": _is_utc}
@@ -100,6 +108,7 @@ _FORMS: Mapping[str, Form] = {
     "phase": {"run": _is_text, "job": _is_text, "phase": _is_text},
     "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
+    "report": {"report": _is_report},
     "comeback": {"epoch": _is_count, "by_hand": _is_flag},
     "incident": {
         "n": _is_count,

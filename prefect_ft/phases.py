@@ -6,31 +6,22 @@ Knows nothing of Prefect: who runs the attempts is given.
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.process import ProcessBackend, clear_directory, visible_accelerators
+from prefect_ft.backends.process import ProcessBackend, clear_directory
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
-from prefect_ft.config import JobConfig, Phase, own_signatures, resolved
-from prefect_ft.decide.classify import with_own
+from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
-from prefect_ft.files import write_json, write_yaml
+from prefect_ft.files import write_json
 from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.run import (
-    JOURNAL,
-    PARAMS,
-    SUMMARY,
-    Holding,
-    Run,
-    made_runtime_directory,
-)
+from prefect_ft.plans import phase_plan
+from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
 
@@ -57,7 +48,10 @@ class PhaseExecution:
         self._runtime = _runtime_of(holding.run)
         self._directory = directory or holding.run.add_phase(job.phases[index].name, index, resolved(job))
         self._journal = Journal(_journal_path(job, self._directory, holding.run), holding.lease.check)
-        self._plan = _plan(job, index, holding.run, self._directory, self._journal.lines)
+        isolated = _isolated_before(holding.run, self._directory)
+        self._plan = phase_plan(
+            job, index, holding.run, self._directory, lines=self._journal.lines, isolated=isolated
+        )
         self._clock = PhaseClock(_start_s(self._journal))
         self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
         self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
@@ -265,39 +259,6 @@ def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
     return link
 
 
-def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
-    """Write the file that the command is handed, if any; give the variable that says where it is."""
-    if phase.params is None:
-        return {}
-    path = directory / PARAMS
-    write_yaml(path, phase.params)
-    return {"PREFECT_FT_PARAMS": str(path.absolute())}
-
-
-def _plan(job: JobConfig, index: int, run: Run, directory: Path, lines: Sequence[Line]) -> PhasePlan:
-    """Resolve a phase; what was found out when it began stands in its journal's `lines`."""
-    head: Line = next((line for line in lines if line["type"] == "phase"), {})
-    phase = job.phases[index]
-    env = {**job.env_of(index), **_params_variable(phase, directory)}
-    return PhasePlan(
-        run_id=run.run_id,
-        phase=phase.name,
-        phase_index=index,
-        phases=len(job.phases),
-        command=_command(phase),
-        cwd=str(phase.cwd),
-        inherited=frozenset(os.environ),
-        env=env,
-        system_env=_system_env(job, index),
-        ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, env),
-        has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
-        hang_detect_time_s=job.hang_detect_time_s(index),
-        stop_grace_s=job.stop_grace_s,
-        policy=job.policy(index, _isolated_before(run, directory)),
-        catalogue=with_own(own_signatures(job.signatures)),
-    )
-
-
 def _isolated_before(run: Run, directory: Path) -> list[str]:
     """Give the systems that the run took out of use before, as its journals but this phase's own say.
 
@@ -306,22 +267,6 @@ def _isolated_before(run: Run, directory: Path) -> list[str]:
     names = [each["directory"] for each in run.told()["phases"] if each["directory"] != directory.name]
     journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
     return sorted({system for lines in journals for system in summarise(lines).isolated_systems})
-
-
-def _command(phase: Phase) -> tuple[str, ...]:
-    """`python` as the first word is the interpreter of the flow itself; no other word is rewritten."""
-    first, *rest = phase.command
-    return (sys.executable if first == "python" else first, *rest)
-
-
-def _ranks_per_worker(phase: Phase, env: Mapping[str, str]) -> int:
-    if phase.nproc_per_worker == "auto":
-        return visible_accelerators({**os.environ, **env}) or 1
-    return phase.nproc_per_worker
-
-
-def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:
-    return {system.name: system.env for system in job.infrastructure_of(index).systems}
 
 
 def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
@@ -333,6 +278,8 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         sample_period_s=job.sample_period_s,
         orphan_timeout_s=job.orphan_timeout_s,
         spool_bytes=job.spool_mb << 20,
-        checkpoints=checkpoints.model_dump() if checkpoints is not None and plan.has_checkpoints else None,
+        checkpoints=checkpoints.model_dump(exclude={"on_demand"})
+        if checkpoints and plan.has_checkpoints
+        else None,
     )
     return ProcessBackend(settings, runtime, plan.system_env)

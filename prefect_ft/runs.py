@@ -90,11 +90,14 @@ def run_to_its_end(holding: Holding, phases: Callable[[], PhaseSummary]) -> Phas
     return last
 
 
-def end_unwatched(holding: Holding, reason: str) -> None:
-    """End a run that nobody watches, with all that still runs in it: it is cancelled, if it was not complete."""
+def end_unwatched(holding: Holding, reason: str, *, with_checkpoint: bool = False) -> None:
+    """End a run that nobody watches, with all that still runs in it: it is cancelled, if it was not complete.
+
+    `with_checkpoint`: its ranks are asked to save first.
+    """
     job = job_of(holding.run)
     with held(holding) as (_, stop):
-        stop.ask(reason)
+        stop.ask(reason, with_checkpoint)
         for index in range(len(job.phases)):
             if unfinished_directory(holding.run, index) is not None:
                 PhaseExecution(job, index, holding, stop).execute(_stop_attempt, by_hand=True)

@@ -100,7 +100,11 @@ class ProcessBackend:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={**_inherited(), "TMPDIR": str(home / "tmp"), **self._system_env.get(worker.system, {})},
+                env={
+                    **inherited_environment(),
+                    "TMPDIR": str(home / "tmp"),
+                    **self._system_env.get(worker.system, {}),
+                },
                 pass_fds=(listener.fileno(),),
                 start_new_session=True,
             )
@@ -206,8 +210,8 @@ def clear_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _inherited() -> dict[str, str]:
-    """This process's environment without what belongs to its own Prefect run."""
+def inherited_environment() -> dict[str, str]:
+    """Give this process's environment without what belongs to its own Prefect run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
 
 

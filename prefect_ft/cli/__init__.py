@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     report = _add(commands, "report", _report, "what a run lost, to what, and why")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
     cancel = _add(commands, "cancel", _cancel, "end a run: its ranks stop within their grace")
+    cancel.add_argument("--checkpoint", action="store_true", help="have its ranks save a checkpoint first")
     for command in (status, report, resume, cancel):
         command.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
     known = _add(commands, "list", _list, "the runs known here, and who watches them")
@@ -147,7 +148,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _cancel(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.manage import cancel  # loads pydantic
 
-    return cancel(arguments.run, as_json=arguments.json)
+    return cancel(arguments.run, with_checkpoint=arguments.checkpoint, as_json=arguments.json)
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from rich.text import Text
 from prefect_ft.backends.process import clear_directory
 from prefect_ft.cli import COMPLETED, FAILED
 from prefect_ft.cli.show import COLOURS, console_for, plain
+from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError
 from prefect_ft.run import RUNS, Run, find_run, holder_of, known_runs, runs_in, vacancy
 from prefect_ft.run.identity import registry
@@ -101,18 +102,23 @@ def _state(run: Run, told: dict[str, Any]) -> tuple[str, str | None]:
 # -- cancel -----------------------------------------------------------------------------------------
 
 
-def cancel(name: str, *, as_json: bool) -> int:
-    """End a run, through whoever watches it or, where nobody does, from here; gives 0 if it is cancelled."""
+def cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
+    """End a run, through whoever watches it or, where nobody does, from here; gives 0 if it is cancelled.
+
+    `with_checkpoint`: its ranks are asked to save first.
+    """
     run = find_run(name)
     if run.status != "running":
         raise ConfigError(f"run {run.run_id} has ended already: {run.status}", file=name)
-    lease_s = job_of(run).lease_s
+    job = job_of(run)
     _check_last(run, name)
+    if with_checkpoint:
+        _check_can_ask(job, run, name)
     try:
-        run.want_cancelled(SOURCE)
+        run.want_cancelled(SOURCE, with_checkpoint)
     except OSError as exc:
         raise ConfigError(f"{run.root} cannot be written: {exc.strerror}", file=name) from exc
-    status = _await_end(run, name, lease_s)
+    status = _await_end(run, name, job.lease_s, with_checkpoint=with_checkpoint)
     if status != "cancelled":
         with suppress(OSError):
             run.forget_cancel()  # it came too late, and is for no later life of the run
@@ -120,13 +126,22 @@ def cancel(name: str, *, as_json: bool) -> int:
     return COMPLETED if status == "cancelled" else FAILED
 
 
-def _await_end(run: Run, name: str, lease_s: float) -> str:
+def _check_can_ask(job: JobConfig, run: Run, name: str) -> None:
+    """Raise ConfigError where the ranks of the phase that is running cannot be asked for a checkpoint."""
+    phases = run.told().get("phases", [])
+    phase = job.phases[phases[-1]["index"] if phases else 0]
+    if phase.checkpoints is None or phase.checkpoints.on_demand is None:
+        message = f"phase {phase.name!r} says nothing of checkpoints.on_demand; cancel without --checkpoint"
+        raise ConfigError(message, file=name)
+
+
+def _await_end(run: Run, name: str, lease_s: float, *, with_checkpoint: bool) -> str:
     """Wait until a run has ended, and end it where nobody watches it; give how it ended."""
     is_told = False
     while (status := str(told_by(run).get("status"))) == "running":
         _check_last(run, name)
         try:
-            _end_if_free(run, lease_s)
+            _end_if_free(run, lease_s, with_checkpoint=with_checkpoint)
         except RunHeldError as held:
             if not is_told:
                 print(f"asked {held.holder}, which watches the run", file=sys.stderr)
@@ -137,11 +152,11 @@ def _await_end(run: Run, name: str, lease_s: float) -> str:
     return status
 
 
-def _end_if_free(run: Run, lease_s: float) -> None:
+def _end_if_free(run: Run, lease_s: float, *, with_checkpoint: bool) -> None:
     """End a run that nobody watches; raises RunHeldError."""
     free = vacancy(run.model_dir, lease_s)
     if free.previous is not None and free.previous.run_id == run.run_id and run.status == "running":
-        end_unwatched(free.go_on(), SOURCE)
+        end_unwatched(free.go_on(), SOURCE, with_checkpoint=with_checkpoint)
 
 
 def _check_last(run: Run, name: str) -> None:

@@ -1,10 +1,11 @@
 """What users write: job files, `--set`, and the same models in Python."""
 
+from prefect_ft.config.faults import Faults
 from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure, System
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
 from prefect_ft.config.phase import Phase
-from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
+from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand, Suspension
 from prefect_ft.config.signatures import own_signatures, read_signatures
 from prefect_ft.config.source import Document, apply_overrides, read_document
 
@@ -12,8 +13,10 @@ __all__ = [
     "AutoRestart",
     "Checkpoints",
     "Document",
+    "Faults",
     "Infrastructure",
     "JobConfig",
+    "OnDemand",
     "Phase",
     "ProcessInfrastructure",
     "Suspension",

@@ -10,10 +10,12 @@ from typing_extensions import Self
 from prefect_ft.config.fields import (
     Env,
     Problems,
+    Seconds,
     Section,
     Some,
     SystemName,
     WholeNumber,
+    Words,
     as_error,
     problem,
     shown,
@@ -31,6 +33,8 @@ class System(Section):
         description="Environment variables of its ranks; they win over the phase's and the job's",
         examples=[{"CUDA_VISIBLE_DEVICES": "0,1"}],
     )
+    heal: Words | None = Field(default=None, description="Replaces the infrastructure's heal")
+    check: Words | None = Field(default=None, description="Replaces the infrastructure's check")
 
 
 def _system(value: object) -> object:
@@ -55,6 +59,22 @@ class ProcessInfrastructure(Section):
         ge=1,
         description="Workers of the gang, one on a system, at most as many as there are systems; "
         "the other systems are spares",
+    )
+    heal: Words | None = Field(
+        default=None,
+        description="Command that mends a device of a system after a minor or major fault; exit code 0: healed. "
+        "It runs where the flow does, with the system and the fault in its environment",
+        examples=[["./reset-device.sh"]],
+    )
+    heal_timeout_s: Seconds = Field(default=600.0, gt=0, description="Seconds after which healing has failed")
+    check: Words | None = Field(
+        default=None,
+        description="Command that tries a system before it is used and after it is suspected; any exit code "
+        "but 0 takes it out of use. It runs where the flow does, with the system in its environment",
+        examples=[["./check-node.sh"]],
+    )
+    check_timeout_s: Seconds = Field(
+        default=120.0, gt=0, description="Seconds after which a check has failed"
     )
 
     @model_validator(mode="before")

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import (
     Directory,
     Env,
@@ -51,6 +52,7 @@ class JobConfig(Section):
         default=None, description="Restarts after failures; absent: the first failure fails the job"
     )
     suspension: Suspension = Field(default=Suspension(), description="Detection of phases that get nowhere")
+    faults: Faults = Field(default=Faults(), description="Reports of faults of devices and systems")
     env: Env = Field(
         default={}, description="Environment variables of all ranks", examples=[{"LOG_LEVEL": "info"}]
     )
@@ -145,6 +147,7 @@ class JobConfig(Section):
                 "model_dir": _absolute(self.model_dir, base),
                 "journal_dir": _absolute(self.journal_dir, base),
                 "cwd": cwd,
+                "faults": self.faults.model_copy(update={"file": _absolute(self.faults.file, base)}),
                 "signatures": tuple(
                     _absolute(item, base) if isinstance(item, str) else item for item in self.signatures
                 ),

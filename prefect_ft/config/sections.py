@@ -5,6 +5,7 @@ Each checks what it can know alone; what one demands of another is checked by th
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from typing import Annotated, Any, get_args
 
@@ -199,6 +200,27 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _signal(value: str) -> str:
+    if value in ("SIGKILL", "SIGSTOP") or value not in signal.Signals.__members__:
+        raise problem(
+            f"must be the name of a signal that a program can take, like SIGUSR1, got {shown(value)}"
+        )
+    return value
+
+
+class OnDemand(Section):
+    """How ranks are asked for a checkpoint before they are stopped on purpose."""
+
+    signal: Annotated[Text, AfterValidator(_signal)] | None = Field(
+        default=None,
+        description="Signal that each rank is sent; absent: none. should_checkpoint() says so in either case",
+        examples=["SIGUSR1"],
+    )
+    grace_s: Seconds = Field(
+        default=60.0, gt=0, description="Seconds that a new checkpoint is waited for, before the stop"
+    )
+
+
 class Checkpoints(Section):
     """Where the command saves its checkpoints, and what they look like."""
 
@@ -220,4 +242,9 @@ class Checkpoints(Section):
         default=2.0,
         ge=0,
         description="Seconds in which a checkpoint that has no marker must not grow before it counts",
+    )
+    on_demand: OnDemand | None = Field(
+        default=None,
+        description="Ask for a checkpoint before a planned stop: of a system that still works, on a notice of "
+        "preemption, by cancel --checkpoint; absent: nobody asks",
     )

@@ -6,8 +6,16 @@ Nothing in here looks at a clock, a file or a process, and nothing logs: the rea
 from __future__ import annotations
 
 from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
-from prefect_ft.decide.incidents import with_verdict
+from prefect_ft.decide.incidents import is_report, with_verdict
 from prefect_ft.decide.placement import initial_placement
 from prefect_ft.decide.policy import decide
 
-__all__ = ["decide", "initial_placement", "set_aside", "skip_eval_at", "start_counts", "with_verdict"]
+__all__ = [
+    "decide",
+    "initial_placement",
+    "is_report",
+    "set_aside",
+    "skip_eval_at",
+    "start_counts",
+    "with_verdict",
+]

@@ -34,12 +34,13 @@ class Holding:
         self,
         *,
         on_lost: Callable[[LeaseLostError], None],
-        on_cancel: Callable[[str], None],
+        on_cancel: Callable[[str, bool], None],
         each_time: Callable[[], None],
     ) -> Iterator[None]:
         """Renew the lease while entered, and let go at the end; the calls come from a thread of its own.
 
-        `on_cancel` is called once, with who wants the run to end, also if that was before; `each_time`
+        `on_cancel` is called once, with who wants the run to end and whether after a last checkpoint, also
+        if that was before; `each_time`
         about every second.
         """
         over = threading.Event()
@@ -61,7 +62,7 @@ class Holding:
         self,
         over: threading.Event,
         on_lost: Callable[[LeaseLostError], None],
-        on_cancel: Callable[[str], None],
+        on_cancel: Callable[[str, bool], None],
         each_time: Callable[[], None],
     ) -> None:
         is_cancel_heard = False
@@ -72,9 +73,9 @@ class Holding:
                 except LeaseLostError as error:
                     on_lost(error)
                     return
-                if not is_cancel_heard and (source := self.run.cancel_wanted()) is not None:
+                if not is_cancel_heard and (wish := self.run.cancel_wanted()) is not None:
                     is_cancel_heard = True
-                    on_cancel(source)
+                    on_cancel(*wish)
             each_time()
             if over.wait(min(LISTEN_S, self.lease.time_s / RENEWALS)):
                 return

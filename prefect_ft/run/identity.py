@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
@@ -27,6 +27,13 @@ PARAMS = "phase-params.yaml"
 """What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
 
 _RUN, _JOB, _KEY, _CANCEL = "run.json", "job.json", "key", "cancel.json"
+
+
+class CancelWish(NamedTuple):
+    """Who wants a run to end, and whether after a last checkpoint."""
+
+    source: str
+    checkpoint: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +91,20 @@ class Run:
 
     # -- the wish to end it -----------------------------------------------------------------------
 
-    def want_cancelled(self, source: str) -> None:
-        """Let whoever holds the run, now or later, end it; the wish outlives a crash of whoever hears it."""
-        write_json(self.root / _CANCEL, {"source": source, "utc": utc_now()})
+    def want_cancelled(self, source: str, checkpoint: bool = False) -> None:
+        """Let whoever holds the run, now or later, end it; the wish outlives a crash of whoever hears it.
 
-    def cancel_wanted(self) -> str | None:
-        """Give who wants the run to end."""
+        `checkpoint`: after a last one.
+        """
+        write_json(self.root / _CANCEL, {"source": source, "checkpoint": checkpoint, "utc": utc_now()})
+
+    def cancel_wanted(self) -> CancelWish | None:
+        """Give who wants the run to end, and how."""
         path = self.root / _CANCEL
-        return str(read_json(path).get("source", "a request")) if path.exists() else None
+        if not path.exists():
+            return None
+        told = read_json(path)
+        return CancelWish(str(told.get("source", "a request")), told.get("checkpoint") is True)
 
     def forget_cancel(self) -> None:
         """Have done with the wish: it was carried out, or the run is to go on after all."""

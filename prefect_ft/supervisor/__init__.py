@@ -2,16 +2,21 @@
 
 from prefect_ft.supervisor.comeback import comebacks_without_progress
 from prefect_ft.supervisor.core import AttemptFailedError, Supervisor, describe
+from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.upkeep import SystemPlan, UpkeepPlan
 
 __all__ = [
     "AttemptFailedError",
     "PhasePlan",
     "RunLog",
+    "SourcePlan",
     "StopRequest",
     "Supervisor",
+    "SystemPlan",
+    "UpkeepPlan",
     "comebacks_without_progress",
     "describe",
 ]

@@ -61,6 +61,8 @@ class Attempt:
         self.lost: dict[int, bool] = {}
         """Workers whose agent went away, and whether their system is there."""
         self.start_error: Event | None = None
+        self.report: Incident | None = None
+        """What was reported of a device or system, if that ends it: a fault, a loss, a preemption."""
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
         self._failures: list[int] = []
@@ -85,7 +87,18 @@ class Attempt:
     def over(self) -> bool:
         """Whether the attempt has ended: something failed, or every rank is done."""
         done = all(state.ended_ns is not None for state in self.ranks.values())
-        return done or bool(self._failures or self.lost or self.start_error)
+        return done or bool(self._failures or self.lost or self.start_error or self.report)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has come to its own good end."""
+        return all(state.succeeded for state in self.ranks.values())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether ranks run, and none of them has failed or got lost."""
+        left = any(state.ended_ns is None for state in self.ranks.values())
+        return left and not (self._failures or self.lost or self.start_error)
 
     def _exited(self, event: Event) -> None:
         state = self.ranks[event["rank"]]
@@ -112,6 +125,8 @@ class Attempt:
         if cancelled_by is not None:
             evidence = Evidence(rule="stop-request", text=cancelled_by)
             return replace(incident, kind="cancelled", evidence=evidence)
+        if self.report is not None:  # whatever else failed, failed of it
+            return replace(self.report, t=t, attempt=self.number)
         if self.start_error is not None:
             return _not_started(incident, self.start_error)
         if self._failures:

@@ -6,27 +6,33 @@ the retry handler.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from prefect_ft.backends.base import Backend
 from prefect_ft.clock import PhaseClock, epoch_now, utc_now
-from prefect_ft.decide import initial_placement, set_aside, skip_eval_at, start_counts
+from prefect_ft.config import OnDemand
+from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
 from prefect_ft.errors import BackendError, PrefectFTError
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, CheckpointVerified, Decided, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.comeback import Standing, standing
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
 from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.upkeep import Upkeep
 
 MAX_PASSED_OVER = 5
 """Checkpoints that could not be verified and are named at the start of an attempt."""
@@ -41,9 +47,19 @@ class AttemptFailedError(PrefectFTError):
         super().__init__(describe(incident))
 
 
+class UnfitSystemsError(Exception):
+    """Systems did not pass their check; `systems` has the reason for each."""
+
+    def __init__(self, systems: Mapping[str, str]) -> None:
+        self.systems = systems
+        super().__init__("; ".join(f"{system}: {why}" for system, why in systems.items()))
+
+
 def describe(incident: Incident) -> str:
     """Say in one line what happened."""
     where = "the attempt" if incident.worker is None else f"worker {incident.worker}"
+    if incident.system is not None or incident.systems:
+        where = ", ".join(name for name in (incident.system, *incident.systems) if name is not None)
     how = f"exit code {incident.exit_code}" if incident.signal is None else f"signal {incident.signal}"
     what = f"{incident.failure_class}, {how}" if incident.kind == "exit" else incident.kind.replace("_", " ")
     return f"{where}: {what}" + (f": {incident.evidence.text}" if incident.evidence else "")
@@ -74,12 +90,16 @@ class Supervisor:
         self._log = log
         self._stop = stop
         self._epoch = epoch
+        self._calls = Calls()
+        self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
+        self._upkeep = Upkeep(plan.upkeep, lambda: self._calls.soon(_nothing))
         self._gang = AgentGang(
             backend,
             run_id=plan.run_id,
             key=key,
             epoch=epoch,
             stop=stop,
+            calls=self._calls,
             listener=self._heard,
             check=check,
         )
@@ -91,6 +111,8 @@ class Supervisor:
         """Whether an earlier life may have begun to carry out the last decision."""
         self._found_deaths: list[float] = []
         """When writers died while nobody watched; seconds since the epoch."""
+        self._placement: tuple[str, ...] = ()
+        """Where the workers of the last attempt are."""
         self._number = 0
         self._last_started: int | None = None
         self._saves = Saves()
@@ -115,10 +137,11 @@ class Supervisor:
             self._saves.set_aside(aside)
         self._record_comeback(found, agents, silent_s, by_hand=by_hand)
         if found.watched is not None:
-            self._attempt = self._new_attempt(found.attempt, len(found.watched))
+            self._attempt = self._new_attempt(found.attempt, found.watched)
         for worker, event in [*_exits(agents), *self._early]:
             self._heard(worker, event)
         self._early.clear()
+        self._reports.recall()
         if self._attempt is None:
             self._takes_up = True
             self._found_deaths += self._gang.stop(self._token, 0)
@@ -127,20 +150,25 @@ class Supervisor:
 
     def attempt(self) -> None:
         """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise."""
-        try:
-            attempt = self._attempt or self._begin()
-            self._gang.serve(lambda: attempt.over)
-        except StopWantedError:
-            pass
+        self._reports.open(self._calls)
+        with suppress(StopWantedError):
+            self._run(self._attempt or self._begin())
         self._end()
 
     def close(self) -> None:
         """End the workers and everything that runs in them. Idempotent."""
+        self._hear_no_more()
         self._gang.close()
 
     def hang_up(self) -> None:
         """Leave the workers and what runs in them to whoever comes next."""
+        self._hear_no_more()
         self._gang.hang_up()
+
+    def _hear_no_more(self) -> None:
+        self._reports.close()
+        self._upkeep.close()
+        self._calls.close()
 
     # -- coming back ------------------------------------------------------------------------------
 
@@ -187,6 +215,8 @@ class Supervisor:
                 return self._enact(decision)
             except WorkerGoneError as gone:
                 decision = self._judge_gone(gone, decision)
+            except UnfitSystemsError as unfit:
+                decision = self._judge_unfit(unfit)
 
     def _enact(self, decision: Decision | None) -> Attempt:
         if decision is None:
@@ -195,7 +225,11 @@ class Supervisor:
         else:
             self._gang.serve(lambda: False, timeout_s=decision.delay_s)
             placement = decision.placement
-            change = change_for(decision, self._gang.numbers)
+            is_first = self._last_started is None  # then there is nothing yet that could stay
+            change = first_gang(len(placement)) if is_first else change_for(decision, self._gang.numbers)
+        self._upkeep.suspect(self.journal.history())
+        if unfit := self._upkeep.unfit(placement, self._gang.serve):
+            raise UnfitSystemsError(unfit)
         self._gang.change(change, placement, decision.n if decision else 0, is_taken_up=self._takes_up)
         self._takes_up = False
         return self._start(decision, placement)
@@ -211,7 +245,7 @@ class Supervisor:
     def _start(self, decision: Decision | None, placement: tuple[str, ...]) -> Attempt:
         self._number += 1
         launch = self._launch(decision, placement)
-        attempt = self._attempt = self._new_attempt(self._number, len(placement))
+        attempt = self._attempt = self._new_attempt(self._number, placement)
         self._saves.begin_attempt()
         note = self._attempt_line(launch)
         orders = {
@@ -230,8 +264,11 @@ class Supervisor:
         self._tell_started(launch, attempt)
         return attempt
 
-    def _new_attempt(self, number: int, workers: int) -> Attempt:
-        ranks = {rank: worker for worker in range(workers) for rank in rank_environments(self.plan, worker)}
+    def _new_attempt(self, number: int, placement: tuple[str, ...]) -> Attempt:
+        self._placement = placement
+        self._upkeep.trust(placement)
+        workers = range(len(placement))
+        ranks = {rank: worker for worker in workers for rank in rank_environments(self.plan, worker)}
         return Attempt(number, ranks, self.plan.catalogue)
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
@@ -308,6 +345,10 @@ class Supervisor:
         match event["ev"]:
             case "output":
                 self._log.write(event["token"][2], worker, event["rank"], event["text"], event["offset"])
+                self._reports.look_at(event["text"], self._gang.system_of(worker))
+            case "fault":
+                report = {**event["report"], "system": self._gang.system_of(worker)}
+                self._reports.hear(report, f"rank {event['rank']}")
             case "dropped":
                 tell(
                     Notice(
@@ -346,6 +387,61 @@ class Supervisor:
             )
         )
 
+    # -- reports of faults ------------------------------------------------------------------------
+
+    def _run(self, attempt: Attempt) -> None:
+        """Wait until the attempt is over, and see to what is reported meanwhile."""
+        self._take_reports(attempt)
+        while not attempt.over:
+            self._gang.serve(lambda: attempt.over or bool(self._reports))
+            self._take_reports(attempt)
+
+    def _take_reports(self, attempt: Attempt) -> None:
+        while self._reports and attempt.report is None and not attempt.is_complete:
+            self._see_to(self._reports.pop(), attempt)
+
+    def _see_to(self, report: Incident, attempt: Attempt) -> None:
+        """End the attempt because of a report, or record what is decided about it while the attempt goes on."""
+        if not is_report(report, self.plan.policy, self._placement):
+            attempt.report = report
+        elif self._upkeep.can_heal(report):
+            self._upkeep.heal(report, lambda ok: self._reports.put_back(replace(report, healed=ok)))
+        else:
+            self._judge(replace(report, t=self.clock.now(), attempt=self._number))
+
+    def _heal(self, attempt: Attempt) -> None:
+        """Try to mend the device whose fault has ended the attempt."""
+        fault = attempt.report
+        if fault is None or not self._upkeep.can_heal(fault):
+            return
+        command = self._upkeep.heal(fault)
+        tell(Notice(text=f"healing device {fault.device} of {fault.system} after {fault.code}"))
+        with suppress(StopWantedError):
+            self._gang.serve(lambda: command.outcome is not None)
+        if command.outcome is not None:
+            tell(Notice(text=f"healing device {fault.device} of {fault.system}: {command.outcome.problem}"))
+            attempt.report = replace(fault, healed=command.outcome.succeeded)
+
+    def _save_first(self, attempt: Attempt) -> None:
+        """Before a planned stop: have the ranks save, if they can, and wait until what they saved is whole."""
+        on_demand = self.plan.on_demand
+        planned = attempt.report is not None or self._stop.wants_checkpoint
+        if on_demand is None or not planned or not attempt.is_running:
+            return
+        before = self._saves.written
+        self._gang.ask_checkpoint(self._token, signal_number(on_demand))
+        tell(
+            Notice(
+                text=f"{self.plan.phase}: waits up to {on_demand.grace_s:g} s for a checkpoint before the stop"
+            )
+        )
+        with suppress(StopWantedError):
+            self._gang.serve(
+                lambda: self._saves.written > before or not attempt.is_running,
+                timeout_s=on_demand.grace_s,
+                heeds_stop=self._stop.wanted is None,
+            )
+
     # -- ending -----------------------------------------------------------------------------------
 
     def _end(self) -> None:
@@ -353,8 +449,12 @@ class Supervisor:
         t = self.clock.now()
         self._stop.record()
         if self._attempt is not None:
+            self._save_first(self._attempt)
             self._attempt.ending = True
         deaths = self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
+        if self._attempt is not None:
+            self._take_reports(self._attempt)
+            self._heal(self._attempt)
         attempt, self._attempt = self._attempt, None
         incident = replace(self._incident(attempt, t), **self._known_saves())
         facts = self._facts(attempt, deaths)
@@ -410,10 +510,37 @@ class Supervisor:
             raise AttemptFailedError(incident, judged)
         return judged
 
+    def _judge_unfit(self, unfit: UnfitSystemsError) -> Decision:
+        """Have the loss of systems judged that did not pass their check; give what to try next, or give up."""
+        for system, why in unfit.systems.items():
+            tell(Notice(text=f"{system} did not pass its check: {why}"))
+        text = "; ".join(f"{system}: check failed: {why}" for system, why in unfit.systems.items())
+        incident = Incident(
+            t=self.clock.now(),
+            kind="system_lost",
+            attempt=self._last_started,
+            systems=tuple(unfit.systems),
+            evidence=Evidence(rule="check-failed", text=text),
+            **self._known_saves(),
+        )
+        judged = self._judge(incident)
+        if judged.action not in RESTARTS:
+            raise AttemptFailedError(incident, judged)
+        return judged
+
     def _judge(self, incident: Incident, **facts: Any) -> Decision:
         decision = judge(self.journal, self.plan.policy, incident, self.clock, **facts)
         tell(Decided(phase=self.plan.phase, attempt=self._number, incident=incident, decision=decision))
         return decision
+
+
+def signal_number(on_demand: OnDemand) -> int | None:
+    """Give the signal by which ranks are asked for a checkpoint; None: none is sent."""
+    return None if on_demand.signal is None else int(signal.Signals[on_demand.signal])
+
+
+def _nothing() -> None:
+    """What is done by a call whose only purpose is that somebody looks again."""
 
 
 def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:

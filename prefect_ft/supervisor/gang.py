@@ -14,6 +14,7 @@ from typing import Any
 
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
+from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.link import Event, Link, LinkLostError
 from prefect_ft.supervisor.stopping import StopRequest
@@ -56,10 +57,11 @@ class AgentGang:
         key: str,
         epoch: int,
         stop: StopRequest,
+        calls: Calls,
         listener: Listener,
         check: Callable[[], None],
     ) -> None:
-        """`key` is the run's, by which agents know their orchestrator.
+        """`calls` are made while events are waited for. `key` is the run's, by which agents know their orchestrator.
 
         `check` is called before everything that changes something, and raises LeaseLostError where that
         is another orchestrator's to do.
@@ -79,6 +81,8 @@ class AgentGang:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(stop, selectors.EVENT_READ)
+        self._calls = calls
+        self._selector.register(calls, selectors.EVENT_READ)
         self._workers: dict[int, Worker] = {}
         self._links: dict[int, Link] = {}
         self._ports: dict[int, int | None] = {}
@@ -92,6 +96,10 @@ class AgentGang:
     def numbers(self) -> tuple[int, ...]:
         """The workers that exist, whether their agents answer or not."""
         return tuple(sorted(self._workers))
+
+    def system_of(self, number: int) -> str:
+        """Give the system of a worker that exists."""
+        return self._workers[number].system
 
     @property
     def reached(self) -> tuple[int, ...]:
@@ -245,6 +253,12 @@ class AgentGang:
             self._order(number, "start", token=token, **fields)
         self._await_answers(orders, "started", "start_failed")
 
+    def ask_checkpoint(self, token: Sequence[int], signal: int | None) -> None:
+        """Have all ranks asked for a checkpoint; `signal` says so besides."""
+        self._may_act()
+        for number in list(self._links):
+            self._try_order(number, "checkpoint", token=token, signal=signal)
+
     def stop(self, token: Sequence[int], grace_s: float) -> list[float]:
         """End every process of the attempt in every worker that answers; idempotent, and not to be stopped.
 
@@ -297,14 +311,19 @@ class AgentGang:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def serve(self, until: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Hand events to the listener until `until()` holds, or the time is over; raises StopWantedError."""
+    def serve(
+        self, until: Callable[[], bool], timeout_s: float | None = None, *, heeds_stop: bool = True
+    ) -> None:
+        """Hand events to the listener until `until()` holds, or the time is over.
+
+        Raises StopWantedError, unless it is the stop itself that waits.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not until():
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return
-            if self._stop_request.wanted:
+            if heeds_stop and self._stop_request.wanted:
                 raise StopWantedError
             self._take_events(left_s)
 
@@ -336,6 +355,8 @@ class AgentGang:
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._stop_request:
                 self._selector.unregister(self._stop_request)  # stays readable; `wanted` says the rest
+            elif key.fileobj is self._calls:
+                self._calls.make()
             elif self._links.get(key.data) is key.fileobj:
                 self._take(key.data)
 

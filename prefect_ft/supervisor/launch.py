@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
+from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.upkeep import UpkeepPlan
 
 Environment = dict[str, str]
 
@@ -19,7 +22,7 @@ class PhasePlan:
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
     for the ranks on a system. `inherited` are the names of variables that workers have from elsewhere.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
-    package's own if not given.
+    package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     """
 
     run_id: str
@@ -35,6 +38,9 @@ class PhasePlan:
     has_checkpoints: bool
     hang_detect_time_s: float
     stop_grace_s: float
+    on_demand: OnDemand | None
+    sources: SourcePlan
+    upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
 

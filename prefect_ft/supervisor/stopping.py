@@ -19,18 +19,22 @@ class StopRequest:
     Off the main thread Python delivers no signals; then nothing is taken and only `ask` counts.
     """
 
-    def __init__(self, remember: Callable[[str], None] | None = None) -> None:
+    def __init__(self, remember: Callable[[str, bool], None] | None = None) -> None:
         """`remember` makes the wish outlive this process; see `record`."""
         self._remember = remember
         self.wanted: str | None = None
         """What asked for the stop, e.g. `SIGINT`."""
+        self.wants_checkpoint = False
+        """Whether a checkpoint is to be saved first."""
         self.lost: LeaseLostError | None = None
         """Set once the run belongs to somebody else: nothing may be done any more, not even stopping it."""
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[signal.Signals, Any] = {}
 
-    def ask(self, source: str) -> None:
-        """Want the stop from now on. Safe in a signal handler."""
+    def ask(self, source: str, checkpoint: bool = False) -> None:
+        """Want the stop from now on, after a checkpoint or at once. Safe in a signal handler."""
+        if self.wanted is None:
+            self.wants_checkpoint = checkpoint
         self.wanted = self.wanted or source
         self._wake()
 
@@ -47,7 +51,7 @@ class StopRequest:
         """Make the wish, if there is one, outlive this process: a crash while stopping takes it back from none."""
         if self.wanted is not None and self._remember is not None:
             with contextlib.suppress(OSError):  # a full disk; then it ends with this process
-                self._remember(self.wanted)
+                self._remember(self.wanted, self.wants_checkpoint)
                 self._remember = None
 
     def fileno(self) -> int:

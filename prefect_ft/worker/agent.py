@@ -206,6 +206,8 @@ class Agent:
             self._choose(message)
         elif op == "start":
             self._execution.start(token, message)
+        elif op == "checkpoint":
+            self._execution.ask_checkpoint(message["signal"])
         elif op == "stop":
             self._execution.stop(message["grace_s"], complete=message["complete"])
         else:

@@ -163,6 +163,7 @@ class Execution:
         waiting = ranks = list(ranks)
         for rank in ranks:
             self._tell_beat(rank)
+            self._tell_faults(rank)
         for _ in range(MAX_TURNS):  # in turns: one rank that prints a lot holds up no other
             if not waiting or not self._reporter.has_room:
                 break
@@ -177,6 +178,10 @@ class Execution:
         beat = rank.new_beat() if self._reporter.has_room else None
         if beat is not None:
             self._reporter.send("beat", rank=rank.number, **beat._asdict())
+
+    def _tell_faults(self, rank: Rank) -> None:
+        for report in rank.faults.new() if self._reporter.has_room else ():
+            self._reporter.send("fault", rank=rank.number, report=report)
 
     def _tell_output(self, rank: Rank) -> bool:
         """Hand on one piece of a rank's output; False: there is none."""
@@ -227,12 +232,18 @@ class Execution:
                 self._unwatch(rank)
                 if rank.exit.code != 0:
                     self._writer_died()
+                self._tell_faults(rank)  # what explains an end comes before it
                 self._reporter.send("exited", rank=rank.number, **rank.exit._asdict())
         if self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
             self._loop.drop("kill")
             self._kill()
         if self.is_idle:
             self._on_idle()
+
+    def ask_checkpoint(self, number: Optional[int]) -> None:
+        """Ask all ranks for a checkpoint; `number` is the signal that says so besides, if any."""
+        for rank in self._ranks():
+            rank.ask_checkpoint(number)
 
     # -- ending -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from prefect_ft import heartbeat
+from prefect_ft import faults, heartbeat
 from prefect_ft.worker import processes
 from prefect_ft.worker.loop import now_s
 from prefect_ft.worker.spool import Spool
@@ -41,6 +41,7 @@ class Rank:
         self.process = process
         self.spool = spool
         self.beat_path = beat_path
+        self.faults = faults.Reports(beat_path)
         self.exit: Optional[Exit] = None
         self.reported = False
         """Whether the exit has been told."""
@@ -74,9 +75,20 @@ class Rank:
         self._last_beats = beat.beats
         return beat
 
+    def ask_checkpoint(self, number: Optional[int]) -> None:
+        """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
+        if self.exit is not None:
+            return
+        with contextlib.suppress(OSError, ValueError):  # it has not looked or beaten yet
+            heartbeat.ask_checkpoint(self.beat_path)
+        if number is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self.process.pid, number)
+
     def rewind(self, position: int) -> None:
-        """Give the last heartbeat again, and output from `position` on."""
+        """Give the last heartbeat and all fault reports again, and output from `position` on."""
         self._last_beats = None
+        self.faults.rewind()
         self.spool.rewind(position)
 
 
@@ -132,7 +144,9 @@ class Gang:
         except BaseException:
             spool.remove()
             raise
-        self.ranks[number] = self.by_file[name + ".beat"] = self.by_file[name + ".log"] = rank
+        self.ranks[number] = rank
+        for path in (beat_path, rank.faults.path, spool.path):
+            self.by_file[os.path.basename(path)] = rank
 
     def reap(self) -> None:
         """Collect every child that has ended, orphans of ranks too, without blocking."""
@@ -181,3 +195,5 @@ class Gang:
                 rank.spool.remove()
             with contextlib.suppress(OSError):
                 os.unlink(rank.beat_path)
+            with contextlib.suppress(OSError):
+                rank.faults.remove()

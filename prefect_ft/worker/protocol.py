@@ -7,6 +7,7 @@ changes only by new names and new fields; whoever does not know a field passes o
 from __future__ import annotations
 
 import math
+import signal
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 Token = Tuple[int, int, int]
@@ -63,6 +64,7 @@ def _or_null(known: Type) -> Type:
 BOOL = Type("bool", lambda value: isinstance(value, bool))
 INT = Type("int", _is_int)
 INTS = Type("[int]", lambda value: _is_list_of(value, _is_int))
+SIGNAL = Type("signal number", lambda value: _is_int(value) and 0 < value < signal.NSIG)
 SECONDS = Type("seconds", _is_seconds)
 TIMES = Type("[seconds]", lambda value: _is_list_of(value, _is_seconds))
 STRING = Type("string", _is_string)
@@ -82,6 +84,10 @@ CHECKPOINTS = Type(
         value, lambda item: isinstance(item, dict) and set(item) == {"step", "path", "mtime"}
     ),
 )
+FAULT = Type(
+    "{device, code, severity, message}",
+    lambda value: isinstance(value, dict) and set(value) == {"device", "code", "severity", "message"},
+)
 OBJECT = Type("object", lambda value: isinstance(value, dict))
 ANY = Type("any", lambda _: True)
 
@@ -96,6 +102,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "ranks": ENVIRONMENTS,
         "note": OBJECT,
     },
+    "checkpoint": {"token": TOKEN, "signal": _or_null(SIGNAL)},
     "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
     "leave": {"token": TOKEN},
 }
@@ -129,6 +136,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "stage_t_ns": _or_null(INT),
         "stage_step": _or_null(INT),
     },
+    "fault": {"rank": INT, "report": FAULT},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
     "stopped": {"stuck": INTS, "port": _or_null(INT), "deaths": TIMES},
     "refused": {"op": ANY, "why": STRING, "epoch": INT},

@@ -18,6 +18,7 @@ from prefect_ft.backends.base import Backend
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
 from prefect_ft.supervisor import gang as module
+from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.stopping import StopRequest
@@ -44,6 +45,7 @@ class Heard:
             key=KEY,
             epoch=self.epoch,
             stop=self.stop,
+            calls=Calls(),
             listener=lambda worker, event: self.events.append((worker, event)),
             check=lambda: None,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from agents import KEY, RUN, checkpoints, script, settings
+from plans import beside
 
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock
@@ -89,6 +90,7 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(script(SCRIPT + code)),
             cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
+            **beside(tmp_path, systems),
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
         backend = ProcessBackend(settings(checkpoints=checkpoints(tmp_path / "ck")), runtime_dir / "run", {})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import beside
 
 from prefect_ft.model import Action, Counters, Decision, Policy
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
@@ -15,6 +17,7 @@ def plan(**fields: Any) -> PhasePlan:
         "run_id": "r1", "phase": "train", "phase_index": 0, "phases": 1, "command": ("true",), "cwd": "/",
         "inherited": frozenset(), "env": {}, "system_env": {}, "ranks_per_worker": 1, "has_checkpoints": True,
         "hang_detect_time_s": 1800.0, "stop_grace_s": 0.0, "policy": Policy(systems=("s0", "s1"), workers=2),
+        **beside(Path("/"), ("s0", "s1")),
     }  # fmt: skip
     return PhasePlan(**{**known, **fields})
 

@@ -1,0 +1,110 @@
+"""One phase of a job, resolved: everything looked up that an execution of it has to know.
+
+Owns the way from what users write to what the supervisor is given.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from prefect_ft.backends.process import inherited_environment, visible_accelerators
+from prefect_ft.config import JobConfig, Phase, own_signatures
+from prefect_ft.decide.classify import with_own
+from prefect_ft.files import write_yaml
+from prefect_ft.journal import Line
+from prefect_ft.run import PARAMS, Run
+from prefect_ft.supervisor import PhasePlan, SourcePlan, SystemPlan, UpkeepPlan
+
+
+def phase_plan(
+    job: JobConfig, index: int, run: Run, directory: Path, *, lines: Sequence[Line], isolated: Sequence[str]
+) -> PhasePlan:
+    """Resolve a phase; what was found out when it began stands in its journal's `lines`.
+
+    `isolated` are the systems that are out of use when it begins.
+    """
+    head: Line = next((line for line in lines if line["type"] == "phase"), {})
+    phase = job.phases[index]
+    env = {**job.env_of(index), **_params_variable(phase, directory)}
+    return PhasePlan(
+        run_id=run.run_id,
+        phase=phase.name,
+        phase_index=index,
+        phases=len(job.phases),
+        command=_command(phase),
+        cwd=str(phase.cwd),
+        inherited=frozenset(os.environ),
+        env=env,
+        system_env=_system_env(job, index),
+        ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, env),
+        has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
+        hang_detect_time_s=job.hang_detect_time_s(index),
+        stop_grace_s=job.stop_grace_s,
+        on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
+        sources=_sources(job, index, run, env),
+        upkeep=_upkeep(job, index, run, env),
+        policy=job.policy(index, isolated),
+        catalogue=with_own(own_signatures(job.signatures)),
+    )
+
+
+def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> SourcePlan:
+    return SourcePlan(
+        faults=job.faults,
+        place=run.root / "faults.json",
+        cwd=str(job.phases[index].cwd),
+        env=_command_env(job, index, run, env),
+    )
+
+
+def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> UpkeepPlan:
+    infrastructure = job.infrastructure_of(index)
+    common = _command_env(job, index, run, env)
+    systems = {
+        system.name: SystemPlan(
+            env={**common, **system.env},
+            heal=system.heal or infrastructure.heal,
+            check=system.check or infrastructure.check,
+        )
+        for system in infrastructure.systems
+    }
+    return UpkeepPlan(
+        systems=systems,
+        cwd=str(job.phases[index].cwd),
+        heal_timeout_s=infrastructure.heal_timeout_s,
+        check_timeout_s=infrastructure.check_timeout_s,
+    )
+
+
+def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment of the user's commands that run beside the training."""
+    about = {"PREFECT_FT_RUN_ID": run.run_id, "PREFECT_FT_PHASE": job.phases[index].name}
+    return {**inherited_environment(), **env, **about}
+
+
+def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
+    """Write the file that the command is handed, if any; give the variable that says where it is."""
+    if phase.params is None:
+        return {}
+    path = directory / PARAMS
+    write_yaml(path, phase.params)
+    return {"PREFECT_FT_PARAMS": str(path.absolute())}
+
+
+def _command(phase: Phase) -> tuple[str, ...]:
+    """`python` as the first word is the interpreter of the flow itself; no other word is rewritten."""
+    first, *rest = phase.command
+    return (sys.executable if first == "python" else first, *rest)
+
+
+def _ranks_per_worker(phase: Phase, env: Mapping[str, str]) -> int:
+    if phase.nproc_per_worker == "auto":
+        return visible_accelerators({**os.environ, **env}) or 1
+    return phase.nproc_per_worker
+
+
+def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:
+    return {system.name: system.env for system in job.infrastructure_of(index).systems}

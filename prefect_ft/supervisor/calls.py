@@ -1,0 +1,39 @@
+"""Calls that other threads want made on the supervisor's: it is the only one that acts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable
+
+
+class Calls:
+    """`fileno()` is readable while calls wait. `soon` may be used from any thread, the rest from one."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have `call` made as soon as somebody waits for events; nothing is done once this is closed."""
+        self._waiting.append(call)
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._event, 1)
+
+    def make(self) -> None:
+        """Make the calls that wait, in their order."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def fileno(self) -> int:
+        return self._event
+
+    def close(self) -> None:
+        """Forget what waits. Idempotent."""
+        event, self._event = self._event, -1  # the number may soon be somebody else's
+        if event >= 0:
+            os.close(event)
+        self._waiting.clear()

@@ -1,0 +1,105 @@
+"""A user's command beside the training: started, waited for in a thread, ended when its time is over."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
+
+TAIL_BYTES = 4000
+"""How much of what a command printed is read back where only its end matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a command ended: its exit code (None: it did not start or not end), and what went wrong in words.
+
+    `output` is what it printed, on both streams.
+    """
+
+    exit_code: int | None
+    output: bytes
+    problem: str
+
+    @property
+    def succeeded(self) -> bool:
+        return self.exit_code == 0
+
+
+class Command:
+    """One execution, from its construction on. `outcome` is None while it runs."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout_s: float,
+        on_end: Callable[[Outcome], None],
+    ) -> None:
+        """`on_end` is called in another thread, after `outcome` is there."""
+        self.outcome: Outcome | None = None
+        self._words, self._cwd, self._env = words, cwd, env
+        self._timeout_s = timeout_s
+        self._on_end = on_end
+        self._over, self._over_end = os.pipe2(os.O_CLOEXEC)
+        threading.Thread(target=self._run, name=f"prefect-ft-{words[0]}", daemon=True).start()
+
+    def end(self) -> None:
+        """Kill it if it still runs; its outcome comes as ever. Idempotent."""
+        with suppress(OSError):
+            os.write(self._over_end, b"!")
+
+    def _run(self) -> None:
+        try:
+            with tempfile.TemporaryFile() as output:
+                outcome = self._executed(output)
+        except (OSError, ValueError) as exc:
+            outcome = Outcome(exit_code=None, output=b"", problem=f"{self._words[0]} does not start: {exc}")
+        self.outcome = outcome
+        self._on_end(outcome)
+
+    def _executed(self, output: IO[bytes]) -> Outcome:
+        process = subprocess.Popen(
+            self._words,
+            cwd=self._cwd,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            ended, _, _ = select.select([pidfd, self._over], [], [], self._timeout_s)
+        finally:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
+            process.wait()
+            os.close(pidfd)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - (1 << 20)))
+        printed = output.read()
+        if pidfd in ended:
+            return Outcome(exit_code=process.returncode, output=printed, problem=_said(process, printed))
+        why = "was ended" if ended else f"did not end within {self._timeout_s:g} s"
+        return Outcome(exit_code=None, output=printed, problem=why)
+
+    def __del__(self) -> None:
+        for fd in (self._over, self._over_end):
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _said(process: subprocess.Popen[bytes], printed: bytes) -> str:
+    """Give the end of a command in words: how it ended, and its last line."""
+    lines = printed[-TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+    how = f"exit code {process.returncode}" if process.returncode >= 0 else f"signal {-process.returncode}"
+    return f"{how}: {lines[-1]}" if lines else how

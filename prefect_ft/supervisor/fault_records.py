@@ -1,0 +1,89 @@
+"""What monitors and ranks report of devices and systems, turned into incidents. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from prefect_ft.config import Faults
+from prefect_ft.errors import ConfigError
+from prefect_ft.model import Evidence, Incident
+from prefect_ft.wire import incident_from_json
+
+KINDS = ("device_fault", "system_lost", "preempted")
+_TAKEN = ("kind", "system", "systems", "device", "code", "severity", "healed")
+
+_XID = re.compile(r"\bXid \((?P<device>[^)]{1,40})\): (?P<number>[0-9]{1,4})\b")
+_NPU = re.compile(r"\b(?:device|NPU)\W{0,3}(?P<device>[0-9]{1,3})\b.{0,60}?\b(?:0x)?(?P<code>[0-9A-F]{8})\b")
+_MARKS = ("Xid (", "fault code")
+"""What stands in every line that is looked at more closely: most output is passed over by it."""
+
+
+def parsed(line: str) -> Mapping[str, Any]:
+    """Give one line of a monitor as an object; raises ConfigError."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError("is no JSON; write one object a line") from exc
+    if not isinstance(record, dict):
+        raise ConfigError("is no JSON object; write one object a line")
+    return record
+
+
+def report_of(record: Mapping[str, Any], faults: Faults, systems: Collection[str]) -> Incident | None:
+    """Give what a record reports; None: it is about none of these systems. Raises ConfigError with the field.
+
+    Fields that mean nothing here are passed over. A fault of a code whose severity nobody knows is taken
+    for a warning.
+    """
+    fields = {name: value for name, value in record.items() if name in _TAKEN and value is not None}
+    fields.setdefault("kind", "device_fault")
+    if fields["kind"] not in KINDS:
+        raise ConfigError(f"{fields['kind']!r} is none of {', '.join(KINDS)}", field="kind")
+    if type(fields.get("device")) is int:
+        fields["device"] = str(fields["device"])
+    incident = incident_from_json({"t": 0, **_with_severity(fields, faults)})
+    named = {name for name in (incident.system, *incident.systems) if name is not None}
+    if not named:
+        raise ConfigError("missing; say where it is", field="system")
+    if not named & set(systems):
+        return None
+    return _with_evidence(incident, record)
+
+
+def _with_severity(fields: Mapping[str, Any], faults: Faults) -> Mapping[str, Any]:
+    if fields["kind"] != "device_fault" or not isinstance(fields.get("code"), str):
+        return fields
+    return {**fields, "severity": faults.severity_of(fields["code"], fields.get("severity")) or "warning"}
+
+
+def _with_evidence(incident: Incident, record: Mapping[str, Any]) -> Incident:
+    text = record.get("message") or _in_words(incident)
+    return replace(incident, evidence=Evidence(rule=incident.kind.replace("_", "-"), text=str(text)))
+
+
+def _in_words(incident: Incident) -> str:
+    where = ", ".join(name for name in (incident.system, *incident.systems) if name is not None)
+    if incident.kind != "device_fault":
+        return f"{where}: {incident.kind.replace('_', ' ')}"
+    return f"{where}: device {incident.device}: {incident.code} ({incident.severity})"
+
+
+def in_output(text: str, faults: Faults) -> Iterator[Mapping[str, Any]]:
+    """Give the records of the faults that lines of output name, of codes whose severity is known."""
+    if not any(mark in text for mark in _MARKS):
+        return
+    for line in text.splitlines():
+        for device, code in _named_in(line):
+            if faults.knows(code):
+                yield {"device": device, "code": code, "message": line.strip()[:1000]}
+
+
+def _named_in(line: str) -> Iterator[tuple[str, str]]:
+    if found := _XID.search(line):
+        yield found["device"], f"xid-{found['number']}"
+    elif "fault code" in line and (found := _NPU.search(line)):
+        yield found["device"], found["code"]

@@ -1,0 +1,126 @@
+"""Reports of faults, from ranks, their output and monitors, on their way to being acted on.
+
+Each is recorded as it comes, the same fault only once. Owns the queue; what is done about a report is the
+supervisor's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.errors import ConfigError
+from prefect_ft.journal import Journal, Line
+from prefect_ft.model import Incident
+from prefect_ft.observe import Notice, tell
+from prefect_ft.supervisor import fault_records, fault_sources
+from prefect_ft.supervisor.calls import Calls
+from prefect_ft.supervisor.fault_sources import FaultSources, SourcePlan
+from prefect_ft.wire import incident_from_json, incident_to_json
+
+_Key = tuple[str, str | None, tuple[str, ...], str | None, str | None]
+
+
+class Reports:
+    """A queue. What is in it has been recorded: who comes back to a phase finds it again."""
+
+    def __init__(self, plan: SourcePlan, systems: Sequence[str], journal: Journal, clock: PhaseClock) -> None:
+        """Reports that name none of `systems` are somebody else's, and passed over."""
+        self._plan, self._systems = plan, systems
+        self._journal, self._clock = journal, clock
+        self._sources: FaultSources | None = None
+        self._waiting: deque[Incident] = deque()
+        self._heard_t: dict[_Key, float] = {}
+        self._not_understood: set[str] = set()
+
+    def open(self, calls: Calls) -> None:
+        """Begin to listen to monitors; what they say comes by way of `calls`. Idempotent."""
+        if self._sources is None:
+            self._sources = FaultSources(self._plan, calls, self._told)
+
+    def close(self) -> None:
+        """Listen no more. Idempotent."""
+        if self._sources is not None:
+            self._sources.close()
+
+    def recall(self) -> None:
+        """Take up from the journal what was reported and not acted on any more."""
+        for line in self._journal.lines:
+            if line["type"] == "report":
+                self._heard_t[_key(_report(line))] = line["t"]
+        self._waiting.extend(pending(self._journal.lines))
+
+    # -- in ---------------------------------------------------------------------------------------
+
+    def look_at(self, output: str, system: str) -> None:
+        """Take reports from what a rank on a system printed, if the job asks for that."""
+        faults = self._plan.faults
+        for record in fault_records.in_output(output, faults) if faults.logs else ():
+            self.hear({**record, "system": system}, f"the output on {system}")
+
+    def hear(self, record: Mapping[str, Any], where: str) -> None:
+        """Take one report; `where` says whose it is. One that is none is complained of, once."""
+        try:
+            report = fault_records.report_of(record, self._plan.faults, self._systems)
+        except ConfigError as exc:
+            self._complain(where, str(exc))
+        else:
+            if report is not None and self._is_new(report):
+                now = self._clock.now()
+                self._heard_t[_key(report)] = now
+                self._journal.append("report", t=now, utc=utc_now(), report=incident_to_json(report))
+                self._waiting.append(report)
+
+    def _told(self, line: fault_sources.Line) -> None:
+        try:
+            record = fault_records.parsed(line.text)
+        except ConfigError as exc:
+            self._complain(line.where, f"{line.text[:200]}: {exc}")
+        else:
+            self.hear(record, line.where)
+
+    def _is_new(self, report: Incident) -> bool:
+        last_t = self._heard_t.get(_key(report))
+        return last_t is None or self._clock.now() - last_t >= self._plan.faults.same_s
+
+    def _complain(self, where: str, what: str) -> None:
+        text = f"{where}: not understood as a report of a fault: {what}"
+        if text not in self._not_understood:
+            self._not_understood.add(text)
+            tell(Notice(text=text))
+
+    # -- out --------------------------------------------------------------------------------------
+
+    def put_back(self, report: Incident) -> None:
+        """Have a report acted on again that is known better now; may be called in another thread."""
+        self._waiting.append(report)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def pop(self) -> Incident:
+        """Take the oldest report out."""
+        return self._waiting.popleft()
+
+
+def pending(lines: Sequence[Line]) -> list[Incident]:
+    """Give the reports of a journal that no incident has followed."""
+    waiting: dict[_Key, Incident] = {}
+    for line in lines:
+        if line["type"] == "report":
+            report = _report(line)
+            waiting[_key(report)] = report
+        elif line["type"] == "incident":
+            where = (line["kind"], line.get("system"), tuple(line.get("systems", ())))
+            waiting.pop((*where, line.get("device"), line.get("code")), None)
+    return list(waiting.values())
+
+
+def _report(line: Line) -> Incident:
+    return incident_from_json(line["report"])
+
+
+def _key(report: Incident) -> _Key:
+    return report.kind, report.system, report.systems, report.device, report.code

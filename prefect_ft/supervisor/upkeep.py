@@ -1,0 +1,124 @@
+"""The user's commands that try systems (`check`) and mend their devices (`heal`), and whom to try again.
+
+Owns what is executed for which system and what came out; what follows from it is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from prefect_ft.model import History, Incident
+from prefect_ft.supervisor.command import Command, Outcome
+
+Wait = Callable[[Callable[[], bool]], None]
+"""Waits until the condition holds; asked again whenever something has happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPlan:
+    """One system's commands, and the whole environment that they are executed with."""
+
+    env: Mapping[str, str]
+    heal: tuple[str, ...] | None = None
+    check: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepPlan:
+    """The commands of all systems, and what all of their executions share."""
+
+    systems: Mapping[str, SystemPlan]
+    cwd: str
+    heal_timeout_s: float
+    check_timeout_s: float
+
+
+class Upkeep:
+    """`wake` is called, in another thread, whenever a command has ended."""
+
+    def __init__(self, plan: UpkeepPlan, wake: Callable[[], None]) -> None:
+        self._plan = plan
+        self._wake = wake
+        self._fit: set[str] = set()
+        """Systems that passed their check and have been above suspicion since."""
+        self._running: list[Command] = []
+
+    # -- healing ----------------------------------------------------------------------------------
+
+    def can_heal(self, fault: Incident) -> bool:
+        """Whether a fault is one that is to be healed, was not yet, and a command is there for it."""
+        is_open = fault.kind == "device_fault" and fault.healed is None
+        return is_open and fault.severity in ("minor", "major") and self._heal_of(fault) is not None
+
+    def heal(self, fault: Incident, on_end: Callable[[bool], None] | None = None) -> Command:
+        """Begin to heal a device; `on_end` is told, in another thread, whether it is healed."""
+        words, system = self._heal_of(fault), fault.system
+        assert words is not None
+        assert system is not None
+        about = {
+            "PREFECT_FT_DEVICE": fault.device or "",
+            "PREFECT_FT_CODE": fault.code or "",
+            "PREFECT_FT_SEVERITY": fault.severity or "",
+        }
+        return self._start(words, system, about, self._plan.heal_timeout_s, on_end)
+
+    def _heal_of(self, fault: Incident) -> tuple[str, ...] | None:
+        plan = self._plan.systems.get(fault.system or "")
+        return plan.heal if plan is not None else None
+
+    # -- checking ---------------------------------------------------------------------------------
+
+    def suspect(self, history: History) -> None:
+        """Have the systems checked again that the last decision has made more suspect than the one before it."""
+        counts = [entry.decision.counters.suspects for entry in history[-2:] if entry.decision is not None]
+        before, now = ([{}, {}, *counts])[-2:]
+        self._fit -= {system for system, count in now.items() if count > before.get(system, 0)}
+
+    def trust(self, systems: Collection[str]) -> None:
+        """Take systems for fit on which an attempt is running."""
+        self._fit |= set(systems)
+
+    def unfit(self, systems: Collection[str], wait: Wait) -> dict[str, str]:
+        """Check those of `systems` that have to be, side by side; give those that failed, with the reason."""
+        checks = {
+            system: self._start(words, system, {}, self._plan.check_timeout_s)
+            for system in systems
+            if system not in self._fit and (words := self._plan.systems[system].check) is not None
+        }
+        wait(lambda: all(check.outcome is not None for check in checks.values()))
+        outcomes = {system: check.outcome for system, check in checks.items()}
+        failed = {
+            system: outcome.problem
+            for system, outcome in outcomes.items()
+            if outcome is not None and not outcome.succeeded
+        }
+        self._fit |= set(systems) - set(failed)
+        self._fit -= set(failed)
+        return failed
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        words: tuple[str, ...],
+        system: str,
+        about: Mapping[str, str],
+        timeout_s: float,
+        on_end: Callable[[bool], None] | None = None,
+    ) -> Command:
+        env = {**self._plan.systems[system].env, "PREFECT_FT_SYSTEM": system, **about}
+
+        def ended(outcome: Outcome) -> None:
+            if on_end is not None:
+                on_end(outcome.succeeded)
+            self._wake()
+
+        command = Command(words, cwd=self._plan.cwd, env=env, timeout_s=timeout_s, on_end=ended)
+        self._running = [each for each in self._running if each.outcome is None] + [command]
+        return command
+
+    def close(self) -> None:
+        """End the commands that still run. Idempotent."""
+        for command in self._running:
+            command.end()
