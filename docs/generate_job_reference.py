@@ -17,7 +17,9 @@ from pydantic import BaseModel
 from prefect_ft.config import (
     AutoRestart,
     Checkpoints,
+    Faults,
     JobConfig,
+    OnDemand,
     Phase,
     ProcessInfrastructure,
     Suspension,
@@ -36,6 +38,8 @@ SECTIONS: Mapping[type[BaseModel], str] = {
     AutoRestart: "`autorestart`",
     Suspension: "`suspension`",
     Checkpoints: "`checkpoints`",
+    OnDemand: "`checkpoints.on_demand`",
+    Faults: "`faults`",
 }
 """Every model that a job file is made of, in the order of the page, with its heading."""
 
@@ -47,12 +51,7 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     "never ended by it",
     (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
     (AutoRestart, "isolation_ttl_s"): "Isolation ends with the phase in any case",
-    (AutoRestart, "user_induced_codes"): _REPLAY_ONLY.format("device faults"),
     (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),
-    (AutoRestart, "max_preemptions"): _REPLAY_ONLY.format("preemptions"),
-    (AutoRestart, "max_worker_replacements"): "In runs only the check `suspect` replaces workers so far",
-    (AutoRestart, "suspect_limit"): "In runs only workers that were lost or could not be created point to a "
-    "system so far",
     (Suspension, "restart"): _REPLAY_ONLY.format("suspensions"),
     (Suspension, "hang_detect_time_s"): "**Nobody watches for suspensions yet**: ranks find the time in "
     "`MA_HANG_DETECT_TIME`, and that is all",

@@ -1,7 +1,8 @@
 """Workers as process groups on this machine: each an agent in a session and a directory of its own.
 
 A worker's directory (output, heartbeats, the ranks' TMPDIR) lives as long as the worker: a restart in
-place keeps it, a rebuild starts with a new one. All systems are this machine under different names.
+place keeps it, a rebuild starts with a new one. All systems are this machine under different names; one of
+them can be made to die as a machine does (`take_down`), to see what a run does about it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from prefect_ft.worker.gang import KILL_TIMEOUT_S
 from prefect_ft.worker.processes import descendants, kill_and_wait, parent
 
 SOCKET = "agent.sock"
+
+DOWN = "down"
+"""The directory, in a run's, of what systems have been taken down."""
 
 LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 """How long an agent may take to end its ranks and itself before it is killed."""
@@ -66,6 +70,9 @@ class ProcessBackend:
         """
         try:
             return [self._create(worker) for worker in workers]
+        except BackendError:
+            self.destroy(workers)
+            raise
         except (OSError, ValueError) as exc:
             self.destroy(workers)
             raise BackendError(f"a worker cannot be started: {exc}") from exc
@@ -75,6 +82,8 @@ class ProcessBackend:
         address = _address(home)
         if worker in self._agents and self._agents[worker].poll() is None:
             return address
+        if not self.answers(worker.system):
+            raise BackendError(f"system {worker.system} is down", system=worker.system)
         self.destroy([worker])  # what another life of the orchestrator may have left under this name
         (home / "tmp").mkdir(mode=0o700, parents=True)
         config = home / "agent.json"
@@ -160,9 +169,9 @@ class ProcessBackend:
         worker = Worker(number=number, system=system, epoch=epoch, decision=decision)
         return Found(worker=worker, address=_address(home), result=_result(home))
 
-    def answers(self, system: str) -> bool:  # noqa: ARG002  (every system is this machine)
+    def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
-        return True
+        return not (self._directory / DOWN / system).exists()
 
     def _home(self, worker: Worker) -> Path:
         name = f"{self._settings.phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
@@ -199,6 +208,18 @@ def _await_end(agent: AgentProcess, deadline_s: float) -> None:
         agent.send(signal.SIGKILL)
         agent.ends(KILLED_TIMEOUT_S)
     agent.close()
+
+
+def take_down(directory: Path, system: str) -> None:
+    """Let a system of a run die: all that runs there is killed at once, and nothing starts there any more.
+
+    `directory` is the run's run-time directory. Once the marker in `DOWN` is removed the system is back.
+    """
+    (directory / DOWN).mkdir(exist_ok=True)
+    (directory / DOWN / system).touch()
+    for config in directory.glob("*-*-*-*/agent.json"):
+        if read_json(config).get("system") == system:
+            _end_strays(config.parent)
 
 
 def clear_directory(directory: Path) -> None:

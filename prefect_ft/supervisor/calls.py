@@ -18,7 +18,7 @@ class Calls:
     def soon(self, call: Callable[[], None]) -> None:
         """Have `call` made as soon as somebody waits for events; nothing is done once this is closed."""
         self._waiting.append(call)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed
             os.eventfd_write(self._event, 1)
 
     def make(self) -> None:

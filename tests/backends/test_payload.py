@@ -16,7 +16,10 @@ def test_it_holds_the_worker_side_and_nothing_else(tmp_path: Path) -> None:
     payload = payload_directory(tmp_path)
     top = {path.name for path in payload.iterdir()} - {"__pycache__"}
     inside = {path.name for path in (payload / "prefect_ft").iterdir()} - {"__pycache__"}
-    assert (top, inside) == ({"__main__.py", "prefect_ft"}, {"__init__.py", "heartbeat.py", "worker"})
+    assert (top, inside) == (
+        {"__main__.py", "prefect_ft"},
+        {"__init__.py", "faults.py", "heartbeat.py", "worker"},
+    )
 
 
 def test_it_is_made_once(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         ),
         pytest.param(
             edited("workers: 2", "workers: 2\n  image: x"),
-            "job.yaml:7: infrastructure.image: unknown key; known keys: type, systems, workers",
+            "job.yaml:7: infrastructure.image: unknown key; known keys: type, systems, workers, "
+            "heal, heal_timeout_s, check, check_timeout_s",
             id="nothing-close",
         ),
         pytest.param(
@@ -160,7 +161,8 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
-            "autorestart, suspension, env, signatures, cwd, phases, stop_grace_s, sample_period_s, orphan_timeout_s, "
+            "autorestart, suspension, faults, env, signatures, "
+            "cwd, phases, stop_grace_s, sample_period_s, orphan_timeout_s, "
             "max_orchestrator_restarts, lease_s, spool_mb, kind, trainer, metadata",
             id="a-key-that-needs-quotes",
         ),
