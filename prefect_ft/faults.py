@@ -57,14 +57,14 @@ class Reports:
     def __init__(self, beat_path: str) -> None:
         """`beat_path` is the rank's heartbeat file."""
         self.path = beat_path + _SUFFIX
-        self._position = 0
+        self.rewind()
 
     def rewind(self) -> None:
         """Give all reports again."""
-        self._position = 0
+        self._position = self._count = 0
 
-    def new(self) -> list[dict[str, str | None]]:
-        """Give the reports that were appended since the last call."""
+    def new(self) -> list[tuple[int, dict[str, str | None]]]:
+        """Give the reports that were appended since the last call, numbered from 1 in the file."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._position)
@@ -76,7 +76,9 @@ class Reports:
             whole = len(content)  # no report is so long; somebody else writes here
         self._position += whole
         parsed = (_parsed(line) for line in content[:whole].splitlines())
-        return [report for report in parsed if report is not None]
+        reports = [report for report in parsed if report is not None]
+        first, self._count = self._count + 1, self._count + len(reports)
+        return list(enumerate(reports, start=first))
 
     def remove(self) -> None:
         """Delete the file; raises OSError."""

@@ -240,7 +240,7 @@ def _end_strays(home: Path) -> None:
     """SIGKILL what outlived an agent, and an agent that is nobody's child any more."""
     deadline = time.monotonic() + KILLED_TIMEOUT_S
     while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
-        family = {process for stray in found for process in (stray, *descendants(stray))}
+        family = {process for stray in found for process in (stray, *descendants(stray))} - {os.getpid()}
         kill_and_wait(
             family,
             lambda pid, family=family: _belongs(pid, home) or parent(pid) in family,  # type: ignore[misc]

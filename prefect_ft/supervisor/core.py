@@ -138,10 +138,10 @@ class Supervisor:
         self._record_comeback(found, agents, silent_s, by_hand=by_hand)
         if found.watched is not None:
             self._attempt = self._new_attempt(found.attempt, found.watched)
+        self._reports.recall()
         for worker, event in [*_exits(agents), *self._early]:
             self._heard(worker, event)
         self._early.clear()
-        self._reports.recall()
         if self._attempt is None:
             self._takes_up = True
             self._found_deaths += self._gang.stop(self._token, 0)
@@ -345,10 +345,12 @@ class Supervisor:
         match event["ev"]:
             case "output":
                 self._log.write(event["token"][2], worker, event["rank"], event["text"], event["offset"])
-                self._reports.look_at(event["text"], self._gang.system_of(worker))
+                rank = f"attempt {event['token'][2]} rank {event['rank']}"
+                self._reports.look_at(event["text"], self._gang.system_of(worker), rank, event["offset"])
             case "fault":
                 report = {**event["report"], "system": self._gang.system_of(worker)}
-                self._reports.hear(report, f"rank {event['rank']}")
+                source = f"attempt {event['token'][2]} rank {event['rank']} report {event['n']}"
+                self._reports.hear(report, f"rank {event['rank']}", source)
             case "dropped":
                 tell(
                     Notice(

@@ -72,14 +72,19 @@ def _in_words(incident: Incident) -> str:
     return f"{where}: device {incident.device}: {incident.code} ({incident.severity})"
 
 
-def in_output(text: str, faults: Faults) -> Iterator[Mapping[str, Any]]:
-    """Give the records of the faults that lines of output name, of codes whose severity is known."""
+def in_output(text: str, faults: Faults) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Give the records of the faults that lines of output name, of codes whose severity is known.
+
+    Each with the place in `text` at which its line begins.
+    """
     if not any(mark in text for mark in _MARKS):
         return
-    for line in text.splitlines():
+    place = 0
+    for line in text.splitlines(keepends=True):
         for device, code in _named_in(line):
             if faults.knows(code):
-                yield {"device": device, "code": code, "message": line.strip()[:1000]}
+                yield place, {"device": device, "code": code, "message": line.strip()[:1000]}
+        place += len(line)
 
 
 def _named_in(line: str) -> Iterator[tuple[str, str]]:

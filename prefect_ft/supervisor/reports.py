@@ -33,6 +33,7 @@ class Reports:
         self._sources: FaultSources | None = None
         self._waiting: deque[Incident] = deque()
         self._heard_t: dict[_Key, float] = {}
+        self._sources_heard: set[str | None] = set()
         self._not_understood: set[str] = set()
 
     def open(self, calls: Calls) -> None:
@@ -50,18 +51,28 @@ class Reports:
         for line in self._journal.lines:
             if line["type"] == "report":
                 self._heard_t[_key(_report(line))] = line["t"]
+                self._sources_heard.add(line.get("source"))
         self._waiting.extend(pending(self._journal.lines))
 
     # -- in ---------------------------------------------------------------------------------------
 
-    def look_at(self, output: str, system: str) -> None:
-        """Take reports from what a rank on a system printed, if the job asks for that."""
-        faults = self._plan.faults
-        for record in fault_records.in_output(output, faults) if faults.logs else ():
-            self.hear({**record, "system": system}, f"the output on {system}")
+    def look_at(self, output: str, system: str, rank: str, offset: int) -> None:
+        """Take reports from what a rank on a system printed, if the job asks for that.
 
-    def hear(self, record: Mapping[str, Any], where: str) -> None:
-        """Take one report; `where` says whose it is. One that is none is complained of, once."""
+        `rank` names it in its attempt; `offset` is where `output` begins, in bytes.
+        """
+        faults = self._plan.faults
+        for place, record in fault_records.in_output(output, faults) if faults.logs else ():
+            at = offset + len(output[:place].encode("utf-8", "surrogateescape"))
+            self.hear({**record, "system": system}, f"the output on {system}", f"{rank} at {at}")
+
+    def hear(self, record: Mapping[str, Any], where: str, source: str | None = None) -> None:
+        """Take one report; `where` says whose it is. One that is none is complained of, once.
+
+        `source` names it where agents tell the same again to whoever comes back.
+        """
+        if source is not None and source in self._sources_heard:
+            return
         try:
             report = fault_records.report_of(record, self._plan.faults, self._systems)
         except ConfigError as exc:
@@ -70,7 +81,9 @@ class Reports:
             if report is not None and self._is_new(report):
                 now = self._clock.now()
                 self._heard_t[_key(report)] = now
-                self._journal.append("report", t=now, utc=utc_now(), report=incident_to_json(report))
+                self._sources_heard.add(source)
+                line = {"source": source, "report": incident_to_json(report)}
+                self._journal.append("report", t=now, utc=utc_now(), **line)
                 self._waiting.append(report)
 
     def _told(self, line: fault_sources.Line) -> None:

@@ -180,8 +180,8 @@ class Execution:
             self._reporter.send("beat", rank=rank.number, **beat._asdict())
 
     def _tell_faults(self, rank: Rank) -> None:
-        for report in rank.faults.new() if self._reporter.has_room else ():
-            self._reporter.send("fault", rank=rank.number, report=report)
+        for number, report in rank.faults.new() if self._reporter.has_room else ():
+            self._reporter.send("fault", rank=rank.number, n=number, report=report)
 
     def _tell_output(self, rank: Rank) -> bool:
         """Hand on one piece of a rank's output; False: there is none."""

@@ -136,7 +136,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "stage_t_ns": _or_null(INT),
         "stage_step": _or_null(INT),
     },
-    "fault": {"rank": INT, "report": FAULT},
+    "fault": {"rank": INT, "n": INT, "report": FAULT},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
     "stopped": {"stuck": INTS, "port": _or_null(INT), "deaths": TIMES},
     "refused": {"op": ANY, "why": STRING, "epoch": INT},

@@ -213,7 +213,7 @@ if attempt == 1 and worker == 1:
     told = "import sys; from pathlib import Path; from prefect_ft.backends.process import take_down; "
     told += "take_down(Path(sys.argv[1]), 's1')"
     env = {{"PYTHONPATH": {str(ROOT)!r}, "PATH": os.environ["PATH"]}}
-    quiet = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
+    quiet = {{"stdout": open("death.log", "w"), "stderr": subprocess.STDOUT}}
     subprocess.Popen([{sys.executable!r}, "-c", told, runtime], env=env, start_new_session=True, **quiet)
 if attempt == 1: wait()
 """

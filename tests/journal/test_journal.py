@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import decide
-from prefect_ft.errors import JournalError
+from prefect_ft.errors import JournalError, LeaseLostError
 from prefect_ft.journal import Journal, Line, MemoryJournal, history_of, read_lines
 from prefect_ft.judge import judge
 from prefect_ft.model import Entry, Evidence, Incident, Policy
@@ -240,3 +240,18 @@ def test_a_restart_costs_two_lines_and_one_fsync_before_it_is_carried_out(
     judge(journal, POLICY, CRASH, PhaseClock())
     assert synced == [3]
     assert [line["type"] for line in read_lines(path)] == ["phase", "incident", "decision"]
+
+
+def test_what_is_another_orchestrators_by_now_is_not_written_to(path: Path) -> None:
+    lost: list[LeaseLostError] = []
+
+    def check() -> None:
+        if lost:
+            raise lost[0]
+
+    with closing(Journal(path, check)) as journal:
+        journal.append("comeback", t=1, utc=UTC, epoch=1, by_hand=False)
+        lost.append(LeaseLostError("taken over"))
+        with pytest.raises(LeaseLostError):
+            journal.append("comeback", t=2, utc=UTC, epoch=2, by_hand=False)
+    assert [line["epoch"] for line in read_lines(path)] == [1]

@@ -237,3 +237,27 @@ def test_checkpoints_that_the_journal_has_are_not_told_again_and_are_no_progress
     back._gang.serve(lambda: False, 0.3)
     told = [line["step"] for line in read_lines(phase.journal) if line["type"] == "checkpoint"]
     assert told == [5]
+
+
+def test_a_fault_that_was_reported_is_not_forgotten_and_not_taken_for_a_crash(
+    make: Make, tmp_path: Path
+) -> None:
+    """Its orchestrator died after it had ended the ranks because of it, and before it decided."""
+    phase = make(
+        "from prefect_ft import report_fault\nif rank: report_fault(0, 'E1', 'critical')\nsignal.pause()"
+    )
+    first = phase.live()
+    attempt = first._begin()
+    first._gang.serve(lambda: bool(first._reports))
+    first._gang.stop(first._token, 0)
+    assert attempt.report is None
+    phase.hang_up(first)
+    back = phase.come_back()
+    decide(back)
+    (entry,) = back.journal.history()
+    assert (entry.incident.kind, entry.incident.code, entry.incident.system) == ("device_fault", "E1", "s1")
+    assert entry.decision.rule == "fault-critical"
+    phase.hang_up(back)
+    third = phase.come_back()
+    assert not third._reports
+    assert [line["type"] for line in read_lines(phase.journal)].count("report") == 1

@@ -77,3 +77,21 @@ def test_what_an_incident_says_of_checkpoints(course: list[Any], expected: dict[
 
 def test_those_set_aside_are_avoided() -> None:
     assert saves(report(30, 10, 20, 30), [30, 10]).avoided == [10, 30]
+
+
+def test_a_later_life_knows_what_the_one_before_it_did() -> None:
+    """What was set aside is not good again because it is remembered; what was written anew since then is."""
+    lines = [
+        {"type": "attempt"},
+        {"type": "checkpoint", "step": 10, "path": "ck/10", "mtime": 1.0},
+        {"type": "checkpoint", "step": 20, "path": "ck/20", "mtime": 1.0},
+        {"type": "attempt"},
+        {"type": "checkpoint", "step": 30, "path": "ck/30", "mtime": 2.0},
+    ]
+    later = Saves()
+    later.recall(lines, [20])
+    assert later.facts() == facts(30, 30, 20, 10, 30)
+    anew = [*lines, {"type": "checkpoint", "step": 20, "path": "ck/20", "mtime": 3.0}]
+    later = Saves()
+    later.recall(anew, [20])
+    assert later.facts() == facts(30, 30, 20, 10, 20, 30)

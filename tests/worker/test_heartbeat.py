@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_ft.heartbeat import STAGES, Beat, read
+from prefect_ft.heartbeat import STAGES, Beat, ask_checkpoint, read
 
 SOURCE = Path(importlib.util.find_spec("prefect_ft.heartbeat").origin)
 SECOND = 1_000_000_000
@@ -364,3 +364,55 @@ def test_without_the_variable_nothing_is_opened(path, monkeypatch):
 def test_importing_it_leaves_slow_modules_out(path):
     script = "import sys; import heartbeat; print({'typing', 're', 'prefect_ft'} & set(sys.modules))"
     assert run(script, path) == "set()\n"
+
+
+# -- checkpoints that are asked for ----------------------------------------------------------------
+
+
+def test_a_rank_hears_of_each_wish_for_a_checkpoint_once(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    assert rank.should_checkpoint() is False
+    ask_checkpoint(path)
+    assert [rank.should_checkpoint(), rank.should_checkpoint()] == [True, False]
+    rank.beat(5)
+    ask_checkpoint(path)
+    ask_checkpoint(path)
+    assert [rank.should_checkpoint(), rank.should_checkpoint()] == [True, False]
+    assert read(path).step == 5
+
+
+def test_a_rank_that_begins_anew_has_no_old_wishes(path, monkeypatch):
+    fresh_rank(path, monkeypatch).beat(1)
+    ask_checkpoint(path)
+    script = "import heartbeat; heartbeat.beat(1); print(heartbeat.should_checkpoint())"
+    path.unlink()
+    assert run(script, path) == "False\n"
+
+
+def test_the_child_of_a_rank_is_not_asked(path):
+    script = """
+import heartbeat, os, sys
+heartbeat.should_checkpoint()
+sys.path.insert(0, os.getcwd())
+heartbeat.ask_checkpoint(os.environ["PREFECT_FT_HEARTBEAT"])
+if not os.fork():
+    print(heartbeat.should_checkpoint(), flush=True)
+    os._exit(0)
+os.wait()
+print(heartbeat.should_checkpoint())
+"""
+    assert run(script, path) == "False\nTrue\n"
+
+
+def test_without_an_agent_nobody_asks(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    monkeypatch.delenv("PREFECT_FT_HEARTBEAT")
+    assert rank.should_checkpoint() is False
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 64], ids=["empty", "something-else"])
+def test_what_is_no_heartbeat_is_not_written_to(path, content):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="no heartbeat"):
+        ask_checkpoint(path)
+    assert path.read_bytes() == content
