@@ -157,6 +157,7 @@ class PhaseExecution:
                 index=plan.phase_index,
                 mode=plan.policy.mode,
                 systems=plan.policy.systems,
+                isolated=plan.policy.isolated,
                 workers=plan.policy.workers,
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,8 @@ import pytest
 from agents import processes_of
 
 from prefect_ft.backends.process import ProcessBackend
-from prefect_ft.config import JobConfig
+from prefect_ft.cli import main
+from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, LeaseLostError
 from prefect_ft.journal import read_lines
 from prefect_ft.judge import judge
@@ -313,3 +315,29 @@ def test_systems_that_a_failed_phase_isolated_stay_so_when_it_is_done_again(tmp_
     job = job_in(tmp_path, "true")
     with gone_on_with(job) as (holding, stop):
         assert PhaseExecution(job, 0, holding, stop).plan.policy.isolated == ("s0", "s1", "s2")
+
+
+def test_a_policy_agrees_with_the_journal_of_its_own_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device that fails, a crash, and an earlier phase that had isolated a system."""
+    line = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+    fails_on = f"test $PREFECT_FT_SYSTEM != {{}} || {{{{ echo '{line}'; exit 1; }}}}"
+    crashes_once = "test $PREFECT_FT_ATTEMPT != 2 || kill -SEGV $$"
+    job = job_in(tmp_path, fails_on.format("s0"), f"{fails_on.format('s1')}; {crashes_once}")
+    with begun(job) as (holding, stop):
+        for index in (0, 1):
+            assert PhaseExecution(job, index, holding, stop).execute(to_the_end).status == "completed"
+        conclude(holding, "completed")
+    (tmp_path / "job.json").write_text(json.dumps(resolved(job)))
+    directories = [holding.run.directory_of(index) for index in (0, 1)]
+    second = read_lines(directories[1] / "journal.jsonl")
+    assert second[0]["isolated"] == ["s0"]
+    assert [line["rule"] for line in second if line["type"] == "decision"] == [
+        "node-lost",
+        "transient",
+        "completed",
+    ]
+    for directory, count in zip(directories, (2, 3), strict=True):
+        assert main(["replay", str(tmp_path / "job.json"), str(directory / "journal.jsonl"), "--diff"]) == 0
+        assert capsys.readouterr().out == f"0 of {count} decisions differ\n"

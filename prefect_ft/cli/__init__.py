@@ -54,12 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
     _add_classify(commands)
-    replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
-    replay.add_argument("job", metavar="JOB.yaml")
-    replay.add_argument("incidents", metavar="INCIDENTS.jsonl")
-    replay.add_argument(
-        "--phase", metavar="NAME", help="the phase whose policy is asked; the first if not given"
-    )
+    _add_replay(commands)
     status = _add(commands, "status", _status, "where a run stands")
     report = _add(commands, "report", _report, "what a run lost, to what, and why")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
@@ -116,6 +111,25 @@ def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--signatures",
         metavar="FILE",
         help="a YAML file of signatures that are tried before the built-in ones",
+    )
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
+    replay.add_argument("job", metavar="JOB.yaml")
+    replay.add_argument(
+        "recording", metavar="INCIDENTS.jsonl", help="a file of incidents, or the journal.jsonl of a phase"
+    )
+    replay.add_argument(
+        "--phase",
+        metavar="NAME",
+        help="the phase whose policy is asked; the one that the journal names, or the first, if not given",
+    )
+    replay.add_argument(
+        "--diff",
+        action="store_true",
+        help="show only what the policy decides otherwise than the journal records; each incident is decided "
+        "about after what was really done before it, and not as if the policy's own decisions had been",
     )
 
 
@@ -181,7 +195,7 @@ def _install_automations(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.inspect import validate  # loads pydantic
+    from prefect_ft.cli.validate import validate  # loads pydantic
 
     return validate(arguments.job, arguments.set, as_json=arguments.json)
 
@@ -199,9 +213,11 @@ def _classify(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.inspect import replay  # loads pydantic
+    from prefect_ft.cli.replay import replay  # loads pydantic
 
-    return replay(arguments.job, arguments.incidents, arguments.phase, as_json=arguments.json)
+    return replay(
+        arguments.job, arguments.recording, arguments.phase, diff=arguments.diff, as_json=arguments.json
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:
