@@ -46,7 +46,7 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     (JobConfig, "orphan_timeout_s"): "It counts from the end of the last rank: ranks that are training are "
     "never ended by it",
     (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
-    (AutoRestart, "isolation_ttl_s"): "Isolation ends with the phase in any case",
+    (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (AutoRestart, "user_induced_codes"): _REPLAY_ONLY.format("device faults"),
     (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),
     (AutoRestart, "max_preemptions"): _REPLAY_ONLY.format("preemptions"),

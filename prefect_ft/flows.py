@@ -91,6 +91,7 @@ def _enter(
     if before is not None and before.status == "running" and own is not None:
         return _take_up(free, flow_run_id, by_hand=False), False
     if before is not None and before.status == "running" and unfinished == "fresh":
+        preflight.quarantined(job)  # what cannot begin is to end nothing
         end_unwatched(free.go_on(), "a fresh run was asked for")
         free = vacancy(Path(job.model_dir), job.lease_s)
     return begin_run(job, free, flow_run_id=flow_run_id), True

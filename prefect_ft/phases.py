@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
+from prefect_ft.pool.recorder import Recorder
 from prefect_ft.run import (
     JOURNAL,
     PARAMS,
@@ -94,6 +96,25 @@ class PhaseExecution:
         If this process has to end before (the lease is lost, Prefect or somebody else ends it), everything
         is left as it is, for whoever comes next.
         """
+        with self._recording():
+            return self._execute(run_attempts, by_hand=by_hand)
+
+    def _recording(self) -> AbstractContextManager[None]:
+        """Have what is isolated put into the quarantine, where the job has one."""
+        if self._job.quarantine is None:
+            return contextlib.nullcontext()
+        recorder = Recorder(
+            Path(self._job.quarantine),
+            self._directory,
+            lambda: self._journal.lines,
+            ttl_s=self._plan.policy.isolation_ttl_s,
+            run=self._run.run_id,
+            job=self._job.name,
+            phase=self._plan.phase,
+        )
+        return recorder.recording()
+
+    def _execute(self, run_attempts: RunAttempts, *, by_hand: bool) -> PhaseSummary:
         try:
             decision = self._decide(run_attempts, by_hand=by_hand)
         except (Exception, KeyboardInterrupt) as exc:
@@ -294,19 +315,23 @@ def _plan(job: JobConfig, index: int, run: Run, directory: Path, lines: Sequence
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
-        policy=job.policy(index, _isolated_before(run, directory)),
+        policy=job.policy(index, _isolated(head, run, directory)),
         catalogue=with_own(own_signatures(job.signatures)),
     )
 
 
-def _isolated_before(run: Run, directory: Path) -> list[str]:
-    """Give the systems that the run took out of use before, as its journals but this phase's own say.
+def _isolated(head: Line, run: Run, directory: Path) -> Sequence[str]:
+    """Give the systems that are out of use when a phase begins, or were when it began: `head` says.
 
-    In earlier phases, and in this one where it failed and is done again.
+    Those that the run found in quarantine, and those that it took out of use before, as its journals but
+    this phase's own say: in earlier phases, and in this one where it failed and is done again.
     """
+    if (known := head.get("isolated")) is not None:
+        return tuple(known)
     names = [each["directory"] for each in run.told()["phases"] if each["directory"] != directory.name]
     journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
-    return sorted({system for lines in journals for system in summarise(lines).isolated_systems})
+    isolated = {system for lines in journals for system in summarise(lines).isolated_systems}
+    return sorted({*isolated, *run.told().get("quarantined", ())})
 
 
 def _command(phase: Phase) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, UnfinishedRunError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
+from prefect_ft.preflight import quarantined
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
@@ -24,13 +25,14 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
     """Begin a run of a job with absolute paths.
 
     Raises UnfinishedRunError for a model directory whose run has not ended, RunHeldError if somebody was
-    faster, ConfigError.
+    faster, ConfigError, also where the quarantine leaves too few systems.
     """
     if free.previous is not None and free.previous.status == "running":
         raise UnfinishedRunError(free.previous.run_id, job.model_dir)
+    out = quarantined(job)
     run_id = new_run_id()
     runtime = runtime_directory(run_id)
-    holding = free.begin(run_id, job.name, runtime=str(runtime), job_config=resolved(job))
+    holding = free.begin(run_id, job.name, runtime=str(runtime), quarantined=out, job_config=resolved(job))
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
     return holding

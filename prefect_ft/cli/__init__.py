@@ -12,13 +12,17 @@ COMPLETED, FAILED, INVALID, CANCELLED = range(4)
 """The exit codes: the run completed, failed, was refused before anything started, was cancelled."""
 
 
+REFUSALS = (ConfigError, RunHeldError, UnfinishedRunError)
+"""The errors with which nothing has been started."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code; an error is one line on standard error, never a traceback."""
     arguments = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
-    except (ConfigError, RunHeldError, UnfinishedRunError) as error:
+    except REFUSALS as error:
         print(f"error: {error}", file=sys.stderr)
         return INVALID
     except PrefectFTError as error:
@@ -70,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", action="store_true", help="go on until the run has ended")
     clean = _add(commands, "clean", _clean, "remove what dead runs left behind on this machine")
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    _add_pool(commands)
     install = _add(
         commands,
         "install-automations",
@@ -112,6 +117,21 @@ def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         metavar="FILE",
         help="a YAML file of signatures that are tried before the built-in ones",
     )
+
+
+def _add_pool(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "the systems in quarantine, with which no run begins"
+    pool = commands.add_parser("pool", help=text, description=text[0].upper() + text[1:] + ".")
+    actions = pool.add_subparsers(metavar="ACTION", required=True)
+    listed = _add(actions, "list", _pool_list, "which systems are in quarantine, and why")
+    release = _add(actions, "release", _pool_release, "let runs use a system again, the next one on")
+    release.add_argument("system", metavar="SYSTEM")
+    for action in (listed, release):
+        action.add_argument(
+            "--file",
+            metavar="PATH",
+            help="the quarantine; all that jobs of runs known here name if not given",
+        )
 
 
 def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -186,6 +206,18 @@ def _clean(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.manage import clean  # loads rich
 
     return clean(dry_run=arguments.dry_run, as_json=arguments.json)
+
+
+def _pool_list(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.pool import list_pool  # loads rich
+
+    return list_pool(arguments.file, as_json=arguments.json)
+
+
+def _pool_release(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.pool import release  # loads rich
+
+    return release(arguments.system, arguments.file, as_json=arguments.json)
 
 
 def _install_automations(arguments: argparse.Namespace) -> int:

@@ -98,6 +98,12 @@ def _directory(value: str) -> str:
     return value
 
 
+def _file(value: str) -> str:
+    if "://" in value:
+        raise problem(f"must be a file on this host, got the URL {shown(value)}")
+    return value
+
+
 def _number(value: object) -> object:
     """Only refuse what pydantic would take for 0 or 1."""
     if isinstance(value, bool):
@@ -197,6 +203,7 @@ SystemName = Annotated[
 ]
 PathOrUrl = Annotated[str, BeforeValidator(_path_text), AfterValidator(_path)]
 Directory = Annotated[PathOrUrl, AfterValidator(_directory)]
+LocalFile = Annotated[PathOrUrl, AfterValidator(_file)]
 NotBool = BeforeValidator(_number)
 WholeNumber = Annotated[int, NotBool]
 Seconds = Annotated[float, Field(allow_inf_nan=False), NotBool]
