@@ -46,6 +46,7 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     (JobConfig, "orphan_timeout_s"): "It counts from the end of the last rank: ranks that are training are "
     "never ended by it",
     (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
+    (ProcessInfrastructure, "systems"): "A system that is named serves one run at a time",
     (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (AutoRestart, "user_induced_codes"): _REPLAY_ONLY.format("device faults"),
     (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),

@@ -33,6 +33,7 @@ from prefect_ft.run import (
     Run,
     made_runtime_directory,
 )
+from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
 
@@ -315,19 +316,17 @@ def _plan(job: JobConfig, index: int, run: Run, directory: Path, lines: Sequence
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
-        policy=job.policy(index, _isolated(head, run, directory)),
+        policy=job.policy(index, _isolated_before(run, directory)),
         catalogue=with_own(own_signatures(job.signatures)),
     )
 
 
-def _isolated(head: Line, run: Run, directory: Path) -> Sequence[str]:
-    """Give the systems that are out of use when a phase begins, or were when it began: `head` says.
+def _isolated_before(run: Run, directory: Path) -> list[str]:
+    """Give the systems that the run found in quarantine, and those that it took out of use before.
 
-    Those that the run found in quarantine, and those that it took out of use before, as its journals but
-    this phase's own say: in earlier phases, and in this one where it failed and is done again.
+    As its journals but this phase's own say: in earlier phases, and in this one where it failed and is
+    done again.
     """
-    if (known := head.get("isolated")) is not None:
-        return tuple(known)
     names = [each["directory"] for each in run.told()["phases"] if each["directory"] != directory.name]
     journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
     isolated = {system for lines in journals for system in summarise(lines).isolated_systems}
@@ -361,4 +360,5 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         spool_bytes=job.spool_mb << 20,
         checkpoints=checkpoints.model_dump() if checkpoints is not None and plan.has_checkpoints else None,
     )
-    return ProcessBackend(settings, runtime, plan.system_env)
+    locks = {system: lock_path(runtime, system) for system in run.told().get("systems", ())}
+    return ProcessBackend(settings, runtime, plan.system_env, locks)

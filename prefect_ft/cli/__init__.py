@@ -6,13 +6,19 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError, UnfinishedRunError
+from prefect_ft.errors import (
+    ConfigError,
+    PrefectFTError,
+    RunHeldError,
+    SystemHeldError,
+    UnfinishedRunError,
+)
 
 COMPLETED, FAILED, INVALID, CANCELLED = range(4)
 """The exit codes: the run completed, failed, was refused before anything started, was cancelled."""
 
 
-REFUSALS = (ConfigError, RunHeldError, UnfinishedRunError)
+REFUSALS = (ConfigError, RunHeldError, SystemHeldError, UnfinishedRunError)
 """The errors with which nothing has been started."""
 
 

@@ -19,7 +19,7 @@ from prefect_ft.config.yaml_text import dotted
 from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.run import find_run, latest_run, vacancy
-from prefect_ft.runs import job_of
+from prefect_ft.runs import check_systems, check_systems_of, job_of
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -31,8 +31,7 @@ def run(
     job = load_job(path, overrides, model_dir)
     with _located(path, overrides):
         preflight.check(job)
-        if _begins_anew(job, unfinished):
-            preflight.quarantined(job)
+        _check_startable(job, unfinished)
     for warning in warnings(job):
         print(f"warning: {path}: {warning}", file=sys.stderr)
     return _watch(job, unfinished, as_json=as_json)
@@ -48,15 +47,20 @@ def resume(name: str, *, as_json: bool) -> int:
         raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
     job = job_of(known)
     vacancy(known.model_dir, job.lease_s)
+    check_systems_of(known)
     return _watch(job, "resume", as_json=as_json)
 
 
-def _begins_anew(job: JobConfig, unfinished: Unfinished) -> bool:
-    """Look, before anything is loaded, whether somebody holds the model directory, and what is in it."""
+def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
+    """Look, before anything is loaded, whether somebody holds what the run needs."""
     previous = vacancy(Path(job.model_dir), job.lease_s).previous
     if previous is not None and previous.status == "running" and unfinished == "refuse":
         raise UnfinishedRunError(previous.run_id, job.model_dir)
-    return previous is None or unfinished != "resume" or previous.status == "completed"
+    if previous is not None and previous.status != "completed" and unfinished == "resume":
+        check_systems_of(previous)
+    else:
+        preflight.quarantined(job)
+        check_systems(job, previous if unfinished == "fresh" else None)
 
 
 def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
