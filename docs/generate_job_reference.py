@@ -50,7 +50,8 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     (JobConfig, "orphan_timeout_s"): "It counts from the end of the last rank: ranks that are training are "
     "never ended by it",
     (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
-    (AutoRestart, "isolation_ttl_s"): "Isolation ends with the phase in any case",
+    (ProcessInfrastructure, "systems"): "A system that is named serves one run at a time",
+    (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),
     (Suspension, "restart"): _REPLAY_ONLY.format("suspensions"),
     (Suspension, "hang_detect_time_s"): "**Nobody watches for suspensions yet**: ranks find the time in "

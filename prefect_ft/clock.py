@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 
 class PhaseClock:
@@ -41,6 +41,15 @@ class BootClock:
 def seconds_since(utc: str) -> float:
     """Give the seconds that have passed, by the wall clock, since a record's time."""
     return time.time() - datetime.fromisoformat(utc.replace("Z", "+00:00")).timestamp()
+
+
+def utc_after(utc: str, seconds: float) -> str | None:
+    """Give a record's time so many seconds later; None: that is beyond all calendars."""
+    try:
+        later = datetime.fromisoformat(utc.replace("Z", "+00:00")) + timedelta(seconds=seconds)
+    except OverflowError:
+        return None
+    return later.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def epoch_now() -> float:

@@ -46,6 +46,19 @@ class RunHeldError(PrefectFTError):
         super().__init__(f"run {run_id} is held by {holder}; nothing was touched")
 
 
+class SystemHeldError(PrefectFTError):
+    """A system of this machine serves another run; nothing has been started. Empty texts: not known."""
+
+    def __init__(self, system: str, *, run_id: str, job: str, model_dir: str) -> None:
+        self.system, self.run_id, self.job, self.model_dir = system, run_id, job, model_dir
+        whom = f"run {run_id} of the job {job} in {model_dir}" if run_id else "another process"
+        how = f"end it (`prefect-ft cancel {run_id}`)" if run_id else "end that"
+        super().__init__(
+            f"system {system} serves {whom}: wait until it is free, {how}, or name other systems; "
+            "nothing was started"
+        )
+
+
 class LeaseLostError(PrefectFTError):
     """Another orchestrator has taken the run over: this one may do nothing more to it."""
 

@@ -20,7 +20,15 @@ from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.phases import summary_of
 from prefect_ft.reporting import report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
-from prefect_ft.runs import begin_run, end_unwatched, held, job_of, run_to_its_end
+from prefect_ft.runs import (
+    begin_run,
+    check_systems,
+    end_unwatched,
+    go_on,
+    held,
+    job_of,
+    run_to_its_end,
+)
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
@@ -91,13 +99,15 @@ def _enter(
     if before is not None and before.status == "running" and own is not None:
         return _take_up(free, flow_run_id, by_hand=False), False
     if before is not None and before.status == "running" and unfinished == "fresh":
+        preflight.quarantined(job)  # a run that cannot begin is to end none
+        check_systems(job, before)
         end_unwatched(free.go_on(), "a fresh run was asked for")
         free = vacancy(Path(job.model_dir), job.lease_s)
     return begin_run(job, free, flow_run_id=flow_run_id), True
 
 
 def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:
-    holding = free.go_on()
+    holding = go_on(free)
     if by_hand:
         holding.run.forget_cancel()
     holding.run.describe(status="running")

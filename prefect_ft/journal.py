@@ -39,13 +39,29 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def _parse(data: bytes) -> Iterator[Line]:
-    for raw in data.split(b"\n")[:-1]:
-        try:
-            line = json.loads(raw)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict) and _is_whole(line):
-            yield line
+    return (line for _, line in numbered_lines(data))
+
+
+def numbered_lines(data: bytes) -> Iterator[tuple[int, Line]]:
+    """Give a journal's whole lines, each with its number from 1; never raises."""
+    for number, raw in enumerate(data.split(b"\n")[:-1], start=1):
+        line = _object(raw)
+        if line is not None and _is_whole(line):
+            yield number, line
+
+
+def is_journal(data: bytes) -> bool:
+    """Whether a file of JSON lines is a journal: then its first object says of which type it is."""
+    first = next((line for raw in data.split(b"\n") if (line := _object(raw)) is not None), {})
+    return _is_text(first.get("type"))
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _is_whole(line: Line) -> bool:
@@ -82,6 +98,10 @@ def _is_time(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e12
 
 
+def _are_texts(value: Any) -> bool:
+    return value is None or _is_texts(value)
+
+
 def _are_times(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(map(_is_time, value)))
 
@@ -105,7 +125,7 @@ Form = Mapping[str, Callable[[Any], bool]]
 
 _EVERY: Form = {"t": _is_time, "utc": _is_utc}
 _FORMS: Mapping[str, Form] = {
-    "phase": {"run": _is_text, "job": _is_text, "phase": _is_text},
+    "phase": {"run": _is_text, "job": _is_text, "phase": _is_text, "isolated": _are_texts},
     "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
     "report": {"report": _is_report},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.plans import phase_plan
+from prefect_ft.pool.recorder import Recorder
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
+from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
 
@@ -88,6 +91,25 @@ class PhaseExecution:
         If this process has to end before (the lease is lost, Prefect or somebody else ends it), everything
         is left as it is, for whoever comes next.
         """
+        with self._recording():
+            return self._execute(run_attempts, by_hand=by_hand)
+
+    def _recording(self) -> AbstractContextManager[None]:
+        """Have what is isolated put into the quarantine, where the job has one."""
+        if self._job.quarantine is None:
+            return contextlib.nullcontext()
+        recorder = Recorder(
+            Path(self._job.quarantine),
+            self._directory,
+            lambda: self._journal.lines,
+            ttl_s=self._plan.policy.isolation_ttl_s,
+            run=self._run.run_id,
+            job=self._job.name,
+            phase=self._plan.phase,
+        )
+        return recorder.recording()
+
+    def _execute(self, run_attempts: RunAttempts, *, by_hand: bool) -> PhaseSummary:
         try:
             decision = self._decide(run_attempts, by_hand=by_hand)
         except (Exception, KeyboardInterrupt) as exc:
@@ -151,6 +173,7 @@ class PhaseExecution:
                 index=plan.phase_index,
                 mode=plan.policy.mode,
                 systems=plan.policy.systems,
+                isolated=plan.policy.isolated,
                 workers=plan.policy.workers,
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
@@ -260,13 +283,15 @@ def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
 
 
 def _isolated_before(run: Run, directory: Path) -> list[str]:
-    """Give the systems that the run took out of use before, as its journals but this phase's own say.
+    """Give the systems that the run found in quarantine, and those that it took out of use before.
 
-    In earlier phases, and in this one where it failed and is done again.
+    As its journals but this phase's own say: in earlier phases, and in this one where it failed and is
+    done again.
     """
     names = [each["directory"] for each in run.told()["phases"] if each["directory"] != directory.name]
     journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
-    return sorted({system for lines in journals for system in summarise(lines).isolated_systems})
+    isolated = {system for lines in journals for system in summarise(lines).isolated_systems}
+    return sorted({*isolated, *run.told().get("quarantined", ())})
 
 
 def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
@@ -282,4 +307,5 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         if checkpoints and plan.has_checkpoints
         else None,
     )
-    return ProcessBackend(settings, runtime, plan.system_env)
+    locks = {system: lock_path(runtime, system) for system in run.told().get("systems", ())}
+    return ProcessBackend(settings, runtime, plan.system_env, locks)

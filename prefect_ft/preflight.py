@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from prefect_ft.config import JobConfig, Phase
+from prefect_ft.decide import initial_placement
 from prefect_ft.errors import ConfigError
+from prefect_ft.pool.quarantine import read
 
 
 def check(job: JobConfig) -> None:
@@ -24,6 +26,37 @@ def check(job: JobConfig) -> None:
         if phase.checkpoints is not None:
             _check_checkpoints(phase.checkpoints.path, f"{where}.checkpoints.path")
     _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
+
+
+def quarantined(job: JobConfig) -> tuple[str, ...]:
+    """Give the systems of a job that a run of it may not begin with.
+
+    Raises ConfigError where its quarantine cannot be used, or leaves a phase with too few systems.
+    """
+    if job.quarantine is None:
+        return ()
+    _check_writable(str(Path(job.quarantine).parent), "quarantine")
+    out = {entry.system for entry in read(Path(job.quarantine))}
+    for index in range(len(job.phases)):
+        _check_enough(job, index, out, job.quarantine)
+    pool = [
+        system.name for index in range(len(job.phases)) for system in job.infrastructure_of(index).systems
+    ]
+    return tuple(sorted(out & {*pool}))
+
+
+def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: str) -> None:
+    policy = job.policy(index, out)
+    if initial_placement(policy) is not None:
+        return
+    kept_out = [name for name in policy.systems if name in out]
+    needed = policy.min_num_systems if policy.elastic else policy.workers
+    raise ConfigError(
+        f"phase {job.phases[index].name} needs {needed} systems, and {len(policy.systems) - len(kept_out)} of its "
+        f"{len(policy.systems)} may be used: {', '.join(kept_out)} in quarantine. Name more systems, or write "
+        f"`prefect-ft pool release SYSTEM --file {quarantine}` once one is repaired",
+        file=quarantine,
+    )
 
 
 def _check_checkpoints(path: str, field: str) -> None:

@@ -1,4 +1,4 @@
-"""What would a policy decide? Reads a file of incidents and decides about them one after the other.
+"""What would a policy decide? Reads incidents, of a file or of a phase's journal, and decides about each.
 
 Owns the rules of the file as a whole. Starts nothing and writes nothing.
 """
@@ -6,26 +6,77 @@ Owns the rules of the file as a whole. Starts nothing and writes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from prefect_ft.decide import decide, initial_placement
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.decide.incidents import classified
-from prefect_ft.errors import ConfigError
+from prefect_ft.errors import ConfigError, JournalError
+from prefect_ft.journal import history_of, is_journal, numbered_lines
 from prefect_ft.model import RESTARTS, Decision, Entry, History, Incident, Policy
-from prefect_ft.wire import incident_from_json
+from prefect_ft.wire import decision_to_json, incident_from_json
+
+# -- reading ----------------------------------------------------------------------------------------
 
 
-def read_incidents(path: str | Path) -> list[Incident]:
-    """Read a file of incidents, one a line; raises ConfigError with file, line and field."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The incidents of a file, with the decisions where it is a phase's journal.
+
+    `numbers` are the lines, from 1, on which they stand. Of a journal alone: `phase` is the one that it
+    names, `isolated` are the systems that were out of use when that began.
+    """
+
+    file: str
+    history: History
+    numbers: tuple[int, ...]
+    is_journal: bool = False
+    phase: str | None = None
+    isolated: tuple[str, ...] = ()
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Read a journal or a file of incidents; raises ConfigError with file, line and field."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        data = Path(path).read_bytes()
+        if is_journal(data):
+            return _recorded(str(path), data)
+        text = data.decode()
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}", file=str(path)) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError("is not UTF-8 text", file=str(path)) from exc
+    incidents = _incidents(str(path), text)
+    return Recording(
+        file=str(path),
+        history=tuple(Entry(incident=incident) for incident in incidents),
+        numbers=tuple(range(1, len(incidents) + 1)),
+    )
+
+
+def _recorded(path: str, data: bytes) -> Recording:
+    """Take from a journal all that its supervisor knew."""
+    numbered = list(numbered_lines(data))
+    lines = [line for _, line in numbered]
+    head = next((line for line in lines if line["type"] == "phase"), {})
+    try:
+        history = history_of(lines)
+    except JournalError as exc:
+        raise ConfigError(str(exc), file=path) from exc
+    return Recording(
+        file=path,
+        history=history,
+        numbers=tuple(number for number, line in numbered if line["type"] == "incident"),
+        is_journal=True,
+        phase=head.get("phase"),
+        isolated=tuple(head.get("isolated") or ()),
+    )
+
+
+def _incidents(path: str, text: str) -> list[Incident]:
     incidents: list[Incident] = []
     for number, line in enumerate(text.rstrip().split("\n") if text.strip() else (), start=1):
         try:
@@ -33,7 +84,7 @@ def read_incidents(path: str | Path) -> list[Incident]:
             if incidents and incident.t < incidents[-1].t:
                 raise ConfigError(f"{incident.t:g} is before the line above; t must not fall", field="t")
         except ConfigError as exc:
-            raise ConfigError(exc.message, file=str(path), line=number, field=exc.field) from exc
+            raise ConfigError(exc.message, file=path, line=number, field=exc.field) from exc
         incidents.append(incident)
     return incidents
 
@@ -52,36 +103,41 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def replay(
-    policy: Policy,
-    incidents: Iterable[Incident],
-    *,
-    file: str | None = None,
-    catalogue: Catalogue | None = None,
-) -> Iterator[Decision]:
+# -- deciding anew ----------------------------------------------------------------------------------
+
+
+def replay(policy: Policy, recording: Recording, catalogue: Catalogue | None = None) -> Iterator[Decision]:
     """Decide about each incident in turn, as if each decision had been carried out.
 
-    Raises ConfigError, with the incident's number as its line in `file`, where an incident names an
-    unknown place or comes after the end; so take all decisions before showing one.
+    Raises ConfigError, with the incident's line, where one names an unknown place, or comes after the end
+    in a file of incidents; so take all decisions before showing one. What a journal goes on to tell after
+    a decision that would have ended the phase is left out: it would not have happened.
     """
     history: History = ()
-    for line, incident in enumerate(incidents, start=1):
+    for entry, number in zip(recording.history, recording.numbers, strict=True):
+        if recording.is_journal and _end_of(history) is not None:
+            return
         try:
             _check_order(history)
-            _check_place(policy, history, incident)
+            _check_place(policy, history, entry.incident)
         except ConfigError as exc:
-            raise ConfigError(exc.message, file=file, line=line, field=exc.field) from exc
-        known = classified(incident, catalogue)  # once, and not again for each later decision
+            raise ConfigError(exc.message, file=recording.file, line=number, field=exc.field) from exc
+        known = classified(entry.incident, catalogue)  # once, and not again for each later decision
         decision = decide(policy, (*history, Entry(incident=known)))
         history = (*history, Entry(incident=known, decision=decision))
         yield decision
 
 
-def _check_order(history: History) -> None:
+def _end_of(history: History) -> Decision | None:
+    """Give the decision that ended the phase."""
     last = history[-1].decision if history else None
-    if last is not None and last.action not in RESTARTS and last.action != "continue":
+    return last if last is not None and last.action not in (*RESTARTS, "continue") else None
+
+
+def _check_order(history: History) -> None:
+    if (end := _end_of(history)) is not None:
         raise ConfigError(
-            f"nothing may follow, since incident {last.n} ended the phase ({last.action})", field="kind"
+            f"nothing may follow, since incident {end.n} ended the phase ({end.action})", field="kind"
         )
 
 
@@ -101,3 +157,42 @@ def _check_place(policy: Policy, history: History, incident: Incident) -> None:
     gang = last.placement if last is not None else initial_placement(policy) or ()
     if incident.worker >= len(gang):
         raise ConfigError(f"unknown worker {incident.worker}; the gang has {len(gang)}", field="worker")
+
+
+# -- comparing --------------------------------------------------------------------------------------
+
+COMPARED = ("rule", "action", "isolate", "recreate", "placement", "resume_step", "delay_s", "counters")
+"""The fields of a decision by which it is another; its reason is only their sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was decided about an incident, and what a policy says now; `differs` names the fields."""
+
+    recorded: Decision
+    now: Decision
+    differs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the object, with both decisions whole."""
+        return {
+            "n": self.recorded.n,
+            "recorded": decision_to_json(self.recorded),
+            "now": decision_to_json(self.now),
+            "differs": list(self.differs),
+        }
+
+
+def compare(policy: Policy, recorded: History, catalogue: Catalogue | None = None) -> Iterator[Comparison]:
+    """Decide anew about each incident of a journal about which a decision was made.
+
+    Each against what was really decided and done before it: what would this policy have said at that
+    point? A policy that would have gone another way from there on has no history to be asked about.
+    """
+    history = tuple(replace(entry, incident=classified(entry.incident, catalogue)) for entry in recorded)
+    for index, entry in enumerate(history):
+        if entry.decision is None:
+            continue
+        now = decide(policy, (*history[:index], Entry(incident=entry.incident)))
+        differs = tuple(name for name in COMPARED if getattr(entry.decision, name) != getattr(now, name))
+        yield Comparison(recorded=entry.decision, now=now, differs=differs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,7 +16,9 @@ from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, UnfinishedRunError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
-from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory
+from prefect_ft.preflight import quarantined
+from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory, systems
+from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
@@ -24,16 +27,68 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
     """Begin a run of a job with absolute paths.
 
     Raises UnfinishedRunError for a model directory whose run has not ended, RunHeldError if somebody was
-    faster, ConfigError.
+    faster, SystemHeldError, ConfigError, also where the quarantine leaves too few systems.
     """
     if free.previous is not None and free.previous.status == "running":
         raise UnfinishedRunError(free.previous.run_id, job.model_dir)
-    run_id = new_run_id()
-    runtime = runtime_directory(run_id)
-    holding = free.begin(run_id, job.name, runtime=str(runtime), job_config=resolved(job))
+    out = quarantined(job)
+    run_id, names = new_run_id(), _named_systems(job)
+    held = systems.hold(runtime_root(), names, systems.Service(run_id, job.name, job.model_dir))
+    with _released_on_error(held):
+        holding = free.begin(
+            run_id,
+            job.name,
+            runtime=str(runtime_directory(run_id)),
+            systems=names,
+            quarantined=out,
+            job_config=resolved(job),
+        )
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
-    return holding
+    return replace(holding, systems=held)
+
+
+def go_on(free: Vacancy) -> Holding:
+    """Take up the previous run, to start workers again; raises RunHeldError, SystemHeldError, ConfigError."""
+    run = free.previous
+    assert run is not None
+    told = run.told()
+    service = systems.Service(run.run_id, str(told.get("job", "")), str(run.model_dir))
+    held = systems.hold(_runtime_root_of(run), told.get("systems", ()), service)
+    with _released_on_error(held):
+        return replace(free.go_on(), systems=held)
+
+
+def check_systems(job: JobConfig, previous: Run | None) -> None:
+    """Raise SystemHeldError if a new run of a job could not begin; what `previous` has will be free by then."""
+    systems.check(runtime_root(), _named_systems(job), previous.run_id if previous is not None else None)
+
+
+def check_systems_of(run: Run) -> None:
+    """Raise SystemHeldError if a run could not be gone on with."""
+    systems.check(_runtime_root_of(run), run.told().get("systems", ()), run.run_id)
+
+
+def _named_systems(job: JobConfig) -> list[str]:
+    """Give the systems that the job's own words name; the default that stands for none is anybody's."""
+    parts = [job.infrastructure_of(index) for index in range(len(job.phases))]
+    named = [part for part in parts if part.type == "process" and "systems" in part.model_fields_set]
+    return sorted({system.name for part in named for system in part.systems})
+
+
+def _runtime_root_of(run: Run) -> Path:
+    """Give where a run's locks are: beside its run-time directory, wherever new ones would be made now."""
+    told = run.told().get("runtime")
+    return Path(told).parent if isinstance(told, str) else runtime_root()
+
+
+@contextmanager
+def _released_on_error(held: systems.HeldSystems) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        held.release()
+        raise
 
 
 def job_of(run: Run) -> JobConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,13 +15,16 @@ import pytest
 from agents import processes_of
 
 from prefect_ft.backends.process import ProcessBackend
-from prefect_ft.config import JobConfig
-from prefect_ft.errors import ComebackError, LeaseLostError
+from prefect_ft.cli import main
+from prefect_ft.clock import utc_now
+from prefect_ft.config import JobConfig, resolved
+from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError
 from prefect_ft.journal import read_lines
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.phases import PhaseExecution, summary_of
+from prefect_ft.pool.quarantine import Quarantined, add, read, release
 from prefect_ft.run import Holding, vacancy
 from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
@@ -313,3 +317,143 @@ def test_systems_that_a_failed_phase_isolated_stay_so_when_it_is_done_again(tmp_
     job = job_in(tmp_path, "true")
     with gone_on_with(job) as (holding, stop):
         assert PhaseExecution(job, 0, holding, stop).plan.policy.isolated == ("s0", "s1", "s2")
+
+
+def test_a_policy_agrees_with_the_journal_of_its_own_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device that fails, a crash, and an earlier phase that had isolated a system."""
+    line = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+    fails_on = f"test $PREFECT_FT_SYSTEM != {{}} || {{{{ echo '{line}'; exit 1; }}}}"
+    crashes_once = "test $PREFECT_FT_ATTEMPT != 2 || kill -SEGV $$"
+    job = job_in(tmp_path, fails_on.format("s0"), f"{fails_on.format('s1')}; {crashes_once}")
+    with begun(job) as (holding, stop):
+        for index in (0, 1):
+            assert PhaseExecution(job, index, holding, stop).execute(to_the_end).status == "completed"
+        conclude(holding, "completed")
+    (tmp_path / "job.json").write_text(json.dumps(resolved(job)))
+    directories = [holding.run.directory_of(index) for index in (0, 1)]
+    second = read_lines(directories[1] / "journal.jsonl")
+    assert second[0]["isolated"] == ["s0"]
+    assert [line["rule"] for line in second if line["type"] == "decision"] == [
+        "node-lost",
+        "transient",
+        "completed",
+    ]
+    for directory, count in zip(directories, (2, 3), strict=True):
+        assert main(["replay", str(tmp_path / "job.json"), str(directory / "journal.jsonl"), "--diff"]) == 0
+        assert capsys.readouterr().out == f"0 of {count} decisions differ\n"
+
+
+# -- the quarantine -----------------------------------------------------------------------------------
+
+GONE = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+FAILS_ON_S0 = f"test $PREFECT_FT_SYSTEM != s0 || {{ echo '{GONE}'; exit 1; }}"
+
+
+def quarantined_in(directory: Path) -> list[tuple[str, str | None, str | None]]:
+    return [(each.system, each.phase, each.rule) for each in read(directory / "quarantine.jsonl")]
+
+
+def run_whole(job: JobConfig) -> Holding:
+    with begun(job) as (holding, stop):
+        for index in range(len(job.phases)):
+            assert PhaseExecution(job, index, holding, stop).execute(to_the_end).status == "completed"
+        conclude(holding, "completed")
+    return holding
+
+
+def test_what_a_run_isolates_is_out_of_use_for_the_next(tmp_path: Path) -> None:
+    both = f"echo $PREFECT_FT_SYSTEM >> systems; {FAILS_ON_S0}"
+    job = job_in(tmp_path, both, both, quarantine="quarantine.jsonl")
+    first = run_whole(job)
+    assert (tmp_path / "systems").read_text().split() == ["s0", "s1", "s1"]
+    (entry,) = read(tmp_path / "quarantine.jsonl")
+    assert (entry.system, entry.run, entry.job, entry.phase) == ("s0", first.run.run_id, "j", "p0")
+    assert (entry.rule, entry.until, GONE in (entry.reason or "")) == ("node-lost", None, True)
+    second = run_whole(job)
+    assert (tmp_path / "systems").read_text().split() == ["s0", "s1", "s1", "s1", "s1"]
+    assert second.run.told()["quarantined"] == ["s0"]
+    directory = second.run.directory_of(0)
+    assert directory is not None
+    assert read_lines(directory / "journal.jsonl")[0]["isolated"] == ["s0"]
+
+
+def test_an_isolation_that_a_comeback_finds_is_quarantined_then(tmp_path: Path) -> None:
+    """The orchestrator dies between the decision on disk and anything else."""
+    job = job_in(tmp_path, FAILS_ON_S0, quarantine="quarantine.jsonl")
+
+    def judge_and_die(supervisor: Supervisor) -> None:
+        with pytest.raises(AttemptFailedError) as failed:
+            supervisor.attempt()
+        error = failed.value
+        judge(supervisor.journal, supervisor.plan.policy, error.incident, supervisor.clock, **error.facts)
+        raise SystemExit
+
+    with begun(job) as (holding, stop), pytest.raises(SystemExit):
+        PhaseExecution(job, 0, holding, stop).execute(judge_and_die)
+    assert quarantined_in(tmp_path) == []
+    with gone_on_with(job) as (holding, stop):
+        assert PhaseExecution(job, 0, holding, stop).execute(to_the_end).status == "completed"
+    assert quarantined_in(tmp_path) == [("s0", "p0", "node-lost")]
+
+
+def test_a_system_that_a_phase_uses_again_is_quarantined_no_more(tmp_path: Path) -> None:
+    restarts = {"max_num_restarts": 3, "isolation_ttl_s": 0.05}
+    job = job_in(tmp_path, FAILS_ON_S0, quarantine="quarantine.jsonl", autorestart=restarts)
+    with begun(job) as (holding, stop):
+        phase = PhaseExecution(job, 0, holding, stop)
+        assert phase.execute(to_the_end).isolated_systems == ("s0",)
+    assert quarantined_in(tmp_path) == []
+
+
+def test_a_release_while_a_run_lasts_is_for_the_next_run(tmp_path: Path) -> None:
+    add(tmp_path / "quarantine.jsonl", [Quarantined(system="s0", since=utc_now())])
+    job = job_in(tmp_path, "sleep 1000", quarantine="quarantine.jsonl")
+    leave(job)
+    assert release(tmp_path / "quarantine.jsonl", "s0")
+    with gone_on_with(job) as (holding, stop):
+        phase = PhaseExecution(job, 0, holding, stop)
+        assert phase.plan.policy.isolated == ("s0",)
+        stop.ask("enough")
+        phase.execute(to_the_end)
+        conclude(holding, "cancelled")
+    with begun(job) as (holding, _):
+        assert holding.run.told()["quarantined"] == []
+
+
+def test_a_quarantine_that_breaks_while_a_run_lasts_costs_nothing_else(tmp_path: Path) -> None:
+    job = job_in(tmp_path, f"echo '{{' > quarantine.jsonl; {FAILS_ON_S0}", quarantine="quarantine.jsonl")
+    facts: list[Fact] = []
+    with observed_by(facts.append):
+        run_whole(job)
+    (notice,) = [fact.text for fact in facts if isinstance(fact, Notice) and "quarantine" in fact.text]
+    assert notice.startswith("not put into the quarantine, out of use in this run alone: s0: ")
+    assert (tmp_path / "quarantine.jsonl").read_text() == "{\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "says"),
+    [
+        pytest.param("{", {}, r"quarantine.jsonl:1: is not JSON; put the quarantine back", id="damaged"),
+        pytest.param(
+            "s0 s1 s2",
+            {},
+            r"quarantine.jsonl: phase p0 needs 1 systems, and 0 of its 3 may be used: s0, s1, s2 in quarantine. "
+            r"Name more systems, or write `prefect-ft pool release SYSTEM --file .*quarantine.jsonl` once one is",
+            id="too-few",
+        ),
+    ],
+)
+def test_a_quarantine_with_which_no_run_can_begin(
+    tmp_path: Path, text: str, fields: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "quarantine.jsonl"
+    if text == "{":
+        path.write_text(text)
+    else:
+        add(path, [Quarantined(system=name, since=utc_now()) for name in text.split()])
+    job = job_in(tmp_path, "true", quarantine="quarantine.jsonl", **fields)
+    with pytest.raises(ConfigError, match=says):
+        begin_run(job, vacancy(Path(job.model_dir)))
+    assert not list((tmp_path / "model" / ".prefect-ft").glob("2*"))

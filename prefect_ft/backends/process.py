@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from prefect_ft.backends.agent_process import AgentProcess, process_of
@@ -55,12 +56,20 @@ class ProcessBackend:
     """`directory` is the run's own, on a local disk and short enough for socket paths (107 bytes)."""
 
     def __init__(
-        self, settings: AgentSettings, directory: Path, system_env: Mapping[str, Mapping[str, str]]
+        self,
+        settings: AgentSettings,
+        directory: Path,
+        system_env: Mapping[str, Mapping[str, str]],
+        system_locks: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
-        """`system_env` completes the environment of the workers on a system."""
+        """`system_env` completes the environment of the workers on a system.
+
+        `system_locks` are files of which a system's agents hold a shared lock for as long as they live.
+        """
         self._settings = settings
         self._directory = directory.absolute()
         self._system_env = system_env
+        self._system_locks = system_locks
         self._agents: dict[Worker, subprocess.Popen[bytes]] = {}
 
     def create(self, workers: Sequence[Worker]) -> list[Address]:
@@ -131,6 +140,7 @@ class ProcessBackend:
             "orphan_timeout_s": settings.orphan_timeout_s,
             "spool_bytes": settings.spool_bytes,
             "checkpoints": settings.checkpoints if worker.number == 0 else None,
+            "system_lock": str(lock) if (lock := self._system_locks.get(worker.system)) else None,
         }
 
     def destroy(self, workers: Sequence[Worker]) -> None:

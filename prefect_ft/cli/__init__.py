@@ -6,10 +6,20 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError, UnfinishedRunError
+from prefect_ft.errors import (
+    ConfigError,
+    PrefectFTError,
+    RunHeldError,
+    SystemHeldError,
+    UnfinishedRunError,
+)
 
 COMPLETED, FAILED, INVALID, CANCELLED = range(4)
 """The exit codes: the run completed, failed, was refused before anything started, was cancelled."""
+
+
+REFUSALS = (ConfigError, RunHeldError, SystemHeldError, UnfinishedRunError)
+"""The errors with which nothing has been started."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
-    except (ConfigError, RunHeldError, UnfinishedRunError) as error:
+    except REFUSALS as error:
         print(f"error: {error}", file=sys.stderr)
         return INVALID
     except PrefectFTError as error:
@@ -54,12 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
     _add_classify(commands)
-    replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
-    replay.add_argument("job", metavar="JOB.yaml")
-    replay.add_argument("incidents", metavar="INCIDENTS.jsonl")
-    replay.add_argument(
-        "--phase", metavar="NAME", help="the phase whose policy is asked; the first if not given"
-    )
+    _add_replay(commands)
     status = _add(commands, "status", _status, "where a run stands")
     report = _add(commands, "report", _report, "what a run lost, to what, and why")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
@@ -76,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", action="store_true", help="go on until the run has ended")
     clean = _add(commands, "clean", _clean, "remove what dead runs left behind on this machine")
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    _add_pool(commands)
     install = _add(
         commands,
         "install-automations",
@@ -117,6 +123,40 @@ def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--signatures",
         metavar="FILE",
         help="a YAML file of signatures that are tried before the built-in ones",
+    )
+
+
+def _add_pool(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "the systems in quarantine, with which no run begins"
+    pool = commands.add_parser("pool", help=text, description=text[0].upper() + text[1:] + ".")
+    actions = pool.add_subparsers(metavar="ACTION", required=True)
+    listed = _add(actions, "list", _pool_list, "which systems are in quarantine, and why")
+    release = _add(actions, "release", _pool_release, "let runs use a system again, the next one on")
+    release.add_argument("system", metavar="SYSTEM")
+    for action in (listed, release):
+        action.add_argument(
+            "--file",
+            metavar="PATH",
+            help="the quarantine; all that jobs of runs known here name if not given",
+        )
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
+    replay.add_argument("job", metavar="JOB.yaml")
+    replay.add_argument(
+        "recording", metavar="INCIDENTS.jsonl", help="a file of incidents, or the journal.jsonl of a phase"
+    )
+    replay.add_argument(
+        "--phase",
+        metavar="NAME",
+        help="the phase whose policy is asked; the one that the journal names, or the first, if not given",
+    )
+    replay.add_argument(
+        "--diff",
+        action="store_true",
+        help="show only what the policy decides otherwise than the journal records; each incident is decided "
+        "about after what was really done before it, and not as if the policy's own decisions had been",
     )
 
 
@@ -175,6 +215,18 @@ def _clean(arguments: argparse.Namespace) -> int:
     return clean(dry_run=arguments.dry_run, as_json=arguments.json)
 
 
+def _pool_list(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.pool import list_pool  # loads rich
+
+    return list_pool(arguments.file, as_json=arguments.json)
+
+
+def _pool_release(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.pool import release  # loads rich
+
+    return release(arguments.system, arguments.file, as_json=arguments.json)
+
+
 def _install_automations(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.automations import install  # loads Prefect
 
@@ -182,7 +234,7 @@ def _install_automations(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.inspect import validate  # loads pydantic
+    from prefect_ft.cli.validate import validate  # loads pydantic
 
     return validate(arguments.job, arguments.set, as_json=arguments.json)
 
@@ -200,9 +252,11 @@ def _classify(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from prefect_ft.cli.inspect import replay  # loads pydantic
+    from prefect_ft.cli.replay import replay  # loads pydantic
 
-    return replay(arguments.job, arguments.incidents, arguments.phase, as_json=arguments.json)
+    return replay(
+        arguments.job, arguments.recording, arguments.phase, diff=arguments.diff, as_json=arguments.json
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from prefect_ft import preflight
-from prefect_ft.cli import CANCELLED, COMPLETED, FAILED
+from prefect_ft.cli import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
 from prefect_ft.cli.show import print_report
 from prefect_ft.cli.view import watching
 from prefect_ft.config import JobConfig, apply_overrides, load_job, read_document, warnings
@@ -18,7 +19,7 @@ from prefect_ft.config.yaml_text import dotted
 from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.run import find_run, latest_run, vacancy
-from prefect_ft.runs import job_of
+from prefect_ft.runs import check_systems, check_systems_of, job_of
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -28,8 +29,9 @@ def run(
 ) -> int:
     """Run a job to its end and give the exit code; raises ConfigError before anything starts."""
     job = load_job(path, overrides, model_dir)
-    _check(job, path, overrides)
-    _check_free(job, unfinished)
+    with _located(path, overrides):
+        preflight.check(job)
+        _check_startable(job, unfinished)
     for warning in warnings(job):
         print(f"warning: {path}: {warning}", file=sys.stderr)
     return _watch(job, unfinished, as_json=as_json)
@@ -45,14 +47,20 @@ def resume(name: str, *, as_json: bool) -> int:
         raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
     job = job_of(known)
     vacancy(known.model_dir, job.lease_s)
+    check_systems_of(known)
     return _watch(job, "resume", as_json=as_json)
 
 
-def _check_free(job: JobConfig, unfinished: Unfinished) -> None:
-    """Look, before anything is loaded, whether somebody holds the model directory."""
+def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
+    """Look, before anything is loaded, whether somebody holds what the run needs."""
     previous = vacancy(Path(job.model_dir), job.lease_s).previous
     if previous is not None and previous.status == "running" and unfinished == "refuse":
         raise UnfinishedRunError(previous.run_id, job.model_dir)
+    if previous is not None and previous.status != "completed" and unfinished == "resume":
+        check_systems_of(previous)
+    else:
+        preflight.quarantined(job)
+        check_systems(job, previous if unfinished == "fresh" else None)
 
 
 def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
@@ -70,9 +78,11 @@ def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
     _show_result(started, as_json=as_json)
     if state.is_completed():
         return COMPLETED
-    if not state.is_cancelled():
-        print(f"error: {_cause(state)}", file=sys.stderr)
-    return CANCELLED if state.is_cancelled() else FAILED
+    if state.is_cancelled():
+        return CANCELLED
+    error = state.result(raise_on_failure=False)
+    print(f"error: {_cause(error, state)}", file=sys.stderr)
+    return INVALID if isinstance(error, REFUSALS) and not started else FAILED
 
 
 def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
@@ -88,11 +98,14 @@ def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
         raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
 
 
-def _check(job: JobConfig, path: str, overrides: Sequence[str]) -> None:
-    """Check what this machine has for the job, and say where in the file the remedy belongs."""
+@contextmanager
+def _located(path: str, overrides: Sequence[str]) -> Iterator[None]:
+    """Have what this machine lacks for the job say where in its file the remedy belongs."""
     try:
-        preflight.check(job)
+        yield
     except ConfigError as error:
+        if error.file is not None:  # it is of another file
+            raise
         document = apply_overrides(read_document(path), overrides)
         field = next((place for place in document.places if dotted(place) == error.field), None)
         raise document.error(field, error.message) if field else error from None
@@ -125,8 +138,7 @@ def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
         print_report(directories)
 
 
-def _cause(state: Any) -> str:
-    error = state.result(raise_on_failure=False)
+def _cause(error: Any, state: Any) -> str:
     if isinstance(error, PrefectFTError):
         return str(error)
     return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(state.message)

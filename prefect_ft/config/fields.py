@@ -58,8 +58,14 @@ def problem(message: str, *at: str | int) -> PydanticCustomError:
 
 def as_error(problems: Problems) -> PydanticCustomError:
     """All that a validator found, as the one error that it may raise."""
+    problems = [(at, _printable(message)) for at, message in problems]
     message = "; ".join(message for _, message in problems)
     return PydanticCustomError("job", "{message}", {"message": message, "problems": problems})
+
+
+def _printable(message: str) -> str:
+    """Show half a surrogate pair, which no terminal takes and pydantic raises for, as its number."""
+    return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _text_problem(value: object) -> str | None:
@@ -95,6 +101,12 @@ def _path(value: str) -> str:
 def _directory(value: str) -> str:
     if "://" in value:
         raise problem(f"must be a directory on this host, got the URL {shown(value)}")
+    return value
+
+
+def _file(value: str) -> str:
+    if "://" in value:
+        raise problem(f"must be a file on this host, got the URL {shown(value)}")
     return value
 
 
@@ -197,6 +209,7 @@ SystemName = Annotated[
 ]
 PathOrUrl = Annotated[str, BeforeValidator(_path_text), AfterValidator(_path)]
 Directory = Annotated[PathOrUrl, AfterValidator(_directory)]
+LocalFile = Annotated[PathOrUrl, AfterValidator(_file)]
 NotBool = BeforeValidator(_number)
 WholeNumber = Annotated[int, NotBool]
 Seconds = Annotated[float, Field(allow_inf_nan=False), NotBool]

@@ -18,6 +18,7 @@ from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import (
     Directory,
     Env,
+    LocalFile,
     Name,
     Seconds,
     Section,
@@ -47,6 +48,13 @@ class JobConfig(Section):
     )
     infrastructure: Infrastructure = Field(
         default=ProcessInfrastructure(), description="Where the workers run"
+    )
+    quarantine: LocalFile | None = Field(
+        default=None,
+        description="File of the systems that no run begins with; what a run isolates is added to it, and other "
+        "jobs may name it too; a relative one starts at the job file's directory; absent: isolation ends with "
+        "the run",
+        examples=["quarantine.jsonl"],
     )
     autorestart: AutoRestart | None = Field(
         default=None, description="Restarts after failures; absent: the first failure fails the job"
@@ -146,6 +154,7 @@ class JobConfig(Section):
             update={
                 "model_dir": _absolute(self.model_dir, base),
                 "journal_dir": _absolute(self.journal_dir, base),
+                "quarantine": _absolute(self.quarantine, base),
                 "cwd": cwd,
                 "faults": self.faults.model_copy(update={"file": _absolute(self.faults.file, base)}),
                 "signatures": tuple(

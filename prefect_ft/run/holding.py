@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from prefect_ft.errors import ConfigError, LeaseLostError
 from prefect_ft.run.identity import RUNS, Run, new_run, read_run
 from prefect_ft.run.lease import RENEWALS, Claim, Claims, Lease, take, wait_until_free
 from prefect_ft.run.lookup import latest_run
+from prefect_ft.run.systems import HeldSystems
 
 LISTEN_S = 1.0
 """How often a holder looks whether somebody wants the run to end."""
@@ -28,6 +29,7 @@ class Holding:
 
     run: Run
     lease: Lease
+    systems: HeldSystems = field(default_factory=HeldSystems)
 
     @contextmanager
     def kept(
@@ -57,6 +59,7 @@ class Holding:
             over.set()
             thread.join()
             self.lease.release()
+            self.systems.release()
 
     def _keep(
         self,

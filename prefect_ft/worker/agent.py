@@ -50,6 +50,9 @@ class Agent:
         os.makedirs(io_directory, mode=0o700, exist_ok=True)
         _write(os.path.join(config["directory"], PID), "%d %d" % (os.getpid(), started(os.getpid()) or 0))
         self._locks = [_locked(directory) for directory in (config["directory"], PACKAGE_DIRECTORY)]
+        if config["system_lock"]:
+            self._locks.append(_locked(os.path.dirname(config["system_lock"])))
+            self._locks.append(_shared_lock(config["system_lock"]))
         self._loop = Loop()
         self._hear_signals()
         self._reporter = Reporter()
@@ -244,6 +247,13 @@ def _locked(directory: str) -> int:
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # some file systems have no locks, and then no cleaner either
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return fd
+
+
+def _shared_lock(path: str) -> int:
+    """Hold the system for the run, as who started this agent does; raises OSError if another run was faster."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return fd
 
 

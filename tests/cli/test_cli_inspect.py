@@ -1,8 +1,11 @@
-"""`validate` and `replay`: what a job is with its defaults, and what its policy would decide."""
+"""`validate` and `replay`: what a job is with its defaults, what its policy would decide, and otherwise."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +13,11 @@ import pytest
 import yaml
 
 from prefect_ft.cli import main
+from prefect_ft.clock import PhaseClock
 from prefect_ft.config import JobConfig
+from prefect_ft.journal import Journal
+from prefect_ft.judge import judge
+from prefect_ft.model import Incident
 
 JOB = """
 name: test
@@ -151,3 +158,127 @@ def test_replay_knows_the_jobs_own_signatures(
         assert (code, err) == (0, "")
         rules.append(json.loads(out)["rule"])
     assert rules == ["transient", "confirm-once"]
+
+
+# -- journals ---------------------------------------------------------------------------------------
+
+CRASHED = Incident(t=1, kind="exit", failure_class="crash", step=100)
+
+
+@pytest.fixture
+def journal(run: Run, tmp_path: Path) -> str:
+    """The journal of the phase `check`: three crashes, restarted as job.yaml says."""
+    policy = JobConfig.model_validate(yaml.safe_load(JOB)).policy(1)
+    written = Journal(tmp_path / "journal.jsonl")
+    names = {"run": "r", "job": "test", "phase": "check", "isolated": ()}
+    written.append("phase", t=0, utc="2026-01-02T03:04:05Z", **names)
+    for _ in range(3):
+        judge(written, policy, CRASHED, PhaseClock())
+    written.close()
+    return "journal.jsonl"
+
+
+def change_job(before: str, after: str) -> None:
+    """Change the job file that lies where the commands run."""
+    assert before in JOB
+    Path("job.yaml").write_text(JOB.replace(before, after))
+
+
+STRICTER = ("autorestart: {max_num_restarts: 3}", "autorestart: {max_num_restarts: 1}")
+
+
+def test_replay_takes_a_journal_and_its_phase(run: Run, journal: str) -> None:
+    change_job(*STRICTER)
+    code, out, err = run("replay", "job.yaml", journal)
+    assert [line.split()[:3] for line in out.splitlines()] == [
+        ["1", "transient", "restart_in_place"],
+        ["2", "max-restarts", "fail"],
+    ]
+    assert (code, err) == (
+        0,
+        "incident 2 ends the phase: the journal's 1 later incident would not have been\n",
+    )
+
+
+def test_diff_of_the_same_policy_is_none(run: Run, journal: str) -> None:
+    assert run("replay", "job.yaml", journal, "--diff") == (0, "0 of 3 decisions differ\n", "")
+    assert run("replay", "job.yaml", journal, "--diff", "--json") == (0, "", "")
+
+
+def test_diff_shows_what_differs_and_nothing_else(run: Run, journal: str) -> None:
+    change_job(*STRICTER)
+    code, out, err = run("replay", "job.yaml", journal, "--diff")
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines()] == [
+        ["2", "rule", "transient", "->", "max-restarts"],
+        ["action", "rebuild", "->", "fail"],
+        ["recreate", "0", "->", "none"],
+        ["3", "rule", "transient", "->", "max-restarts"],
+        ["action", "rebuild", "->", "fail"],
+        ["recreate", "0", "->", "none"],
+        ["2", "of", "3", "decisions", "differ"],
+    ]
+
+
+def test_diff_as_json_is_one_incident_a_line(run: Run, journal: str) -> None:
+    change_job(*STRICTER)
+    code, out, err = run("replay", "job.yaml", journal, "--diff", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    fields = ["rule", "action", "recreate"]
+    assert [(line["n"], line["differs"]) for line in lines] == [(2, fields), (3, fields)]
+    assert [list(line) for line in lines] == [["n", "recorded", "now", "differs"]] * 2
+    assert (lines[0]["recorded"]["action"], lines[0]["now"]["action"]) == ("rebuild", "fail")
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        pytest.param(
+            ("name: check", "name: eval"),
+            [],
+            "job.yaml: phases: no phase 'check', which the journal names; there are: train, eval; "
+            "choose one with --phase\n",
+            id="a-phase-that-the-job-has-not",
+        ),
+        pytest.param(("name: check", "name: eval"), ["--phase", "eval"], None, id="but-one-is-chosen"),
+        pytest.param(
+            ("name: check", "name: check"),
+            ["--phase", "none"],
+            "job.yaml: phases: no phase 'none'; there are: train, check\n",
+            id="a-choice-that-is-none",
+        ),
+    ],
+)
+def test_the_phase_of_a_journal(
+    run: Run, journal: str, change: tuple[str, str], words: list[str], message: str | None
+) -> None:
+    change_job(*change)
+    code, out, err = run("replay", "job.yaml", journal, "--diff", *words)
+    if message is None:
+        assert (code, out, err) == (0, "0 of 3 decisions differ\n", "")
+    else:
+        assert (code, out, err) == (2, "", f"error: {message}")
+
+
+def test_diff_needs_decisions(run: Run, incidents: Callable[..., str]) -> None:
+    code, out, err = run("replay", "job.yaml", incidents(CRASH), "--diff")
+    message = "records no decisions to compare with; give the journal.jsonl of a phase"
+    assert (code, out, err) == (2, "", f"error: incidents.jsonl: {message}\n")
+
+
+def test_diff_loads_no_prefect_and_starts_no_process(journal: str) -> None:
+    program = f"""
+import sys
+started = []
+sys.addaudithook(lambda event, _: started.append(event) if event in (
+    "subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"
+) else None)
+from prefect_ft.cli import main
+assert main(["replay", "job.yaml", {journal!r}, "--diff"]) == 0
+print(started, [name for name in ("prefect", "docker") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ}
+    )
+    assert done.stdout == "0 of 3 decisions differ\n[] []\n"

@@ -211,6 +211,32 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
     assert not [path for path in runtime_dir.glob("*") if path.name != "state"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        pytest.param("{", "quarantine.jsonl:1: is not JSON; ", id="damaged"),
+        pytest.param(
+            '{"system": "localhost", "since": "2026-01-02T03:04:05Z"}',
+            "quarantine.jsonl: phase train needs 1 systems, and 0 of its 1 may be used: localhost in quarantine. ",
+            id="too-few-systems",
+        ),
+    ],
+)
+def test_a_quarantine_that_refuses_the_run_is_said_before_anything_starts(
+    tmp_path: Path, entry: str, message: str
+) -> None:
+    path = write_job(tmp_path, "pass")
+    path.write_text(path.read_text() + "quarantine: quarantine.jsonl\n")
+    (tmp_path / "quarantine.jsonl").write_text(entry)
+    process = subprocess.run(
+        [sys.executable, "-m", "prefect_ft.cli", "run", "job.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (process.returncode, process.stdout, process.stderr.count("\n")) == (2, "", 1)
+    assert process.stderr.startswith(f"error: {tmp_path}/{message}")
+    assert not list(tmp_path.glob("model/*"))
+
+
 def test_help_loads_neither_prefect_nor_pydantic() -> None:
     code = """
 import sys

@@ -354,6 +354,7 @@ def assert_one_line(error: ConfigError) -> None:
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(JOBS)
+@example({"name": "j", "model_dir": "m", "trainer": {}, "command": "\ud800"})
 @example(
     {"name": "j", "model_dir": "m", "command": ["c"], "trainer": {"\n": float("nan"), "\ud800": 10**5000}}
 )

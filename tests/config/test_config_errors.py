@@ -161,7 +161,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
-            "autorestart, suspension, faults, env, signatures, "
+            "quarantine, autorestart, suspension, faults, env, signatures, "
             "cwd, phases, stop_grace_s, sample_period_s, orphan_timeout_s, "
             "max_orchestrator_restarts, lease_s, spool_mb, kind, trainer, metadata",
             id="a-key-that-needs-quotes",
@@ -317,6 +317,11 @@ LONG = "n" * 65
             edited("model_dir: runs", "model_dir: s3://bucket/runs"),
             "job.yaml:2: model_dir: must be a directory on this host, got the URL 's3://bucket/runs'",
             id="journal-on-a-url",
+        ),
+        pytest.param(
+            f"{GOOD}quarantine: s3://bucket/q\n",
+            "job.yaml:13: quarantine: must be a file on this host, got the URL 's3://bucket/q'",
+            id="quarantine-on-a-url",
         ),
         pytest.param(
             edited("model_dir: runs", "model_dir: ''"),

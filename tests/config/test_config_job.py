@@ -29,6 +29,7 @@ FULL = {
     "name": "full",
     "model_dir": "/runs",
     "journal_dir": "/journal",
+    "quarantine": "/quarantine",
     "infrastructure": {"systems": ["a", {"name": "b", "env": {"S": "b", "W": "system"}}], "workers": 2},
     "autorestart": {
         "max_num_restarts": 4,
@@ -97,6 +98,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "severities": {},
             "same_s": 60.0,
         },
+        "quarantine": None,
         "autorestart": {
             "max_num_restarts": 3,
             "min_num_systems": 1,
@@ -392,6 +394,7 @@ RELATIVE = """\
 name: j
 model_dir: runs
 journal_dir: ~/journal
+quarantine: ../quarantine.jsonl
 phases:
   - {name: a, command: [python, ./t.py, ~/x], checkpoints: {path: ../c}}
   - {name: b, command: [t], checkpoints: {path: "s3://b/c"}, cwd: sub}
@@ -408,6 +411,7 @@ def test_paths_start_at_the_job_file_and_words_stay_as_they_are(
     for path in ("jobs/job.yaml", tmp_path / "jobs" / "job.yaml"):
         loaded = load_job(path)
         assert (loaded.model_dir, loaded.journal_dir) == (f"{tmp_path}/jobs/runs", "/home/me/journal")
+        assert loaded.quarantine == f"{tmp_path}/quarantine.jsonl"
         assert [(each.cwd, each.checkpoints and each.checkpoints.path) for each in loaded.phases] == [
             (f"{tmp_path}/jobs", f"{tmp_path}/c"),
             (f"{tmp_path}/jobs/sub", "s3://b/c"),

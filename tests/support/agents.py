@@ -172,6 +172,7 @@ def write_agent_config(home: Path, **changes: Any) -> Path:
         "orphan_timeout_s": known.orphan_timeout_s,
         "spool_bytes": known.spool_bytes,
         "checkpoints": known.checkpoints,
+        "system_lock": None,
     }
     (home / "agent.json").write_text(json.dumps(config))
     return home / "agent.json"

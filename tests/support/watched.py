@@ -84,8 +84,8 @@ class Site:
             clear_directory(path)
 
 
-def write_job(directory: Path, *codes: str, grace_s: float = 5) -> Site:
-    """Write a job with a phase for each code, `one`, `two`, …; its ranks run it."""
+def write_job(directory: Path, *codes: str, grace_s: float = 5, **fields: object) -> Site:
+    """Write a job with a phase for each code, `one`, `two`, …; its ranks run it. `fields` are put over it."""
     directory.mkdir(parents=True, exist_ok=True)
     phases = [
         {"name": name, "command": [sys.executable, "-S", "-c", code]}
@@ -97,6 +97,7 @@ def write_job(directory: Path, *codes: str, grace_s: float = 5) -> Site:
         "stop_grace_s": grace_s,
         "orphan_timeout_s": 60,
         "phases": phases,
+        **fields,
     }
     path = directory / "job.yaml"
     path.write_text(json.dumps(job))  # which is YAML

@@ -1,0 +1,93 @@
+"""`replay`: what a policy would decide, and what it would decide otherwise. Starts nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from prefect_ft.cli import COMPLETED
+from prefect_ft.config import JobConfig, load_job, own_signatures
+from prefect_ft.decide.classify import with_own
+from prefect_ft.errors import ConfigError
+from prefect_ft.model import Decision, Policy
+from prefect_ft.replay import Comparison, Recording, compare, read_recording
+from prefect_ft.replay import replay as decisions_of
+from prefect_ft.wire import decision_to_json
+
+
+def replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_json: bool) -> int:
+    """Print the decision about each incident of a file, none if any line of it is wrong.
+
+    With `diff` only those that are not what the journal records.
+    """
+    job = load_job(path)
+    recording = read_recording(recording_path)
+    policy = _policy(job, phase, path, recording)
+    catalogue = with_own(own_signatures(job.signatures))
+    if diff:
+        if not recording.is_journal:
+            message = "records no decisions to compare with; give the journal.jsonl of a phase"
+            raise ConfigError(message, file=recording_path)
+        return _show_differences(list(compare(policy, recording.history, catalogue)), as_json=as_json)
+    decisions = list(decisions_of(policy, recording, catalogue))
+    for decision in decisions:
+        print(json.dumps(decision_to_json(decision)) if as_json else _line(decision))
+    if left_out := len(recording.history) - len(decisions):
+        told = f"the journal's {left_out} later incident{'' if left_out == 1 else 's'}"
+        print(f"incident {decisions[-1].n} ends the phase: {told} would not have been", file=sys.stderr)
+    return COMPLETED
+
+
+def _policy(job: JobConfig, phase: str | None, path: str, recording: Recording) -> Policy:
+    """Give the policy of the phase that is asked for, else of the one that the journal names, else the first."""
+    names = [known.name for known in job.phases]
+    name = phase or recording.phase or names[0]
+    if name in names:
+        return job.policy(names.index(name), recording.isolated)
+    what = f"no phase {name!r}" if phase else f"no phase {name!r}, which the journal names"
+    remedy = "" if phase else "; choose one with --phase"
+    raise ConfigError(f"{what}; there are: {', '.join(names)}{remedy}", file=path, field="phases")
+
+
+def _line(decision: Decision) -> str:
+    return f"{decision.n:4}  {decision.rule:<22} {decision.action:<20} {decision.reason}"
+
+
+# -- differences --------------------------------------------------------------------------------------
+
+
+def _show_differences(comparisons: list[Comparison], *, as_json: bool) -> int:
+    others = [each for each in comparisons if each.differs]
+    for each in others:
+        if as_json:
+            print(json.dumps(each.to_json()))
+            continue
+        changes = [change for name in each.differs for change in _changes(name, each)]
+        for index, (name, before, after) in enumerate(changes):
+            print(f"{'' if index else each.recorded.n:>4}  {name:<36} {before} -> {after}")
+    if not as_json:
+        count = len(comparisons)
+        print(f"{len(others)} of {count} decision{'' if count == 1 else 's'} differ")
+    return COMPLETED
+
+
+def _changes(name: str, comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Give what differs in a field as name, recorded and new value; of counters each that does."""
+    before, after = (decision_to_json(each)[name] for each in (comparison.recorded, comparison.now))
+    if name != "counters":
+        yield name, _text(before), _text(after)
+        return
+    for counter in before:
+        if before[counter] != after[counter]:
+            yield counter, _text(before[counter]), _text(after[counter])
+
+
+def _text(value: Any) -> str:
+    """Show a value of a decision; an empty one, and no step, as what it means."""
+    if isinstance(value, dict):
+        value = [f"{name}={each}" for name, each in value.items()]
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,142 @@
+"""Which run a system of this machine serves: one at a time, by locks of the kernel that nobody leaves behind.
+
+A file for each system beside the runs' run-time directories. A run takes a free system by an exclusive lock,
+writes its name into the file and goes on with a shared one; each of its agents holds a shared one too. So a
+system is free as soon as neither orchestrator nor agent lives, and who comes back finds the run's own name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from prefect_ft.errors import ConfigError, SystemHeldError
+from prefect_ft.run.runtime import made_runtime_directory
+
+SYSTEMS = "systems"
+
+SETTLED_S = 2.0
+"""How long is waited for who is just taking a system: it takes milliseconds."""
+
+_BREATH_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Whom a system serves, as its file says; empty where it does not."""
+
+    run: str
+    job: str
+    model_dir: str
+
+
+class HeldSystems:
+    """The systems that a run holds in this process."""
+
+    def __init__(self, descriptors: Iterable[int] = ()) -> None:
+        self._descriptors = list(descriptors)
+
+    def release(self) -> None:
+        """Let go of them; those whose agents live stay the run's. Idempotent."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def lock_path(runtime: Path, system: str) -> Path:
+    """Give the file of a system; `runtime` is the run-time directory of a run, of whichever."""
+    return runtime.parent / SYSTEMS / system
+
+
+def hold(root: Path, systems: Iterable[str], service: Service) -> HeldSystems:
+    """Take systems, or take them up again where it is the same run's; `root` holds the run-time directories.
+
+    Raises SystemHeldError for the first that serves another run, and then holds none; ConfigError.
+    """
+    names = sorted(set(systems))
+    if not names:
+        return HeldSystems()
+    directory = made_runtime_directory(root / SYSTEMS)
+    held = [_locked_directory(directory)]
+    try:
+        held += [_held(directory / name, service, takes=True) for name in names]
+    except BaseException:
+        HeldSystems(held).release()
+        raise
+    return HeldSystems(held)
+
+
+def check(root: Path, systems: Iterable[str], run: str | None = None) -> None:
+    """Raise SystemHeldError for the first system that serves a run, but for `run`. Takes none."""
+    for name in sorted(set(systems)):
+        if (path := root / SYSTEMS / name).exists():
+            os.close(_held(path, Service(run or "", "", ""), takes=False))
+
+
+def _held(path: Path, service: Service, *, takes: bool) -> int:
+    """Give a descriptor with a lock on a system's file: for the run's good, or where it could be."""
+    deadline = time.monotonic() + SETTLED_S
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise ConfigError(f"{path}: {exc.strerror}", field="PREFECT_FT_RUNTIME_DIR") from exc
+        try:
+            if (answer := _try(fd, service, takes=takes)) is True:
+                return fd
+            if answer is not None or time.monotonic() > deadline:
+                raise _refusal(path.name, answer)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        time.sleep(_BREATH_S)  # somebody is just taking it, or looking
+
+
+def _try(fd: int, service: Service, *, takes: bool) -> Service | bool | None:
+    """Say whether the system is the run's, or give whom it serves; None: that is just being settled."""
+    if _lock(fd, fcntl.LOCK_EX):
+        if not takes:
+            return True
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(asdict(service)).encode(), 0)
+    if not _lock(fd, fcntl.LOCK_SH):  # also of who has the other: there is a moment between the two
+        return None
+    served = _read(fd)
+    return True if served.run and served.run == service.run else served
+
+
+def _lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as exc:
+        message = f"the file system of the run-time directory has no locks: {exc.strerror}"
+        raise ConfigError(message, field="PREFECT_FT_RUNTIME_DIR") from exc
+    return True
+
+
+def _read(fd: int) -> Service:
+    try:
+        return Service(**json.loads(os.pread(fd, 1 << 16, 0)))
+    except (ValueError, TypeError):
+        return Service("", "", "")
+
+
+def _refusal(system: str, served: Service | bool | None) -> SystemHeldError:
+    known = served if isinstance(served, Service) else Service("", "", "")
+    return SystemHeldError(system, run_id=known.run, job=known.job, model_dir=known.model_dir)
+
+
+def _locked_directory(directory: Path) -> int:
+    """Hold a shared lock on the directory: cleaners of temporary files pass it over."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return fd
