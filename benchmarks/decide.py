@@ -23,9 +23,7 @@ POLICY = Policy(systems=tuple(f"s{number}" for number in range(8)), workers=4, m
 CRASH = Incident(t=0, kind="exit", failure_class="crash", exit_code=139, worker=0)
 NETWORK = Incident(t=0, kind="exit", failure_class="network", exit_code=1)
 SUSPENDED = Incident(t=0, kind="suspended")
-HEALED = Incident(
-    t=0, kind="device_fault", worker=1, device="0", code="A1", severity="minor", healed=True
-)
+HEALED = Incident(t=0, kind="device_fault", worker=1, device="0", code="A1", severity="minor", healed=True)
 LOST = Incident(t=0, kind="system_lost", worker=1)
 
 
@@ -60,7 +58,9 @@ COURSES: Mapping[str, Course] = {
     ),
     "unconditional": Course(replace(POLICY, unconditional=True), (CRASH, CRASH, CRASH)),
     "suspensions": Course(replace(POLICY, suspension_restart=True), (SUSPENDED,) * 3),
-    "healed faults": Course(POLICY, (HEALED, replace(HEALED, code="B2"), replace(HEALED, worker=2, code="C3"))),
+    "healed faults": Course(
+        POLICY, (HEALED, replace(HEALED, code="B2"), replace(HEALED, worker=2, code="C3"))
+    ),
     "reports": Course(POLICY, (Incident(t=0, kind="in_process"), replace(HEALED, severity="warning"))),
     "mixed faults": Course(
         replace(POLICY, suspension_restart=True, isolation_ttl_s=6 * GAP_S, max_worker_replacements=128),
@@ -77,9 +77,7 @@ COURSES: Mapping[str, Course] = {
             Incident(t=0, kind="rebuild_failed", worker=2),
         ),
     ),
-    "a suspect isolated": Course(
-        replace(POLICY, isolation_ttl_s=4 * GAP_S), (replace(CRASH, worker=1),) * 3
-    ),
+    "a suspect isolated": Course(replace(POLICY, isolation_ttl_s=4 * GAP_S), (replace(CRASH, worker=1),) * 3),
     "silent workers": Course(
         replace(POLICY, isolation_ttl_s=8 * GAP_S),
         (replace(NETWORK, failure_class="collective_timeout", reported=(0, 1, 2)),),

@@ -92,11 +92,12 @@ class Checkpoints:
 
     def restart(self, incident: Incident, rule: str, resume_step: int | None) -> None:
         """Take note of a restart: what it sets aside, where it holds the phase, what it resumes from."""
-        bad = self.unreadable(incident) if rule == "checkpoint-unreadable" else None
-        if bad is not None:
-            self._good.discard(bad)
-            self.set_aside.add(bad)
-        if rule == "numeric":
+        if rule == "checkpoint-unreadable":
+            bad = self.unreadable(incident)
+            if bad is not None:
+                self._good.discard(bad)
+                self.set_aside.add(bad)
+        elif rule == "numeric":
             self._hold = Hold(resume_step)
         self._resumed_from = resume_step
 

@@ -71,7 +71,10 @@ SILENT_1 = failed("collective_timeout", reported=[0])
             id="one-of-two-that-were-silent",
         ),
         pytest.param(
-            replace(POLICY, isolated=("s2",)), [DATA_ON_1] * 3, ("transient", "rebuild", ()), id="an-isolated-one-is-no-spare"
+            replace(POLICY, isolated=("s2",)),
+            [DATA_ON_1] * 3,
+            ("transient", "rebuild", ()),
+            id="an-isolated-one-is-no-spare",
         ),
         pytest.param(
             replace(REPLACING, systems=("s0", "s1", "s2", "s3")),
@@ -80,7 +83,10 @@ SILENT_1 = failed("collective_timeout", reported=[0])
             id="rebuilt-past-the-limit-of-replacements",
         ),
         pytest.param(
-            replace(POLICY, max_num_restarts=2), [DATA_ON_1] * 3, ("max-restarts", "fail", ("s1",)), id="before-max-restarts"
+            replace(POLICY, max_num_restarts=2),
+            [DATA_ON_1] * 3,
+            ("max-restarts", "fail", ("s1",)),
+            id="before-max-restarts",
         ),
         pytest.param(
             replace(POLICY, suspension_restart=True),
@@ -129,7 +135,10 @@ def test_a_suspect_that_is_isolated_begins_with_a_clean_record(decisions):
     policy = replace(POLICY, systems=("s0", "s1", "s2", "s3"), isolation_ttl_s=2 * 3600)
     lines = [*[DATA_ON_1] * 3, *[failed("data", worker=0)] * 3, *[DATA_ON_1] * 2]
     told = decisions(policy, *lines)
-    assert [(d.placement, d.isolate) for d in told[2::3]] == [(("s0", "s2"), ("s1",)), (("s1", "s2"), ("s0",))]
+    assert [(d.placement, d.isolate) for d in told[2::3]] == [
+        (("s0", "s2"), ("s1",)),
+        (("s1", "s2"), ("s0",)),
+    ]
     assert (told[-1].isolate, told[-1].counters.suspects) == ((), {"s2": 2})
 
 
@@ -260,13 +269,22 @@ PATIENT = replace(POLICY, restart_delay_s=10, max_restart_delay_s=60, suspension
             id="from-the-first-again-after-progress",
         ),
         pytest.param(
-            PATIENT, [failed("data"), {"kind": "preempted"}, lost("s1")], [10, 0, 20], id="whatever-is-counted-waits"
+            PATIENT,
+            [failed("data"), {"kind": "preempted"}, lost("s1")],
+            [10, 0, 20],
+            id="whatever-is-counted-waits",
         ),
         pytest.param(
-            replace(PATIENT, max_restart_delay_s=39.5), [failed("data")] * 3, [10, 20, 39.5], id="just-above-the-maximum"
+            replace(PATIENT, max_restart_delay_s=39.5),
+            [failed("data")] * 3,
+            [10, 20, 39.5],
+            id="just-above-the-maximum",
         ),
         pytest.param(
-            replace(PATIENT, max_restart_delay_s=40), [failed("data")] * 4, [10, 20, 40, 40], id="just-at-the-maximum"
+            replace(PATIENT, max_restart_delay_s=40),
+            [failed("data")] * 4,
+            [10, 20, 40, 40],
+            id="just-at-the-maximum",
         ),
         pytest.param(
             replace(PATIENT, restart_delay_s=90), [failed("data")], [60], id="a-first-wait-too-long"

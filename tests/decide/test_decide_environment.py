@@ -105,10 +105,16 @@ FAILED_IN_VALIDATION = CRASH | {"stage": "validate", "stage_step": 100}
             id="however-many-of-them-fail",
         ),
         pytest.param(
-            TRAIN_AND_EVAL, [FAILED_IN_VALIDATION, {"kind": "in_process"}], 100, id="a-report-of-the-next-attempt"
+            TRAIN_AND_EVAL,
+            [FAILED_IN_VALIDATION, {"kind": "in_process"}],
+            100,
+            id="a-report-of-the-next-attempt",
         ),
         pytest.param(
-            TRAIN_AND_EVAL, [CRASH, FAILED_IN_VALIDATION | {"stage_step": 0}], 0, id="in-the-validation-of-step-0"
+            TRAIN_AND_EVAL,
+            [CRASH, FAILED_IN_VALIDATION | {"stage_step": 0}],
+            0,
+            id="in-the-validation-of-step-0",
         ),
         pytest.param(
             TRAIN_AND_EVAL,
@@ -124,7 +130,11 @@ FAILED_IN_VALIDATION = CRASH | {"stage": "validate", "stage_step": 100}
         ),
         pytest.param(
             TRAIN_AND_EVAL,
-            [FAILED_IN_VALIDATION, PREEMPTED, {"kind": "in_place_failed", "stage": "validate", "stage_step": 300}],
+            [
+                FAILED_IN_VALIDATION,
+                PREEMPTED,
+                {"kind": "in_place_failed", "stage": "validate", "stage_step": 300},
+            ],
             300,
             id="an-agent-lost-in-validation",
         ),
