@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from prefect_ft.model import Counters, Policy
+from prefect_ft.decide.budgets import DeviceFaults
+from prefect_ft.model import Counters, Incident, Policy
 
 POLICY = Policy(
     systems=("s0", "s1", "s2", "s3"), workers=2, max_num_restarts=3, stop_on_repeat=0, suspect_limit=9
@@ -222,6 +223,22 @@ def test_progress_resets_neither_preemptions_nor_what_counts_for_a_day(decisions
 )
 def test_same_device_fault(decisions, lines, expected):
     assert decisions(POLICY, *lines)[-1].counters.same_device_fault == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, [1, 2], id="counted"),
+        pytest.param({"severity": "warning"}, [0, 0], id="a-warning"),
+        pytest.param({"device": None}, [0, 0], id="of-no-device"),
+        pytest.param({"code": None}, [0, 0], id="of-no-code"),
+    ],
+)
+def test_how_often_a_fault_was_reported(fields, expected):
+    faults = DeviceFaults()
+    fault = Incident(t=0, kind="device_fault", **{"device": "0", "code": "A1", "severity": "minor", **fields})
+    assert [faults.report(fault, ["s1"]) for _ in range(2)] == expected
+    assert faults.report(fault, []) == 0
 
 
 @pytest.mark.parametrize(

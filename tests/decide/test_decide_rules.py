@@ -153,6 +153,26 @@ def test_one_incident(verdicts, line, policy, expected):
     assert verdicts(policy, line) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("line", "isolated"),
+    [
+        pytest.param(S1_LOST, ("s1",), id="the-lost-system"),
+        pytest.param({"kind": "system_lost", "systems": ["s1", "s0"]}, ("s1", "s0"), id="both-lost-systems"),
+        pytest.param({**S1_LOST, "blame": "none"}, (), id="nobody-is-to-blame"),
+        pytest.param(fault("critical"), ("s1",), id="the-system-of-a-device"),
+        pytest.param({"kind": "rebuild_failed", "system": "s1"}, ("s1",), id="where-a-rebuild-failed"),
+        pytest.param({"kind": "rebuild_failed", "worker": 0}, ("s0",), id="whose-worker-was-not-rebuilt"),
+        pytest.param({"kind": "rebuild_failed"}, (), id="a-rebuild-that-failed-somewhere"),
+        pytest.param({"kind": "replacement_failed", "system": "s1"}, (), id="not-where-a-replacement-failed"),
+        pytest.param({"kind": "in_place_failed", "worker": 1}, (), id="not-where-an-agent-is-gone"),
+        pytest.param({"kind": "preempted", "system": "s1"}, (), id="not-where-the-scheduler-took-a-machine"),
+        pytest.param(failed("crash", worker=1), (), id="not-for-one-crash"),
+    ],
+)
+def test_which_systems_a_decision_isolates(decisions, line, isolated):
+    assert decisions(POLICY, line)[0].isolate == isolated
+
+
 def test_the_table_has_a_case_for_every_rule():
     limited = {"fault-user-induced", "fault-repeated", "repeated-failure"}
     assert {rule.name for rule in RULES} == {expected.split(":")[0] for *_, expected in ONE_LINE} | limited

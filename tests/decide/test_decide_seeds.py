@@ -57,8 +57,9 @@ SHOWN: list[tuple[str, str, tuple[str, ...]]] = [
     ("C", "a new checkpoint sets the count of failures back",
      failures("progress-resets-before-this-incident-counts", "step-0-is-no-progress")),
     ("C", "restarts are allowed so many times without progress, and then the run has failed",
-     max_restarts("1-of-1", "2-of-1", "progress-between")
-     + (f"{E2E}the_budget_ends_an_endless_failure", f"{PROPERTIES}an_endless_failing_history_ends_in_fail")),
+     (*max_restarts("1-of-1", "2-of-1", "progress-between"),
+      f"{E2E}the_budget_ends_an_endless_failure",
+      f"{PROPERTIES}an_endless_failing_history_ends_in_fail")),
     ("C", "the maximum has to be given where restarts are wanted",
      (*trainers("without-the-maximum"), *bounds("max_num_restarts-1-0-128-129"))),
     ("C", "nothing is restarted where restarts are not configured",
@@ -170,7 +171,8 @@ SHOWN: list[tuple[str, str, tuple[str, ...]]] = [
     ("R", "too many suspensions in a row fail the job",
      suspensions("restarts-and-not-the-failure-past-the-limit") + one("suspended-past-a-limit-of-0")),
     ("R", "all processes are ended before the command starts again",
-     (*stopped("ignores-sigterm-at-once", "own-session-at-once"), f"{GANG}after_stop_everything_that_was_printed_has_been_heard")),
+     (*stopped("ignores-sigterm-at-once", "own-session-at-once"),
+      f"{GANG}after_stop_everything_that_was_printed_has_been_heard")),
     ("R", "MA_SCHEDULE_CNT is 1 at first, and 1 more each time the worker is created anew",
      started("the-first-attempt", "a-rebuild-creates-all-anew", "only-the-replaced-anew",
              "isolation-creates-all-anew") + told("first-attempt", "replaced")
