@@ -75,6 +75,9 @@ ONE_LINE = [
     ("not-recoverable-but-unconditional", failed("compile"), UNCONDITIONAL, "unconditional: rebuild"),
     ("preempted-by-kind", {"kind": "preempted", "system": "s1"}, POLICY, "preempted: rebuild"),
     ("preempted-by-class", failed("preempted"), POLICY, "preempted: rebuild"),
+    ("preempted-but-its-entry-forbids", failed("preempted", recoverable=False), POLICY,
+     "non-recoverable: fail"),
+    ("cancelled-whatever-its-entry-says", failed("cancelled", recoverable=False), POLICY, "cancelled: cancel"),
     ("preempted-past-a-limit-of-0", failed("preempted"), replace(POLICY, max_preemptions=0),
      "preempted: fail"),
     ("minor-fault-healed", fault("minor", True), POLICY, HEALED),
@@ -225,6 +228,12 @@ STORIES = [
         UNCONDITIONAL,
         [failed("assertion", step=1)] * 4,
         ["unconditional: rebuild"] * 3 + ["unconditional: fail"],
+    ),
+    (
+        "unconditional-also-where-it-comes-back-identically",
+        UNCONDITIONAL,
+        [CRASH, CRASH, CRASH],
+        ["unconditional: rebuild"] * 3,
     ),
     (
         "what-parts-unconditional-restarts-is-progress-alone",
