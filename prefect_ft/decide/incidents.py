@@ -94,7 +94,7 @@ def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...])
     silent = [name for worker, name in enumerate(gang) if worker not in reported]
     if len(silent) == len(gang):
         return blamed
-    return (*blamed, *[name for name in silent if name not in blamed]) if blamed else tuple(silent)
+    return (*blamed, *[name for name in silent if name not in blamed])
 
 
 def is_report(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> bool:

@@ -73,7 +73,7 @@ class Checkpoints:
     def next_step(self, incident: Incident, rule: str) -> int | None:
         """Choose the step from which a restart by `rule` resumes; `None` is from scratch."""
         last = self._hold.step if self._hold else self._last(incident)
-        if self.mode == "eval" or last is None:
+        if last is None:
             return None
         if rule == "numeric":
             return self._next_below(last)

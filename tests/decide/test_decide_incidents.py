@@ -111,6 +111,11 @@ def test_an_exit_whose_log_says_nothing_is_classified_by_how_it_ended(line, expe
     assert incident.failure_class == expected
 
 
+def test_an_exit_that_was_none_is_a_completion_without_a_class():
+    incident = Incident(t=1, kind="exit", exit_code=0, failure_class="none")
+    assert classified(incident) == Incident(t=1, kind="completed", exit_code=0)
+
+
 def test_only_an_exit_has_a_class_to_be_found():
     suspended = Incident(t=1, kind="suspended", log=("Killed",))
     assert classified(suspended) == suspended

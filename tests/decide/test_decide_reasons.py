@@ -296,6 +296,13 @@ HEALED = {
         ),
         pytest.param(
             POLICY,
+            [{"kind": "exit", "exit_code": 1, "log": ["Segmentation fault (core dumped)"]}],
+            "crash «Segmentation fault (core dumped)» (exit code 1) without progress, failure 1 of 3: "
+            "restarted in place from scratch after 10 s",
+            id="a-line-of-a-log-without-a-name",
+        ),
+        pytest.param(
+            POLICY,
             [failed("crash", signature="s", evidence={"rule": "start-failed", "text": "no such file"})],
             "crash without progress, failure 1 of 3: restarted in place from scratch after 10 s",
             id="evidence-that-is-no-line-of-output",

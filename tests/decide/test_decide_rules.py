@@ -161,6 +161,8 @@ def test_one_incident(verdicts, line, policy, expected):
     [
         pytest.param(S1_LOST, ("s1",), id="the-lost-system"),
         pytest.param({"kind": "system_lost", "systems": ["s1", "s0"]}, ("s1", "s0"), id="both-lost-systems"),
+        pytest.param({**S1_LOST, "systems": ["s0"]}, ("s1", "s0"), id="one-system-and-others"),
+        pytest.param(failed("checkpoint", worker=1), (), id="not-where-a-checkpoint-was-unreadable"),
         pytest.param({**S1_LOST, "blame": "none"}, (), id="nobody-is-to-blame"),
         pytest.param(fault("critical"), ("s1",), id="the-system-of-a-device"),
         pytest.param({"kind": "rebuild_failed", "system": "s1"}, ("s1",), id="where-a-rebuild-failed"),
