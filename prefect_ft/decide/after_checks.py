@@ -50,11 +50,11 @@ def min_systems(s: Situation, proposal: Proposal) -> Proposal:
     """Fail where the gang would have to shrink further than it may; only isolation makes it shrink."""
     if not proposal.isolate:
         return proposal
-    left = len(s.pool.next_gang(proposal.action, proposal.isolate))
-    if left >= len(s.pool.gang) or may_shrink_to(s.policy, left):
+    usable = s.pool.count_usable(without=proposal.isolate)
+    if usable >= len(s.pool.gang) or may_shrink_to(s.policy, usable):
         return proposal
     needed = s.policy.min_num_systems if s.policy.elastic else len(s.pool.gang)
-    why = f"only {left} of the {needed} systems that it needs are usable"
+    why = f"only {usable} of the {needed} systems that it needs are usable"
     return proposal._replace(rule="min-systems", action="fail", why=why)
 
 

@@ -50,14 +50,10 @@ class Budgets:
             self.confirmed_since_progress.clear()
         if incident.kind != "suspended":
             self.consecutive_suspensions = 0
-        self._count_same_failure(incident)
-
-    def _count_same_failure(self, incident: Incident) -> None:
-        signature, step = incident.signature, incident.step
-        if incident.kind != "exit" or signature is None or step is None:
+        if incident.kind != "exit" or incident.signature is None or incident.step is None:
             self.same_failure, self._last_failure = 0, None
             return
-        failure = (signature, step)
+        failure = (incident.signature, incident.step)
         self.same_failure = self.same_failure + 1 if failure == self._last_failure else 1
         self._last_failure = failure
 

@@ -10,6 +10,9 @@ from dataclasses import replace
 from prefect_ft.decide.classify import RECOVERABLE, Catalogue, classify
 from prefect_ft.model import Incident, Policy, Recoverable, Verdict
 
+UNCLASSIFIED = (None, "none")
+"""What stands for the class of an exit of which it is still to be said whether it was a failure."""
+
 FAILED_RECOVERIES = frozenset(("replacement_failed", "rebuild_failed", "in_place_failed"))
 """Kinds that end no attempt, since the one before them had ended; but the last can also end one."""
 
@@ -45,7 +48,7 @@ def classified(incident: Incident, catalogue: Catalogue | None = None) -> Incide
             {"": incident.log}, exit_code=incident.exit_code, signal=incident.signal, catalogue=catalogue
         )
         incident = with_verdict(incident, verdict)
-    if incident.failure_class not in (None, "none"):
+    if incident.failure_class not in UNCLASSIFIED:
         return incident
     if incident.exit_code == 0 and incident.signal is None:
         return replace(incident, kind="completed", failure_class=None)
@@ -85,10 +88,13 @@ def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...])
     reported it, or none.
     """
     blamed = blamed_systems(incident, policy, gang)
-    if incident.reported is None or incident.failure_class != "collective_timeout":
+    reported = incident.reported
+    if not reported or incident.failure_class != "collective_timeout":
         return blamed
-    silent = [name for worker, name in enumerate(gang) if worker not in incident.reported]
-    return blamed if len(silent) == len(gang) else tuple(dict.fromkeys((*blamed, *silent)))
+    silent = [name for worker, name in enumerate(gang) if worker not in reported]
+    if len(silent) == len(gang):
+        return blamed
+    return (*blamed, *[name for name in silent if name not in blamed])
 
 
 def is_report(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> bool:

@@ -54,7 +54,7 @@ def first_in_place(s: Situation) -> Move:
 
 def confirm(s: Situation) -> Move:
     """Restart once for each class, to see whether it was chance."""
-    if s.failure_class in s.budgets.confirmed_since_progress:
+    if s.incident.failure_class in s.budgets.confirmed_since_progress:
         return Move("fail", (), "the confirming restart has failed in the same way")
     return Move("restart_in_place", (), "once, to confirm")
 

@@ -43,9 +43,9 @@ class Pool:
         """Begin a phase; when an earlier phase isolated a system is not known here, so it counts from now."""
         return cls(policy, initial_placement(policy) or (), dict.fromkeys(policy.isolated, 0.0))
 
-    def release_expired(self, now: float, ttl_s: float) -> tuple[str, ...]:
+    def release_expired(self, now: float, ttl_s: float) -> list[str]:
         """Make systems usable that are isolated for `ttl_s` at `now`, and say which."""
-        expired = tuple(name for name, since in self._isolated_at.items() if now >= since + ttl_s)
+        expired = [name for name, since in self._isolated_at.items() if now >= since + ttl_s]
         for name in expired:
             del self._isolated_at[name]
         return expired
@@ -57,7 +57,11 @@ class Pool:
 
     def not_isolated(self, systems: Collection[str]) -> tuple[str, ...]:
         """Keep those that are still to be isolated."""
-        return tuple(name for name in systems if name not in self._isolated_at)
+        return tuple([name for name in systems if name not in self._isolated_at])
+
+    def count_usable(self, without: Collection[str]) -> int:
+        """Count the systems that are not isolated, as if `without` were isolated too."""
+        return len(set(self.policy.systems).difference(self._isolated_at, without))
 
     def spares(self, without: Collection[str] = ()) -> list[str]:
         """List the usable systems that have no worker, as if `without` were isolated too."""
@@ -101,7 +105,7 @@ def recreated(action: Action, before: Gang, after: Gang) -> tuple[int, ...]:
         case "restart_in_place" | "complete" | "cancel" | "fail" | "continue":
             return ()
         case "replace_workers":
-            return tuple(worker for worker, name in enumerate(after) if before[worker] != name)
+            return tuple([worker for worker, name in enumerate(after) if before[worker] != name])
         case "rebuild" | "isolate_and_rebuild":
             return tuple(range(len(after)))
         case _:

@@ -7,8 +7,8 @@ on in `resume`. Pure: the same history gives the same decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, get_args
 
 from prefect_ft.decide import moves
 from prefect_ft.decide.after_checks import Proposal, backoff_s, check
@@ -16,24 +16,32 @@ from prefect_ft.decide.moves import Move, always
 from prefect_ft.decide.placement import recreated
 from prefect_ft.decide.reasons import sentence
 from prefect_ft.decide.situation import Situation, fold
-from prefect_ft.model import RESTARTS, Decision, History, Policy
+from prefect_ft.model import RESTARTS, Decision, History, Kind, Policy
 
 SAME_DEVICE_FAULTS = 3
 
 
 class Rule(NamedTuple):
-    """One row of the table."""
+    """One row of the table: it matches incidents of some kinds, where `when` holds of them."""
 
     name: str
+    kinds: tuple[Kind, ...]
     when: Callable[[Situation], bool]
     then: Callable[[Situation], Move]
 
 
+def anyhow(_: Situation) -> bool:
+    """Match every incident of the rule's kinds."""
+    return True
+
+
 def is_non_recoverable(s: Situation) -> bool:
     """Say whether no restart can help; a configuration that has worked is not one that is wrong."""
-    if s.policy.unconditional or s.kind != "exit":
+    if s.policy.unconditional:
         return False
-    wrong = s.failure_class in ("compile", "assertion") or (s.failure_class == "config" and not s.progress)
+    wrong = s.incident.failure_class in ("compile", "assertion") or (
+        s.incident.failure_class == "config" and not s.progress
+    )
     return wrong or s.incident.recoverable is False
 
 
@@ -44,81 +52,115 @@ def is_repeated_fault(s: Situation) -> bool:
 
 def is_healable(s: Situation) -> bool:
     """Say whether it is a device fault that healing can help against."""
-    return s.severity in ("minor", "major")
+    return s.incident.severity in ("minor", "major")
 
 
 def is_unhealed(s: Situation) -> bool:
     """Say whether healing a device failed, or was not tried where it could have helped."""
-    return s.severity is not None and (s.incident.healed is False or is_healable(s))
+    return s.incident.healed is False or is_healable(s)
 
 
 def is_node_lost(s: Situation) -> bool:
     """Say whether a system is gone, or a rank's own output puts the blame on it."""
-    return s.kind == "system_lost" or (s.failure_class == "hardware" and bool(s.blamed))
+    return s.incident.kind == "system_lost" or (s.incident.failure_class == "hardware" and bool(s.blamed))
 
 
 def is_repeated(s: Situation) -> bool:
     """Say whether a failure came back identically too often; a limit of 0 is none."""
     limit = s.policy.stop_on_repeat
-    return s.failure_class in ("crash", "unknown", "data") and 0 < limit < s.budgets.same_failure
+    return s.incident.failure_class in ("crash", "unknown", "data") and 0 < limit < s.budgets.same_failure
 
 
 def asks_for_confirmation(s: Situation) -> bool:
     """Say whether the catalogue's entry asks for it, whatever the class."""
-    return s.kind == "exit" and s.incident.recoverable == "confirm" and not s.policy.environment_only
+    return s.incident.recoverable == "confirm" and not s.policy.environment_only
 
 
 def needs_confirmation(s: Situation) -> bool:
     """Say whether the class is one that comes back as a rule."""
-    by_class = s.failure_class in ("user_code", "oom_device") or (s.failure_class == "config" and s.progress)
+    by_class = s.incident.failure_class in ("user_code", "oom_device") or (
+        s.incident.failure_class == "config" and s.progress
+    )
     return by_class and not s.policy.environment_only
 
 
+EXIT: tuple[Kind, ...] = ("exit",)
+DEVICE_FAULT: tuple[Kind, ...] = ("device_fault",)
+
 RULES: tuple[Rule, ...] = (
-    Rule("completed", lambda s: s.kind == "completed", always("complete")),
-    Rule("cancelled", lambda s: "cancelled" in (s.kind, s.failure_class), always("cancel")),
-    Rule("fault-warning", lambda s: s.severity == "warning", always("continue")),
-    Rule("in-process", lambda s: s.kind == "in_process", always("continue")),
-    Rule("non-recoverable", is_non_recoverable, always("fail", "a restart would not help")),
-    Rule("preempted", lambda s: "preempted" in (s.kind, s.failure_class), moves.preempted),
+    Rule("completed", ("completed",), anyhow, always("complete")),
+    Rule(
+        "cancelled",
+        ("cancelled", "exit"),
+        lambda s: "cancelled" in (s.incident.kind, s.incident.failure_class),
+        always("cancel"),
+    ),
+    Rule("fault-warning", DEVICE_FAULT, lambda s: s.incident.severity == "warning", always("continue")),
+    Rule("in-process", ("in_process",), anyhow, always("continue")),
+    Rule("non-recoverable", EXIT, is_non_recoverable, always("fail", "a restart would not help")),
+    Rule(
+        "preempted",
+        ("preempted", "exit"),
+        lambda s: "preempted" in (s.incident.kind, s.incident.failure_class),
+        moves.preempted,
+    ),
     Rule(
         "fault-user-induced",
+        DEVICE_FAULT,
         lambda s: is_repeated_fault(s) and s.incident.code in s.policy.user_induced_codes,
         always("rebuild", "the code means that the program or its data caused it"),
     ),
-    Rule("fault-repeated", is_repeated_fault, moves.isolate),
-    Rule("fault-healed", lambda s: is_healable(s) and s.incident.healed is True, always("restart_in_place")),
-    Rule("fault-heal-failed", is_unhealed, moves.isolate),
-    Rule("fault-critical", lambda s: s.severity == "critical", moves.isolate),
-    Rule("node-lost", is_node_lost, moves.isolate),
-    Rule("replacement-failed", lambda s: s.kind == "replacement_failed", always("rebuild")),
-    Rule("rebuild-failed", lambda s: s.kind == "rebuild_failed", moves.rebuild_elsewhere),
-    Rule("in-place-failed", lambda s: s.kind == "in_place_failed", always("rebuild")),
-    Rule("suspended", lambda s: s.kind == "suspended" and s.policy.suspension_restart, moves.suspended),
-    Rule("suspension-reported", lambda s: s.kind == "suspended", always("continue")),
+    Rule("fault-repeated", DEVICE_FAULT, is_repeated_fault, moves.isolate),
+    Rule(
+        "fault-healed",
+        DEVICE_FAULT,
+        lambda s: is_healable(s) and s.incident.healed is True,
+        always("restart_in_place"),
+    ),
+    Rule("fault-heal-failed", DEVICE_FAULT, is_unhealed, moves.isolate),
+    Rule("fault-critical", DEVICE_FAULT, lambda s: s.incident.severity == "critical", moves.isolate),
+    Rule("node-lost", ("system_lost", "exit"), is_node_lost, moves.isolate),
+    Rule("replacement-failed", ("replacement_failed",), anyhow, always("rebuild")),
+    Rule("rebuild-failed", ("rebuild_failed",), anyhow, moves.rebuild_elsewhere),
+    Rule("in-place-failed", ("in_place_failed",), anyhow, always("rebuild")),
+    Rule("suspended", ("suspended",), lambda s: s.policy.suspension_restart, moves.suspended),
+    Rule("suspension-reported", ("suspended",), anyhow, always("continue")),
     Rule(
         "checkpoint-unreadable",
-        lambda s: s.failure_class == "checkpoint" and not s.policy.environment_only,
+        EXIT,
+        lambda s: s.incident.failure_class == "checkpoint" and not s.policy.environment_only,
         moves.set_aside,
     ),
     Rule(
         "numeric",
-        lambda s: s.failure_class == "numeric" and not s.policy.environment_only,
+        EXIT,
+        lambda s: s.incident.failure_class == "numeric" and not s.policy.environment_only,
         always("restart_in_place", "one checkpoint further back"),
     ),
-    Rule("unconditional", lambda s: s.policy.unconditional and s.kind == "exit", moves.unconditional),
-    Rule("repeated-failure", is_repeated, always("fail", "it comes back identically, which is not chance")),
-    Rule("confirm-once", asks_for_confirmation, moves.confirm),
-    Rule("transient", lambda s: s.failure_class in s.policy.restart_on, moves.first_in_place),
-    Rule("confirm-once", needs_confirmation, moves.confirm),
-    Rule("not-restartable", lambda _: True, always("fail", "the policy restarts nothing of this class")),
+    Rule("unconditional", EXIT, lambda s: s.policy.unconditional, moves.unconditional),
+    Rule(
+        "repeated-failure",
+        EXIT,
+        is_repeated,
+        always("fail", "it comes back identically, which is not chance"),
+    ),
+    Rule("confirm-once", EXIT, asks_for_confirmation, moves.confirm),
+    Rule("transient", EXIT, lambda s: s.incident.failure_class in s.policy.restart_on, moves.first_in_place),
+    Rule("confirm-once", EXIT, needs_confirmation, moves.confirm),
+    Rule(
+        "not-restartable", get_args(Kind), anyhow, always("fail", "the policy restarts nothing of this class")
+    ),
 )
 """The first that matches decides. `confirm-once` stands twice: an entry's own word comes before its class."""
+
+RULES_OF: Mapping[Kind, tuple[Rule, ...]] = {
+    kind: tuple(rule for rule in RULES if kind in rule.kinds) for kind in get_args(Kind)
+}
 
 
 def first_match(s: Situation) -> tuple[str, Move]:
     """Give the name of the rule that decides, and what it chooses."""
-    for name, when, then in RULES:
+    for name, _, when, then in RULES_OF[s.incident.kind]:
         if when(s):
             return name, then(s)
     raise AssertionError("the last rule matches everything")

@@ -54,12 +54,12 @@ def _what(s: Situation) -> str:
     if s.incomplete:
         step = s.checkpoints.highest or "an unknown step"
         return f"incomplete success, step {step} of target_step {s.policy.target_step}{_in_brackets(details)}"
-    if s.kind == "exit":
-        return f"{s.failure_class}{_quoted(incident.evidence)}{_in_brackets(details)}"
-    if s.kind == "device_fault":
-        details = [f"{s.severity}", _HEALED[incident.healed], *details]
+    if incident.kind == "exit":
+        return f"{incident.failure_class}{_quoted(incident.evidence)}{_in_brackets(details)}"
+    if incident.kind == "device_fault":
+        details = [f"{incident.severity}", _HEALED[incident.healed], *details]
         return f"device fault {incident.code}{_in_brackets(details)}"
-    return f"{_WORDS[s.kind]}{_in_brackets(details)}"
+    return f"{_WORDS[incident.kind]}{_in_brackets(details)}"
 
 
 def _details(incident: Incident) -> list[str]:
@@ -102,7 +102,7 @@ def _in_brackets(details: list[str]) -> str:
 
 
 def _progress(s: Situation) -> str:
-    if s.ended_by is not s.incident or s.kind in ("completed", "cancelled"):
+    if s.ended_by is not s.incident or s.incident.kind in ("completed", "cancelled"):
         return ""
     return f" after progress to step {s.checkpoints.highest}" if s.progress else " without progress"
 

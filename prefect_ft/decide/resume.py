@@ -73,7 +73,7 @@ class Checkpoints:
     def next_step(self, incident: Incident, rule: str) -> int | None:
         """Choose the step from which a restart by `rule` resumes; `None` is from scratch."""
         last = self._hold.step if self._hold else self._last(incident)
-        if self.mode == "eval" or last is None:
+        if last is None:
             return None
         if rule == "numeric":
             return self._next_below(last)
@@ -92,11 +92,12 @@ class Checkpoints:
 
     def restart(self, incident: Incident, rule: str, resume_step: int | None) -> None:
         """Take note of a restart: what it sets aside, where it holds the phase, what it resumes from."""
-        bad = self.unreadable(incident) if rule == "checkpoint-unreadable" else None
-        if bad is not None:
-            self._good.discard(bad)
-            self.set_aside.add(bad)
-        if rule == "numeric":
+        if rule == "checkpoint-unreadable":
+            bad = self.unreadable(incident)
+            if bad is not None:
+                self._good.discard(bad)
+                self.set_aside.add(bad)
+        elif rule == "numeric":
             self._hold = Hold(resume_step)
         self._resumed_from = resume_step
 

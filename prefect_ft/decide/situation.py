@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from prefect_ft.decide.budgets import Budgets, DeviceFaults, counters, is_counted
 from prefect_ft.decide.incidents import (
     FAILED_RECOVERIES,
+    UNCLASSIFIED,
     blamed_systems,
     classified,
     is_incomplete,
@@ -27,11 +28,8 @@ from prefect_ft.model import (
     Counters,
     Decision,
     Entry,
-    FailureClass,
     Incident,
-    Kind,
     Policy,
-    Severity,
 )
 
 
@@ -39,9 +37,10 @@ from prefect_ft.model import (
 class Situation:
     """The state of a phase, and the last incident as the rules see it.
 
-    `progress` is that of the attempt which the incident ended, `goes_on` says that it ended none;
-    `same_device_fault` counts the fault that it reports, itself included; `ended_by` is the last
-    incident that ended an attempt.
+    `incomplete` says that the incident was a completion short of its target, which they see as an
+    exit. `progress` is that of the attempt which it ended, `goes_on` says that it ended none.
+    `same_device_fault` counts the last device fault that was reported, itself included; `ended_by` is
+    the last incident that ended an attempt.
     """
 
     policy: Policy
@@ -50,9 +49,6 @@ class Situation:
     budgets: Budgets = field(default_factory=Budgets)
     device_faults: DeviceFaults = field(default_factory=DeviceFaults)
     incident: Incident = field(init=False)
-    kind: Kind = field(init=False)
-    failure_class: FailureClass | None = None
-    severity: Severity | None = None
     incomplete: bool = False
     goes_on: bool = False
     progress: bool = False
@@ -73,38 +69,30 @@ class Situation:
         if self.policy.isolation_ttl_s is not None:
             self._release_systems(incident.t, self.policy.isolation_ttl_s)
         self.checkpoints.verify(incident)
-        self._read(classified(incident))
+        self.incident = self._read(incident)
         if decision is None:
             self.goes_on = is_report(self.incident, self.policy, self.pool.gang)
         else:
             self.goes_on = decision.action == "continue"
-        self.progress = False if self.goes_on else self._end_attempt(self.incident)
+        self.progress = not self.goes_on and self._end_attempt(self.incident)
 
     def _release_systems(self, now: float, ttl_s: float) -> None:
         released = self.pool.release_expired(now, ttl_s)
-        self.budgets.clear_suspicion(released)
-        self.device_faults.clear(released)
+        if released:
+            self.budgets.clear_suspicion(released)
+            self.device_faults.clear(released)
 
-    def _read(self, incident: Incident) -> None:
-        """Lay out the incident for the rules."""
-        self.incomplete = False
-        self.failure_class = self.severity = None
-        self.same_device_fault = 0
-        match incident.kind:
-            case "exit":
-                self.failure_class = incident.failure_class
-            case "completed":
-                self.incomplete = is_incomplete(self.policy, self.checkpoints.highest)
-                if self.incomplete:
-                    self.failure_class = "unknown"
-                    incident = replace(incident, kind="exit", failure_class="unknown")
-            case "device_fault":
-                self.severity = incident.severity
-                systems = places(incident, self.pool.gang)
-                self.same_device_fault = self.device_faults.report(incident, systems)
-            case _:
-                pass
-        self.incident, self.kind = incident, incident.kind
+    def _read(self, incident: Incident) -> Incident:
+        """Give the incident as the rules see it, and count what it says of a device."""
+        if incident.kind == "exit" and incident.failure_class in UNCLASSIFIED:
+            incident = classified(incident)
+        elif incident.kind == "device_fault":
+            systems = places(incident, self.pool.gang)
+            self.same_device_fault = self.device_faults.report(incident, systems)
+        self.incomplete = incident.kind == "completed" and is_incomplete(
+            self.policy, self.checkpoints.highest
+        )
+        return replace(incident, kind="exit", failure_class="unknown") if self.incomplete else incident
 
     def _end_attempt(self, incident: Incident) -> bool:
         """End the attempt, unless none was running, and say whether it made progress."""
@@ -134,7 +122,7 @@ class Situation:
         if is_counted(rule, action):
             self.budgets.count_failure(suspected_systems(self.incident, self.policy, self.pool.gang))
         if action in RESTARTS:
-            self.budgets.count_restart(rule, action, self.failure_class)
+            self.budgets.count_restart(rule, action, self.incident.failure_class)
             self.checkpoints.restart(self.incident, rule, resume_step)
         if isolate:
             self.pool.isolate(isolate, self.incident.t)

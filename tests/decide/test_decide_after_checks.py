@@ -47,6 +47,12 @@ SILENT_1 = failed("collective_timeout", reported=[0])
             REPLACING, [DATA_ON_1] * 3, ("transient", "replace_workers", ("s1",)), id="replaced-where-on"
         ),
         pytest.param(
+            replace(POLICY, suspect_limit=1),
+            [DATA_ON_1],
+            ("transient", "isolate_and_rebuild", ("s1",)),
+            id="at-once-with-a-limit-of-1",
+        ),
+        pytest.param(
             replace(POLICY, suspect_limit=2),
             [DATA_ON_1],
             ("transient", "restart_in_place", ()),
@@ -57,6 +63,36 @@ SILENT_1 = failed("collective_timeout", reported=[0])
         ),
         pytest.param(
             POLICY, [SILENT_1] * 3, ("transient", "isolate_and_rebuild", ("s1",)), id="silent-three-times"
+        ),
+        pytest.param(
+            replace(POLICY, systems=("s0", "s1", "s2", "s3", "s4"), workers=3, suspect_limit=1),
+            [SILENT_1],
+            ("transient", "isolate_and_rebuild", ("s1",)),
+            id="one-of-two-that-were-silent",
+        ),
+        pytest.param(
+            replace(POLICY, isolated=("s2",)),
+            [DATA_ON_1] * 3,
+            ("transient", "rebuild", ()),
+            id="an-isolated-one-is-no-spare",
+        ),
+        pytest.param(
+            replace(REPLACING, systems=("s0", "s1", "s2", "s3")),
+            [DATA_ON_1] * 3 + [failed("data", worker=0)] * 3,
+            ("transient", "isolate_and_rebuild", ("s0",)),
+            id="rebuilt-past-the-limit-of-replacements",
+        ),
+        pytest.param(
+            replace(POLICY, max_num_restarts=2),
+            [DATA_ON_1] * 3,
+            ("max-restarts", "fail", ("s1",)),
+            id="before-max-restarts",
+        ),
+        pytest.param(
+            replace(POLICY, suspension_restart=True),
+            [DATA_ON_1, DATA_ON_1, {"kind": "suspended", "worker": 1}],
+            ("suspended", "restart_in_place", ()),
+            id="what-is-not-counted-adds-nothing",
         ),
         pytest.param(
             POLICY,
@@ -93,6 +129,17 @@ SILENT_1 = failed("collective_timeout", reported=[0])
 def test_a_system_that_is_blamed_too_often_is_isolated(decisions, policy, lines, expected):
     last = decisions(policy, *lines)[-1]
     assert (last.rule, last.action, last.isolate) == expected
+
+
+def test_a_suspect_that_is_isolated_begins_with_a_clean_record(decisions):
+    policy = replace(POLICY, systems=("s0", "s1", "s2", "s3"), isolation_ttl_s=2 * 3600)
+    lines = [*[DATA_ON_1] * 3, *[failed("data", worker=0)] * 3, *[DATA_ON_1] * 2]
+    told = decisions(policy, *lines)
+    assert [(d.placement, d.isolate) for d in told[2::3]] == [
+        (("s0", "s2"), ("s1",)),
+        (("s1", "s2"), ("s0",)),
+    ]
+    assert (told[-1].isolate, told[-1].counters.suspects) == ((), {"s2": 2})
 
 
 def test_the_reason_says_that_suspicion_changed_the_action(decisions):
@@ -154,6 +201,30 @@ THREE = replace(POLICY, workers=3)
             id="2-left-of-3",
         ),
         pytest.param(
+            replace(THREE, min_num_systems=2, isolation_ttl_s=3600),
+            [lost("s1"), lost("s0")],
+            ("node-lost", ("s1", "s2")),
+            id="one-comes-back-as-another-goes",
+        ),
+        pytest.param(
+            replace(THREE, min_num_systems=2, isolation_ttl_s=3601),
+            [lost("s1"), lost("s0")],
+            ("min-systems", ("s0", "s2")),
+            id="one-comes-back-too-late",
+        ),
+        pytest.param(
+            replace(THREE, systems=("s0", "s1", "s2", "s3"), min_num_systems=3),
+            [lost("s0", "s1")],
+            ("min-systems", ("s0", "s1", "s2")),
+            id="a-spare-for-one-of-two",
+        ),
+        pytest.param(
+            replace(THREE, min_num_systems=3, isolation_ttl_s=1),
+            [lost("s0", "s1")],
+            ("min-systems", ("s0", "s1", "s2")),
+            id="fails-now-although-they-would-come-back",
+        ),
+        pytest.param(
             replace(THREE, elastic=False), [lost("s1")], ("min-systems", ("s0", "s1", "s2")), id="not-elastic"
         ),
         pytest.param(
@@ -191,6 +262,30 @@ PATIENT = replace(POLICY, restart_delay_s=10, max_restart_delay_s=60, suspension
         ),
         pytest.param(PATIENT, [failed("data"), {"kind": "suspended"}], [10, 0], id="not-upon-suspension"),
         pytest.param(PATIENT, [failed("data"), failed("compile")], [10, 0], id="not-before-failing"),
+        pytest.param(
+            PATIENT,
+            [failed("data"), failed("data", step=1), failed("data", step=1)],
+            [10, 10, 20],
+            id="from-the-first-again-after-progress",
+        ),
+        pytest.param(
+            PATIENT,
+            [failed("data"), {"kind": "preempted"}, lost("s1")],
+            [10, 0, 20],
+            id="whatever-is-counted-waits",
+        ),
+        pytest.param(
+            replace(PATIENT, max_restart_delay_s=39.5),
+            [failed("data")] * 3,
+            [10, 20, 39.5],
+            id="just-above-the-maximum",
+        ),
+        pytest.param(
+            replace(PATIENT, max_restart_delay_s=40),
+            [failed("data")] * 4,
+            [10, 20, 40, 40],
+            id="just-at-the-maximum",
+        ),
         pytest.param(
             replace(PATIENT, restart_delay_s=90), [failed("data")], [60], id="a-first-wait-too-long"
         ),

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from prefect_ft.model import Counters, Policy
+from prefect_ft.decide.budgets import DeviceFaults
+from prefect_ft.model import Counters, Incident, Policy
 
 POLICY = Policy(
     systems=("s0", "s1", "s2", "s3"), workers=2, max_num_restarts=3, stop_on_repeat=0, suspect_limit=9
@@ -156,6 +157,34 @@ def test_replacements_count_when_ordered_and_progress_does_not_reset_them(decisi
     assert [d.counters.worker_replacements for d in decisions(REPLACING, *lines)] == [1, 1, 2]
 
 
+def test_past_their_limit_replacements_are_no_longer_ordered(decisions):
+    lines = [lost("s1", step=1), lost("s2", step=2), lost("s3", step=3)]
+    told = decisions(REPLACING, *lines)
+    assert [d.action for d in told] == ["replace_workers", "replace_workers", "isolate_and_rebuild"]
+    assert [d.counters.worker_replacements for d in told] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param([failed("data")] * 4, [1, 2, 3, 3], id="restarts-and-not-the-failure-past-the-limit"),
+        pytest.param([failed("data"), failed("data", step=1)], [1, 1], id="progress"),
+        pytest.param([failed("data"), lost("s1"), failed("data")], [1, 1, 2], id="another-failure-between"),
+        pytest.param([failed("data"), HEALED, failed("data")], [1, 1, 2], id="a-healed-fault-between"),
+        pytest.param([failed("data"), failed("preempted")], [1, 1], id="not-a-preemption"),
+    ],
+)
+def test_consecutive_unconditional(decisions, lines, expected):
+    policy = replace(POLICY, unconditional=True, max_num_restarts=9)
+    assert [d.counters.consecutive_unconditional for d in decisions(policy, *lines)] == expected
+
+
+def test_a_preemption_past_its_limit_is_not_counted(decisions):
+    lines = [{"kind": "preempted"}, {"kind": "preempted", "step": 1}]
+    told = decisions(replace(POLICY, max_preemptions=1), *lines)
+    assert [(d.action, d.counters.preemptions) for d in told] == [("rebuild", 1), ("fail", 1)]
+
+
 def test_a_replacement_that_an_after_check_stops_is_not_counted(decisions):
     last = decisions(replace(REPLACING, max_num_restarts=1), failed("data"), lost("s1"))[-1]
     assert (last.rule, last.isolate) == ("max-restarts", ("s1",))
@@ -176,12 +205,40 @@ def test_progress_resets_neither_preemptions_nor_what_counts_for_a_day(decisions
         pytest.param([HEALED, HEALED | {"severity": "warning"}], {"s1/0/A1": 1}, id="a-warning"),
         pytest.param([HEALED | {"t": 9}, {"kind": "preempted", "t": 86409}], {"s1/0/A1": 1}, id="a-day-ago"),
         pytest.param([HEALED | {"t": 9}, {"kind": "preempted", "t": 86410}], {}, id="more-than-a-day-ago"),
+        pytest.param(
+            [HEALED | {"t": 9}, HEALED | {"t": 10}, HEALED | {"t": 86410}],
+            {"s1/0/A1": 2},
+            id="one-of-them-more-than-a-day-ago",
+        ),
+        pytest.param([HEALED, HEALED | {"code": "B2"}, HEALED], {"s1/0/A1": 1}, id="the-first-code-again"),
+        pytest.param(
+            [HEALED | {"system": None, "systems": ["s1", "s2"]}, HEALED],
+            {"s1/0/A1": 2, "s2/0/A1": 1},
+            id="each-of-several-systems",
+        ),
+        pytest.param([HEALED | {"severity": "critical"}], {"s1/0/A1": 1}, id="a-critical-one"),
         pytest.param([HEALED | {"system": "s3"}], {"s3/0/A1": 1}, id="a-spare's-faults-count-too"),
         pytest.param([HEALED | {"system": None, "worker": 1}], {"s1/0/A1": 1}, id="the-system-of-the-worker"),
     ],
 )
 def test_same_device_fault(decisions, lines, expected):
     assert decisions(POLICY, *lines)[-1].counters.same_device_fault == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, [1, 2], id="counted"),
+        pytest.param({"severity": "warning"}, [0, 0], id="a-warning"),
+        pytest.param({"device": None}, [0, 0], id="of-no-device"),
+        pytest.param({"code": None}, [0, 0], id="of-no-code"),
+    ],
+)
+def test_how_often_a_fault_was_reported(fields, expected):
+    faults = DeviceFaults()
+    fault = Incident(t=0, kind="device_fault", **{"device": "0", "code": "A1", "severity": "minor", **fields})
+    assert [faults.report(fault, ["s1"]) for _ in range(2)] == expected
+    assert faults.report(fault, []) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,16 @@ from prefect_ft.decide import skip_eval_at, start_counts
 from prefect_ft.model import Policy
 
 POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=99, stop_on_repeat=0)
+REPLACING = replace(POLICY, max_worker_replacements=1)
+SUSPENSIONS = replace(POLICY, suspension_restart=True)
 FULL = replace(POLICY, systems=("s0", "s1"), isolation_ttl_s=2 * 3600)
 TRAIN_AND_EVAL = replace(POLICY, mode="train_and_eval")
 
 CRASH = {"kind": "exit", "class": "crash"}
 PREEMPTED = {"kind": "preempted"}
 S1_LOST = {"kind": "system_lost", "system": "s1"}
+S2_LOST = {"kind": "system_lost", "system": "s2"}
+FAILED_FOR_GOOD = {"kind": "exit", "class": "compile"}
 
 
 @pytest.mark.parametrize(
@@ -26,13 +30,39 @@ S1_LOST = {"kind": "system_lost", "system": "s1"}
         pytest.param(POLICY, [PREEMPTED], ((2, 1), (2, 1)), id="a-rebuild-creates-all-anew"),
         pytest.param(POLICY, [PREEMPTED, CRASH], ((2, 2), (2, 2)), id="starts-are-counted-from-its-creation"),
         pytest.param(
-            replace(POLICY, max_worker_replacements=1),
+            REPLACING,
             [CRASH, S1_LOST],
             ((1, 3), (2, 1)),
             id="only-the-replaced-anew",
         ),
         pytest.param(POLICY, [CRASH, {"kind": "in_process"}], ((1, 2), (1, 2)), id="a-report-starts-nothing"),
         pytest.param(POLICY, [CRASH, {"kind": "completed"}], ((1, 2), (1, 2)), id="the-end-starts-nothing"),
+        pytest.param(POLICY, [CRASH, {"kind": "cancelled"}], ((1, 2), (1, 2)), id="a-cancel-starts-nothing"),
+        pytest.param(POLICY, [CRASH, FAILED_FOR_GOOD], ((1, 2), (1, 2)), id="a-failure-starts-nothing"),
+        pytest.param(POLICY, [S1_LOST], ((2, 1), (2, 1)), id="isolation-creates-all-anew"),
+        pytest.param(POLICY, [S2_LOST], ((1, 1), (1, 1)), id="the-loss-of-a-spare-starts-nothing"),
+        pytest.param(
+            SUSPENSIONS, [{"kind": "suspended"}] * 2, ((1, 3), (1, 3)), id="upon-suspension-the-command-again"
+        ),
+        pytest.param(REPLACING, [S1_LOST, CRASH], ((1, 3), (2, 2)), id="in-place-after-a-replacement"),
+        pytest.param(
+            REPLACING,
+            [S1_LOST, {"kind": "replacement_failed", "system": "s2"}, CRASH],
+            ((2, 2), (3, 2)),
+            id="a-replacement-that-failed-was-one",
+        ),
+        pytest.param(
+            POLICY,
+            [CRASH, {"kind": "in_place_failed"}],
+            ((2, 1), (2, 1)),
+            id="a-restart-in-place-that-failed-leaves-no-trace",
+        ),
+        pytest.param(
+            replace(POLICY, workers=3),
+            [{"kind": "system_lost", "system": "s0"}, CRASH],
+            ((2, 2), (2, 2)),
+            id="numbers-close-up",
+        ),
         pytest.param(FULL, [S1_LOST], ((2, 1),), id="a-smaller-gang"),
         pytest.param(
             replace(FULL, isolated=("s1",)),
@@ -67,6 +97,46 @@ FAILED_IN_VALIDATION = CRASH | {"stage": "validate", "stage_step": 100}
             [FAILED_IN_VALIDATION, {"kind": "in_place_failed"}],
             100,
             id="also-if-a-recovery-action-fails",
+        ),
+        pytest.param(
+            TRAIN_AND_EVAL,
+            [FAILED_IN_VALIDATION, {"kind": "rebuild_failed"}, {"kind": "rebuild_failed"}],
+            100,
+            id="however-many-of-them-fail",
+        ),
+        pytest.param(
+            TRAIN_AND_EVAL,
+            [FAILED_IN_VALIDATION, {"kind": "in_process"}],
+            100,
+            id="a-report-of-the-next-attempt",
+        ),
+        pytest.param(
+            TRAIN_AND_EVAL,
+            [CRASH, FAILED_IN_VALIDATION | {"stage_step": 0}],
+            0,
+            id="in-the-validation-of-step-0",
+        ),
+        pytest.param(
+            TRAIN_AND_EVAL,
+            [FAILED_IN_VALIDATION, FAILED_IN_VALIDATION | {"stage_step": 200}],
+            200,
+            id="in-the-next-validation-as-well",
+        ),
+        pytest.param(
+            replace(TRAIN_AND_EVAL, suspension_restart=True),
+            [{"kind": "suspended", "stage": "validate", "stage_step": 100}],
+            100,
+            id="suspended-in-validation",
+        ),
+        pytest.param(
+            TRAIN_AND_EVAL,
+            [
+                FAILED_IN_VALIDATION,
+                PREEMPTED,
+                {"kind": "in_place_failed", "stage": "validate", "stage_step": 300},
+            ],
+            300,
+            id="an-agent-lost-in-validation",
         ),
         pytest.param(replace(POLICY, mode="train"), [FAILED_IN_VALIDATION], None, id="not-in-train"),
         pytest.param(replace(POLICY, mode="eval"), [FAILED_IN_VALIDATION], None, id="not-in-eval"),

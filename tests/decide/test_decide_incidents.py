@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefect_ft.decide import with_verdict
+from prefect_ft.decide.incidents import classified
 from prefect_ft.model import Evidence, Incident, Policy, Verdict
 
 POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=9)
@@ -83,6 +84,9 @@ TRACEBACK = [
         pytest.param(
             {"log": TRACEBACK, "kind": "suspended"}, "suspension-reported", id="only-an-exit-is-classified"
         ),
+        pytest.param(
+            {"log": TRACEBACK, "exit_code": 1, "class": "none"}, "transient", id="the-class-none-stands-too"
+        ),
         pytest.param({"log": [], "exit_code": 0}, "completed", id="no-log-and-exit-code-0"),
         pytest.param(
             {"log": ["epoch 1 done"], "exit_code": 0}, "completed", id="a-healthy-log-and-exit-code-0"
@@ -92,3 +96,26 @@ TRACEBACK = [
 def test_an_exit_is_classified_from_its_log(decisions, line, expected):
     (decision,) = decisions(POLICY, {"kind": "exit", **line})
     assert decision.rule == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param({"signal": 11}, "crash", id="signal"),
+        pytest.param({"exit_code": 139}, "crash", id="exit-code"),
+        pytest.param({"exit_code": 1}, "unknown", id="an-exit-code-that-says-nothing"),
+    ],
+)
+def test_an_exit_whose_log_says_nothing_is_classified_by_how_it_ended(line, expected):
+    incident = classified(Incident(t=1, kind="exit", log=("step 1",), **line))
+    assert incident.failure_class == expected
+
+
+def test_an_exit_that_was_none_is_a_completion_without_a_class():
+    incident = Incident(t=1, kind="exit", exit_code=0, failure_class="none")
+    assert classified(incident) == Incident(t=1, kind="completed", exit_code=0)
+
+
+def test_only_an_exit_has_a_class_to_be_found():
+    suspended = Incident(t=1, kind="suspended", log=("Killed",))
+    assert classified(suspended) == suspended

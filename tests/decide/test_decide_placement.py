@@ -72,6 +72,27 @@ PREEMPTED = {"kind": "preempted", "worker": 1}
             (0, 1, 2),
             id="past-the-limit-of-replacements",
         ),
+        pytest.param(
+            replace(POLICY, systems=("s0", "s1", "s2", "s3", "s4")),
+            [lost("s2", "s0")],
+            ("s3", "s1", "s4"),
+            (0, 1, 2),
+            id="the-lowest-number-takes-the-first-spare",
+        ),
+        pytest.param(
+            REPLACING,
+            [lost("s1"), {"kind": "replacement_failed", "system": "s3"}],
+            ("s0", "s3", "s2"),
+            (0, 1, 2),
+            id="after-a-replacement-that-failed-all-are-created-anew",
+        ),
+        pytest.param(
+            replace(FULL, max_worker_replacements=9, isolation_ttl_s=HOUR_S),
+            [lost("s0"), lost("s1")],
+            ("s0", "s2"),
+            (0,),
+            id="a-shrunk-gang-replaces-with-what-came-back",
+        ),
         pytest.param(POLICY, [lost("s3")], ("s0", "s1", "s2"), (), id="a-lost-spare-moves-nobody"),
         pytest.param(POLICY, [lost("s3"), lost("s1")], ("s0", "s2"), (0, 1), id="a-lost-spare-is-no-spare"),
         pytest.param(POLICY, [lost("s1", "s3")], ("s0", "s2"), (0, 1), id="lost-together-with-the-spare"),
@@ -131,6 +152,18 @@ def test_an_isolation_expires_and_the_next_rebuild_grows_back(decisions):
         ("s1", "s2"),
         ("s1", "s2"),
         ("s1", "s2", "s0"),
+    ]
+
+
+def test_a_gang_grows_back_as_far_as_systems_allow(decisions):
+    lines = [lost("s0", t=0), lost("s2", t=HOUR_S), CRASH | {"t": 2 * HOUR_S}, CRASH | {"t": 2 * HOUR_S + 1}]
+    lines.append(CRASH | {"t": 3 * HOUR_S})
+    assert [(d.placement, d.recreate) for d in decisions(TTL, *lines)] == [
+        (("s1", "s2"), (0, 1)),
+        (("s1",), (0,)),
+        (("s1",), ()),
+        (("s1", "s0"), (0, 1)),
+        (("s1", "s0", "s2"), (0, 1, 2)),
     ]
 
 

@@ -151,6 +151,183 @@ HEALED = {
             "network without progress: autorestart is not configured, the phase fails",
             id="nothing-is-restarted",
         ),
+        pytest.param(
+            POLICY,
+            [{"kind": "preempted", "step": 7}, failed("compile", exit_code=1, step=7)],
+            "compile (exit code 1) without progress: a restart would not help, the phase fails",
+            id="non-recoverable",
+        ),
+        pytest.param(
+            POLICY,
+            [HEALED | {"code": "80C98002"}] * 3,
+            "device fault 80C98002 (minor, healed, system s1, device 0) without progress, failure 1 of 3, "
+            "3 times within a day: the code means that the program or its data caused it, "
+            "all workers created anew from scratch after 10 s",
+            id="user-induced",
+        ),
+        pytest.param(
+            POLICY,
+            [HEALED | {"healed": None, "severity": "major"}],
+            "device fault A1 (major, healing not tried, system s1, device 0) without progress, failure 1 of 3: "
+            "s1 isolated, all workers created anew from scratch after 10 s",
+            id="healing-not-tried",
+        ),
+        pytest.param(
+            POLICY,
+            [HEALED | {"healed": False, "severity": "critical"}],
+            "device fault A1 (critical, healing failed, system s1, device 0) without progress, failure 1 of 3: "
+            "s1 isolated, all workers created anew from scratch after 10 s",
+            id="healing-failed",
+        ),
+        pytest.param(
+            POLICY,
+            [S1_LOST | {"blame": "none"}],
+            "system lost (system s1) without progress, failure 1 of 3: no system is to blame, "
+            "all workers created anew from scratch after 10 s",
+            id="nobody-to-blame",
+        ),
+        pytest.param(
+            replace(POLICY, systems=("s0", "s1", "s2", "s3"), max_worker_replacements=1),
+            [{"kind": "system_lost", "systems": ["s0", "s1"]}],
+            "system lost (system s0 and s1) without progress, failure 1 of 3, replacement 1 of 1: "
+            "s0 and s1 isolated, worker 0 on s2 and 1 on s3 created anew, the others restarted in place "
+            "from scratch after 10 s",
+            id="two-replaced",
+        ),
+        pytest.param(
+            POLICY,
+            [S1_LOST, {"kind": "replacement_failed", "worker": 1}],
+            "replacing workers failed (worker 1), failure 2 of 3: all workers created anew from scratch after 20 s",
+            id="replacement-failed",
+        ),
+        pytest.param(
+            POLICY,
+            [{"kind": "preempted"}, {"kind": "rebuild_failed", "worker": 1}],
+            "rebuilding the gang failed (worker 1), failure 1 of 3: s1 isolated, "
+            "all workers created anew from scratch after 10 s",
+            id="rebuild-failed",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("network"), {"kind": "in_place_failed", "worker": 0}],
+            "a worker's agent or container is gone (worker 0), failure 2 of 3: "
+            "all workers created anew from scratch after 20 s",
+            id="in-place-failed",
+        ),
+        pytest.param(
+            replace(POLICY, suspension_restart=True, max_suspension_restarts=1),
+            [{"kind": "suspended"}] * 2,
+            "suspension without progress, restart upon suspension 1 of 1 in a row: "
+            "max_suspension_restarts is used up, the phase fails",
+            id="suspended-too-often",
+        ),
+        pytest.param(
+            replace(POLICY, max_preemptions=0),
+            [{"kind": "preempted"}],
+            "preemption without progress, restart after preemption 0 of 0: "
+            "max_preemptions is used up, the phase fails",
+            id="preempted-too-often",
+        ),
+        pytest.param(
+            replace(POLICY, unconditional=True, max_num_restarts=9),
+            [failed("user_code")] * 4,
+            "user_code without progress, unconditional restart 3 of 3: "
+            "rebuilding does not help, so the program itself must be at fault, the phase fails",
+            id="unconditional-too-often",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("user_code")],
+            "user_code without progress, failure 1 of 3: once, to confirm, "
+            "restarted in place from scratch after 10 s",
+            id="confirm",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("user_code")] * 2,
+            "user_code without progress: the confirming restart has failed in the same way, the phase fails",
+            id="confirmed",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("data", step=1), failed("numeric", step=2)],
+            "numeric after progress to step 2, failure 1 of 3: one checkpoint further back, "
+            "restarted in place from step 1 after 10 s",
+            id="numeric",
+        ),
+        pytest.param(
+            replace(POLICY, restart_on=frozenset()),
+            [failed("network", signal=40)],
+            "network (signal 40) without progress: the policy restarts nothing of this class, the phase fails",
+            id="not-restartable",
+        ),
+        pytest.param(
+            replace(POLICY, target_step=400),
+            [{"kind": "completed", "exit_code": 0}],
+            "incomplete success, step an unknown step of target_step 400 without progress, failure 1 of 3: "
+            "restarted in place from scratch after 10 s",
+            id="incomplete-at-an-unknown-step",
+        ),
+        pytest.param(
+            replace(POLICY, systems=("s0", "s1"), isolation_ttl_s=1),
+            [S1_LOST, failed("network"), failed("network")],
+            "network without progress, failure 3 of 3: "
+            "all workers created anew (2 instead of 1) from scratch after 40 s",
+            id="grown-back",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("data", worker=1)] * 3,
+            "data (worker 1) without progress, failure 3 of 3: s1 is suspect after 3 failures, s1 isolated, "
+            "all workers created anew from scratch after 40 s",
+            id="suspect",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("crash", evidence={"rule": "r", "text": "x" * 161, "line": 1})],
+            f"crash «{'x' * 159}…» without progress, failure 1 of 3: restarted in place from scratch after 10 s",
+            id="a-line-that-is-too-long-to-quote",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("crash", evidence={"rule": "r", "text": "x" * 160, "line": 1})],
+            f"crash «{'x' * 160}» without progress, failure 1 of 3: restarted in place from scratch after 10 s",
+            id="a-line-that-is-just-not-too-long",
+        ),
+        pytest.param(
+            POLICY,
+            [{"kind": "exit", "exit_code": 1, "log": ["Segmentation fault (core dumped)"]}],
+            "crash «Segmentation fault (core dumped)» (exit code 1) without progress, failure 1 of 3: "
+            "restarted in place from scratch after 10 s",
+            id="a-line-of-a-log-without-a-name",
+        ),
+        pytest.param(
+            POLICY,
+            [failed("crash", signature="s", evidence={"rule": "start-failed", "text": "no such file"})],
+            "crash without progress, failure 1 of 3: restarted in place from scratch after 10 s",
+            id="evidence-that-is-no-line-of-output",
+        ),
+        pytest.param(
+            POLICY,
+            [{"kind": "in_process", "worker": 1, "step": 7}],
+            "the ranks restarted by themselves (worker 1): reported only, the attempt goes on",
+            id="in-process",
+        ),
+        pytest.param(
+            POLICY,
+            [{"kind": "system_lost", "system": "s2"}],
+            "system lost (system s2): s2 isolated, reported only, the attempt goes on",
+            id="a-spare-lost",
+        ),
+        pytest.param(
+            POLICY, [{"kind": "cancelled"}], "cancelled: the phase ends and is not restarted", id="cancelled"
+        ),
+        pytest.param(
+            POLICY,
+            [failed("cancelled", step=7)],
+            "cancelled after progress to step 7: the phase ends and is not restarted",
+            id="cancelled-by-class",
+        ),
         pytest.param(POLICY, [{"kind": "completed"}], "completed: the phase is complete", id="complete"),
         pytest.param(
             POLICY,

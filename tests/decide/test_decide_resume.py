@@ -109,6 +109,11 @@ def unreadable(step=None, **fields):
             [100, 200, 200, None, 200],
             id="what-was-verified-above-it-meanwhile-does-not-tempt",
         ),
+        pytest.param(
+            [crash(100), crash(200), numeric(300), unreadable(verified=[])],
+            [100, 200, 200, None],
+            id="none-is-left-that-could-be-unreadable",
+        ),
         # what a run knows beyond its lines
         pytest.param([numeric(300, verified=[100, 200, 300])], [200], id="numeric-knows-all-that-is-there"),
         pytest.param(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from prefect_ft.decide import decide
 from prefect_ft.decide.policy import RULES
 from prefect_ft.model import Policy
 
@@ -74,6 +75,9 @@ ONE_LINE = [
     ("not-recoverable-but-unconditional", failed("compile"), UNCONDITIONAL, "unconditional: rebuild"),
     ("preempted-by-kind", {"kind": "preempted", "system": "s1"}, POLICY, "preempted: rebuild"),
     ("preempted-by-class", failed("preempted"), POLICY, "preempted: rebuild"),
+    ("preempted-but-its-entry-forbids", failed("preempted", recoverable=False), POLICY,
+     "non-recoverable: fail"),
+    ("cancelled-whatever-its-entry-says", failed("cancelled", recoverable=False), POLICY, "cancelled: cancel"),
     ("preempted-past-a-limit-of-0", failed("preempted"), replace(POLICY, max_preemptions=0),
      "preempted: fail"),
     ("minor-fault-healed", fault("minor", True), POLICY, HEALED),
@@ -111,10 +115,20 @@ ONE_LINE = [
      "checkpoint-unreadable: restart_in_place"),
     ("numeric", failed("numeric"), UNCONDITIONAL, "numeric: restart_in_place"),
     ("unconditional", failed("user_code"), UNCONDITIONAL, "unconditional: rebuild"),
+    ("unconditional-takes-what-its-entry-forbids", failed("network", recoverable=False), UNCONDITIONAL,
+     "unconditional: rebuild"),
+    ("unconditional-takes-no-lost-system", failed("hardware", worker=1), UNCONDITIONAL,
+     "node-lost: isolate_and_rebuild"),
+    ("unconditional-takes-no-preemption", failed("preempted"), UNCONDITIONAL, "preempted: rebuild"),
+    ("unconditional-takes-no-suspension", SUSPENDED, UNCONDITIONAL, "suspension-reported: continue"),
     ("unconditional-asks-for-no-confirmation", failed("network", recoverable="confirm"), UNCONDITIONAL,
      "unconditional: rebuild"),
     *[(f"transient-{name}", failed(name), POLICY, IN_PLACE) for name in sorted(POLICY.restart_on)],
     ("transient-rebuild-only", failed("network"), replace(POLICY, rebuild_only=True), REBUILD),
+    ("rebuild-only-is-about-transient-alone", failed("user_code"), replace(POLICY, rebuild_only=True),
+     CONFIRMED),
+    ("rebuild-only-restarts-in-place-upon-suspension", SUSPENDED, replace(SUSPENSIONS, rebuild_only=True),
+     WOKEN),
     ("a-class-that-the-user-adds", failed("user_code"), replace(POLICY, restart_on=frozenset(("user_code",))),
      IN_PLACE),
     ("confirm-user-code", failed("user_code"), POLICY, CONFIRMED),
@@ -123,6 +137,10 @@ ONE_LINE = [
     ("confirm-what-the-entry-asks-for", failed("network", recoverable="confirm"), POLICY,
      CONFIRMED),
     ("not-restartable", failed("network", step=1), replace(POLICY, restart_on=frozenset()), REFUSED),
+    ("hardware-with-nobody-to-blame-not-restartable", failed("hardware"),
+     replace(POLICY, restart_on=frozenset()), REFUSED),
+    ("a-lost-system-needs-no-class", S1_LOST, replace(POLICY, restart_on=frozenset()),
+     "node-lost: isolate_and_rebuild"),
     ("environment-only-checkpoint", failed("checkpoint"), ENVIRONMENT, REFUSED),
     ("environment-only-numeric", failed("numeric"), ENVIRONMENT, REFUSED),
     ("environment-only-user-code", failed("user_code"), ENVIRONMENT, REFUSED),
@@ -136,6 +154,28 @@ ONE_LINE = [
 )
 def test_one_incident(verdicts, line, policy, expected):
     assert verdicts(policy, line) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("line", "isolated"),
+    [
+        pytest.param(S1_LOST, ("s1",), id="the-lost-system"),
+        pytest.param({"kind": "system_lost", "systems": ["s1", "s0"]}, ("s1", "s0"), id="both-lost-systems"),
+        pytest.param({**S1_LOST, "systems": ["s0"]}, ("s1", "s0"), id="one-system-and-others"),
+        pytest.param(failed("checkpoint", worker=1), (), id="not-where-a-checkpoint-was-unreadable"),
+        pytest.param({**S1_LOST, "blame": "none"}, (), id="nobody-is-to-blame"),
+        pytest.param(fault("critical"), ("s1",), id="the-system-of-a-device"),
+        pytest.param({"kind": "rebuild_failed", "system": "s1"}, ("s1",), id="where-a-rebuild-failed"),
+        pytest.param({"kind": "rebuild_failed", "worker": 0}, ("s0",), id="whose-worker-was-not-rebuilt"),
+        pytest.param({"kind": "rebuild_failed"}, (), id="a-rebuild-that-failed-somewhere"),
+        pytest.param({"kind": "replacement_failed", "system": "s1"}, (), id="not-where-a-replacement-failed"),
+        pytest.param({"kind": "in_place_failed", "worker": 1}, (), id="not-where-an-agent-is-gone"),
+        pytest.param({"kind": "preempted", "system": "s1"}, (), id="not-where-the-scheduler-took-a-machine"),
+        pytest.param(failed("crash", worker=1), (), id="not-for-one-crash"),
+    ],
+)
+def test_which_systems_a_decision_isolates(decisions, line, isolated):
+    assert decisions(POLICY, line)[0].isolate == isolated
 
 
 def test_the_table_has_a_case_for_every_rule():
@@ -192,6 +232,12 @@ STORIES = [
         ["unconditional: rebuild"] * 3 + ["unconditional: fail"],
     ),
     (
+        "unconditional-also-where-it-comes-back-identically",
+        UNCONDITIONAL,
+        [CRASH, CRASH, CRASH],
+        ["unconditional: rebuild"] * 3,
+    ),
+    (
         "what-parts-unconditional-restarts-is-progress-alone",
         UNCONDITIONAL,
         [failed("data"), failed("data"), failed("data"), S1_LOST, failed("data", step=1), failed("data")],
@@ -209,6 +255,30 @@ STORIES = [
         POLICY,
         [CRASH, CRASH, CRASH],
         [IN_PLACE, REBUILD, "repeated-failure: fail"],
+    ),
+    *[
+        (
+            f"the-same-{name}-for-the-third-time",
+            POLICY,
+            [failed(name, signature="c", step=100)] * 3,
+            [IN_PLACE, REBUILD, "repeated-failure: fail"],
+        )
+        for name in ("data", "unknown")
+    ],
+    *[
+        (
+            f"the-same-{name}-may-come-back-identically",
+            POLICY,
+            [failed(name, signature="c", step=100)] * 3,
+            [IN_PLACE, REBUILD, REBUILD],
+        )
+        for name in ("network", "storage", "port_in_use", "collective_timeout", "oom_host", "hardware")
+    ],
+    (
+        "the-same-failure-comes-before-its-entry's-confirmation",
+        replace(POLICY, stop_on_repeat=1),
+        [failed("data", signature="c", step=100, recoverable="confirm")] * 2,
+        [CONFIRMED, "repeated-failure: fail"],
     ),
     (
         "the-same-failure-at-another-step",
@@ -242,12 +312,6 @@ STORIES = [
         [IN_PLACE, REBUILD, REBUILD],
     ),
     (
-        "a-network-failure-may-come-back-identically",
-        POLICY,
-        [failed("network", signature="n", step=100)] * 3,
-        [IN_PLACE, REBUILD, REBUILD],
-    ),
-    (
         "stop-on-repeat-1-fails-the-second",
         replace(POLICY, stop_on_repeat=1),
         [CRASH, CRASH],
@@ -264,6 +328,24 @@ STORIES = [
         POLICY,
         [failed("user_code"), failed("oom_device"), failed("user_code")],
         [CONFIRMED, CONFIRMED, "confirm-once: fail"],
+    ),
+    (
+        "config-at-a-step-that-was-verified-before-has-made-no-progress",
+        POLICY,
+        [failed("network", step=100), failed("config", step=100)],
+        [IN_PLACE, "non-recoverable: fail"],
+    ),
+    (
+        "config-one-step-further-has-made-progress",
+        POLICY,
+        [failed("network", step=100), failed("config", step=101)],
+        [IN_PLACE, CONFIRMED],
+    ),
+    (
+        "a-confirmation-of-config-lasts-no-longer-than-its-progress",
+        POLICY,
+        [failed("config", step=1), failed("config", step=2), failed("config", step=2)],
+        [CONFIRMED, CONFIRMED, "non-recoverable: fail"],
     ),
     (
         "confirm-again-after-progress",
@@ -333,6 +415,24 @@ STORIES = [
         [HEALED] * 2 + ["fault-user-induced: rebuild"] * 2,
     ),
     (
+        "a-code-of-the-user's-own-making-that-cannot-be-healed",
+        POLICY,
+        [fault("minor", code="80C98002"), fault("critical", worker=0, system=None, code="80C98002")],
+        ["fault-heal-failed: isolate_and_rebuild", "fault-critical: isolate_and_rebuild"],
+    ),
+    (
+        "the-third-critical-fault-of-the-user's-own-making",
+        POLICY,
+        [USERS, USERS, USERS | {"severity": "critical", "healed": False}],
+        [HEALED] * 2 + ["fault-user-induced: rebuild"],
+    ),
+    (
+        "the-third-fault-that-healing-failed-on",
+        POLICY,
+        [A1, A1, fault("major", False)],
+        [HEALED] * 2 + ["fault-repeated: isolate_and_rebuild"],
+    ),
+    (
         "a-list-given-replaces-the-codes",
         replace(POLICY, user_induced_codes=frozenset(("A1",))),
         [USERS, USERS, USERS, A1, A1, A1],
@@ -367,6 +467,7 @@ WITHOUT_RESTARTS = replace(POLICY, autorestart=False)
         pytest.param({"kind": "preempted"}, REFUSED, id="preemption-too"),
         pytest.param(failed("compile"), "non-recoverable: fail", id="a-rule-that-fails-keeps-its-name"),
         pytest.param({"kind": "completed"}, "completed: complete", id="completion-is-completion"),
+        pytest.param({"kind": "cancelled"}, "cancelled: cancel", id="a-cancel-is-a-cancel"),
         pytest.param(SUSPENDED, "suspension-reported: continue", id="a-report-is-a-report"),
     ],
 )
@@ -374,3 +475,17 @@ def test_without_autorestart_nothing_is_restarted(decisions, line, expected):
     (decision,) = decisions(WITHOUT_RESTARTS, line)
     assert f"{decision.rule}: {decision.action}" == expected
     assert decision.counters.failures_without_progress == 0
+
+
+def test_without_autorestart_a_lost_system_is_isolated_all_the_same(decisions):
+    (decision,) = decisions(WITHOUT_RESTARTS, S1_LOST)
+    assert (decision.rule, decision.action, decision.isolate) == ("not-restartable", "fail", ("s1",))
+
+
+def test_the_codes_of_the_users_own_making_that_are_known():
+    assert POLICY.user_induced_codes == {"80C98002", "80CB8002"}
+
+
+def test_a_history_without_an_incident_is_not_decided_about():
+    with pytest.raises(ValueError, match="at least one incident"):
+        decide(POLICY, ())
