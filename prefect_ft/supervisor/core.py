@@ -314,6 +314,12 @@ class Supervisor:
                         text=f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"
                     )
                 )
+            case "excerpt":
+                self._log.write_excerpt(event["token"][2], worker, event["rank"], event)
+            case "started":
+                for rank, path in event["stays"].items():
+                    note = f"output stays with the worker, of this attempt and the next: {path}"
+                    self._log.note(event["token"][2], worker, int(rank), note)
             case "checkpoints":
                 self._checkpoints(event)
             case _:
@@ -419,8 +425,8 @@ class Supervisor:
 def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:
     """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
     for worker, agent in agents.items():
-        for rank, piece in agent.get("output", {}).items():
-            yield worker, {"ev": "output", "token": agent["token"], "rank": int(rank), **piece}
+        for rank, excerpt in agent.get("excerpts", {}).items():
+            yield worker, {"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt}
     exits = [
         (worker, int(rank), end) for worker, agent in agents.items() for rank, end in agent["exits"].items()
     ]
