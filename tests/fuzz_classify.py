@@ -32,7 +32,7 @@ MEMORY_MB = 512
 """Of the whole process, instrumentation included."""
 
 MAX_FINDINGS = 2000
-LONG_BYTES = 1 << 16
+LONG_BYTES = 1 << 15
 """How long an input is made, by repeating it, before its cost is compared with that of twice as much."""
 
 DOUBLED_COSTS = 3.0
@@ -71,7 +71,7 @@ def main() -> None:
         corpus.mkdir()
         for log in LOGS.glob("*.log"):
             (corpus / log.stem).write_bytes(log.read_bytes())
-        limits = [f"-rss_limit_mb={MEMORY_MB}", "-timeout=20", "-max_len=4096"]
+        limits = [f"-rss_limit_mb={MEMORY_MB}", "-timeout=60", "-max_len=4096"]
         inputs = Inputs(Path(name))
         atheris.Setup([sys.argv[0], *limits, f"-dict={dictionary}", *sys.argv[1:], str(corpus)], inputs.take)
         atheris.Fuzz()

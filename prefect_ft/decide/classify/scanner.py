@@ -401,8 +401,10 @@ class LogScanner:
     def _time(self, at: int) -> float | None:
         """Give when a line was written: the last full time in or before it."""
         stop = self._block.find(b"\n", at, at + 400)
-        near = self._block[max(0, at - _STAMP_BYTES) : at + 400 if stop < 0 else stop]
-        stamp = stamp_of(near.decode("utf-8", "replace"))
+        end = at + 400 if stop < 0 else stop
+        stamp = stamp_of(self._block[at:end].decode("utf-8", "replace"))
+        if stamp is None:
+            stamp = stamp_of(self._block[max(0, at - _STAMP_BYTES) : end].decode("utf-8", "replace"))
         self._stamp = self._stamp if stamp is None else stamp
         return self._stamp
 
