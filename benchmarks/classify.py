@@ -1,7 +1,8 @@
-"""What reading a log costs: a healthy one of a gigabyte, one of nothing but errors, and the whole command.
+"""What reading a log costs: a healthy one of a gigabyte, ones of nothing but errors, and the whole command.
 
 Makes the logs itself, in a temporary directory. Reports megabytes a second and the peak of memory over the
-long one, the same over a dense one, and the wall time of `prefect-ft classify` on a healthy one of 50 MB.
+long one, the same over dense ones (failures that differ in numbers, or in words), and the wall time of
+`prefect-ft classify` on a healthy one of 50 MB.
 
     python -m benchmarks.classify [--json FILE] [--quick] [--no-peers] [--megabytes 1000]
 """
@@ -18,9 +19,11 @@ import time
 from pathlib import Path
 
 from benchmarks.harness import OURS, Results, finish, options, row
+from prefect_ft.decide.classify import builtin_catalogue
 
 SHORT_MB = 50
 DENSE_MB = 50
+WORDY_MB = 5
 MEASURED = """
 import json, resource, sys, time
 from prefect_ft.cli.log_files import read_log
@@ -86,6 +89,18 @@ def _failure(number: int) -> str:
     return f"[rank{rank}]:[E114 21:10:33.{number:09d} ProcessGroupNCCL.cpp:629] [Rank {rank}] {said}\n"
 
 
+def write_wordy_log(path: Path, megabytes: int) -> None:
+    """Write a log in which every line is a failure's and no two are alike: the catalogue's own examples."""
+    chance = random.Random(7)
+    said = [each.example for each in builtin_catalogue() if each.failure_class == "network"]
+    words = [word for example in said for word in example.split() if word.isalpha()]
+    with path.open("w", encoding="utf-8") as stream:
+        written = 0
+        while written < megabytes * 10**6:
+            tail = " ".join(chance.choices(words, k=3))
+            written += stream.write(f"2026-11-21 10:00:00,000 ERROR {chance.choice(said)} {tail}\n")
+
+
 def throughput(path: Path, expected: str = "none") -> tuple[float, float]:
     """Read a log in a process of its own; give megabytes a second and the peak of its memory in MB."""
     output = subprocess.run(
@@ -110,19 +125,24 @@ def main() -> None:
     arguments = options("What reading a log costs.", [("--megabytes", {"type": int, "default": 1000})])
     megabytes, repeats = (100, 3) if arguments.quick else (arguments.megabytes, 5)
     with tempfile.TemporaryDirectory(prefix="pft-classify-") as name:
-        long, short, dense = (Path(name, f"{each}.log") for each in ("long", "short", "dense"))
+        long, short, dense, wordy = (
+            Path(name, f"{each}.log") for each in ("long", "short", "dense", "wordy")
+        )
         write_healthy_log(long, megabytes)
         write_healthy_log(short, SHORT_MB)
         write_dense_log(dense, DENSE_MB)
+        write_wordy_log(wordy, WORDY_MB)
         os.sync()
         speeds, peaks = zip(*(throughput(long) for _ in range(repeats)), strict=True)
         dense_speeds = [throughput(dense, "data")[0] for _ in range(repeats)]
+        wordy_speeds = [throughput(wordy, "network")[0] for _ in range(repeats)]
         commands = [command_ms(short) for _ in range(repeats + 1)][1:]
     results = Results(
         rows=[
             row(OURS, "healthy log", speeds, unit="MB/s"),
             row(OURS, "healthy log, peak memory", peaks, unit="MB"),
             row(OURS, "dense", dense_speeds, unit="MB/s"),
+            row(OURS, "dense, in other words each time", wordy_speeds, unit="MB/s"),
             row(OURS, f"command on {SHORT_MB} MB", commands),
         ],
         notes=[

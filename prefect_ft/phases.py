@@ -14,7 +14,8 @@ from pathlib import Path
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process import ProcessBackend, clear_directory
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
-from prefect_ft.config import JobConfig, resolved
+from prefect_ft.config import JobConfig, own_signatures, resolved
+from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
 from prefect_ft.journal import Journal, Line, read_lines
@@ -303,6 +304,8 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         sample_period_s=job.sample_period_s,
         orphan_timeout_s=job.orphan_timeout_s,
         spool_bytes=job.spool_mb << 20,
+        output=job.output,
+        signs=signs_of(own_signatures(job.signatures)),
         checkpoints=checkpoints.model_dump(exclude={"on_demand"})
         if checkpoints and plan.has_checkpoints
         else None,

@@ -51,6 +51,7 @@ class AgentSettings:
     """What all agents of a phase are told when they start.
 
     `checkpoints` (path, layout, pattern, settle_s) goes to worker 0's agent, who looks for them.
+    `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     """
 
     run_id: str
@@ -60,6 +61,8 @@ class AgentSettings:
     orphan_timeout_s: float
     spool_bytes: int
     checkpoints: Mapping[str, Any] | None
+    output: str = "forward"
+    signs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Found:
     """A worker that is there, whether its agent answers or not.
 
     `result` is what an agent left behind that has left by itself: the fields of `attached`, its last
-    `token`, and `output`: `offset` and `text` of the end of what each rank printed.
+    `token`, and `excerpts`, the fields of `excerpt` for each rank.
     """
 
     worker: Worker

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from prefect_ft.backends.agent_process import AgentProcess, process_of
 from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
@@ -42,9 +41,6 @@ LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 
 KILLED_TIMEOUT_S = 5.0
 """How long is waited for what was killed; what sits in the kernel then is left to it."""
-
-OUTPUT_TAIL_BYTES = 256 << 10
-"""How much of each rank's output is read where an agent has left by itself."""
 
 LAST_WORDS_BYTES = 4000
 """How much of what a dead agent said goes into the log."""
@@ -139,6 +135,8 @@ class ProcessBackend:
             "sample_period_s": settings.sample_period_s,
             "orphan_timeout_s": settings.orphan_timeout_s,
             "spool_bytes": settings.spool_bytes,
+            "output": settings.output,
+            "signs": list(settings.signs),
             "checkpoints": settings.checkpoints if worker.number == 0 else None,
             "system_lock": str(lock) if (lock := self._system_locks.get(worker.system)) else None,
         }
@@ -177,7 +175,7 @@ class ProcessBackend:
         _, number, epoch, decision = map(int, home.name.split("-"))
         system = read_json(home / "agent.json").get("system", "")
         worker = Worker(number=number, system=system, epoch=epoch, decision=decision)
-        return Found(worker=worker, address=_address(home), result=_result(home))
+        return Found(worker=worker, address=_address(home), result=read_json(home / LEFT) or None)
 
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
@@ -190,26 +188,6 @@ class ProcessBackend:
 
 def _address(home: Path) -> Address:
     return Address(socket_path=home / SOCKET, host="127.0.0.1")
-
-
-def _result(home: Path) -> dict[str, Any] | None:
-    """Give what an agent left behind that has left by itself, and the end of each rank's output."""
-    result = read_json(home / LEFT)
-    if not result:
-        return None
-    attempt = result["token"][2]
-    output = {rank: _tail(home / "io" / f"{attempt}-{rank}.log") for rank in result["exits"]}
-    return {**result, "output": output}
-
-
-def _tail(path: Path) -> dict[str, Any]:
-    """Give the end of a file as the fields of an `output` event."""
-    offset, data = 0, b""
-    with suppress(OSError), path.open("rb") as file:
-        offset = max(0, path.stat().st_size - OUTPUT_TAIL_BYTES)
-        file.seek(offset)
-        data = file.read()
-    return {"offset": offset, "text": data.decode("utf-8", "surrogateescape")}
 
 
 def _await_end(agent: AgentProcess, deadline_s: float) -> None:

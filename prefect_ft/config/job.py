@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -98,10 +98,15 @@ class JobConfig(Section):
         ge=1,
         description="Seconds of silence after which another machine's orchestrator counts as dead",
     )
+    output: Literal["forward", "workers"] = Field(
+        default="forward",
+        description="Where what the ranks print goes: forward gathers it in run.log; workers leaves it in the "
+        "workers' files, and of an attempt that fails only an excerpt comes: its first errors and its end",
+    )
     spool_mb: WholeNumber = Field(
         default=64,
         ge=1,
-        description="Megabytes of each rank's output that a worker keeps while nobody fetches it",
+        description="Megabytes of each rank's output that a worker keeps",
     )
 
     def autorestart_of(self, phase_index: int) -> AutoRestart | None:

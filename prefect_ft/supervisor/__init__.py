@@ -1,7 +1,8 @@
 """Runs one phase's attempts: what stands between the decisions and the agents."""
 
 from prefect_ft.supervisor.comeback import comebacks_without_progress
-from prefect_ft.supervisor.core import AttemptFailedError, Supervisor, describe
+from prefect_ft.supervisor.core import Supervisor
+from prefect_ft.supervisor.failures import AttemptFailedError, describe
 from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.runlog import RunLog

@@ -36,6 +36,14 @@ class RankState:
     stage_step: int | None = None
     output: LogScanner = field(default_factory=LogScanner)
     """What its output has said so far; line numbers count from its beginning."""
+    heard: int = 0
+    """Up to which offset that is."""
+
+    def hear(self, offset: int, text: str) -> None:
+        """Take output, so far as it is news."""
+        data = text.encode("utf-8", "replace")  # as long as it was: a byte that was no UTF-8 is one again
+        self.output.feed(data[max(0, self.heard - offset) :])
+        self.heard = max(self.heard, offset + len(data))
 
     @property
     def failed(self) -> bool:
@@ -73,7 +81,9 @@ class Attempt:
             case "exited":
                 self._exited(event)
             case "output":
-                self._output(event)
+                self.ranks[event["rank"]].hear(event["offset"], event["text"])
+            case "excerpt":
+                self._excerpt(event)
             case "beat":
                 self._beat(event)
             case "start_failed":
@@ -107,8 +117,18 @@ class Attempt:
         if state.failed:
             self._failures.append(event["rank"])
 
-    def _output(self, event: Event) -> None:
-        self.ranks[event["rank"]].output.feed(event["text"].encode("utf-8", "replace"))
+    def _excerpt(self, event: Event) -> None:
+        """Hear what was chosen of output that was not handed on, so far as it is news."""
+        state = self.ranks[event["rank"]]
+        if event["bytes"] <= state.heard:
+            return
+        for part in event["parts"]:
+            if part["offset"] > state.heard:
+                state.output.pass_over(part["line"])
+            state.hear(part["offset"], part["text"])
+        if event["bytes"] > state.heard:
+            state.output.pass_over(event["lines"] + 1)
+            state.heard = event["bytes"]
 
     def _beat(self, event: Event) -> None:
         state = self.ranks[event["rank"]]

@@ -16,18 +16,20 @@ from prefect_ft.backends.base import Backend
 from prefect_ft.clock import PhaseClock, epoch_now, utc_now
 from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
-from prefect_ft.errors import BackendError, PrefectFTError
+from prefect_ft.errors import BackendError
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
-from prefect_ft.observe import AttemptStarted, CheckpointVerified, Decided, Notice, StepReached, tell
+from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.comeback import Standing, standing
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
+from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
 from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -36,33 +38,6 @@ from prefect_ft.supervisor.upkeep import Upkeep
 
 MAX_PASSED_OVER = 5
 """Checkpoints that could not be verified and are named at the start of an attempt."""
-
-
-class AttemptFailedError(PrefectFTError):
-    """An attempt ended and the phase is not complete. `decision` is there if it has been made already."""
-
-    def __init__(self, incident: Incident, decision: Decision | None = None, **facts: Any) -> None:
-        """`facts` go into the journal beside the incident."""
-        self.incident, self.decision, self.facts = incident, decision, facts
-        super().__init__(describe(incident))
-
-
-class UnfitSystemsError(Exception):
-    """Systems did not pass their check; `systems` has the reason for each."""
-
-    def __init__(self, systems: Mapping[str, str]) -> None:
-        self.systems = systems
-        super().__init__("; ".join(f"{system}: {why}" for system, why in systems.items()))
-
-
-def describe(incident: Incident) -> str:
-    """Say in one line what happened."""
-    where = "the attempt" if incident.worker is None else f"worker {incident.worker}"
-    if incident.system is not None or incident.systems:
-        where = ", ".join(name for name in (incident.system, *incident.systems) if name is not None)
-    how = f"exit code {incident.exit_code}" if incident.signal is None else f"signal {incident.signal}"
-    what = f"{incident.failure_class}, {how}" if incident.kind == "exit" else incident.kind.replace("_", " ")
-    return f"{where}: {what}" + (f": {incident.evidence.text}" if incident.evidence else "")
 
 
 class Supervisor:
@@ -87,7 +62,6 @@ class Supervisor:
         """
         self.plan, self.journal, self.clock = plan, journal, clock
         self._backend = backend
-        self._log = log
         self._stop = stop
         self._epoch = epoch
         self._calls = Calls()
@@ -100,10 +74,19 @@ class Supervisor:
             epoch=epoch,
             stop=stop,
             calls=self._calls,
-            listener=self._heard,
+            listener=self._listen,
             check=check,
         )
-        self._attempt: Attempt | None = None
+        self._saves = Saves()
+        self._listener = Listener(
+            plan.phase,
+            log=log,
+            saves=self._saves,
+            reports=self._reports,
+            journal=journal,
+            clock=clock,
+            system_of=self._gang.system_of,
+        )
         self._early: list[tuple[int, Event]] = []
         """What agents told before it was known what attempt it belongs to."""
         self._is_rejoining = False
@@ -115,7 +98,15 @@ class Supervisor:
         """Where the workers of the last attempt are."""
         self._number = 0
         self._last_started: int | None = None
-        self._saves = Saves()
+
+    @property
+    def _attempt(self) -> Attempt | None:
+        """The attempt that runs, or has just ended: what agents tell is about it."""
+        return self._listener.attempt
+
+    @_attempt.setter
+    def _attempt(self, attempt: Attempt | None) -> None:
+        self._listener.attempt = attempt
 
     def rejoin(self, *, by_hand: bool) -> None:
         """Take up what an earlier life of the orchestrator left: workers, an attempt that runs or has ended.
@@ -140,7 +131,7 @@ class Supervisor:
             self._attempt = self._new_attempt(found.attempt, found.watched)
         self._reports.recall()
         for worker, event in [*_exits(agents), *self._early]:
-            self._heard(worker, event)
+            self._listener.hear(worker, event)
         self._early.clear()
         if self._attempt is None:
             self._takes_up = True
@@ -335,59 +326,12 @@ class Supervisor:
     def _token(self) -> tuple[int, int, int]:
         return self._epoch, self.plan.phase_index, self._number
 
-    # -- listening --------------------------------------------------------------------------------
-
-    def _heard(self, worker: int, event: Event) -> None:
-        """Take one event of an agent, in whatever state the attempt is."""
+    def _listen(self, worker: int, event: Event) -> None:
+        """Take one event of an agent; what comes before it is known where the phase stands is put off."""
         if self._is_rejoining:
             self._early.append((worker, event))
-            return
-        match event["ev"]:
-            case "output":
-                self._log.write(event["token"][2], worker, event["rank"], event["text"], event["offset"])
-                rank = f"attempt {event['token'][2]} rank {event['rank']}"
-                self._reports.look_at(event["text"], self._gang.system_of(worker), rank, event["offset"])
-            case "fault":
-                report = {**event["report"], "system": self._gang.system_of(worker)}
-                source = f"attempt {event['token'][2]} rank {event['rank']} report {event['n']}"
-                self._reports.hear(report, f"rank {event['rank']}", source)
-            case "dropped":
-                tell(
-                    Notice(
-                        text=f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"
-                    )
-                )
-            case "checkpoints":
-                self._checkpoints(event)
-            case _:
-                pass
-        if self._attempt is not None:
-            step = self._attempt.last_step
-            self._attempt.take(worker, event)
-            if self._attempt.last_step != step:
-                self._step_reached(self._attempt, event)
-
-    def _checkpoints(self, event: Event) -> None:
-        for item in self._saves.report(event):
-            fields = {"attempt": self._number, "step": item["step"], "path": item["path"]}
-            written_t = round(self.clock.at_wall(item["mtime"]), 6)
-            self.journal.append(
-                "checkpoint",
-                t=self.clock.now(),
-                utc=utc_now(),
-                written_t=written_t,
-                mtime=item["mtime"],
-                **fields,
-            )
-            tell(CheckpointVerified(phase=self.plan.phase, **fields))
-
-    def _step_reached(self, attempt: Attempt, event: Event) -> None:
-        assert attempt.last_step is not None
-        tell(
-            StepReached(
-                phase=self.plan.phase, attempt=attempt.number, step=attempt.last_step, stage=event["stage"]
-            )
-        )
+        else:
+            self._listener.hear(worker, event)
 
     # -- reports of faults ------------------------------------------------------------------------
 
@@ -548,8 +492,8 @@ def _nothing() -> None:
 def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:
     """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
     for worker, agent in agents.items():
-        for rank, piece in agent.get("output", {}).items():
-            yield worker, {"ev": "output", "token": agent["token"], "rank": int(rank), **piece}
+        for rank, excerpt in agent.get("excerpts", {}).items():
+            yield worker, {"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt}
     exits = [
         (worker, int(rank), end) for worker, agent in agents.items() for rank, end in agent["exits"].items()
     ]

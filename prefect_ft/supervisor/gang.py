@@ -383,7 +383,7 @@ class AgentGang:
                 raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
             case "exited" if event["code"] == 0 and self._unfinished is not None:
                 self._unfinished.discard(event["rank"])
-            case "output":
+            case "output" | "excerpt":
                 self._printed_at[number] = time.monotonic()
             case kind if kind in _ANSWERS:
                 self._answers[number] = event

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from prefect_ft.journal import append_whole
 
@@ -39,13 +41,28 @@ class RunLog:
             output, offset = output[end - offset :], end
         if not output:
             return
+        self._append(attempt, worker, rank, output)
+        self._remember(rank, attempt, offset + len(output))
+
+    def write_excerpt(self, attempt: int, worker: int, rank: int, excerpt: Mapping[str, Any]) -> None:
+        """Append what was chosen of output that did not come, so far as it is not there yet."""
+        for part in excerpt["parts"]:
+            last_attempt, end = self._places.get(rank, (0, 0))
+            if part["offset"] > (end if last_attempt == attempt else 0):
+                self.note(attempt, worker, rank, f"output up to line {part['line'] - 1} left out")
+            self.write(attempt, worker, rank, part["text"], part["offset"])
+
+    def note(self, attempt: int, worker: int, rank: int, text: str) -> None:
+        """Append a line about a rank's output that is none of it."""
+        self._append(attempt, worker, rank, f"[prefect-ft] {text}".encode("utf-8", "surrogateescape"))
+
+    def _append(self, attempt: int, worker: int, rank: int, output: bytes) -> None:
         lines = output.removesuffix(b"\n").split(b"\n")
         prefix = b"[a%d w%d r%d] " % (attempt, worker, rank)
         try:
             append_whole(self._fd, b"".join(prefix + line + b"\n" for line in lines))
         except OSError:
             self.lost_lines += len(lines)
-        self._remember(rank, attempt, offset + len(output))
 
     def close(self) -> None:
         """Let go of the files. Idempotent."""

@@ -28,6 +28,7 @@ from prefect_ft.worker.peer import Peer
 from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.reporter import Reporter
+from prefect_ft.worker.spool import Keeping
 
 LEFT = "left.json"
 """What an agent leaves behind that leaves by itself, in its directory."""
@@ -62,7 +63,7 @@ class Agent:
         """The number of the question to which who is attached waits for `chosen`."""
         self._execution = Execution(
             io_directory,
-            config["spool_bytes"],
+            Keeping(config["spool_bytes"], stays=config["output"] == "workers", signs=config["signs"]),
             loop=self._loop,
             reporter=self._reporter,
             checkpoints=self._checkpoints,
@@ -237,7 +238,12 @@ class Agent:
 
     def _leave_alone(self) -> None:
         """Leave because nobody came, and leave behind how the attempt stood: somebody may come yet."""
-        result = {"token": self._reporter.token, "utc": time.time(), **self._execution.describe()}
+        result = {
+            "token": self._reporter.token,
+            "utc": time.time(),
+            **self._execution.describe(),
+            "excerpts": self._execution.excerpts(),
+        }
         _write(os.path.join(self._config["directory"], LEFT), json.dumps(result))
         self.leave()
 

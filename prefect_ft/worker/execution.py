@@ -6,6 +6,7 @@ Knows nothing of connections, keys or fencing; what it reports goes to whoever i
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -18,6 +19,7 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.port import ReservedPort
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.reporter import Reporter
+from prefect_ft.worker.spool import Keeping
 
 COALESCE_S = 0.05
 """How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
@@ -47,7 +49,7 @@ class Execution:
     def __init__(
         self,
         io_directory: str,
-        spool_bytes: int,
+        keeping: Keeping,
         *,
         loop: Loop,
         reporter: Reporter,
@@ -56,7 +58,7 @@ class Execution:
     ) -> None:
         """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all."""
         self._directory = io_directory
-        self._spool_bytes = spool_bytes
+        self._keeping = keeping
         self._loop = loop
         self._reporter = reporter
         self._checkpoints = checkpoints
@@ -71,6 +73,10 @@ class Execution:
         """Whether the attempt is known to have come to its own end in all workers."""
         self._awaited: Set[str] = set()
         """What `stopped` waits for: the end of the `output`, the last `look`."""
+        self._untold: List[Rank] = []
+        """The ranks of whose output an excerpt has yet to be told."""
+        self._left_output: List[str] = []
+        """What the attempt before printed, where output stays."""
         self._last_look = 0
         """The number of that look's question."""
         self._changes = _changes_of(io_directory)
@@ -108,7 +114,7 @@ class Execution:
         self._port.give_away()
         ranks = {int(number): env for number, env in message["ranks"].items()}
         try:
-            gang = Gang(token[2], self._directory, self._spool_bytes)
+            gang = Gang(token[2], self._directory, self._keeping)
             gang.start(message["command"], message["cwd"], _environment(message["env"]), ranks)
         except (OSError, ValueError) as exc:
             self._port.keep()
@@ -119,17 +125,27 @@ class Execution:
             self._watch(rank)
         if self._changes is None:
             self._files_changed()
-        self._reporter.send("started", pids={rank.number: rank.process.pid for rank in gang.ranks.values()})
+        self._reporter.send(
+            "started",
+            pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
+            stays={rank.number: rank.spool.path for rank in gang.ranks.values() if self._keeping.stays},
+        )
 
     def _discard(self) -> None:
-        """Forget the last attempt."""
+        """Forget the last attempt; where output stays, that of the last one does and that before goes."""
         self._awaited.clear()
+        self._untold.clear()
         self._deaths.clear()
         for rank in self._ranks():
             self._unwatch(rank)
-        if self._gang is not None:
+        while self._left_output:
+            with contextlib.suppress(OSError):
+                os.unlink(self._left_output.pop())
+        if self._gang is not None and self._keeping.stays:
+            self._left_output = self._gang.leave_output()
+        elif self._gang is not None:
             self._gang.remove()
-            self._gang = None
+        self._gang = None
 
     def _watch(self, rank: Rank) -> None:
         self._loop.watch(rank.pidfd, lambda _: self._rank_ended(rank))
@@ -155,7 +171,7 @@ class Execution:
 
     def hand_on(self) -> None:
         """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
-        if self._hand_on(self._ranks()):
+        if self._hand_on(self._ranks()) and self._tell_excerpts():
             self._settle("output")
 
     def _hand_on(self, ranks: Iterable[Rank]) -> bool:
@@ -165,9 +181,9 @@ class Execution:
             self._tell_beat(rank)
             self._tell_faults(rank)
         for _ in range(MAX_TURNS):  # in turns: one rank that prints a lot holds up no other
-            if not waiting or not self._reporter.has_room:
+            if not waiting or not (self._keeping.stays or self._reporter.has_room):
                 break
-            waiting = [rank for rank in waiting if self._tell_output(rank)]
+            waiting = [rank for rank in waiting if self._go_on(rank)]
         else:
             self._loop.after("more", 0.0, self.hand_on)
         for rank in ranks:
@@ -183,17 +199,34 @@ class Execution:
         for number, report in rank.faults.new() if self._reporter.has_room else ():
             self._reporter.send("fault", rank=rank.number, n=number, report=report)
 
-    def _tell_output(self, rank: Rank) -> bool:
+    def _go_on(self, rank: Rank) -> bool:
+        """Take one piece of a rank's output; False: there is none."""
+        final = self._gang is not None and self._gang.over
+        return rank.spool.sift(final) if self._keeping.stays else self._tell_output(rank, final)
+
+    def _tell_output(self, rank: Rank, final: bool) -> bool:
         """Hand on one piece of a rank's output; False: there is none."""
         if rank.spool.dropped:
             self._reporter.send("dropped", rank=rank.number, bytes=rank.spool.dropped)
+            self._reporter.send("excerpt", rank=rank.number, **rank.spool.excerpt())
             rank.spool.dropped = 0
-        piece = rank.spool.next_piece(final=self._gang is not None and self._gang.over)
+        piece = rank.spool.next_piece(final)
         if piece is None:
             return False
         text = piece.data.decode("utf-8", "surrogateescape")
         self._reporter.send("output", rank=rank.number, offset=piece.offset, text=text)
         return True
+
+    def _tell_excerpts(self) -> bool:
+        """Tell what the ranks' output may say of why they ended; False: something is left."""
+        while self._untold and self._reporter.has_room:
+            rank = self._untold.pop()
+            self._reporter.send("excerpt", rank=rank.number, **rank.spool.excerpt())
+        return not self._untold
+
+    def excerpts(self) -> Dict[int, Dict[str, Any]]:
+        """Give an excerpt of all that each rank printed, for who comes when this agent has gone."""
+        return {rank.number: rank.spool.excerpt_of_all() for rank in self._ranks()}
 
     def _files_changed(self) -> None:
         """Put looking off a little: a rank that prints a lot must not wake the agent at every line."""
@@ -280,6 +313,7 @@ class Execution:
     def _await_last_news(self) -> None:
         """Let `stopped` come after all output and, if that comes in time, a look at what was saved."""
         self._awaited = {"output"}
+        self._untold = self._ranks() if self._keeping.stays and not self._complete else []
         self._loop.drop("look")
         if self._checkpoints is not None:
             self._awaited.add("look")
@@ -307,6 +341,7 @@ class Execution:
     def reader_gone(self) -> None:
         """Nobody waits for `stopped` any more; a stop that was ordered is carried out all the same."""
         self._awaited.clear()
+        self._untold.clear()
 
     def close(self) -> None:
         """End the ranks and whatever they started, and wait for it. Idempotent."""

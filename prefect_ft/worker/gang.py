@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from prefect_ft import faults, heartbeat
 from prefect_ft.worker import processes
 from prefect_ft.worker.loop import now_s
-from prefect_ft.worker.spool import Spool
+from prefect_ft.worker.spool import Keeping, Spool
 
 KILL_TIMEOUT_S = 20.0
 """How long processes may take to end by SIGKILL before they count as stuck in the kernel.
@@ -95,7 +95,7 @@ class Rank:
 class Gang:
     """The ranks of one attempt. `stuck` are pids that SIGKILL did not end."""
 
-    def __init__(self, attempt: int, directory: str, spool_bytes: int) -> None:
+    def __init__(self, attempt: int, directory: str, keeping: Keeping) -> None:
         """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError."""
         self.ranks: Dict[int, Rank] = {}
         self.by_file: Dict[str, Rank] = {}
@@ -107,7 +107,7 @@ class Gang:
         """Kept back for the end: ranks or strangers may have used up all others by then."""
         self._attempt = attempt
         self._directory = directory
-        self._spool_bytes = spool_bytes
+        self._keeping = keeping
         self._kill_deadline_s: Optional[float] = None
 
     def start(
@@ -128,7 +128,7 @@ class Gang:
     def _start_rank(self, number: int, command: List[str], cwd: str, env: Dict[str, str]) -> None:
         name = f"{self._attempt}-{number}"
         beat_path = os.path.join(self._directory, name + ".beat")
-        spool = Spool(os.path.join(self._directory, name + ".log"), self._spool_bytes)
+        spool = Spool(os.path.join(self._directory, name + ".log"), self._keeping)
         try:
             with open(spool.path, "ab") as output:
                 process = subprocess.Popen(
@@ -189,11 +189,18 @@ class Gang:
 
     def remove(self) -> None:
         """Delete output and heartbeats; for an attempt whose output has been handed on."""
+        self.leave_output()
+        for rank in self.ranks.values():
+            with contextlib.suppress(OSError):
+                os.unlink(rank.spool.path)
+
+    def leave_output(self) -> List[str]:
+        """Delete heartbeats alone; give the paths of what was printed."""
         for rank in self.ranks.values():
             rank.unwatch()
-            with contextlib.suppress(OSError):
-                rank.spool.remove()
+            rank.spool.close()
             with contextlib.suppress(OSError):
                 os.unlink(rank.beat_path)
             with contextlib.suppress(OSError):
                 rank.faults.remove()
+        return [rank.spool.path for rank in self.ranks.values()]

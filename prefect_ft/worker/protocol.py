@@ -72,6 +72,7 @@ WORDS = Type("[string, ...]", lambda value: _is_list_of(value, _is_string) and b
 STRINGS = Type("{string: string}", _is_environment)
 ENVIRONMENTS = Type("{rank: {string: string}}", _by_rank(_is_environment))
 OFFSETS = Type("{rank: int}", _by_rank(_is_int))
+PATHS = Type("{rank: string}", _by_rank(_is_string))
 TOKEN = Type("[epoch, phase, attempt]", lambda value: _is_list_of(value, _is_int) and len(value) == 3)
 STAGE = Type("stage or null", lambda value: value is None or isinstance(value, str))
 EXITS = Type(
@@ -87,6 +88,12 @@ CHECKPOINTS = Type(
 FAULT = Type(
     "{device, code, severity, message}",
     lambda value: isinstance(value, dict) and set(value) == {"device", "code", "severity", "message"},
+)
+PARTS = Type(
+    "[{offset, line, text}]",
+    lambda value: _is_list_of(
+        value, lambda item: isinstance(item, dict) and set(item) == {"offset", "line", "text"}
+    ),
 )
 OBJECT = Type("object", lambda value: isinstance(value, dict))
 ANY = Type("any", lambda _: True)
@@ -122,11 +129,12 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "deaths": TIMES,
     },
     "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
-    "started": {"pids": OFFSETS},
+    "started": {"pids": OFFSETS, "stays": PATHS},
     "start_failed": {"errno": _or_null(INT), "error": STRING, "what": STRING},
     "exited": {"rank": INT, "code": _or_null(INT), "signal": _or_null(INT), "t_ns": INT},
     "output": {"rank": INT, "offset": INT, "text": STRING},
     "dropped": {"rank": INT, "bytes": INT},
+    "excerpt": {"rank": INT, "bytes": INT, "lines": INT, "path": STRING, "parts": PARTS},
     "beat": {
         "rank": INT,
         "beats": INT,

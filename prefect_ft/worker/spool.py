@@ -10,13 +10,24 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+from prefect_ft.worker.sieve import Sieve
 
 MAX_PIECE = 256 << 10
 """Bytes; a line that is longer is handed on in pieces of this size."""
 
 _TAIL = 64
 """Bytes before the position that must still be there: else the file was emptied and has grown again."""
+
+_CUT = 1 << 20
+"""Bytes that are given back at once, unless there is more to give: what goes is looked through before."""
+
+_LOOK = 1 << 20
+"""Bytes that are looked through at once: of more that has come in the meantime only the end."""
+
+_LAST_LOOK = 16 << 20
+"""The same where nothing more will come and nobody waits."""
 
 _KEEP_SIZE = 1
 _PUNCH_HOLE = 2
@@ -30,16 +41,29 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class Spool:
-    """One output file. `position` is the offset up to which it has been handed on."""
+class Keeping(NamedTuple):
+    """How output is kept.
 
-    def __init__(self, path: str, limit_bytes: int) -> None:
-        """`limit_bytes` is what stays on disk at most, handed on or not."""
+    `limit_bytes` is what stays on disk at most, handed on or not. `stays`: only an excerpt is handed on, not
+    the output itself. `signs` are texts that lines of interest may hold, besides those that any do.
+    """
+
+    limit_bytes: int
+    stays: bool = False
+    signs: Sequence[str] = ()
+
+
+class Spool:
+    """One output file. `position` is the offset up to which it has been handed on, or looked through."""
+
+    def __init__(self, path: str, keeping: Keeping) -> None:
         self.path = path
         self.position = 0
         self.dropped = 0
         """Bytes that the reader will never get, because they were punched out before."""
-        self._limit = limit_bytes
+        self._keeping = keeping
+        self._sieve = Sieve(keeping.signs)
+        """What is given back has gone through it, and everything where output stays."""
         self._base = 0
         """The offset of the file's first byte: above 0 once a script has emptied the file."""
         self._first = 0
@@ -50,6 +74,8 @@ class Spool:
 
     def rewind(self, position: int) -> None:
         """Hand everything from `position` on again, to a reader who has only what is before it."""
+        if self._keeping.stays:
+            return
         end = self._end()
         self.dropped = max(0, self._first - position)
         self._jump(min(max(position, self._first), end))
@@ -77,12 +103,45 @@ class Spool:
         self._begin_anew()
         return os.pread(self._fd, MAX_PIECE, 0)
 
+    def sift(self, final: bool) -> bool:
+        """Look through a piece of what has not been, instead of handing it on; False: there is none."""
+        end = self._end()
+        if end - self.position > _LAST_LOOK:
+            self._look_through(end, _LOOK)
+            self._jump(self._sieve.offset)
+        piece = self.next_piece(final)
+        if piece is not None:
+            self._sieve.take(*piece)
+        return piece is not None
+
+    def excerpt(self) -> Dict[str, Any]:
+        """Give what was chosen of what was looked through, as the fields of an `excerpt` event."""
+        parts = [
+            {"offset": part.offset, "line": part.line, "text": part.data.decode("utf-8", "surrogateescape")}
+            for part in self._sieve.parts()
+        ]
+        return {"bytes": self._sieve.offset, "lines": self._sieve.lines, "path": self.path, "parts": parts}
+
+    def excerpt_of_all(self) -> Dict[str, Any]:
+        """Give what is chosen of everything that was printed, when nothing more will come."""
+        self._look_through(self._end(), _LAST_LOOK)
+        return self.excerpt()
+
+    def _look_through(self, end: int, most: int) -> None:
+        """Look through what is before an offset and has not been: of more than `most` bytes the end."""
+        start = max(self._first, self._sieve.offset)
+        while start < end and (data := os.pread(self._fd, min(MAX_PIECE, end - start), start - self._base)):
+            look = self._sieve.pass_by if end - start > most else self._sieve.take
+            look(start, data)
+            start += len(data)
+
     def bound(self) -> None:
         """Give the disk space beyond the limit back, oldest first; where the file system cannot, nothing."""
-        end = self._end()
-        if end - self._first <= self._limit:
+        end, limit = self._end(), self._keeping.limit_bytes
+        if end - self._first <= limit:
             return
-        cut = (end - self._base - self._limit * 3 // 4) // _BLOCK * _BLOCK
+        cut = (end - self._base - (limit - min(limit // 4, _CUT))) // _BLOCK * _BLOCK
+        self._look_through(self._base + cut, _LOOK)
         if not _punch(self._fd, self._first - self._base, cut - (self._first - self._base)):
             return
         self._first = self._base + cut

@@ -70,6 +70,7 @@ FULL = {
     "orphan_timeout_s": 1,
     "max_orchestrator_restarts": 3,
     "lease_s": 2,
+    "output": "workers",
     "spool_mb": 1,
 }
 
@@ -158,6 +159,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         "orphan_timeout_s": 3600.0,
         "max_orchestrator_restarts": 20,
         "lease_s": 30.0,
+        "output": "forward",
         "spool_mb": 64,
     }
 

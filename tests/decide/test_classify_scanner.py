@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import tracemalloc
 
 import pytest
@@ -109,6 +110,25 @@ def test_memory_is_bounded_whatever_the_log() -> None:
     finally:
         tracemalloc.stop()
     assert len(scanner.findings().findings) < 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"Traceback (most recent call last)", id="a-line-without-end"),
+        pytest.param(b"uncorrectable ECC error encountered ", id="the-same-with-findings"),
+        pytest.param(b"CUDA error: uncorrectable ECC\r" + b" 1%| | 1/9 [00:01<00:31]\r" * 50, id="a-bar"),
+    ],
+)
+def test_what_is_eight_times_as_long_costs_eight_times_as_much(text: bytes) -> None:
+    def cost_s(size: int) -> float:
+        scanner, log = LogScanner("log"), text * (size // len(text)) + b"\n"
+        began = time.thread_time()
+        scanner.feed(log)
+        return time.thread_time() - began
+
+    cost_s(1 << 17)  # patterns are compiled when they are first used
+    assert any(cost_s(1 << 20) < 16 * cost_s(1 << 17) for _ in range(3))
 
 
 def test_lines_are_counted_again_where_that_is_possible() -> None:

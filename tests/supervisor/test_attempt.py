@@ -28,7 +28,6 @@ def said(rank: int, *lines: str) -> Event:
     return WORKERS[rank], {
         "ev": "output",
         "rank": rank,
-        "offset": 0,
         "text": "".join(f"{line}\n" for line in lines),
     }
 
@@ -58,6 +57,8 @@ def attempt(*events: Event) -> Attempt:
     for worker, event in events:
         if event["ev"] == "ending":
             made.ending = True
+        elif event["ev"] == "output":
+            made.take(worker, {**event, "offset": made.ranks[event["rank"]].heard})
         else:
             made.take(worker, event)
     return made
@@ -263,3 +264,38 @@ def test_who_reports_that_a_collective_took_too_long_is_not_who_held_it_up(
     told = [said(rank, WATCHDOG.format(rank=rank)) for rank in ranks]
     made = attempt(*told, exited(ranks[0], by=signal.SIGABRT)).incident(T)
     assert (made.failure_class, made.reported) == ("collective_timeout", reported)
+
+
+def chosen(*parts: tuple[int, int, str], size: int, lines: int) -> Event:
+    named = [dict(zip(("offset", "line", "text"), part, strict=True)) for part in parts]
+    return 0, {
+        "ev": "excerpt",
+        "rank": 0,
+        "bytes": size,
+        "lines": lines,
+        "path": "/io/7-0.log",
+        "parts": named,
+    }
+
+
+FULL = "OSError: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        pytest.param([chosen((900, 91, FULL), size=5000, lines=400)], 91, id="alone"),
+        pytest.param([chosen((900, 91, FULL), size=5000, lines=400)] * 2, 91, id="twice"),
+        pytest.param([said(0, "up"), chosen((0, 1, "up\n" + FULL), size=99, lines=9)], 2, id="after-output"),
+        pytest.param([chosen((0, 1, "up\n"), size=99, lines=9), said(0, FULL[:-1])], 10, id="before-output"),
+        pytest.param(
+            [chosen((0, 1, "up\n"), (60, 9, "OSError: [Errno 28] "), size=80, lines=8), said(0, FULL[20:-1])],
+            9,
+            id="in-the-middle-of-a-line",
+        ),
+    ],
+)
+def test_what_an_excerpt_says_stands_where_the_output_has_it(events: list[Event], line: int) -> None:
+    evidence = attempt(*events, exited(0, 1)).incident(T).evidence
+    assert evidence is not None
+    assert (evidence.text, evidence.line) == (FULL[:-1], line)

@@ -82,7 +82,7 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
     (tmp_path / "ck").mkdir()
     (runtime_dir / "run").mkdir()
 
-    def make(code: str, *, workers: int = 1, **policy: Any) -> Phase:
+    def make(code: str, *, workers: int = 1, output: str = "forward", **policy: Any) -> Phase:
         systems = tuple(f"s{number}" for number in range(workers))
         journal, clock = Journal(tmp_path / "journal.jsonl"), PhaseClock()
         log = RunLog(tmp_path / "run.log", tmp_path / "places")
@@ -93,7 +93,8 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
             **beside(tmp_path, systems),
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
-        backend = ProcessBackend(settings(checkpoints=checkpoints(tmp_path / "ck")), runtime_dir / "run", {})
+        told = settings(checkpoints=checkpoints(tmp_path / "ck"), output=output)
+        backend = ProcessBackend(told, runtime_dir / "run", {})
         supervisor = Supervisor(
             plan,
             backend,
@@ -196,3 +197,23 @@ def test_when_it_failed_is_known_from_the_agent(make: Make) -> None:
     phase.run()
     line = next(line for line in phase.journal.lines if line["type"] == "incident")
     assert line["ended_t"] < line["t"]
+
+
+def test_where_output_stays_the_cause_is_found_all_the_same_and_the_log_says_where_it_is(make: Make) -> None:
+    code = """
+if restarts: sys.exit()
+for number in range(20_000): print("all is well, says number", number)
+raise OSError(28, "No space left on device")
+"""
+    phase = make(code, output="workers", autorestart=False)
+    phase.run()
+    evidence = phase.journal.history()[0].incident.evidence
+    assert evidence is not None
+    assert (evidence.text, evidence.line) == ("OSError: [Errno 28] No space left on device", 20_004)
+    lines = [line.removeprefix("[a1 w0 r0] ") for line in phase.log.read_text().splitlines()]
+    kept, left_out, *excerpt = lines
+    assert kept.startswith("[prefect-ft] output stays with the worker, of this attempt and the next: /")
+    first = int(excerpt[0].rpartition(" ")[2])
+    assert left_out == f"[prefect-ft] output up to line {first + 1} left out"
+    assert excerpt[-1] == evidence.text
+    assert len(excerpt) == 20_004 - (first + 1)

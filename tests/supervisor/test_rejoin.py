@@ -85,7 +85,7 @@ class Phase:
         """Let go of what a life holds, as its end does."""
         supervisor.hang_up()
         supervisor.journal.close()
-        supervisor._log.close()
+        supervisor._listener._log.close()
         self.children += supervisor._backend._agents.values()
 
 

@@ -84,3 +84,24 @@ def test_a_full_disk_loses_whole_lines_and_counts_them(small_disk: Path) -> None
     log.write(1, 0, 0, "last\n", 300_009)
     log.close()
     assert path.read_bytes() == b"[a1 w0 r0] first\n[a1 w0 r0] last\n"
+
+
+def excerpt(*parts: tuple[int, int, str]) -> dict[str, object]:
+    return {"parts": [dict(zip(("offset", "line", "text"), part, strict=True)) for part in parts]}
+
+
+def test_of_an_excerpt_comes_what_is_not_there_and_what_was_left_out_is_said(
+    opened: Open, path: Path
+) -> None:
+    log = opened()
+    log.write(1, 0, 0, "one\n", 0)
+    for _ in range(2):
+        log.write_excerpt(1, 0, 0, excerpt((0, 1, "one\ntwo\n"), (80, 9, "nine\n")))
+    log.note(1, 0, 0, "that is all")
+    assert path.read_text().splitlines() == [
+        "[a1 w0 r0] one",
+        "[a1 w0 r0] two",
+        "[a1 w0 r0] [prefect-ft] output up to line 8 left out",
+        "[a1 w0 r0] nine",
+        "[a1 w0 r0] [prefect-ft] that is all",
+    ]

@@ -171,6 +171,8 @@ def write_agent_config(home: Path, **changes: Any) -> Path:
         "sample_period_s": known.sample_period_s,
         "orphan_timeout_s": known.orphan_timeout_s,
         "spool_bytes": known.spool_bytes,
+        "output": known.output,
+        "signs": list(known.signs),
         "checkpoints": known.checkpoints,
         "system_lock": None,
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_ft.worker.spool import MAX_PIECE, Piece, Spool
+from prefect_ft.worker.spool import MAX_PIECE, Keeping, Piece, Spool
 
 LIMIT = 64 << 10
 
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spool(path: Path):
-    spool = Spool(str(path), LIMIT)
+    spool = Spool(str(path), Keeping(LIMIT))
     yield spool
     spool.close()
 
@@ -179,7 +179,7 @@ def test_a_file_that_was_emptied_is_bounded_as_before(spool: Spool, path: Path) 
 
 def test_the_file_goes_with_the_attempt(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    spool = Spool(str(path), LIMIT)
+    spool = Spool(str(path), Keeping(LIMIT))
     spool.remove()
     assert not path.exists()
     assert len(os.listdir("/proc/self/fd")) == before

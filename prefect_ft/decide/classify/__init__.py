@@ -7,14 +7,15 @@ policy's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prefect_ft.decide.classify.catalogue import Catalogue, builtin_catalogue, with_own
 from prefect_ft.decide.classify.findings import LogFindings
+from prefect_ft.decide.classify.literals import texts_of
 from prefect_ft.decide.classify.root import judge
 from prefect_ft.decide.classify.scanner import LogScanner
 from prefect_ft.model import Verdict
-from prefect_ft.signatures import RECOVERABLE
+from prefect_ft.signatures import RECOVERABLE, Signature
 
 __all__ = [
     "RECOVERABLE",
@@ -24,8 +25,15 @@ __all__ = [
     "builtin_catalogue",
     "classify",
     "judge",
+    "signs_of",
     "with_own",
 ]
+
+
+def signs_of(signatures: Iterable[Signature]) -> tuple[str, ...]:
+    """Give the texts by which lines that these signatures may take are known, to who reads no patterns."""
+    telling = (each.pattern for each in signatures if each.role in ("root", "cascade"))
+    return tuple(dict.fromkeys(text for pattern in telling for text in texts_of(pattern)))
 
 
 def classify(

@@ -8,6 +8,7 @@ whatever the patterns are. Knows nothing of files, ranks or what an entry's role
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -83,18 +84,25 @@ class Catalogue:
         What stands at the beginning of a message can so be hidden by nothing that stands before it.
         What was raised (`is_raised`) is no advice, whatever it advises.
         """
-        for number in self._possible(views[0]):
+        possible = self._possible(views[0])
+        texts = [view.encode() for view in views] if possible else []
+        for number in possible:
             if is_raised and self.signatures[number].role == "advice":
                 continue
             pattern = self._pattern(number)
-            for view in views:
-                if pattern.search(view.encode()) is not None:
+            if not _asks_where(self.signatures[number].pattern) and pattern.search(texts[0]) is None:
+                continue
+            for view, text in zip(views, texts, strict=True):
+                if pattern.search(text) is not None:
                     return Match(self.signatures[number], view)
         return None
 
     def _possible(self, text: str) -> list[int]:
-        found = {number for index in self._keys.Match(text) or () for number in self._numbers[index]}
-        return sorted(found.union(self._everywhere))
+        found = set(self._everywhere)
+        for keys, holders in self._searches:
+            for index in keys.Match(text) or ():
+                found.update(holders[index])
+        return sorted(found)
 
     def _pattern(self, number: int) -> Any:
         known = self._patterns[number]
@@ -103,19 +111,33 @@ class Catalogue:
         return known
 
     @cached_property
-    def _numbers(self) -> list[list[int]]:
-        return list(self._holders.values())
-
-    @cached_property
-    def _keys(self) -> Any:
-        keys = re2.Set.SearchSet(re2_options())
-        for key in self._holders:
-            keys.Add(key)
-        keys.Compile()
-        return keys
+    def _searches(self) -> list[tuple[Any, list[list[int]]]]:
+        """Give the automata over the keys, each with their holders: those with gaps would slow down the others."""
+        with_gap = {key: GAP in key for key in self._holders}
+        return [
+            _search({key: self._holders[key] for key, has in with_gap.items() if has is wanted})
+            for wanted in (False, True)
+        ]
 
     def __iter__(self) -> Iterator[Signature]:
         return iter(self.signatures)
+
+
+def _search(holders: Mapping[str, list[int]]) -> tuple[Any, list[list[int]]]:
+    keys = re2.Set.SearchSet(re2_options())
+    for key in holders:
+        keys.Add(key)
+    keys.Compile()
+    return keys, list(holders.values())
+
+
+_PLACE_FIRST = re.compile(r"\^|(?:^|[(|:?*}])\\[bBA]")
+
+
+@cache
+def _asks_where(pattern: str) -> bool:
+    """Say whether a text may match that is the end of one that does not."""
+    return _PLACE_FIRST.search(pattern) is not None
 
 
 @cache

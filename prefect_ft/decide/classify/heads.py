@@ -83,10 +83,15 @@ def read_line(raw: bytes) -> Line:
         rank = rank or inner_rank
         views.append(rest)
         at = len(text) - len(rest)
-    bars = [bar.end() for bar in _BAR.finditer(text)]
+    bars = [bar.end() for bar in _BAR.finditer(text)] if _has_bar(text) else []
     if bars and bars[-1] < len(text):
         views.append(text[bars[-1] :].lstrip())
     return Line(rank, tuple(views), level)
+
+
+def _has_bar(text: str) -> bool:
+    """Say at little cost whether there may be one."""
+    return "%|" in text or ("]" in text and ("/s" in text or "s/" in text))
 
 
 def _without_rank(text: str) -> tuple[str, str]:
@@ -98,7 +103,7 @@ def _without_rank(text: str) -> tuple[str, str]:
 
 
 def _level_of(head: re.Match[str]) -> str:
-    found = next((text for text in head.groupdict().values() if text), "")
+    found = head[head.lastgroup] if head.lastgroup else ""
     return found[:1].replace("N", "I").replace("C", "F")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["GAP", "keys_of"]
+__all__ = ["GAP", "keys_of", "texts_of"]
 
 _SHORTEST, _SHORTEST_WORD, _SHORTEST_NUMBER = 3, 5, 6
 _COMMON = frozenset(
@@ -44,17 +44,17 @@ def keys_of(pattern: str) -> list[str] | None:
 
     A key is a telling text; where an alternative has none, the common ones that it asks for in a row.
     """
-    if _NOT_READ.search(pattern):
-        return None
     reading = _Reading(pattern)
-    try:
-        alternatives = reading.alternatives()
-    except (IndexError, ValueError):
-        return None
-    if reading.at != len(pattern) or not all(alternatives):
+    if (alternatives := reading.outline()) is None:
         return None
     keys = [key for choices in alternatives for key in _keys(choices)]
     return [f"(?i:{key})" for key in keys] if reading.folds else keys
+
+
+def texts_of(pattern: str) -> list[str]:
+    """Give texts of which one is in every line that `pattern` matches, in some case; none if it asks for none."""
+    alternatives = _Reading(pattern).outline() or []
+    return [text for choices in alternatives for text in max(choices, key=_worth)]
 
 
 def _keys(choices: list[_Choice]) -> list[str]:
@@ -84,6 +84,16 @@ class _Reading:
         self.at = 0
         self.folds = re.search(r"\(\?[a-hj-zA-Z]*i", pattern) is not None
         """Whether any part may match in both cases."""
+
+    def outline(self) -> _Outlined | None:
+        """Read the whole pattern; `None` for one that is not understood, or that asks for no text."""
+        if _NOT_READ.search(self._pattern):
+            return None
+        try:
+            alternatives = self.alternatives()
+        except (IndexError, ValueError, RecursionError):
+            return None
+        return alternatives if self.at == len(self._pattern) and all(alternatives) else None
 
     def alternatives(self) -> _Outlined:
         found = [self._sequence()]

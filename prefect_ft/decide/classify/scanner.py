@@ -26,6 +26,7 @@ from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised,
 __all__ = ["LogScanner"]
 
 _HELD_BYTES = 1 << 16  # of a line that has not ended
+_BLOCK_BYTES = 1 << 18  # that are read in one go: some steps cost more in longer ones
 _LINE_BYTES = 4000  # of a line that is looked at
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
@@ -81,6 +82,7 @@ def _places() -> Any:
     return re2.compile(PLACES)
 
 
+_LINE_END = re.compile(rb"[\n\r]")
 _RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
 
@@ -123,6 +125,10 @@ class LogScanner:
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the log; a line counts once it has ended."""
+        for start in range(0, len(data), _BLOCK_BYTES):
+            self._feed(data[start : start + _BLOCK_BYTES] if len(data) > _BLOCK_BYTES else data)
+
+    def _feed(self, data: bytes) -> None:
         data = self._rest + data if self._rest else data
         end = data.rfind(b"\n") + 1
         if not end and len(data) > _HELD_BYTES:
@@ -137,11 +143,17 @@ class LogScanner:
         if text:
             self.feed(text.encode("utf-8", "replace") + b"\n")
 
+    def pass_over(self, line: int) -> None:
+        """Take it that what comes next begins in this line, from 1; what is between did not come."""
+        self._end_line()
+        self._begin(b"")
+        self._block = self._last = b""
+        self._lines = _Counted(self._fed, line - 1)
+        self._give_up()
+
     def findings(self) -> LogFindings:
         """Give what the log has come to so far; an unfinished line is taken as it is."""
-        if self._rest:
-            self._scan(self._rest)
-            self._rest = b""
+        self._end_line()
         tail = tuple(text for _, text in self._tail())
         return LogFindings(
             file=self.file,
@@ -151,6 +163,11 @@ class LogScanner:
             completed=self._completed,
             number_of_tail=self._number_of_tail,
         )
+
+    def _end_line(self) -> None:
+        if self._rest:
+            self._scan(self._rest)
+            self._rest = b""
 
     # -- a block of lines -------------------------------------------------------------------------
 
@@ -182,7 +199,8 @@ class LogScanner:
     def _pass_repeats(self, at: int) -> int:
         """Pass over the lines from a place on of which it is known what they come to; give where they end."""
         block = self._block
-        while not self._open and (stop := block.find(b"\n", at)) >= 0:
+        while not self._open and (found := _LINE_END.search(block, at)) and found[0] == b"\n":
+            stop = found.start()
             rule = self._repeats.rule_of(block[at:stop])
             if rule is None or (rule and self._kept.is_among_the_first(rule)):
                 break
@@ -269,10 +287,9 @@ class LogScanner:
         """Give the bounds of the text around a place, between line ends or carriage returns."""
         block = self._block
         start = max(block.rfind(b"\n", floor, at), block.rfind(b"\r", floor, at)) + 1 or floor
-        newline = block.find(b"\n", at)
-        newline = len(block) if newline < 0 else newline
-        stop = block.find(b"\r", at, newline)
-        return start, newline if stop < 0 else stop
+        ceiling = min(len(block), at + _LINE_BYTES + 1)
+        stop = _LINE_END.search(block, at, ceiling)
+        return start, stop.start() if stop else ceiling
 
     def _go_on(self, raw: bytes) -> None:
         places = self._progress.see(raw.decode("utf-8", "replace"))
@@ -383,9 +400,11 @@ class LogScanner:
 
     def _time(self, at: int) -> float | None:
         """Give when a line was written: the last full time in or before it."""
-        stop = self._block.find(b"\n", at)
-        near = self._block[max(0, at - _STAMP_BYTES) : len(self._block) if stop < 0 else min(stop, at + 400)]
-        stamp = stamp_of(near.decode("utf-8", "replace"))
+        stop = self._block.find(b"\n", at, at + 400)
+        end = at + 400 if stop < 0 else stop
+        stamp = stamp_of(self._block[at:end].decode("utf-8", "replace"))
+        if stamp is None:
+            stamp = stamp_of(self._block[max(0, at - _STAMP_BYTES) : end].decode("utf-8", "replace"))
         self._stamp = self._stamp if stamp is None else stamp
         return self._stamp
 

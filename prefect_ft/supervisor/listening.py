@@ -1,0 +1,102 @@
+"""What agents tell, put where it belongs: output, checkpoints, reports of faults, and the attempt that runs.
+
+Decides nothing and orders nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.journal import Journal
+from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.reports import Reports
+from prefect_ft.supervisor.runlog import RunLog
+from prefect_ft.supervisor.saves import Saves
+
+
+class Listener:
+    """`attempt` is the one that learns from what is told; None between attempts."""
+
+    def __init__(
+        self,
+        phase: str,
+        *,
+        log: RunLog,
+        saves: Saves,
+        reports: Reports,
+        journal: Journal,
+        clock: PhaseClock,
+        system_of: Callable[[int], str],
+    ) -> None:
+        """`system_of` gives the system of a worker that exists."""
+        self.attempt: Attempt | None = None
+        self._phase = phase
+        self._log, self._saves, self._reports = log, saves, reports
+        self._journal, self._clock = journal, clock
+        self._system_of = system_of
+
+    def hear(self, worker: int, event: Event) -> None:
+        """Take one event of an agent, in whatever state the attempt is."""
+        match event["ev"]:
+            case "output" | "dropped" | "excerpt" | "started":
+                self._printed(worker, event)
+            case "fault":
+                self._fault(worker, event)
+            case "checkpoints":
+                self._checkpoints(event)
+            case _:
+                pass
+        if self.attempt is not None:
+            step = self.attempt.last_step
+            self.attempt.take(worker, event)
+            if self.attempt.last_step != step:
+                self._step_reached(self.attempt, event)
+
+    def _printed(self, worker: int, event: Event) -> None:
+        attempt = event["token"][2]
+        match event["ev"]:
+            case "output":
+                rank, text, offset = event["rank"], event["text"], event["offset"]
+                self._log.write(attempt, worker, rank, text, offset)
+                source = f"attempt {attempt} rank {rank}"
+                self._reports.look_at(text, self._system_of(worker), source, offset)
+            case "excerpt":
+                self._log.write_excerpt(attempt, worker, event["rank"], event)
+            case "started":
+                for number, path in event["stays"].items():
+                    note = f"output stays with the worker, of this attempt and the next: {path}"
+                    self._log.note(attempt, worker, int(number), note)
+            case _:
+                lost = f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"
+                tell(Notice(text=lost))
+
+    def _fault(self, worker: int, event: Event) -> None:
+        report = {**event["report"], "system": self._system_of(worker)}
+        source = f"attempt {event['token'][2]} rank {event['rank']} report {event['n']}"
+        self._reports.hear(report, f"rank {event['rank']}", source)
+
+    def _checkpoints(self, event: Event) -> None:
+        attempt = self.attempt.number if self.attempt is not None else event["token"][2]
+        for item in self._saves.report(event):
+            fields = {"attempt": attempt, "step": item["step"], "path": item["path"]}
+            written_t = round(self._clock.at_wall(item["mtime"]), 6)
+            self._journal.append(
+                "checkpoint",
+                t=self._clock.now(),
+                utc=utc_now(),
+                written_t=written_t,
+                mtime=item["mtime"],
+                **fields,
+            )
+            tell(CheckpointVerified(phase=self._phase, **fields))
+
+    def _step_reached(self, attempt: Attempt, event: Event) -> None:
+        assert attempt.last_step is not None
+        tell(
+            StepReached(
+                phase=self._phase, attempt=attempt.number, step=attempt.last_step, stage=event["stage"]
+            )
+        )
