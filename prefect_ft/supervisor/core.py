@@ -200,8 +200,6 @@ class Supervisor:
         decision = history[-1].decision if history else None
         self._saves.set_aside(set_aside(self.plan.policy, history))
         while True:
-            if self._stop.wanted:
-                raise StopWantedError
             try:
                 return self._enact(decision)
             except WorkerGoneError as gone:

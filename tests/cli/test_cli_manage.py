@@ -223,6 +223,61 @@ def test_cancel_asks_whoever_watches_the_run_and_waits(say: Say, site: MakeSite)
     assert "comeback" not in {line["type"] for line in journal(living.model_dir)}
 
 
+SAVER = """
+import os, time
+from prefect_ft.heartbeat import beat, should_checkpoint
+beat(step=1)
+while not should_checkpoint():
+    time.sleep(0.002)
+open("ck/.tmp", "w").write('{"step": 7}')
+os.replace("ck/.tmp", "ck/step-7.json")
+time.sleep(600)
+"""
+"""A rank that saves when it is asked, and only then."""
+
+
+def saving(site: MakeSite, on_demand: dict[str, Any] | None) -> Site:
+    phase = {
+        "name": "one",
+        "command": [sys.executable, "-S", "-c", SAVER],
+        "checkpoints": {"path": "ck", **({"on_demand": on_demand} if on_demand else {})},
+    }
+    made = site(phases=[phase])
+    (made.job.parent / "ck").mkdir()
+    return made
+
+
+@pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "orphan"])
+def test_cancel_lets_the_ranks_save_first(say: Say, site: MakeSite, is_watched: bool) -> None:
+    made = saving(site, {"grace_s": 60})
+    made.watch()
+    if not is_watched:
+        made.orphan()
+    assert say("cancel", made.model_dir, "--checkpoint").code == 0
+    assert (made.job.parent / "ck" / "step-7.json").exists()
+    assert made.processes() == {}
+    lines = journal(made.model_dir)
+    assert [line["step"] for line in lines if line["type"] == "checkpoint"] == [7]
+    assert [line.get("step") for line in lines if line["type"] == "incident"] == [7]
+    assert lines[-1]["status"] == "cancelled"
+
+
+def test_cancel_without_the_word_asks_for_nothing(say: Say, site: MakeSite) -> None:
+    made = saving(site, {"grace_s": 60})
+    made.watch()
+    assert say("cancel", made.model_dir).code == 0
+    assert not (made.job.parent / "ck" / "step-7.json").exists()
+
+
+def test_cancel_does_not_ask_whom_the_job_does_not_say_how_to_ask(say: Say, site: MakeSite) -> None:
+    made = saving(site, None)
+    made.watch()
+    assert_refused(
+        say("cancel", made.model_dir, "--checkpoint"), "checkpoints.on_demand; cancel without --checkpoint"
+    )
+    assert made.run.cancel_wanted() is None
+
+
 def test_two_cancels_at_once_end_a_run_once(site: MakeSite) -> None:
     made = site(DEAF, grace_s=60)
     made.watch()
