@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from prefect_ft.decide import decide
 from prefect_ft.decide.budgets import DeviceFaults
-from prefect_ft.model import Counters, Incident, Policy
+from prefect_ft.model import Counters, Entry, Incident, Policy
 
 POLICY = Policy(
     systems=("s0", "s1", "s2", "s3"), workers=2, max_num_restarts=3, stop_on_repeat=0, suspect_limit=9
@@ -150,6 +151,13 @@ def test_consecutive_suspensions(decisions, lines, expected):
 def test_an_attempts_number_tells_whether_a_lost_agent_ended_it(decisions, attempt, expected):
     lines = [SUSPENDED | {"attempt": 1}, {"kind": "in_place_failed", "attempt": attempt}]
     assert decisions(SUSPENSIONS, *lines)[-1].counters.consecutive_suspensions == expected
+
+
+def test_what_was_recorded_as_a_report_has_ended_no_attempt_whatever_the_policy_says_now(told):
+    crash = failed("crash", signature="c", step=1)
+    history = told(POLICY, crash, SUSPENDED, crash)
+    again = decide(SUSPENSIONS, (*history[:-1], Entry(incident=history[-1].incident)))
+    assert again.counters.same_failure == 2
 
 
 def test_replacements_count_when_ordered_and_progress_does_not_reset_them(decisions):

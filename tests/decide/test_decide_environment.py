@@ -105,6 +105,12 @@ FAILED_IN_VALIDATION = CRASH | {"stage": "validate", "stage_step": 100}
             id="however-many-of-them-fail",
         ),
         pytest.param(
+            replace(TRAIN_AND_EVAL, max_worker_replacements=1),
+            [S1_LOST | {"stage": "validate", "stage_step": 100}, {"kind": "in_place_failed"}],
+            100,
+            id="also-if-it-fails-while-another-is-replaced",
+        ),
+        pytest.param(
             TRAIN_AND_EVAL,
             [FAILED_IN_VALIDATION, {"kind": "in_process"}],
             100,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prefect_ft.decide import with_verdict
+from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.incidents import classified
 from prefect_ft.model import Evidence, Incident, Policy, Verdict
+from prefect_ft.signatures import Signature
 
 POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=9)
 EVIDENCE = Evidence(rule="some-rule", text="some line", file="rank1", line=7)
@@ -109,6 +111,13 @@ def test_an_exit_is_classified_from_its_log(decisions, line, expected):
 def test_an_exit_whose_log_says_nothing_is_classified_by_how_it_ended(line, expected):
     incident = classified(Incident(t=1, kind="exit", log=("step 1",), **line))
     assert incident.failure_class == expected
+
+
+def test_a_catalogue_of_the_users_own_is_asked_where_it_is_given():
+    mine = Signature(id="mine", failure_class="storage", pattern="^The shelf is full")
+    incident = Incident(t=1, kind="exit", exit_code=1, log=("The shelf is full",))
+    assert classified(incident, with_own([mine])).failure_class == "storage"
+    assert classified(incident).failure_class == "unknown"
 
 
 def test_an_exit_that_was_none_is_a_completion_without_a_class():

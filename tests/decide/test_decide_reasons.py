@@ -71,6 +71,13 @@ HEALED = {
             id="min-systems",
         ),
         pytest.param(
+            replace(POLICY, systems=("s0", "s1", "s2", "s3"), workers=4, min_num_systems=2),
+            [{"kind": "system_lost", "systems": ["s1", "s2", "s3"]}],
+            "system lost (system s1 and s2 and s3) without progress, failure 1 of 3: "
+            "only 1 of the 2 systems that it needs are usable, s1 and s2 and s3 isolated, the phase fails",
+            id="below-the-minimum-of-a-larger-gang",
+        ),
+        pytest.param(
             replace(POLICY, suspension_restart=True),
             [{"kind": "suspended", "step": 5}] * 2,
             "suspension without progress, restart upon suspension 2 of 3 in a row: "
@@ -263,8 +270,8 @@ HEALED = {
         ),
         pytest.param(
             replace(POLICY, target_step=400),
-            [{"kind": "completed", "exit_code": 0}],
-            "incomplete success, step an unknown step of target_step 400 without progress, failure 1 of 3: "
+            [{"kind": "completed", "exit_code": 0, "worker": 1}],
+            "incomplete success, step an unknown step of target_step 400 (worker 1) without progress, failure 1 of 3: "
             "restarted in place from scratch after 10 s",
             id="incomplete-at-an-unknown-step",
         ),

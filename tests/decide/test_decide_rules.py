@@ -178,6 +178,16 @@ def test_which_systems_a_decision_isolates(decisions, line, isolated):
     assert decisions(POLICY, line)[0].isolate == isolated
 
 
+def test_a_confirmation_isolates_nobody(decisions):
+    crash = failed("user_code", worker=1)
+    assert [decision.isolate for decision in decisions(POLICY, crash, crash)] == [(), ()]
+
+
+def test_nor_does_a_limit_that_is_passed(decisions):
+    (decision,) = decisions(replace(POLICY, max_preemptions=0), {"kind": "preempted", "worker": 1})
+    assert (decision.action, decision.isolate) == ("fail", ())
+
+
 def test_the_table_has_a_case_for_every_rule():
     limited = {"fault-user-induced", "fault-repeated", "repeated-failure"}
     assert {rule.name for rule in RULES} == {expected.split(":")[0] for *_, expected in ONE_LINE} | limited
@@ -487,5 +497,5 @@ def test_the_codes_of_the_users_own_making_that_are_known():
 
 
 def test_a_history_without_an_incident_is_not_decided_about():
-    with pytest.raises(ValueError, match="at least one incident"):
+    with pytest.raises(ValueError, match=r"^decide needs a history with at least one incident"):
         decide(POLICY, ())
