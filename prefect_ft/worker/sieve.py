@@ -38,7 +38,7 @@ _FORMS = 4096
 _DIGITS = b"0123456789"
 
 _SIGNS = (
-    '", line |'
+    '", line |❱|╰──|'
     "abort|absent|already|assert|badzip|blocked|blocklist|broken|bus error|busy|can't|cancel|cannot|closed|"
     "compromised|core dump|corrupt|could not|crash|critical|dead|deleted|denied|died|disconnect|dumped core|"
     "duplicate|ecc |enforced|errno|error|evict|exceed|exception|exhaust|exit|expected|expired|fail|fatal|"
@@ -235,8 +235,8 @@ def _branched(words: Sequence[str]) -> str:
 
 
 def _any_of(*signs: str) -> Pattern[bytes]:
-    words = [sign.encode("utf-8", "replace").lower().decode("latin-1") for sign in signs]
-    return re.compile(_branched([*_SIGNS.split("|"), *words]).encode("latin-1"))
+    texts = (sign.encode("utf-8", "replace").lower() for sign in (*_SIGNS.split("|"), *signs))
+    return re.compile(_branched([text.decode("latin-1") for text in texts]).encode("latin-1"))
 
 
 _LINE_END = re.compile(rb"[\n\r]")

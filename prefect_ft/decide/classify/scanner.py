@@ -199,8 +199,7 @@ class LogScanner:
     def _pass_repeats(self, at: int) -> int:
         """Pass over the lines from a place on of which it is known what they come to; give where they end."""
         block = self._block
-        while not self._open and (found := _LINE_END.search(block, at)) and found[0] == b"\n":
-            stop = found.start()
+        while not self._open and (stop := block.find(b"\n", at, at + _LINE_BYTES)) >= 0:
             rule = self._repeats.rule_of(block[at:stop])
             if rule is None or (rule and self._kept.is_among_the_first(rule)):
                 break

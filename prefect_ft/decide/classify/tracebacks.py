@@ -19,6 +19,7 @@ FRAME = '", line '
 
 _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
+_BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s")
 _NOT_FATAL = (
@@ -75,7 +76,9 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self._prefix: re.Pattern[str] | None = None
-        self._frame: re.Match[str] | None = None
+        self._frame: tuple[str, str] | None = None
+        """File and function of the last frame."""
+        self._is_boxed = False
         self._is_cleanup = False
         self._patience = 0
         self._is_fatal = True
@@ -117,6 +120,8 @@ class TracebackReader:
     def _open(self, prefix: str, order: int) -> None:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
+        self._is_boxed = "╭" in prefix
+        prefix = prefix.partition("╭")[0]
         self._prefix = _alike("" if "Exception Group" in prefix else prefix)
         self._frame, self._is_cleanup = None, False
         self._patience, self._begun = _PATIENCE_LINES, order
@@ -124,16 +129,28 @@ class TracebackReader:
 
     def _continue(self, text: str) -> tuple[bool, Raised | None]:
         self._patience -= 1
+        if self._is_boxed:
+            return self._continue_box(text)
         text = _GUTTER.sub("", text, count=1) if text.lstrip()[:1] in ("|", "+") else text
         if frame := _FRAME_LINE.match(text):
-            self._frame = frame
-            self._is_cleanup |= _ENDING.match(frame[2] or "") is not None
-            return True, None
+            return self._enter(frame[1], frame[2] or "")
         if self._frame is not None and (exception := _EXCEPTION.match(text)):
             return True, self._close(exception)
         if self._patience <= 0:
             self._prefix = None
         return not text or _CODE.match(text) is not None, None
+
+    def _continue_box(self, text: str) -> tuple[bool, Raised | None]:
+        """Take a line of a traceback that is drawn in a box, as rich does: the exception stands below it."""
+        if frame := _BOX_FRAME.match(text):
+            return self._enter(frame[1], frame[2])
+        self._is_boxed = not text.startswith("╰") and self._patience > 0
+        return True, None
+
+    def _enter(self, file: str, function: str) -> tuple[bool, Raised | None]:
+        self._frame = file, function
+        self._is_cleanup |= _ENDING.match(function) is not None
+        return True, None
 
     def _close(self, exception: re.Match[str]) -> Raised:
         assert self._frame is not None
@@ -141,8 +158,8 @@ class TracebackReader:
             name=exception[1],
             message=exception[2] or "",
             begun=self._begun,
-            file=self._frame[1],
-            function=self._frame[2] or "",
+            file=self._frame[0],
+            function=self._frame[1],
             is_cleanup=self._is_cleanup,
             is_aside=self._is_aside,
         )
