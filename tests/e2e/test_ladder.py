@@ -255,7 +255,7 @@ def test_a_command_lists_what_there_is_now(ladder: Ladder, tmp_path: Path) -> No
     (tmp_path / "now").write_text("")
     fault = json.dumps({"system": "s1", "device": 3, "code": "80E18402"})
     code = f"if attempt == 1 and worker == 0: open('now', 'w').write({fault!r})\nif attempt == 1: wait()"
-    command = {"command": ["cat", "now"], "every_s": 0.05, "preset": "ascend", "same_s": 0}
+    command = {"command": ["cat", "now"], "every_s": 0.5, "preset": "ascend", "same_s": 0}
     assert ladder(CODE + code, POOL, faults=command) == [FIRST, ISOLATED]
     assert decisions(tmp_path) == [("fault-critical", "isolate_and_rebuild", ["s1"]), COMPLETED]
 
