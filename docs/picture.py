@@ -1,10 +1,14 @@
-"""Draws a run's report as the README shows it: `python docs/picture.py RUN_DIR docs/images/quickstart.svg`."""
+"""Draws a run's report as the README shows it: `python docs/picture.py RUN_DIR docs/images/quickstart.svg`.
+
+Paths are shown from the working directory on.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from io import StringIO
+from pathlib import Path
 
 from rich.console import Console
 
@@ -16,7 +20,7 @@ def main(run: str, target: str) -> None:
     """Record the report and write it as SVG, without the web fonts that rich would link."""
     console = Console(record=True, width=150, file=StringIO(), highlight=False, force_terminal=True)
     print_report(phase_directories(run), console)
-    svg = console.export_svg(title=f"prefect-ft report {run}")
+    svg = console.export_svg(title=f"prefect-ft report {run}").replace(f"{Path.cwd()}/", "")
     with open(target, "w", encoding="utf-8") as file:
         file.write(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
 
