@@ -69,6 +69,7 @@ def test_the_keys_of_a_pattern_are_in_what_it_matches(each: Signature) -> None:
         pytest.param(r"\d+", None, id="nothing"),
         pytest.param(r"charlie|\d+", None, id="nothing-in-one-alternative"),
         pytest.param("[[:alpha:]]charlie", None, id="what-is-not-understood"),
+        pytest.param("(" * 900 + "charlie" + ")" * 900, None, id="what-is-too-deep-to-be-read"),
     ],
 )
 def test_keys(pattern: str, keys: list[str] | None) -> None:

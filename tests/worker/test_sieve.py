@@ -36,18 +36,18 @@ def text(parts: list[Part]) -> bytes:
     return b"".join(part.data for part in parts)
 
 
-def verdict(log: bytes) -> Verdict:
+def verdict(log: bytes, exit_code: int | None = 1) -> Verdict:
     scanner = LogScanner("log")
     scanner.feed(log)
-    return judge([scanner.findings()], exit_code=1)
+    return judge([scanner.findings()], exit_code=exit_code)
 
 
-def verdict_of_parts(log: bytes, **how: int) -> Verdict:
+def verdict_of_parts(log: bytes, exit_code: int | None = 1, **how: int) -> Verdict:
     scanner = LogScanner("log")
     for part in sifted(log, **how):
         scanner.pass_over(part.line)
         scanner.feed(part.data)
-    return judge([scanner.findings()], exit_code=1)
+    return judge([scanner.findings()], exit_code=exit_code)
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
@@ -68,6 +68,19 @@ def test_the_root_is_that_of_the_whole_log(path: Path, before: bytes, after: byt
         whole.evidence,
         whole.signature,
     )
+
+
+def test_it_is_known_that_a_run_got_on_after_an_error_long_ago() -> None:
+    log = QUIET + b"CUDA out of memory\n" + QUIET[:9000] + STEPS[:900] + QUIET
+    assert verdict(log, None).failure_class == "none"
+    assert verdict_of_parts(log, None).failure_class == "none"
+
+
+def test_a_traceback_is_whole_whatever_stands_in_it() -> None:
+    frames = b'  File "a.py", line 3, in f\n' + b"    x()\n" * 9
+    log = QUIET + b"Traceback (most recent call last):\n" + frames + b"lib.Odd: so it goes\n" + QUIET
+    assert verdict_of_parts(log).evidence == verdict(log).evidence
+    assert verdict(log).failure_class == "user_code"
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
