@@ -318,9 +318,9 @@ def test_a_wish_that_came_too_late_is_not_left_for_a_later_life(
     holding = vacancy(tmp_path).begin(new_run_id(), "j", job_config=job_config(tmp_path))
     original = Run.want_cancelled
 
-    def too_late(run: Run, source: str) -> None:
+    def too_late(run: Run, source: str, checkpoint: bool) -> None:
         run.describe(status="failed")
-        original(run, source)
+        original(run, source, checkpoint)
 
     monkeypatch.setattr(Run, "want_cancelled", too_late)
     said = say("cancel", holding.run.run_id)
