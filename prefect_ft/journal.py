@@ -102,6 +102,10 @@ def _are_texts(value: Any) -> bool:
     return value is None or _is_texts(value)
 
 
+def _is_time_or_none(value: Any) -> bool:
+    return value is None or _is_time(value)
+
+
 def _are_times(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(map(_is_time, value)))
 
@@ -136,6 +140,7 @@ _FORMS: Mapping[str, Form] = {
         "deaths": _are_times,
         "first_step": _is_step,
         "last_step": _is_step,
+        "healing_s": _is_time_or_none,
     },
     "decision": {"n": _is_count},
     "end": {"status": _is_text, "reason": _is_text},

@@ -2,7 +2,8 @@
 
 Time is split so that the parts add up to `total`: `start` (until the first attempt ran, or something failed
 before it), `productive` (work that the result rests on), `recompute` (work that was thrown away), for each
-failure `detect` (until it was noticed), `decide` (until the decision was on disk, killing included),
+failure `detect` (until it was noticed), `heal` (of its device), `decide` (until the decision was on disk, killing
+included),
 `wait` (backoff) and `recover` (until the next attempt ran), and `stop` (from the last decision to the end).
 An incident that was not decided about, or was only reported, ended nothing.
 """
@@ -19,7 +20,7 @@ from prefect_ft.decide.incidents import places
 from prefect_ft.journal import Line, history_of
 from prefect_ft.model import RESTARTS, Decision, Incident
 
-PARTS = ("productive", "detect", "decide", "wait", "recover", "recompute", "start", "stop")
+PARTS = ("productive", "detect", "heal", "decide", "wait", "recover", "recompute", "start", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,9 @@ class _Course:
         ended_t = self.turn(line["ended_t"], "detect")
         self.turn(line["t"], "decide")
         self.turn(decided_t, "wait" if decision.action in RESTARTS else "stop")
+        healing_s = line.get("healing_s") or 0.0
+        self.spent_s["decide"] -= healing_s
+        self.spent_s["heal"] += healing_s
         self._wait_s = decision.delay_s
         if self.attempts and self.attempts[-1].end is None:
             self.attempts[-1] = replace(

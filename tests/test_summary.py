@@ -82,6 +82,26 @@ def completed(number: int, start: float, end: float, n: int, **fields: Any) -> A
 CASES = {
     "empty": ([], summary("running", [], times(0), phase="", run="", job="", effective_ratio=None)),
     "just-begun": ([PHASE], summary("running", [], times(0), effective_ratio=None)),
+    "a-device-healed": (
+        [
+            PHASE,
+            attempt(2, 1),
+            incident(
+                12, 1, "device_fault", device="0", code="E1", severity="major", healed=True, healing_s=3.5
+            ),
+            decision(16, 1, "fault-healed", "restart_in_place"),
+            attempt(17, 2),
+        ],
+        summary(
+            "running",
+            [
+                crashed(1, 2, 12, 1, "restart_in_place", outcome="device_fault", rule="fault-healed"),
+                AttemptSummary(number=2, start=17, end=None),
+            ],
+            times(17, start=2, recompute=10, heal=3.5, decide=0.5, recover=1),
+            restarts={"restart_in_place": 1},
+        ),
+    ),
     "no-restart": (
         [
             PHASE,

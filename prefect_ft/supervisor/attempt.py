@@ -71,6 +71,8 @@ class Attempt:
         self.start_error: Event | None = None
         self.report: Incident | None = None
         """What was reported of a device or system, if that ends it: a fault, a loss, a preemption."""
+        self.healing_s: float | None = None
+        """How long it took to try to mend a device after it; None: that was not tried."""
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
         self._failures: list[int] = []

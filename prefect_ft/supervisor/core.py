@@ -356,8 +356,9 @@ class Supervisor:
     def _heal(self, attempt: Attempt) -> None:
         """Try to mend the device whose fault has ended the attempt."""
         fault = attempt.report
-        if fault is None or not self._upkeep.can_heal(fault):
+        if fault is None or self._stop.wanted or not self._upkeep.can_heal(fault):
             return
+        began_s = self.clock.now()
         command = self._upkeep.heal(fault)
         tell(Notice(text=f"healing device {fault.device} of {fault.system} after {fault.code}"))
         with suppress(StopWantedError):
@@ -365,11 +366,13 @@ class Supervisor:
         if command.outcome is not None:
             tell(Notice(text=f"healing device {fault.device} of {fault.system}: {command.outcome.problem}"))
             attempt.report = replace(fault, healed=command.outcome.succeeded)
+            attempt.healing_s = self.clock.now() - began_s
 
     def _save_first(self, attempt: Attempt) -> None:
         """Before a planned stop: have the ranks save, if they can, and wait until what they saved is whole."""
         on_demand = self.plan.on_demand
-        planned = attempt.report is not None or self._stop.wants_checkpoint
+        can_still_save = attempt.report is not None and attempt.report.kind != "system_lost"
+        planned = can_still_save or self._stop.wants_checkpoint
         if on_demand is None or not planned or not attempt.is_running:
             return
         before = self._saves.written
@@ -390,11 +393,11 @@ class Supervisor:
 
     def _end(self) -> None:
         """End whatever still runs and raise what happened, unless the phase is complete."""
-        t = self.clock.now()
         self._stop.record()
         if self._attempt is not None:
             self._save_first(self._attempt)
             self._attempt.ending = True
+        t = self.clock.now()
         deaths = self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
         if self._attempt is not None:
             self._take_reports(self._attempt)
@@ -431,6 +434,7 @@ class Supervisor:
             "ended_t": None if ended_ns is None else self.clock.at(ended_ns),
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
+            "healing_s": attempt.healing_s,
         }
 
     def _judge_gone(self, gone: WorkerGoneError, decision: Decision | None) -> Decision:

@@ -19,6 +19,7 @@ from prefect_ft.config import JobConfig
 
 SCRIPT = """
 import json, os, zipfile
+from prefect_ft import report_fault
 from prefect_ft.heartbeat import beat
 rank, attempt = os.environ["RANK"], os.environ["PREFECT_FT_ATTEMPT"]
 with open(f"env-{attempt}-{rank}.json", "w") as file:
@@ -32,6 +33,7 @@ with zipfile.ZipFile("ck/.tmp", "w") as file:
 os.replace("ck/.tmp", "ck/step-5.npz")
 beat(step=5, stage="validate")
 if attempt == "1":
+    report_fault(0, "E1", "warning")
     raise ValueError("shapes differ")
 """
 
