@@ -133,10 +133,11 @@ def test_a_line_has_the_fields_that_are_explained(kind: str, ended: Ended) -> No
 def test_an_incident_has_no_field_that_is_not_explained(ended: Ended) -> None:
     documented = set(named(subsections("journal.md", "The journal")["`incident`"])) | ENVELOPE
     incidents = [line for line in ended.lines if line["type"] == "incident"]
-    assert [line["kind"] for line in incidents] == ["exit", "completed"]
-    assert [set(line) - documented for line in incidents] == [set(), set()]
-    # The first one has them all, but what no exit has and what was not known.
-    assert documented - set(incidents[0]) <= {"system", "signal", "recoverable", "baseline_step"}
+    assert [line["kind"] for line in incidents] == ["device_fault", "exit", "completed"]
+    further = [set(line) - documented for line in incidents]
+    assert further == [{"device", "code", "severity"}, set(), set()]
+    # The exit has them all, but what no exit has and what was not known.
+    assert documented - set(incidents[1]) <= {"system", "signal", "recoverable", "baseline_step"}
 
 
 def test_the_summary_has_the_fields_that_are_explained(ended: Ended) -> None:
