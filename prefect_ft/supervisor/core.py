@@ -341,13 +341,13 @@ class Supervisor:
             self._take_reports(attempt)
 
     def _take_reports(self, attempt: Attempt) -> None:
-        while self._reports and attempt.report is None and not attempt.is_complete:
+        while self._reports and attempt.report is None:
             self._see_to(self._reports.pop(), attempt)
 
     def _see_to(self, report: Incident, attempt: Attempt) -> None:
         """End the attempt because of a report, or record what is decided about it while the attempt goes on."""
         if not is_report(report, self.plan.policy, self._placement):
-            attempt.report = report
+            attempt.report = None if attempt.is_complete else report  # what is done is done
         elif self._upkeep.can_heal(report):
             self._upkeep.heal(report, lambda ok: self._reports.put_back(replace(report, healed=ok)))
         else:

@@ -15,6 +15,7 @@ from plans import beside
 
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock
+from prefect_ft.config import OnDemand
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Evidence, Policy
@@ -82,7 +83,14 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
     (tmp_path / "ck").mkdir()
     (runtime_dir / "run").mkdir()
 
-    def make(code: str, *, workers: int = 1, output: str = "forward", **policy: Any) -> Phase:
+    def make(
+        code: str,
+        *,
+        workers: int = 1,
+        output: str = "forward",
+        plan_fields: dict[str, Any] | None = None,
+        **policy: Any,
+    ) -> Phase:
         systems = tuple(f"s{number}" for number in range(workers))
         journal, clock = Journal(tmp_path / "journal.jsonl"), PhaseClock()
         log = RunLog(tmp_path / "run.log", tmp_path / "places")
@@ -90,7 +98,7 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(script(SCRIPT + code)),
             cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
-            **beside(tmp_path, systems),
+            **{**beside(tmp_path, systems), **(plan_fields or {})},
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
         told = settings(checkpoints=checkpoints(tmp_path / "ck"), output=output)
@@ -217,3 +225,68 @@ raise OSError(28, "No space left on device")
     assert left_out == f"[prefect-ft] output up to line {first + 1} left out"
     assert excerpt[-1] == evidence.text
     assert len(excerpt) == 20_004 - (first + 1)
+
+
+# -- reports of faults ------------------------------------------------------------------------------
+
+REPORT = "from prefect_ft import report_fault\n"
+
+
+def kinds(phase: Phase) -> list[str]:
+    return [entry.incident.kind for entry in phase.journal.history()]
+
+
+def test_the_same_fault_reported_again_is_the_same(make: Make) -> None:
+    """By another rank of the system, say; another device's is another one."""
+    code = REPORT + "for device in (0, 0, 1, 0): report_fault(device, 'E1', 'warning')\n"
+    phase = make(code)
+    assert phase.run()[-1] == "completed: complete"
+    assert kinds(phase) == ["device_fault", "device_fault", "completed"]
+    assert [entry.incident.device for entry in phase.journal.history()] == ["0", "1", None]
+
+
+def test_what_ends_a_rank_is_its_fault_and_not_its_exit(make: Make) -> None:
+    code = (
+        REPORT
+        + "if restarts: sys.exit()\nif rank: report_fault(0, 'E1', 'minor'), os.abort()\nsignal.pause()"
+    )
+    phase = make(code, workers=2)
+    assert phase.run() == ["fault-heal-failed: isolate_and_rebuild", "completed: complete"]
+    assert kinds(phase) == ["device_fault", "completed"]
+
+
+def test_a_fault_that_is_reported_at_a_good_end_restarts_nothing(make: Make) -> None:
+    phase = make(REPORT + "if rank: report_fault(0, 'E1', 'critical')", workers=2)
+    supervisor = phase.supervisor
+    attempt = supervisor._begin()
+    supervisor._gang.serve(lambda: attempt.over)
+    assert attempt.is_complete
+    supervisor._end()
+    assert kinds(phase) == ["completed"]
+
+
+@pytest.mark.parametrize("kind", ["system_lost", "preempted"])
+def test_who_is_lost_is_not_waited_for_to_save(make: Make, tmp_path: Path, kind: str) -> None:
+    code = (
+        "signal.signal(signal.SIGUSR1, lambda *_: open('asked', 'w'))\nprint('up')\n"
+        "if restarts: sys.exit()\nwhile True: time.sleep(0.01)"
+    )
+    phase = make(code, plan_fields={"on_demand": OnDemand(signal="SIGUSR1", grace_s=0.2)})
+    supervisor = phase.supervisor
+    supervisor._begin()
+    supervisor._gang.serve(lambda: "up" in phase.log.read_text())
+    supervisor._reports.hear({"kind": kind, "system": "s0"}, "the test")
+    phase.attempt()
+    assert kinds(phase) == [kind]
+    assert (tmp_path / "asked").exists() is (kind == "preempted")
+
+
+def test_a_run_that_is_cancelled_heals_nothing(make: Make, stop: StopRequest, tmp_path: Path) -> None:
+    upkeep = beside(tmp_path, ("s0",), heal=("touch", "healed"))["upkeep"]
+    phase = make(REPORT + "report_fault(0, 'E1', 'major')\nsignal.pause()", plan_fields={"upkeep": upkeep})
+    supervisor = phase.supervisor
+    supervisor._begin()
+    supervisor._gang.serve(lambda: bool(supervisor._reports))
+    stop.ask("the test")
+    assert phase.attempt() == "cancelled: cancel"
+    assert not (tmp_path / "healed").exists()
