@@ -317,6 +317,16 @@ def test_a_system_is_checked_before_it_is_used(ladder: Ladder, tmp_path: Path) -
     ]
 
 
+def test_a_replacement_before_the_first_attempt_finds_nobody_who_could_stay(ladder: Ladder) -> None:
+    pool = {**POOL, "check": ["sh", "-c", "test $PREFECT_FT_SYSTEM != s1"]}
+    assert ladder("", pool, {"max_worker_replacements": 1}) == [
+        [
+            (0, "s0", "1", "2", "", "node-lost", "replace_workers"),
+            (1, "s2", "2", "1", "", "node-lost", "replace_workers"),
+        ]
+    ]
+
+
 SAVES = """
 if attempt == 1 and worker == 1: report_fault(0, "E1", "critical")
 while attempt == 1:

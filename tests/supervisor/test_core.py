@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from plans import beside
 
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock
-from prefect_ft.config import OnDemand
+from prefect_ft.config import Faults, OnDemand
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Evidence, Policy
@@ -290,3 +290,12 @@ def test_a_run_that_is_cancelled_heals_nothing(make: Make, stop: StopRequest, tm
     stop.ask("the test")
     assert phase.attempt() == "cancelled: cancel"
     assert not (tmp_path / "healed").exists()
+
+
+def test_a_fault_that_is_printed_by_who_dies_of_it_is_the_incident(make: Make, tmp_path: Path) -> None:
+    """Output is heard after the exit that it explains."""
+    sources = replace(beside(tmp_path, ())["sources"], faults=Faults(logs=True, preset="nvidia"))
+    line = "NVRM: Xid (PCI:0000:4f:00): 79, gone"
+    code = f"if restarts: sys.exit()\nif rank: print({line!r}), os._exit(1)\nsignal.pause()"
+    phase = make(code, workers=2, plan_fields={"sources": sources})
+    assert phase.run() == ["fault-critical: isolate_and_rebuild", "completed: complete"]

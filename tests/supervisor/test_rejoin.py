@@ -39,6 +39,7 @@ class Phase:
     stop: StopRequest
     orphan_timeout_s: float = 3600.0
     epoch: int = 0
+    commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lives: list[Supervisor] = field(default_factory=list)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Agents of earlier lives, which are this process's to collect all the same."""
@@ -54,7 +55,7 @@ class Phase:
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(self.command),
             cwd=str(self.directory), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
-            **beside(self.directory, ("s0", "s1")),
+            **beside(self.directory, ("s0", "s1"), **self.commands),
             policy=Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9),
         )  # fmt: skip
         backend = ProcessBackend(
@@ -261,3 +262,21 @@ def test_a_fault_that_was_reported_is_not_forgotten_and_not_taken_for_a_crash(
     third = phase.come_back()
     assert not third._reports
     assert [line["type"] for line in read_lines(phase.journal)].count("report") == 1
+
+
+def test_systems_on_which_an_attempt_runs_are_not_checked_again(make: Make, tmp_path: Path) -> None:
+    """Not by a later life either, which has not seen their check."""
+    commands = {"check": ("sh", "-c", "echo $PREFECT_FT_SYSTEM >> checked")}
+    phase = make(
+        "if attempt == 1 and rank == 0: sys.exit('ConnectionError: reset')\nsignal.pause()", commands=commands
+    )
+    first = phase.live()
+    first._begin()
+    phase.hang_up(first)
+    assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
+    back = phase.come_back()
+    decide(back)
+    (decision,) = (entry.decision for entry in back.journal.history())
+    assert decision.action == "restart_in_place"
+    back._begin()
+    assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
