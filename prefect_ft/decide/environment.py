@@ -15,14 +15,17 @@ def set_aside(policy: Policy, history: History) -> tuple[int, ...]:
     return tuple(sorted(fold(policy, history).checkpoints.set_aside))
 
 
-def start_counts(policy: Policy, history: History) -> tuple[tuple[int, int], ...]:
+def start_counts(policy: Policy, history: History, *, before_first: int = 0) -> tuple[tuple[int, int], ...]:
     """Give for each worker how often it was created and how often the command was started in it.
 
     Both include the attempt that the last decision starts (`MA_SCHEDULE_CNT`, `MA_PROC_START_CNT`).
+    `before_first` is how many decisions had been made when the first attempt started: whoever they created
+    was created once, as far as the command can know.
     """
-    gang = initial_placement(policy) or ()
+    first = [entry.decision.placement for entry in history[:before_first] if entry.decision is not None]
+    gang = first[-1] if first else initial_placement(policy) or ()
     counts = dict.fromkeys(range(len(gang)), (1, 1))
-    for entry in history:
+    for entry in history[before_first:]:
         if entry.decision is not None and entry.decision.action in RESTARTS:
             gang = entry.decision.placement
             counts.update(_started(counts, entry.decision))

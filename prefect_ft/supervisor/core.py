@@ -271,13 +271,18 @@ class Supervisor:
             restarts=sum(1 for entry in history if entry.decision and entry.decision.action in RESTARTS),
             decision=decision,
             placement=placement,
-            start_counts=start_counts(self.plan.policy, history),
+            start_counts=start_counts(self.plan.policy, history, before_first=self._decisions_before_first()),
             master=self._gang.master,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,
             skip_eval_at_step=skip_eval_at(self.plan.policy, history),
         )
+
+    def _decisions_before_first(self) -> int:
+        """Count the decisions that were made before the first attempt, which may be the one to come."""
+        starts = (line["decisions"] for line in self.journal.lines if line["type"] == "attempt")
+        return int(next(starts, len(self.journal.history())))
 
     def _choose(self, decision: Decision | None) -> Event:
         """Choose the checkpoint to resume from anew: what was whole when it was decided may not be now."""

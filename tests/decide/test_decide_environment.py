@@ -79,6 +79,15 @@ def test_start_counts(told, policy, lines, expected):
     assert start_counts(policy, told(policy, *lines)) == expected
 
 
+def test_who_was_decided_about_before_the_first_attempt_starts_like_any_other(told):
+    """Systems that did not pass their check, say; what counts is what comes after."""
+    lost = told(POLICY, S1_LOST, {"kind": "system_lost", "system": "s0"})
+    assert start_counts(POLICY, lost, before_first=2) == ((1, 1),)
+    crashed = told(POLICY, S1_LOST, CRASH, PREEMPTED)
+    assert start_counts(POLICY, crashed, before_first=1) == ((2, 1), (2, 1))
+    assert start_counts(POLICY, crashed[:2], before_first=1) == ((1, 2), (1, 2))
+
+
 FAILED_IN_VALIDATION = CRASH | {"stage": "validate", "stage_step": 100}
 
 

@@ -306,9 +306,9 @@ def test_a_system_is_checked_before_it_is_used(ladder: Ladder, tmp_path: Path) -
     """Also a spare that is to take a worker over; each system that is in use only once."""
     check = "echo $PREFECT_FT_SYSTEM >> checked; test $PREFECT_FT_SYSTEM != s1 -a $PREFECT_FT_SYSTEM != s2"
     pool = {"systems": ["s0", "s1", "s2", "s3"], "workers": 2, "check": ["sh", "-c", check]}
-    first = [(0, "s0", "3", "1", "", "node-lost", "isolate_and_rebuild"),
-             (1, "s3", "3", "1", "", "node-lost", "isolate_and_rebuild")]  # fmt: skip
-    again = after("transient", "restart_in_place", (0, "s0", "3", "2"), (1, "s3", "3", "2"))
+    first = [(0, "s0", "1", "1", "", "node-lost", "isolate_and_rebuild"),
+             (1, "s3", "1", "1", "", "node-lost", "isolate_and_rebuild")]  # fmt: skip
+    again = after("transient", "restart_in_place", (0, "s0", "1", "2"), (1, "s3", "1", "2"))
     assert ladder("if attempt == 1: saved(5)\nif attempt == 1: die(11)", pool) == [first, again]
     assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1", "s2", "s3"]
     assert decisions(tmp_path)[:2] == [
@@ -321,10 +321,29 @@ def test_a_replacement_before_the_first_attempt_finds_nobody_who_could_stay(ladd
     pool = {**POOL, "check": ["sh", "-c", "test $PREFECT_FT_SYSTEM != s1"]}
     assert ladder("", pool, {"max_worker_replacements": 1}) == [
         [
-            (0, "s0", "1", "2", "", "node-lost", "replace_workers"),
-            (1, "s2", "2", "1", "", "node-lost", "replace_workers"),
+            (0, "s0", "1", "1", "", "node-lost", "replace_workers"),
+            (1, "s2", "1", "1", "", "node-lost", "replace_workers"),
         ]
     ]
+
+
+def test_a_system_is_checked_again_once_it_is_suspected(ladder: Ladder, tmp_path: Path) -> None:
+    """Its agent is gone, which blames it; what its check finds then is that it is not fit any more."""
+    check = "echo $PREFECT_FT_SYSTEM >> checked; test ! -e bad-$PREFECT_FT_SYSTEM"
+    code = (
+        CODE
+        + "if attempt == 1 and worker == 1: open('bad-s1', 'w'), os.kill(os.getppid(), 9)\nif attempt == 1: wait()"
+    )
+    assert ladder(code, {**POOL, "check": ["sh", "-c", check]}) == [
+        FIRST,
+        after("node-lost", "isolate_and_rebuild", (0, "s0", "3", "1"), (1, "s2", "3", "1")),
+    ]
+    assert decisions(tmp_path) == [
+        ("in-place-failed", "rebuild", []),
+        ("node-lost", "isolate_and_rebuild", ["s1"]),
+        COMPLETED,
+    ]
+    assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1", "s1", "s2"]
 
 
 SAVES = """
