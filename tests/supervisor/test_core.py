@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +294,7 @@ def test_a_run_that_is_cancelled_heals_nothing(make: Make, stop: StopRequest, tm
 
 def test_a_fault_that_is_printed_by_who_dies_of_it_is_the_incident(make: Make, tmp_path: Path) -> None:
     """Output is heard after the exit that it explains."""
-    sources = replace(beside(tmp_path, ())["sources"], faults=Faults(logs=True, preset="nvidia"))
+    sources = beside(tmp_path, (), Faults(logs=True, preset="nvidia"))["sources"]
     line = "NVRM: Xid (PCI:0000:4f:00): 79, gone"
     code = f"if restarts: sys.exit()\nif rank: print({line!r}), os._exit(1)\nsignal.pause()"
     phase = make(code, workers=2, plan_fields={"sources": sources})

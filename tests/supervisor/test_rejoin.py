@@ -15,6 +15,7 @@ from plans import beside
 
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock
+from prefect_ft.config import Faults
 from prefect_ft.journal import Journal, read_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import Policy
@@ -55,7 +56,7 @@ class Phase:
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(self.command),
             cwd=str(self.directory), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
-            **beside(self.directory, ("s0", "s1"), **self.commands),
+            **beside(self.directory, ("s0", "s1"), Faults(same_s=0), **self.commands),
             policy=Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9),
         )  # fmt: skip
         backend = ProcessBackend(

@@ -11,12 +11,17 @@ from prefect_ft.config import Faults
 from prefect_ft.supervisor import SourcePlan, SystemPlan, UpkeepPlan
 
 
-def beside(directory: Path, systems: Sequence[str], **commands: tuple[str, ...]) -> dict[str, Any]:
+def beside(
+    directory: Path, systems: Sequence[str], faults: Faults | None = None, **commands: tuple[str, ...]
+) -> dict[str, Any]:
     """Give the fields; `commands` are every system's `heal` and `check`."""
     return {
         "on_demand": None,
         "sources": SourcePlan(
-            faults=Faults(), place=directory / "faults.json", cwd=str(directory), env=dict(os.environ)
+            faults=faults or Faults(),
+            place=directory / "faults.json",
+            cwd=str(directory),
+            env=dict(os.environ),
         ),
         "upkeep": UpkeepPlan(
             systems={name: SystemPlan(env=dict(os.environ), **commands) for name in systems},
