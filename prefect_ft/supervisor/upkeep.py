@@ -94,7 +94,6 @@ class Upkeep:
             if outcome is not None and not outcome.succeeded
         }
         self._fit |= set(systems) - set(failed)
-        self._fit -= set(failed)
         return failed
 
     # -- both -------------------------------------------------------------------------------------

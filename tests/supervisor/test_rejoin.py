@@ -65,8 +65,9 @@ class Phase:
             {},
         )
         log = RunLog(self.directory / "run.log", self.directory / "places")
+        journal = Journal(self.journal)
         supervisor = Supervisor(
-            plan, backend, key=KEY, epoch=self.epoch, journal=Journal(self.journal), clock=PhaseClock(),
+            plan, backend, key=KEY, epoch=self.epoch, journal=journal, clock=PhaseClock(journal.last_t),
             log=log, stop=self.stop, check=lambda: None,
         )  # fmt: skip
         self.lives.append(supervisor)
