@@ -11,10 +11,11 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from docker.errors import DockerException
 from requests.exceptions import RequestException
@@ -56,6 +57,9 @@ BREATH_S = 0.002
 LAST_WORDS = 20
 """Lines of what an agent said that could not begin."""
 
+NOTICE_TIMEOUT_S = 2.0
+"""How long an engine may take to notice that a container's first process has ended."""
+
 OOM_WINDOW_S = 30.0
 """How long ago the kernel may have run out of a container's memory to be why a rank is dead now."""
 
@@ -84,7 +88,6 @@ class DockerBackend:
         self._systems = {system.name: system for system in infrastructure.systems}
         self._binds = tuple(binds)
         self._removal_grace_s = removal_grace_s
-        self._clients: dict[str, engine.Client] = {}
 
     # -- creating ---------------------------------------------------------------------------------
 
@@ -109,9 +112,8 @@ class DockerBackend:
             raise BackendError(f"a worker cannot be started: {exc}") from exc
 
     def _create(self, worker: Worker) -> Address:
-        url, client = self._engine(worker.system)
         home, name = self._home(worker), self._name(worker)
-        with engine.told(url, worker.system):
+        with self._engine(worker.system) as client:
             if self._lives(client, worker):
                 return address_of(home)
             self._remove(worker)  # what another life of the orchestrator may have left under this name
@@ -130,8 +132,8 @@ class DockerBackend:
         return address_of(home)
 
     def _interpreter(self, worker: Worker) -> engine.Interpreter:
-        url, client = self._engine(worker.system)
-        return engine.interpreter(client, url, self._infrastructure)
+        with self._engine(worker.system) as client:
+            return engine.interpreter(client, self._url(worker.system), self._infrastructure)
 
     def _make_home(self, worker: Worker, found: engine.Interpreter) -> None:
         """Make a worker's directory; it belongs to the user as whom its agent runs, if that is not root."""
@@ -168,7 +170,7 @@ class DockerBackend:
         words = ""
         with suppress(DockerException, RequestException):
             words = client.logs(self._name(worker), tail=LAST_WORDS).decode(errors="replace").strip()
-        evidence = self.evidence(worker)
+        evidence = self.evidence(worker, is_gone=True)
         how = evidence.text if evidence is not None else "it does not listen"
         return f"the agent of worker {worker.number} did not begin: {how}" + (f": {words}" if words else "")
 
@@ -205,8 +207,7 @@ class DockerBackend:
         """Remove a container; where its engine is away, what runs in it is ended all the same."""
         home = self._home(worker)
         try:
-            url, client = self._engine(worker.system)
-            with engine.told(url):
+            with self._engine(worker.system) as client:
                 engine.remove(client, self._name(worker))
         except BackendError as exc:
             _log.warning("container %s is left to `prefect-ft clean`: %s", self._name(worker), exc)
@@ -236,27 +237,28 @@ class DockerBackend:
         found: list[Worker | None] = []
         for system in self._systems:
             with suppress(BackendError):  # an engine that is away has no say
-                url, client = self._engine(system)
-                with engine.told(url):
+                with self._engine(system) as client:
                     told = client.containers(all=True, filters={"label": wanted})
                 found += [worker_of(each["Labels"]) for each in told]
         return [worker for worker in dict.fromkeys(found) if worker is not None]
 
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
-        known = self._systems.get(system)
-        return known is not None and engine.answers(engine.engine_url(self._infrastructure, known))
+        return system in self._systems and engine.answers(self._url(system))
 
-    def evidence(self, worker: Worker) -> Evidence | None:
-        """Give what the engine knows of how a worker, or something in it, came to its end just now."""
+    def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
+        """Give what the engine knows of how something in a worker came to its end just now.
+
+        `is_gone`: it was the agent itself.
+        """
+        name = self._name(worker)
         try:
-            url, client = self._engine(worker.system)
-            with engine.told(url):
-                told = engine.described(client, self._name(worker))
-                is_oom = told is not None and _ran_out_of_memory(client, self._name(worker))
+            with self._engine(worker.system) as client:
+                told = self._settled(client, name, is_gone=is_gone)
+                is_oom = told is not None and _ran_out_of_memory(client, name)
         except BackendError as exc:
             return Evidence(rule="engine-away", text=str(exc))
-        if told is None:
+        if told is None or told["State"]["Status"] == "removing":
             return Evidence(rule="container-removed", text="somebody has removed its container")
         if is_oom:
             text = "the kernel ended a process of its container that had used up the container's memory"
@@ -266,22 +268,34 @@ class DockerBackend:
             return Evidence(rule="container-ended", text=text)
         return None
 
+    def _settled(self, client: engine.Client, name: str, *, is_gone: bool) -> dict[str, Any] | None:
+        """Give what the engine knows of a container; `is_gone`: once it has noticed that its agent is gone."""
+        deadline = time.monotonic() + (NOTICE_TIMEOUT_S if is_gone else 0)
+        while True:
+            told = engine.described(client, name)
+            if told is None or not told["State"]["Running"] or time.monotonic() > deadline:
+                return told
+            time.sleep(BREATH_S)
+
     # -- engines and names ------------------------------------------------------------------------
 
-    def _engine(self, system: str) -> tuple[str, engine.Client]:
-        """Give the engine of a system, by its URL and a client; raises BackendError with the system."""
+    @contextmanager
+    def _engine(self, system: str) -> Iterator[engine.Client]:
+        """Give a client of a system's engine; what fails with it is a BackendError of that system."""
         try:
-            url = engine.engine_url(self._infrastructure, self._systems[system])
-            if url not in self._clients:
-                self._clients[url] = engine.connect(url)
+            url = self._url(system)
+            with closing(engine.connect(url)) as client, engine.told(url):
+                yield client
         except BackendError as exc:
             raise BackendError(str(exc), system=system) from exc
-        return url, self._clients[url]
+
+    def _url(self, system: str) -> str:
+        return engine.engine_url(self._infrastructure, self._systems[system])
 
     def _note_engines(self) -> None:
         """Write down where this run may have containers, before there is one."""
         path = self._directory / ENGINES
-        urls = {engine.engine_url(self._infrastructure, system) for system in self._systems.values()}
+        urls = {self._url(system) for system in self._systems}
         noted = set(read_json(path).get("engines", ()))
         if not urls <= noted:
             write_json(path, {"engines": sorted(urls | noted)})
@@ -305,7 +319,7 @@ def remove_containers(directory: Path, say: Callable[[str], None] = _log.warning
     """Remove all containers of the run whose run-time directory this is; an engine that is away is told."""
     for url in read_json(directory / ENGINES).get("engines", ()):
         try:
-            with engine.told(url), closing(engine.connect(url)) as client:
+            with closing(engine.connect(url)) as client, engine.told(url):
                 for each in client.containers(all=True, filters={"label": f"{RUN}={directory.name}"}):
                     engine.remove(client, each["Id"])
         except BackendError as exc:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from agents import AgentClient, checkpoints, settings
-
 from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
@@ -31,7 +30,12 @@ def docker_backend(directory: Path, changes: Mapping[str, Any], request: pytest.
 
     systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
     infrastructure = DockerInfrastructure.model_validate(
-        {"type": "docker", "image": IMAGE, "systems": systems, "engine": request.getfixturevalue("docker_engine")}
+        {
+            "type": "docker",
+            "image": IMAGE,
+            "systems": systems,
+            "engine": request.getfixturevalue("docker_engine"),
+        }
     )
     return DockerBackend(settings(**changes), directory, infrastructure)
 
@@ -206,7 +210,7 @@ def test_another_life_of_the_orchestrator_can_attach_to_what_it_finds(under: Und
 
 def test_nothing_is_known_of_how_a_worker_ended_that_lives(under: Under) -> None:
     under.create(0)
-    assert under.backend.evidence(workers(0)[0]) is None
+    assert under.backend.evidence(workers(0)[0], is_gone=False) is None
 
 
 def test_another_life_of_the_orchestrator_finds_what_is_there(under: Under) -> None:
