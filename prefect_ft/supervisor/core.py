@@ -273,6 +273,7 @@ class Supervisor:
             placement=placement,
             start_counts=start_counts(self.plan.policy, history),
             master=self._gang.master,
+            has_store=self._gang.has_store,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,
