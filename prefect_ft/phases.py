@@ -307,6 +307,12 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         spool_bytes=job.spool_mb << 20,
         output=job.output,
         signs=signs_of(own_signatures(job.signatures)),
+        rendezvous={
+            "by": job.phases[index].rendezvous,
+            "command": list(plan.command),
+            "cwd": plan.cwd,
+            "env": dict(plan.env),
+        },
         checkpoints=checkpoints.model_dump(exclude={"on_demand"})
         if checkpoints and plan.has_checkpoints
         else None,

@@ -48,6 +48,7 @@ def write_agent_config(
         "output": settings.output,
         "signs": list(settings.signs),
         "checkpoints": settings.checkpoints if worker.number == 0 else None,
+        "rendezvous": settings.rendezvous if worker.number == 0 else None,
         "system_lock": str(system_lock) if system_lock else None,
     }
     config.write_text(json.dumps(told))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
@@ -39,6 +39,12 @@ class Phase(Section):
     )
     target_step: Annotated[int, Field(ge=1), NotBool] | None = Field(
         default=None, description="Step that completes the phase; ending successfully before it is a failure"
+    )
+    rendezvous: Literal["auto", "agent", "ranks"] = Field(
+        default="auto",
+        description="Who listens at MASTER_ADDR and MASTER_PORT: agent, with a store that clients of torch's "
+        "TCPStore use, or ranks, where rank 0 has to; auto: agent where the command is Python with a torch "
+        "whose clients are known, else ranks",
     )
     elastic: StrictBool = Field(
         default=True, description="Go on with fewer workers where systems are lost and no spare is left"

@@ -274,6 +274,7 @@ class Supervisor:
             placement=placement,
             start_counts=start_counts(self.plan.policy, history, before_first=self._decisions_before_first()),
             master=self._gang.master,
+            has_store=self._gang.has_store,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,

@@ -86,7 +86,8 @@ class AgentGang:
         self._selector.register(calls, selectors.EVENT_READ)
         self._workers: dict[int, Worker] = {}
         self._links: dict[int, Link] = {}
-        self._ports: dict[int, int | None] = {}
+        self._meeting: dict[int, tuple[int | None, bool]] = {}
+        """By worker, the port that its agent keeps for the next rendezvous, and whether a store will listen there."""
         self._unusable: dict[int, str] = {}
         self._answers: dict[int, Event] = {}
         self._printed_at: dict[int, float] = {}
@@ -117,10 +118,16 @@ class AgentGang:
 
         Raises WorkerGoneError.
         """
-        port = self._ports[0]
+        port, _ = self._meeting[0]
         if port is None:
             raise WorkerGoneError(0, "it has no free port for the rendezvous")
         return self._link(0).host, port
+
+    @property
+    def has_store(self) -> bool:
+        """Whether worker 0's agent itself serves the next attempt's rendezvous, if its ranks are told so."""
+        _, has_store = self._meeting[0]
+        return has_store
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -145,7 +152,7 @@ class AgentGang:
         for number in list(self._links):
             if self._answered(number, "attached"):
                 standings[number] = self._answers[number]
-                self._ports[number] = self._answers[number]["port"]
+                self._take_meeting(number, self._answers[number])
             else:
                 self._forget(number)
         return standings
@@ -207,7 +214,10 @@ class AgentGang:
         for worker, address in zip(workers, addresses, strict=True):
             self._attach(worker, address)
         for number, answer in self._await_answers(numbers, "attached").items():
-            self._ports[number] = answer["port"]
+            self._take_meeting(number, answer)
+
+    def _take_meeting(self, number: int, answer: Event) -> None:
+        self._meeting[number] = answer["port"], answer.get("store", False)  # an older agent has no store
 
     def _attach(self, worker: Worker, address: Address) -> None:
         self._answers.pop(worker.number, None)
@@ -277,7 +287,7 @@ class AgentGang:
         self._await_stopped(time.monotonic() + grace_s)
         stopped = {number: answer for number, answer in self._answers.items() if answer["ev"] == "stopped"}
         for number, answer in stopped.items():
-            self._ports[number] = answer["port"]
+            self._take_meeting(number, answer)
             if answer["stuck"]:
                 self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
         return sorted({death for answer in stopped.values() for death in answer["deaths"]})

@@ -11,6 +11,7 @@ from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
+from prefect_ft.worker.rendezvous import USES_STORE
 
 Environment = dict[str, str]
 
@@ -53,8 +54,8 @@ class Launch:
 
     `decision` led here, `None` for the first attempt. `start_counts[w]` is how often worker `w` was
     created, and how often the command was executed in it, this time included. `master` is host and port
-    of worker 0's rendezvous. `resume_step` and `resume_path` are `None` for from scratch; `passed_over`
-    are checkpoints that could not be resumed from, each with the reason.
+    of worker 0's rendezvous, `has_store` whether its agent listens there. `resume_step` and `resume_path`
+    are `None` for from scratch; `passed_over` are checkpoints that could not be resumed from, each with the reason.
     """
 
     attempt: int
@@ -63,6 +64,7 @@ class Launch:
     placement: tuple[str, ...]
     start_counts: tuple[tuple[int, int], ...]
     master: tuple[str, int]
+    has_store: bool
     resume_step: int | None
     resume_path: str | None
     passed_over: Mapping[str, str]
@@ -95,6 +97,8 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
         "PREFECT_FT_RESTART_ACTION": launch.decision.action if launch.decision else "",
         "PREFECT_FT_RESUME_FROM": launch.resume_path or "",
     }
+    if launch.has_store:
+        env[USES_STORE] = "True"
     if launch.skip_eval_at_step is not None:
         env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
     return env

@@ -27,6 +27,7 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.peer import Peer
 from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
+from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.spool import Keeping
 
@@ -68,6 +69,7 @@ class Agent:
             reporter=self._reporter,
             checkpoints=self._checkpoints,
             on_idle=self._orphaned,
+            rendezvous=Rendezvous(self._loop, config["rendezvous"]),
         )
         self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
         self._door.uids.add(config["orchestrator_uid"])

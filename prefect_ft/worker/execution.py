@@ -1,6 +1,6 @@
 """The attempts in one worker, one at a time: started, reported on, ended for certain.
 
-Owns the ranks, their output on its way to the reader, and the port kept free for the next rendezvous.
+Owns the ranks, their output on its way to the reader, and when the place where they meet is open.
 Knows nothing of connections, keys or fencing; what it reports goes to whoever is attached.
 """
 
@@ -17,8 +17,8 @@ from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.gang import Gang, Rank
 from prefect_ft.worker.loop import Loop
-from prefect_ft.worker.port import ReservedPort
 from prefect_ft.worker.protocol import RefusedError, Token
+from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.spool import Keeping
 
@@ -56,6 +56,7 @@ class Execution:
         reporter: Reporter,
         checkpoints: Optional[CheckpointWatch],
         on_idle: Callable[[], None],
+        rendezvous: Rendezvous,
     ) -> None:
         """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all."""
         self._directory = io_directory
@@ -65,7 +66,7 @@ class Execution:
         self._checkpoints = checkpoints
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
-        self._port = ReservedPort()
+        self._rendezvous = rendezvous
         self._note: Optional[Dict[str, Any]] = None
         """What the orchestrator wants to be told again of the last start."""
         self._deaths: Set[float] = set()
@@ -93,7 +94,7 @@ class Execution:
         """Give the fields of `attached` that tell how the attempt stands."""
         ranks = self._ranks()
         return {
-            "port": self._port.number,
+            **self._rendezvous.describe(),
             "running": [rank.number for rank in ranks if rank.exit is None],
             "over": self._gang is None or self._gang.over,
             "exits": {rank.number: rank.exit._asdict() for rank in ranks if rank.exit is not None},
@@ -112,14 +113,14 @@ class Execution:
             raise RefusedError("an attempt is running: stop it first")
         self._discard()
         self._reporter.token, self._note = token, message["note"]
-        self._port.give_away()
         ranks = {int(number): env for number, env in message["ranks"].items()}
         try:
+            self._rendezvous.open(message["env"])
             gang = Gang(token[2], self._directory, self._keeping)
             env = _environment(message["env"])
             gang.start(_with_python(message["command"], env), message["cwd"], env, ranks)
         except (OSError, ValueError) as exc:
-            self._port.keep()
+            self._rendezvous.close()
             self._reporter.send("start_failed", **_failure(exc, message["command"][0]))
             return
         self._gang = gang
@@ -305,7 +306,7 @@ class Execution:
             if self._gang.stuck:
                 self._writer_died()
             self._collect()
-        self._port.keep()
+        self._rendezvous.close()
         self._await_last_news()
 
     def _writer_died(self) -> None:
@@ -340,7 +341,7 @@ class Execution:
         self._loop.drop("look")
         stuck = self._gang.stuck if self._gang is not None else []
         deaths = sorted(self._deaths)
-        self._reporter.send("stopped", stuck=stuck, port=self._port.number, deaths=deaths)
+        self._reporter.send("stopped", stuck=stuck, deaths=deaths, **self._rendezvous.describe())
 
     def reader_gone(self) -> None:
         """Nobody waits for `stopped` any more; a stop that was ordered is carried out all the same."""

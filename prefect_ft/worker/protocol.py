@@ -122,6 +122,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "system": STRING,
         "pid": INT,
         "port": _or_null(INT),
+        "store": BOOL,
         "running": INTS,
         "over": BOOL,
         "exits": EXITS,
@@ -146,7 +147,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     },
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
-    "stopped": {"stuck": INTS, "port": _or_null(INT), "deaths": TIMES},
+    "stopped": {"stuck": INTS, "port": _or_null(INT), "store": BOOL, "deaths": TIMES},
     "refused": {"op": ANY, "why": STRING, "epoch": INT},
     "superseded": {"epoch": INT},
 }

@@ -66,6 +66,7 @@ def ended(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 "params": {"rate": 0.1},
                 "nproc_per_worker": 2,
                 "checkpoints": {"path": "ck"},
+                "rendezvous": "agent",
             }
         ],
     }

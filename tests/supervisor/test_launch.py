@@ -25,7 +25,7 @@ def plan(**fields: Any) -> PhasePlan:
 def launch(**fields: Any) -> Launch:
     known: dict[str, Any] = {
         "attempt": 1, "restarts": 0, "decision": None, "placement": ("s0", "s1"), "start_counts": ((1, 1), (1, 1)),
-        "master": ("127.0.0.1", 29500), "resume_step": None, "resume_path": None, "passed_over": {},
+        "master": ("127.0.0.1", 29500), "has_store": False, "resume_step": None, "resume_path": None, "passed_over": {},
         "skip_eval_at_step": None,
     }  # fmt: skip
     return Launch(**{**known, **fields})
@@ -194,3 +194,8 @@ def test_ranks_are_numbered_through_the_gang() -> None:
 )  # fmt: skip
 def test_who_has_the_last_word(fields: dict[str, Any], name: str, value: str | None) -> None:
     assert worker_environment(plan(**fields), launch(), 1).get(name) == value
+
+
+def test_ranks_are_told_of_a_store_where_there_is_one() -> None:
+    told = {**FIRST, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert worker_environment(plan(), launch(has_store=True), 1) == told

@@ -1,0 +1,26 @@
+"""The interpreter whose torch the tests use: this one's, or that of PREFECT_FT_TORCH_PYTHON."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+import pytest
+
+
+def torch_python() -> str | None:
+    """None where there is no torch."""
+    given = os.environ.get("PREFECT_FT_TORCH_PYTHON")
+    return given or (sys.executable if importlib.util.find_spec("torch") else None)
+
+
+@pytest.fixture(scope="session")
+def torch() -> str:
+    """The path of an interpreter with torch; tests that need one are skipped where there is none."""
+    python = torch_python()
+    if python is None and "torch" in os.environ.get("PREFECT_FT_REQUIRE", "").split(","):
+        pytest.fail("torch is required here: install it, or name an interpreter in PREFECT_FT_TORCH_PYTHON")
+    if python is None:
+        pytest.skip("needs torch: install it, or name an interpreter in PREFECT_FT_TORCH_PYTHON")
+    return python
