@@ -15,7 +15,7 @@ class AbortTorchDistributed:
     so that peers that wait in a collective for this rank get out of it with an error.
     """
 
-    def __call__(self, state: State) -> None:
+    def __call__(self, state: State) -> None:  # noqa: ARG002  (what every hook is given)
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return

@@ -12,6 +12,9 @@ from typing import Any, Callable, Dict, Hashable, List, Optional, Set
 Message = Dict[str, Any]
 Connection = Hashable
 
+COMPLETED = "completed"
+"""What it is over by when all ranks have completed the function."""
+
 
 class Coordinator:
     """Serves the ranks of one call of the wrapper; `over` says why it is over, None while it is not.
@@ -145,7 +148,9 @@ class Coordinator:
     def _wait(self, message: Message, now_s: float) -> None:
         rank, is_done = int(message["rank"]), message["op"] == "done"
         seat = self._seats[rank]
-        if self.over is not None:
+        if self.over == COMPLETED:  # a spare that is late
+            self._send(seat, {"ev": "complete"})
+        elif self.over is not None:
             self._send(seat, {"ev": "over", "why": self.over, "excluded": False})
         elif self._between or message["iteration"] != self._iteration:
             self._send(seat, {"ev": "fault"})
@@ -153,11 +158,11 @@ class Coordinator:
             self._waiting[rank] = is_done
             if is_done and self.deadline_s is None:
                 self.deadline_s = now_s + float(message["completion_s"])
-            if sum(self._waiting.values()) >= int(message["active"]) and is_done:
+            if is_done and sum(self._waiting.values()) >= int(message["active"]):
                 self._complete()
 
     def _complete(self) -> None:
-        self.over, self.deadline_s = "completed", None
+        self.over, self.deadline_s = COMPLETED, None
         waiting, self._waiting = self._waiting, {}
         for rank in waiting:
             self._send(self._seats[rank], {"ev": "complete"})

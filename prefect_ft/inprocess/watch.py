@@ -56,6 +56,7 @@ class Watch:
         self._pressed_s = self._ended_s = 0.0
         self._reported = self._aborted = -1
         self._wake_read, self._wake_write = os.pipe()
+        self._allow(time.monotonic())
         self._thread = threading.Thread(target=self._run, name="prefect-ft-inprocess", daemon=True)
         self._thread.start()
 

@@ -25,9 +25,9 @@ from prefect_ft.inprocess.errors import (
 )
 from prefect_ft.inprocess.limits import Duration, Limits, limits
 from prefect_ft.inprocess.rank_assignment import Assignment, Member, shift_ranks
-from prefect_ft.inprocess.report import report_restart
 from prefect_ft.inprocess.session import Session
 from prefect_ft.inprocess.state import CallWrapper, Fault, State
+from prefect_ft.restarts import report_restart
 
 Hook = Callable[[State], object]
 Hooks = Union[None, Hook, Sequence[Hook]]
