@@ -45,6 +45,9 @@ class Listener:
                 self._printed(worker, event)
             case "fault":
                 self._fault(worker, event)
+            case "in_process":
+                source = f"attempt {event['token'][2]} rank {event['rank']} restart {event['n']}"
+                self._reports.hear_restart(event["report"], worker, source)
             case "checkpoints":
                 self._checkpoints(event)
             case _:

@@ -1,4 +1,4 @@
-"""Reports of faults, from ranks, their output and monitors, on their way to being acted on.
+"""Reports of faults, from ranks, their output and monitors, and of restarts within the ranks, to be acted on.
 
 Each is recorded as it comes, the same fault only once. Owns the queue; what is done about a report is the
 supervisor's.
@@ -13,14 +13,14 @@ from typing import Any
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Journal, Line
-from prefect_ft.model import Incident
+from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import fault_records, fault_sources
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.fault_sources import FaultSources, SourcePlan
 from prefect_ft.wire import incident_from_json, incident_to_json
 
-_Key = tuple[str, str | None, tuple[str, ...], str | None, str | None]
+_Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | None]
 
 
 class Reports:
@@ -79,12 +79,17 @@ class Reports:
             self._complain(where, str(exc))
         else:
             if report is not None and self._is_new(report):
-                now = self._clock.now()
-                self._heard_t[_key(report)] = now
-                self._sources_heard.add(source)
-                line = {"source": source, "report": incident_to_json(report)}
-                self._journal.append("report", t=now, utc=utc_now(), **line)
-                self._waiting.append(report)
+                self._take(report, source)
+
+    def hear_restart(self, record: Mapping[str, Any], worker: int, source: str) -> None:
+        """Take the report of a restart within the processes of a worker; `source` as in `hear`."""
+        if source in self._sources_heard:
+            return
+        who = "a rank" if record["rank"] is None else f"rank {record['rank']}"
+        where = f"iteration {record['iteration']} after {record['took_ms']:.1f} ms"
+        text = f"{where}: {who}, {record['kind']}: {record['text']}"
+        evidence = Evidence(rule="in-process", text=text)
+        self._take(Incident(t=0, kind="in_process", worker=worker, evidence=evidence), source)
 
     def _told(self, line: fault_sources.Line) -> None:
         try:
@@ -93,6 +98,14 @@ class Reports:
             self._complain(line.where, f"{line.text[:200]}: {exc}")
         else:
             self.hear(record, line.where)
+
+    def _take(self, report: Incident, source: str | None) -> None:
+        now = self._clock.now()
+        self._heard_t[_key(report)] = now
+        self._sources_heard.add(source)
+        line = {"source": source, "report": incident_to_json(report)}
+        self._journal.append("report", t=now, utc=utc_now(), **line)
+        self._waiting.append(report)
 
     def _is_new(self, report: Incident) -> bool:
         last_t = self._heard_t.get(_key(report))
@@ -127,7 +140,8 @@ def pending(lines: Sequence[Line]) -> list[Incident]:
             waiting[_key(report)] = report
         elif line["type"] == "incident":
             where = (line["kind"], line.get("system"), tuple(line.get("systems", ())))
-            waiting.pop((*where, line.get("device"), line.get("code")), None)
+            words = (line.get("evidence") or {}).get("text") if line["kind"] == "in_process" else None
+            waiting.pop((*where, line.get("device"), line.get("code"), words), None)
     return list(waiting.values())
 
 
@@ -136,4 +150,6 @@ def _report(line: Line) -> Incident:
 
 
 def _key(report: Incident) -> _Key:
-    return report.kind, report.system, report.systems, report.device, report.code
+    """Give what two reports of the same have in common; two restarts are two whatever they say."""
+    words = report.evidence.text if report.kind == "in_process" and report.evidence else None
+    return report.kind, report.system, report.systems, report.device, report.code, words

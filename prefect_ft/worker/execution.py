@@ -184,7 +184,7 @@ class Execution:
         waiting = ranks = list(ranks)
         for rank in ranks:
             self._tell_beat(rank)
-            self._tell_faults(rank)
+            self._tell_reports(rank)
         for _ in range(MAX_TURNS):  # in turns: one rank that prints a lot holds up no other
             if not waiting or not (self._keeping.stays or self._reporter.has_room):
                 break
@@ -200,9 +200,10 @@ class Execution:
         if beat is not None:
             self._reporter.send("beat", rank=rank.number, **beat._asdict())
 
-    def _tell_faults(self, rank: Rank) -> None:
-        for number, report in rank.faults.new() if self._reporter.has_room else ():
-            self._reporter.send("fault", rank=rank.number, n=number, report=report)
+    def _tell_reports(self, rank: Rank) -> None:
+        for event, told in (("in_process", rank.restarts), ("fault", rank.faults)):
+            for number, report in told.new() if self._reporter.has_room else ():
+                self._reporter.send(event, rank=rank.number, n=number, report=report)
 
     def _go_on(self, rank: Rank) -> bool:
         """Take one piece of a rank's output; False: there is none."""
@@ -270,7 +271,7 @@ class Execution:
                 self._unwatch(rank)
                 if rank.exit.code != 0:
                     self._writer_died()
-                self._tell_faults(rank)  # what explains an end comes before it
+                self._tell_reports(rank)  # what explains an end comes before it
                 self._reporter.send("exited", rank=rank.number, **rank.exit._asdict())
         if self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
             self._loop.drop("kill")

@@ -13,6 +13,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from prefect_ft import faults, heartbeat
+from prefect_ft.restarts import Restarts
 from prefect_ft.worker import processes
 from prefect_ft.worker.loop import now_s
 from prefect_ft.worker.spool import Keeping, Spool
@@ -42,6 +43,7 @@ class Rank:
         self.spool = spool
         self.beat_path = beat_path
         self.faults = faults.Reports(beat_path)
+        self.restarts = Restarts(beat_path)
         self.exit: Optional[Exit] = None
         self.reported = False
         """Whether the exit has been told."""
@@ -86,9 +88,10 @@ class Rank:
                 os.kill(self.process.pid, number)
 
     def rewind(self, position: int) -> None:
-        """Give the last heartbeat and all fault reports again, and output from `position` on."""
+        """Give the last heartbeat and all reports again, and output from `position` on."""
         self._last_beats = None
         self.faults.rewind()
+        self.restarts.rewind()
         self.spool.rewind(position)
 
 
@@ -145,7 +148,7 @@ class Gang:
             spool.remove()
             raise
         self.ranks[number] = rank
-        for path in (beat_path, rank.faults.path, spool.path):
+        for path in (beat_path, rank.faults.path, rank.restarts.path, spool.path):
             self.by_file[os.path.basename(path)] = rank
 
     def reap(self) -> None:
@@ -201,6 +204,7 @@ class Gang:
             rank.spool.close()
             with contextlib.suppress(OSError):
                 os.unlink(rank.beat_path)
-            with contextlib.suppress(OSError):
-                rank.faults.remove()
+            for told in (rank.faults, rank.restarts):
+                with contextlib.suppress(OSError):
+                    told.remove()
         return [rank.spool.path for rank in self.ranks.values()]

@@ -89,6 +89,10 @@ FAULT = Type(
     "{device, code, severity, message}",
     lambda value: isinstance(value, dict) and set(value) == {"device", "code", "severity", "message"},
 )
+RESTART = Type(
+    "{iteration, rank, kind, text, took_ms}",
+    lambda value: isinstance(value, dict) and set(value) == {"iteration", "rank", "kind", "text", "took_ms"},
+)
 PARTS = Type(
     "[{offset, line, text}]",
     lambda value: _is_list_of(
@@ -146,6 +150,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "stage_step": _or_null(INT),
     },
     "fault": {"rank": INT, "n": INT, "report": FAULT},
+    "in_process": {"rank": INT, "n": INT, "report": RESTART},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
     "stopped": {"stuck": INTS, "port": _or_null(INT), "store": BOOL, "deaths": TIMES},
     "refused": {"op": ANY, "why": STRING, "epoch": INT},

@@ -1,0 +1,79 @@
+"""Lines that a rank tells its agent by: a file beside its heartbeat, JSON, one object a line.
+
+Owns such files, both sides of them; what a line means is its writer's. The rank's side runs inside the
+user's training: it must not wait there, and imports nothing else of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    Record = Dict[str, Any]
+
+LINE_BYTES = 4096
+"""The longest line that counts; what is appended in one call of at most so much stays one piece."""
+
+_VARIABLE = "PREFECT_FT_HEARTBEAT"
+
+
+def append(suffix: str, record: Record) -> bool:
+    """Append a line to the file beside the heartbeat; raises OSError.
+
+    False: no agent has named a heartbeat file, or the line is too long.
+    """
+    path = os.environ.get(_VARIABLE)
+    line = json.dumps(record).encode("ascii") + b"\n"
+    if not path or len(line) > LINE_BYTES:
+        return False
+    fd = os.open(path + suffix, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return os.write(fd, line) == len(line)
+    finally:
+        os.close(fd)
+
+
+class Lines:
+    """The lines of one rank, as its agent reads them. What is no such line in the file is passed over."""
+
+    def __init__(self, path: str, understood: Callable[[Record], Optional[Record]]) -> None:
+        """`understood` gives what of an object counts; None: nothing, it is somebody else's."""
+        self.path = path
+        self._understood = understood
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Give all lines again."""
+        self._position = self._count = 0
+
+    def new(self) -> List[Tuple[int, Record]]:
+        """Give the lines that were appended since the last call, numbered from 1 in the file."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._position)
+                content = file.read(64 * LINE_BYTES)
+        except OSError:
+            return []
+        whole = content.rfind(b"\n") + 1
+        if not whole and len(content) > LINE_BYTES:
+            whole = len(content)  # no line is so long; somebody else writes here
+        self._position += whole
+        parsed = (self._parsed(line) for line in content[:whole].splitlines())
+        records = [record for record in parsed if record is not None]
+        first, self._count = self._count + 1, self._count + len(records)
+        return list(enumerate(records, start=first))
+
+    def _parsed(self, line: bytes) -> Optional[Record]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        return self._understood(record) if isinstance(record, dict) else None
+
+    def remove(self) -> None:
+        """Delete the file; raises OSError."""
+        os.unlink(self.path)

@@ -1,0 +1,27 @@
+"""What has to be taken down before the function is entered again: torch's process groups."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from prefect_ft.inprocess.state import State
+
+
+class AbortTorchDistributed:
+    """Take down all process groups of this rank; does nothing where torch.distributed is not in use.
+
+    NCCL's communicators are aborted: nothing in C waits for them any more. Gloo's connections are closed,
+    so that peers that wait in a collective for this rank get out of it with an error.
+    """
+
+    def __call__(self, state: State) -> None:  # noqa: ARG002  (what every hook is given)
+        dist = sys.modules.get("torch.distributed")
+        if dist is None or not dist.is_available() or not dist.is_initialized():
+            return
+        core = sys.modules["torch.distributed.distributed_c10d"]
+        with contextlib.suppress(AttributeError):  # torch before 2.6 does not have it
+            if any("nccl" in dist.get_backend(group) for group in list(core._world.pg_map)):
+                core._abort_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()

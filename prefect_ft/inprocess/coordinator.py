@@ -1,0 +1,235 @@
+"""What the store knows and decides: who takes part, when all begin again, and keys with blocking waits.
+
+Owns the rounds. One iteration of the wrapped function runs between two of them; a round is complete when
+every rank that lives has entered it. Messages in, messages out: no socket, no clock, no thread, so that
+whoever has a loop can host it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Hashable, List, Optional, Set
+
+Message = Dict[str, Any]
+Connection = Hashable
+
+COMPLETED = "completed"
+"""What it is over by when all ranks have completed the function."""
+
+
+class Coordinator:
+    """Serves the ranks of one call of the wrapper; `over` says why it is over, None while it is not.
+
+    `deadline_s` is when `expire` is to be called, by the host's monotonic clock; None: not at all.
+    """
+
+    def __init__(self, send: Callable[[Any, Message], None], drop: Callable[[Any], None]) -> None:
+        """`send(connection, message)`; `drop(connection)` closes it without a call of `gone`."""
+        self.over: Optional[str] = None
+        self.deadline_s: Optional[float] = None
+        self._send, self._drop = send, drop
+        self._iteration = -1
+        self._fault: Optional[Message] = None
+        self._between = True
+        """Whether the iteration has ended, or none has begun: ranks gather for the next."""
+        self._size = 0
+        self._barrier_s = 0.0
+        self._seats: Dict[int, Connection] = {}
+        self._alerts: Dict[int, Connection] = {}
+        self._gone: Set[int] = set()
+        """Ranks that took part and do not any more, or that never came in time."""
+        self._entered: Dict[int, Message] = {}
+        self._waiting: Dict[int, bool] = {}
+        """Ranks that wait for the end of the iteration; whether they have completed it (not in reserve)."""
+        self._keys: Dict[str, str] = {}
+        self._readers: Dict[Connection, List[str]] = {}
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether ranks took part and none is left."""
+        return bool(self._gone) and not self._seats
+
+    # -- in ---------------------------------------------------------------------------------------
+
+    def hear(self, connection: Connection, message: Message, now_s: float) -> None:
+        """Take one message of somebody who has shown the key; raises KeyError, TypeError, ValueError."""
+        op = message["op"]
+        if op in _OF_KEYS:
+            self._on_key(connection, message)
+        elif op == "listen":
+            self._alerts[int(message["rank"])] = connection
+            self._send(connection, {"ev": "listening"})
+        elif op == "enter":
+            self._enter(connection, message, now_s)
+        elif op == "fault":
+            if message["iteration"] == self._iteration:
+                self._end_iteration({name: message[name] for name in ("rank", "kind", "text")}, now_s)
+        elif op in ("done", "reserve"):
+            self._wait(message, now_s)
+        elif op == "give_up":
+            self._close(str(message["why"]))
+        else:
+            raise ValueError(op)
+
+    def left(self, connection: Connection, now_s: float) -> None:
+        """Take note that a connection has closed: with one of its two a rank is lost."""
+        self._readers.pop(connection, None)
+        for places in (self._seats, self._alerts):
+            for rank, place in list(places.items()):
+                if place == connection:
+                    self._lose(rank, now_s)
+
+    def expire(self, now_s: float) -> None:
+        """Go on without those who have not come in time."""
+        self.deadline_s = None
+        if not self._between:
+            self._end_iteration(
+                {"rank": None, "kind": "completion_timeout", "text": "others did not complete in time"}, now_s
+            )
+            return
+        for rank in self._expected() - set(self._entered):
+            self._forget(rank)
+        self._complete_round()
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _enter(self, connection: Connection, message: Message, now_s: float) -> None:
+        rank = int(message["rank"])
+        if self.over is not None or rank in self._gone:
+            why = self.over or f"rank {rank} was left out: it was lost, or too late"
+            self._send(connection, {"ev": "over", "why": why, "excluded": self.over is None})
+            return
+        self._seats[rank] = connection
+        self._size = max(self._size, int(message["size"]))
+        if message["iteration"] != self._iteration + 1 or rank not in self._alerts:
+            raise ValueError("not the next iteration")
+        if not self._between:
+            self._end_iteration({"rank": rank, "kind": "left", "text": ""}, now_s)
+        self._entered[rank] = message
+        self._barrier_s = float(message["barrier_s"])
+        if self.deadline_s is None:
+            self.deadline_s = now_s + self._barrier_s
+        self._complete_round()
+
+    def _expected(self) -> Set[int]:
+        everyone = set(range(self._size)) if self._iteration < 0 else set(self._seats)
+        return (everyone | set(self._seats)) - self._gone
+
+    def _complete_round(self) -> None:
+        if not self._between or not self._entered or self._expected() - set(self._entered):
+            return
+        self._iteration += 1
+        self._between, self.deadline_s = False, None
+        members = [[rank, self._entered[rank]["step"]] for rank in sorted(self._entered)]
+        entered, self._entered = self._entered, {}
+        told = {"ev": "round", "iteration": self._iteration, "members": members, "fault": self._fault}
+        self._fault = None
+        for rank in entered:
+            self._send(self._seats[rank], told)
+
+    def _end_iteration(self, fault: Message, now_s: float) -> None:
+        """Interrupt all ranks, once in an iteration: what comes after it is part of the same."""
+        if self._between or self.over is not None:
+            return
+        self._between, self._fault = True, fault
+        self.deadline_s = now_s + self._barrier_s
+        self._alert()
+        waiting, self._waiting = self._waiting, {}
+        for rank in waiting:
+            self._send(self._seats[rank], {"ev": "fault"})
+        self._keys.clear()
+        readers, self._readers = self._readers, {}
+        for reader in readers:
+            self._send(reader, {"ev": "stale"})
+
+    def _alert(self) -> None:
+        for connection in self._alerts.values():
+            self._send(connection, {"ev": "fault", "iteration": self._iteration})
+
+    def _wait(self, message: Message, now_s: float) -> None:
+        rank, is_done = int(message["rank"]), message["op"] == "done"
+        seat = self._seats[rank]
+        if self.over == COMPLETED:  # a spare that is late
+            self._send(seat, {"ev": "complete"})
+        elif self.over is not None:
+            self._send(seat, {"ev": "over", "why": self.over, "excluded": False})
+        elif self._between or message["iteration"] != self._iteration:
+            self._send(seat, {"ev": "fault"})
+        else:
+            self._waiting[rank] = is_done
+            if is_done and self.deadline_s is None:
+                self.deadline_s = now_s + float(message["completion_s"])
+            if is_done and sum(self._waiting.values()) >= int(message["active"]):
+                self._complete()
+
+    def _complete(self) -> None:
+        self.over, self.deadline_s = COMPLETED, None
+        waiting, self._waiting = self._waiting, {}
+        for rank in waiting:
+            self._send(self._seats[rank], {"ev": "complete"})
+
+    def _close(self, why: str) -> None:
+        """Have all ranks give up."""
+        if self.over is not None:
+            return
+        self.over, self.deadline_s = why, None
+        self._alert()
+        for rank in {*self._entered, *self._waiting}:
+            self._send(self._seats[rank], {"ev": "over", "why": why, "excluded": False})
+
+    # -- losses -----------------------------------------------------------------------------------
+
+    def _lose(self, rank: int, now_s: float) -> None:
+        is_member = rank in self._seats
+        self._forget(rank)
+        if not is_member or self.over is not None:
+            return
+        if self._between:
+            self._complete_round()
+        else:
+            self._end_iteration({"rank": rank, "kind": "lost", "text": "its process has gone"}, now_s)
+
+    def _forget(self, rank: int) -> None:
+        self._gone.add(rank)
+        self._entered.pop(rank, None)
+        self._waiting.pop(rank, None)
+        for connection in (self._seats.pop(rank, None), self._alerts.pop(rank, None)):
+            if connection is not None:
+                self._drop(connection)
+
+    # -- keys -------------------------------------------------------------------------------------
+
+    def _on_key(self, connection: Connection, message: Message) -> None:
+        if self._between or self.over is not None or message["iteration"] != self._iteration:
+            self._send(connection, {"ev": "stale"})
+            return
+        op, names = message["op"], message["keys"]
+        name, held = names[0], [name for name in names if name in self._keys]
+        if op == "get":
+            self._readers[connection] = names
+            self._answer_readers()
+        elif op == "set":
+            self._put(connection, name, str(message["value"]))
+        elif op == "add":
+            self._put(connection, name, str(int(self._keys.get(name, "0")) + int(message["value"])))
+        elif op == "swap":
+            found = self._keys.get(name, "")
+            self._put(connection, name, message["value"] if found == message["expected"] else found)
+        else:
+            if op == "delete":
+                for each in held:
+                    del self._keys[each]
+            self._send(connection, {"ev": "value", "value": str(len(held))})
+
+    def _put(self, connection: Connection, name: str, value: str) -> None:
+        self._keys[name] = value
+        self._send(connection, {"ev": "value", "value": value})
+        self._answer_readers()
+
+    def _answer_readers(self) -> None:
+        for connection, names in list(self._readers.items()):
+            if all(name in self._keys for name in names):
+                del self._readers[connection]
+                self._send(connection, {"ev": "values", "values": [self._keys[name] for name in names]})
+
+
+_OF_KEYS = frozenset(("get", "set", "add", "swap", "delete", "count"))

@@ -1,0 +1,24 @@
+"""Whether a rank is fit for another iteration: a check raises, or does nothing."""
+
+from __future__ import annotations
+
+import sys
+
+from prefect_ft.inprocess.errors import HealthCheckError
+from prefect_ft.inprocess.state import State
+
+
+class CudaHealthCheck:
+    """Wait for all that the rank's current CUDA device has to do; does nothing where CUDA is not in use.
+
+    A sticky error of the device, after which nothing works in this process, is raised by that.
+    """
+
+    def __call__(self, state: State) -> None:  # noqa: ARG002  (what every hook is given)
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as exc:
+            raise HealthCheckError(f"the CUDA device does not work any more: {exc}") from exc

@@ -1,0 +1,161 @@
+"""Gets the main thread out of the wrapped function, wherever it is in it but in C.
+
+Owns one signal, SIGURG, which nothing happens by where it is not caught. The kernel sends it as soon as the
+store's alert arrives, so that a busy main thread does not have to hand the interpreter to another thread
+first; the watch sends it again where that is not enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from typing import Any, Callable, Iterator, Optional, Type, TypeVar
+
+from prefect_ft.inprocess.errors import HookTimeoutError, InProcessError, Interrupted
+from prefect_ft.worker import frames
+
+SIGNAL = signal.SIGURG
+
+_F_SETSIG = 10
+_F_SETOWN_EX = 15
+_F_OWNER_TID = 0
+_ALERT_BYTES = 4096
+
+Result = TypeVar("Result")
+
+
+class Interrupter:
+    """Interrupts what `run` and `run_hook` call. All but `press` and `ended` is the main thread's.
+
+    `ended` is the highest iteration that is known to have ended; the watch keeps it.
+    """
+
+    def __init__(self, alert: socket.socket) -> None:
+        """Raises InProcessError where this is not the main thread: it alone can be interrupted."""
+        if threading.current_thread() is not threading.main_thread():
+            raise InProcessError("the wrapper has to be called in the main thread")
+        self.ended = self.iteration = -1
+        self.since_s = time.monotonic()
+        """When the main thread entered or left what it is in."""
+        self.due_s: Optional[float] = None
+        """Until when what is called may take; None: until its iteration ends."""
+        self._alert = alert
+        self._expects: Optional[Type[BaseException]] = None
+        """What is raised in what runs now; None: nothing may be interrupted."""
+        self._insists = self._has_raised = False
+        self._atomic_depth = 0
+        self._main, self._pid = threading.get_ident(), os.getpid()
+        self._previous = signal.signal(SIGNAL, self._handle)
+        _have_kernel_signal(alert)
+
+    def close(self) -> None:
+        """Give the signal back."""
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._alert, fcntl.F_SETFL, fcntl.fcntl(self._alert, fcntl.F_GETFL) & ~os.O_ASYNC)
+        signal.signal(SIGNAL, self._previous or signal.SIG_DFL)
+
+    @property
+    def is_in_function(self) -> bool:
+        """Whether the main thread is in the wrapped function."""
+        return self._expects is Interrupted
+
+    @property
+    def is_in_hook(self) -> bool:
+        """Whether the main thread is in a hook."""
+        return self._expects is HookTimeoutError
+
+    # -- the main thread --------------------------------------------------------------------------
+
+    def run(self, iteration: int, call: Callable[[], Result]) -> Result:
+        """Call the wrapped function; raises Interrupted as soon as the iteration has ended."""
+        self.iteration = iteration
+        return self._guard(Interrupted, None, call)
+
+    def run_hook(self, limit_s: Optional[float], call: Callable[[], Result]) -> Result:
+        """Call a hook; raises HookTimeoutError when it takes longer than `limit_s`."""
+        due_s = None if limit_s is None else time.monotonic() + limit_s
+        return self._guard(HookTimeoutError, due_s, call)
+
+    @contextlib.contextmanager
+    def atomic(self) -> Iterator[None]:
+        """Put an interruption off until the block is left."""
+        self._atomic_depth += 1
+        try:
+            yield
+        finally:
+            self._atomic_depth -= 1
+            if self._expects is Interrupted and not self._atomic_depth and self._is_over():
+                raise Interrupted
+
+    def _guard(
+        self, expects: Type[BaseException], due_s: Optional[float], call: Callable[[], Result]
+    ) -> Result:
+        try:
+            try:
+                self.since_s, self.due_s = time.monotonic(), due_s
+                self._insists = self._has_raised = False
+                self._atomic_depth = 0
+                self._expects = expects
+                if self._is_over():
+                    raise expects
+                return call()
+            finally:
+                self._expects = None
+        finally:  # what interrupts comes once: in the first `finally` at worst
+            self.disarm()
+
+    def disarm(self) -> None:
+        """Let nothing be interrupted. Idempotent."""
+        self._expects, self.since_s = None, time.monotonic()
+
+    def _is_over(self) -> bool:
+        if self._expects is HookTimeoutError:
+            return self.due_s is not None and time.monotonic() >= self.due_s
+        return self.ended >= self.iteration or _announces_end(self._alert, self.iteration)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        expects = self._expects
+        if expects is not None and os.getpid() == self._pid:  # a child inherits the handler
+            may_raise = not self._atomic_depth and (self._insists or not self._has_raised)
+            if may_raise and self._is_over():
+                self._has_raised, self._insists = True, False
+                raise expects
+        if callable(self._previous):
+            self._previous(number, frame)
+
+    # -- the watch --------------------------------------------------------------------------------
+
+    def press(self, insists: bool) -> None:
+        """Interrupt; if it `insists` also where that was done: what was raised may have been caught."""
+        self._insists = insists
+        signal.pthread_kill(self._main, SIGNAL)
+
+
+def _have_kernel_signal(alert: socket.socket) -> None:
+    """Have the kernel signal the main thread when something arrives; without it the watch does, later."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(alert, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_TID, threading.get_native_id()))
+        fcntl.fcntl(alert, _F_SETSIG, SIGNAL)
+        fcntl.fcntl(alert, fcntl.F_SETFL, fcntl.fcntl(alert, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _announces_end(alert: socket.socket, iteration: int) -> bool:
+    """Look at what has arrived without taking it: it is the watch's."""
+    try:
+        data = alert.recv(_ALERT_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    if not data:
+        return True
+    try:
+        return any(message["iteration"] >= iteration for message in frames.FrameReader().feed(data))
+    except (frames.FrameError, KeyError):
+        return False

@@ -1,0 +1,78 @@
+"""Kills a rank that cannot be interrupted: a small process beside it, with a deadline that the rank moves.
+
+Owns that process and the page of memory that both see. It works while the rank is stopped, or holds the
+interpreter in C for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+_PAGE = mmap.PAGESIZE
+_MAX_SLEEP_MS = 1000
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_START = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from prefect_ft.inprocess.killer import main
+main(*map(int, sys.argv[2:]))
+"""
+
+
+class Killer:
+    """The rank's side. Until the first `allow` nobody is killed."""
+
+    def __init__(self) -> None:
+        """Raises OSError where the process cannot be started."""
+        page = os.memfd_create("prefect-ft-deadline")
+        try:
+            os.ftruncate(page, _PAGE)
+            self._deadline_ns = memoryview(mmap.mmap(page, _PAGE)).cast("q")
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START, _ROOT, str(page), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(page,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(page)
+
+    def allow(self, until_s: float) -> None:
+        """Have the rank killed at that time of the monotonic clock, unless another is named before."""
+        self._deadline_ns[0] = int(until_s * 1e9)
+
+    def close(self) -> None:
+        """Let the rank live. Idempotent."""
+        self._deadline_ns[0] = 0
+        self._process.kill()
+        self._process.wait()
+
+
+def main(page: int, pid: int) -> None:
+    """Wait for the deadline or the rank's end; the page's descriptor is inherited."""
+    deadline_ns = memoryview(mmap.mmap(page, _PAGE, prot=mmap.PROT_READ)).cast("q")
+    with contextlib.suppress(ProcessLookupError):
+        rank = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(rank, select.POLLIN)
+        while not poll.poll(_sleep_ms(deadline_ns[0])):
+            due_ns = deadline_ns[0]
+            if due_ns and time.monotonic_ns() >= due_ns:
+                sys.stderr.write(
+                    f"prefect-ft: process {pid} is killed: no progress, and not to be interrupted\n"
+                )
+                signal.pidfd_send_signal(rank, signal.SIGKILL)
+                return
+
+
+def _sleep_ms(due_ns: int) -> int:
+    left_ms = (due_ns - time.monotonic_ns()) // 1_000_000 + 1
+    return max(1, min(left_ms, _MAX_SLEEP_MS)) if due_ns else _MAX_SLEEP_MS

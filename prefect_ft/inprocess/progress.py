@@ -1,0 +1,52 @@
+"""Whether the main thread gets on: what it says by `ping`, and that it runs Python at all.
+
+Owns the two clocks. Life is asked for by a pending call of the interpreter, which the main thread makes
+between two bytecodes: a POSIX semaphore is posted, so that no Python code runs where nobody expects it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Optional
+
+_SEMAPHORE_BYTES = 64
+
+
+class Progress:
+    """The progress of one rank. `step` is the highest that it named in any iteration; None: none."""
+
+    def __init__(self) -> None:
+        self.step: Optional[int] = None
+        self._semaphore = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
+        self._libc = ctypes.CDLL(None)
+        self._libc.sem_init(self._semaphore, 0, 0)
+        self._post = ctypes.cast(self._libc.sem_post, ctypes.c_void_p)
+        self._is_asked = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew: the function is entered."""
+        self._alive_s = time.monotonic()
+        self._pinged_s: Optional[float] = None
+        self._pinged_step: Optional[int] = None
+
+    def ping(self, step: Optional[int] = None) -> None:
+        """Say that the training got on; a step that is not above the last one says nothing."""
+        if step is not None:
+            last = self._pinged_step
+            if last is not None and step <= last:
+                return
+            self._pinged_step = step
+            if self.step is None or step > self.step:
+                self.step = step
+        self._pinged_s = time.monotonic()
+
+    def last_s(self) -> float:
+        """Give when there was progress last, by the monotonic clock; asks for another sign of life."""
+        if self._libc.sem_trywait(self._semaphore) == 0:
+            self._alive_s = time.monotonic()
+            self._is_asked = False
+        if not self._is_asked:
+            self._is_asked = ctypes.pythonapi.Py_AddPendingCall(self._post, self._semaphore) == 0
+        return self._alive_s if self._pinged_s is None else min(self._alive_s, self._pinged_s)

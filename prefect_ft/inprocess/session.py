@@ -1,0 +1,134 @@
+"""One call of the wrapper in one rank: its connections, its watch, and what it says to the store.
+
+Owns everything that has to be closed again. What is done when is the wrapper's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from prefect_ft.inprocess import server
+from prefect_ft.inprocess.client import Address, Connection
+from prefect_ft.inprocess.errors import ExcludedError, RestartAbort, StoreLostError
+from prefect_ft.inprocess.interrupt import Interrupter
+from prefect_ft.inprocess.killer import Killer
+from prefect_ft.inprocess.limits import Limits
+from prefect_ft.inprocess.progress import Progress
+from prefect_ft.inprocess.state import Fault
+from prefect_ft.inprocess.watch import Watch
+
+PORT_VARIABLE = "PREFECT_FT_INPROCESS_PORT"
+"""The store's port on MASTER_ADDR; where it is not set, the one after MASTER_PORT."""
+
+_BIND_S = 5.0
+_BIND_RETRY_S = 0.01
+
+Round = Tuple[Dict[int, Optional[int]], Optional[Fault]]
+"""The highest step of each rank that takes part, and what ended the iteration before."""
+
+
+def address(limits: Limits) -> Address:
+    """Give where the store of this job is; raises KeyError where the environment does not say."""
+    port = int(os.environ.get(PORT_VARIABLE) or int(os.environ["MASTER_PORT"]) + 1)
+    key = os.environ.get(server.KEY_VARIABLE, "")
+    return Address(os.environ["MASTER_ADDR"], port, key, limits.heartbeat_s)
+
+
+class Session:
+    """A rank's part in one call; `close` it in the end."""
+
+    def __init__(self, rank: int, size: int, limits: Limits, abort: Callable[[int], None]) -> None:
+        """Rank 0 starts the store. Raises OSError, StoreLostError. `abort` is as the watch takes it."""
+        self.rank, self.size, self.limits = rank, size, limits
+        self.address = address(limits)
+        self.progress = Progress()
+        if rank == 0:
+            _start_store(self.address)
+        self._control = Connection(self.address, limits.barrier_s)
+        self._alert = Connection(self.address, limits.barrier_s)
+        self._alert.ask(op="listen", rank=rank)
+        self._alert.socket.settimeout(None)
+        self.interrupter = Interrupter(self._alert.socket)
+        self._killer = Killer() if limits.hard_s is not None else None
+        self._watch = Watch(
+            rank,
+            self._alert,
+            self.interrupter,
+            self.progress,
+            self._killer,
+            soft_s=limits.soft_s,
+            hard_s=limits.hard_s,
+            abort=abort,
+        )
+
+    def enter(self, iteration: int) -> Round:
+        """Wait for all others that live; raises RestartAbort, ExcludedError, StoreLostError."""
+        answer = self._ask(
+            op="enter",
+            rank=self.rank,
+            size=self.size,
+            iteration=iteration,
+            step=self.progress.step,
+            barrier_s=self.limits.barrier_s,
+        )
+        fault = answer["fault"]
+        return dict(answer["members"]), None if fault is None else Fault(**fault)
+
+    def announce(self, iteration: int, kind: str, text: str) -> None:
+        """Tell the others that this rank has failed in that iteration; heard once, by whoever is first."""
+        self._control.send(op="fault", iteration=iteration, rank=self.rank, kind=kind, text=text)
+
+    def wait_for_end(self, iteration: int, active: Optional[int]) -> bool:
+        """Wait until all have completed; False: another has failed. Raises as `enter`.
+
+        `active` is how many ranks run, of which this one has completed; None: this one is in reserve.
+        """
+        fields: Dict[str, Any] = {"rank": self.rank, "iteration": iteration}
+        if active is None:
+            answer = self._ask(op="reserve", **fields)
+        else:
+            answer = self._ask(op="done", active=active, completion_s=self.limits.completion_s, **fields)
+        return bool(answer["ev"] == "complete")
+
+    def give_up(self, why: str) -> None:
+        """Have all ranks give up. The store may have gone already."""
+        with contextlib.suppress(StoreLostError):
+            self._control.send(op="give_up", why=why)
+
+    def close(self) -> None:
+        """Close everything; for the others this rank is lost, unless all is over."""
+        if self._killer is not None:
+            self._killer.close()
+        self._watch.stop()
+        self.interrupter.close()
+        self._control.close()
+        self._alert.close()
+
+    def _ask(self, **message: Any) -> Dict[str, Any]:
+        answer = self._control.ask(**message)
+        if answer["ev"] == "over":
+            raise (ExcludedError if answer["excluded"] else RestartAbort)(answer["why"])
+        return answer
+
+
+_stores: List[Any] = []
+"""The stores that this process has started; they end by themselves and have to be reaped."""
+
+
+def _start_store(where: Address) -> None:
+    _stores[:] = [store for store in _stores if store.poll() is None]
+    deadline_s = time.monotonic() + _BIND_S
+    while True:
+        try:
+            listening = server.listener(where.host, where.port, where.heartbeat_s)
+        except OSError as exc:  # the store of the call before may be about to leave
+            if exc.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_BIND_RETRY_S)
+        else:
+            _stores.append(server.start(listening))
+            return

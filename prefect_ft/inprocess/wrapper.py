@@ -1,0 +1,346 @@
+"""`Wrapper`: a function that all ranks run starts again on all of them when it fails on any.
+
+Owns the order of things between a fault and the next entry: announce, abort, finalize, health check,
+barrier, assignment, budget. docs/in-process.md says what users can rely on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
+
+from prefect_ft.inprocess.abort import AbortTorchDistributed
+from prefect_ft.inprocess.errors import (
+    Interrupted,
+    RestartAbort,
+    StoreLostError,
+)
+from prefect_ft.inprocess.limits import Duration, Limits, limits
+from prefect_ft.inprocess.rank_assignment import Assignment, Member, shift_ranks
+from prefect_ft.inprocess.session import Session
+from prefect_ft.inprocess.state import CallWrapper, Fault, State
+from prefect_ft.restarts import report_restart
+
+Hook = Callable[[State], object]
+Hooks = Union[None, Hook, Sequence[Hook]]
+
+logger = logging.getLogger("prefect_ft.inprocess")
+
+_MAX_TEXT = 500
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
+class Wrapper:
+    """Wraps a function, as a decorator or as a call: `Wrapper(...)(function)(arguments)`."""
+
+    def __init__(
+        self,
+        *,
+        initialize: Hooks = None,
+        abort: Hooks = AbortTorchDistributed(),  # noqa: B008  (it has no state)
+        finalize: Hooks = None,
+        health_check: Hooks = None,
+        completion: Hooks = None,
+        terminate: Hooks = None,
+        rank_assignment: Assignment = shift_ranks,
+        soft_timeout: Optional[Duration] = 60.0,
+        hard_timeout: Optional[Duration] = 90.0,
+        heartbeat_timeout: Duration = 30.0,
+        barrier_timeout: Duration = 120.0,
+        completion_timeout: Duration = 120.0,
+        max_restarts: Optional[int] = None,
+        max_restarts_without_progress: Optional[int] = 3,
+        min_world_size: int = 1,
+        enabled: bool = True,
+    ) -> None:
+        """Durations are seconds or timedelta. Each hook may be one callable or several, called in order."""
+        self._settings = _Settings(
+            initialize=_listed(initialize),
+            abort=_listed(abort),
+            finalize=_listed(finalize),
+            health_check=_listed(health_check),
+            completion=_listed(completion),
+            terminate=_listed(terminate),
+            rank_assignment=rank_assignment,
+            limits=limits(soft_timeout, hard_timeout, heartbeat_timeout, barrier_timeout, completion_timeout),
+            max_restarts=max_restarts,
+            max_without_progress=max_restarts_without_progress,
+            min_world_size=min_world_size,
+        )
+        self._enabled = enabled
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Give the function, wrapped; for a rank that ends in reserve it gives None."""
+        handle_name = _handle_parameter(function)
+
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            def call(handle: CallWrapper) -> Any:
+                own = {} if handle_name is None else {handle_name: handle}
+                return function(*arguments, **{**named, **own})
+
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            if not self._enabled:
+                return call(CallWrapper(State(0, rank, size, rank, size, None)))
+            with _restored_environment():
+                return _Call(self._settings, rank, size, call).run()
+
+        return wrapped
+
+
+class _Settings:
+    """What a wrapper was made with."""
+
+    def __init__(
+        self,
+        *,
+        initialize: Sequence[Hook],
+        abort: Sequence[Hook],
+        finalize: Sequence[Hook],
+        health_check: Sequence[Hook],
+        completion: Sequence[Hook],
+        terminate: Sequence[Hook],
+        rank_assignment: Assignment,
+        limits: Limits,
+        max_restarts: Optional[int],
+        max_without_progress: Optional[int],
+        min_world_size: int,
+    ) -> None:
+        self.initialize, self.abort, self.finalize = initialize, abort, finalize
+        self.health_check, self.completion, self.terminate = health_check, completion, terminate
+        self.rank_assignment, self.limits = rank_assignment, limits
+        self.max_restarts, self.max_without_progress = max_restarts, max_without_progress
+        self.min_world_size = min_world_size
+
+
+class _Call:
+    """One call of a wrapped function, until all ranks have completed it or this one gives up."""
+
+    def __init__(self, settings: _Settings, rank: int, size: int, call: Callable[[CallWrapper], Any]) -> None:
+        self._settings, self._call = settings, call
+        self._members = [Member(number, number) for number in range(size)]
+        self._state = State(-1, rank, size, None, 0, None)
+        self._budget = _Budget(settings)
+        self._abort_lock = threading.Lock()
+        self._aborted = -1
+        self._began_s = 0.0
+        self._failure: Optional[BaseException] = None
+        """What this rank itself failed with, until the others have come so far."""
+        self._session = Session(rank, size, settings.limits, self._abort)
+
+    def run(self) -> Any:
+        """Give the function's result, of the iteration in which all ranks completed it.
+
+        Raises what this rank itself failed with where there is no further restart, RestartAbort elsewhere.
+        """
+        try:
+            return self._iterate()
+        except RestartAbort as exc:
+            self._leave(exc)
+            end = self._failure or exc
+        except BaseException as exc:
+            self._leave(exc)
+            raise
+        finally:
+            self._session.close()
+        raise end
+
+    def _iterate(self) -> Any:
+        while True:
+            self._next_iteration()
+            if self._state.rank is None:
+                is_complete, value = self._session.wait_for_end(self._state.iteration, None), None
+            else:
+                is_complete, value = self._attempt()
+            if is_complete:
+                self._run_hooks(self._settings.completion)
+                return value
+            self._recover()
+
+    # -- an iteration -----------------------------------------------------------------------------
+
+    def _next_iteration(self) -> None:
+        iteration = self._state.iteration + 1
+        steps, fault = self._session.enter(iteration)
+        there = [member for member in self._members if member.initial_rank in steps]
+        active = list(self._settings.rank_assignment(there))
+        rank_of = {member.initial_rank: rank for rank, member in enumerate(active)}
+        self._members = [Member(member.initial_rank, rank_of.get(member.initial_rank)) for member in there]
+        own, size = self._state.initial_rank, self._state.initial_world_size
+        self._state = State(iteration, own, size, rank_of.get(own), len(active), fault)
+        self._state.export()
+        if fault is not None:
+            self._report(fault)
+        why = self._budget.spent(fault, steps, len(active))
+        if why is not None:
+            self._session.give_up(why)
+            raise RestartAbort(why)
+        self._failure = None
+
+    def _attempt(self) -> Any:
+        """Enter the function; give whether all have completed it, and its value."""
+        state, session = self._state, self._session
+        handle = CallWrapper(
+            state, session.progress, session.interrupter, session.address, self._settings.limits.barrier_s
+        )
+        session.progress.begin()
+        try:
+            value = session.interrupter.run(state.iteration, lambda: self._enter(handle))
+        except Interrupted:
+            session.interrupter.disarm()
+        except RestartAbort as exc:
+            session.give_up(f"rank {state.initial_rank}: {exc}")
+            raise
+        except Exception as exc:
+            self._failed(exc)
+        else:
+            return session.wait_for_end(state.iteration, state.world_size), value
+        finally:
+            self._began_s = time.monotonic()
+        return False, None
+
+    def _enter(self, handle: CallWrapper) -> Any:
+        for hook in self._settings.initialize:
+            hook(self._state)
+        return self._call(handle)
+
+    def _failed(self, exc: Exception) -> None:
+        self._session.announce(self._state.iteration, "exception", _in_words(exc))
+        trace = "".join(traceback.format_exception(type(exc), exc, _below_us(exc.__traceback__)))
+        # What the function held is let go before anything is set up anew.
+        traceback.clear_frames(exc.__traceback__)
+        self._failure = exc
+        logger.warning(
+            "iteration=%d rank=%d failed\n%s", self._state.iteration, self._state.initial_rank, trace
+        )
+
+    # -- between two iterations -------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        self._abort(self._state.iteration)
+        self._run_hooks(self._settings.finalize)
+        self._run_hooks(self._settings.health_check)
+
+    def _abort(self, iteration: int) -> None:
+        """Call the abort hooks once in an iteration; in the watch's thread where this one hangs in C."""
+        with self._abort_lock:
+            if self._aborted >= iteration:
+                return
+            self._aborted = iteration
+            for hook in self._settings.abort:
+                try:
+                    self._run_hooks([hook])
+                except Exception as exc:  # the others are to be called too, and the health check judges
+                    logger.warning("iteration=%d abort hook failed: %s", iteration, _in_words(exc))
+
+    def _run_hooks(self, hooks: Sequence[Hook]) -> None:
+        is_interruptible = threading.current_thread() is threading.main_thread()
+        for hook in hooks:
+            if is_interruptible:
+                self._session.interrupter.run_hook(self._settings.limits.soft_s, lambda: hook(self._state))  # noqa: B023
+            else:
+                hook(self._state)
+
+    def _report(self, fault: Fault) -> None:
+        """One rank tells of the restart: the one that failed, or the first where that has gone."""
+        ranks = [member.initial_rank for member in self._members]
+        if self._state.initial_rank != (fault.rank if fault.rank in ranks else ranks[0]):
+            return
+        took_ms = 1000 * (time.monotonic() - self._began_s)
+        logger.warning(
+            "restart iteration=%d world_size=%d fault_rank=%s fault=%s took_ms=%.1f: %s",
+            self._state.iteration,
+            self._state.world_size,
+            fault.rank,
+            fault.kind,
+            took_ms,
+            fault.text,
+        )
+        report_restart(self._state.iteration, fault.rank, fault.kind, fault.text, took_ms)
+
+    # -- leaving ----------------------------------------------------------------------------------
+
+    def _leave(self, exc: BaseException) -> None:
+        """Tell why this rank leaves."""
+        self._session.interrupter.disarm()
+        with contextlib.suppress(StoreLostError):
+            self._session.announce(self._state.iteration, "exit", _in_words(exc))
+        try:
+            self._run_hooks(self._settings.terminate)
+        except Exception as problem:
+            logger.warning("terminate hook failed: %s", _in_words(problem))
+
+
+class _Budget:
+    """How often a call may restart. All ranks see the same and decide the same."""
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+        self._restarts = self._without_progress = 0
+        self._highest_step: Optional[int] = None
+
+    def spent(
+        self, fault: Optional[Fault], steps: Mapping[int, Optional[int]], world_size: int
+    ) -> Optional[str]:
+        """Count a restart, where a fault led here; give why there may not be one. None: there may."""
+        settings = self._settings
+        if fault is not None:
+            self._count(max((step for step in steps.values() if step is not None), default=None))
+        if world_size < settings.min_world_size:
+            return f"{world_size} ranks could run, min_world_size is {settings.min_world_size}"
+        if settings.max_restarts is not None and self._restarts > settings.max_restarts:
+            return f"max_restarts is {settings.max_restarts}"
+        limit = settings.max_without_progress
+        if limit is not None and self._without_progress > limit:
+            return f"max_restarts_without_progress is {limit}"
+        return None
+
+    def _count(self, step: Optional[int]) -> None:
+        self._restarts += 1
+        if step is not None and (self._highest_step is None or step > self._highest_step):
+            self._highest_step, self._without_progress = step, 0
+        self._without_progress += 1
+
+
+def _listed(hooks: Hooks) -> List[Hook]:
+    if hooks is None:
+        return []
+    return [hooks] if callable(hooks) else list(hooks)
+
+
+def _handle_parameter(function: Callable[..., Any]) -> Optional[str]:
+    """Give the name of the parameter that is annotated with CallWrapper; None: there is none."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = parameter.annotation
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        if text.strip("'\"").rpartition(".")[2] == CallWrapper.__name__:
+            return name
+    return None
+
+
+@contextlib.contextmanager
+def _restored_environment() -> Any:
+    before = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _below_us(trace: Optional[TracebackType]) -> Optional[TracebackType]:
+    """Leave out the frames of this package, which come first."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace
+
+
+def _in_words(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {exc}"[:_MAX_TEXT]

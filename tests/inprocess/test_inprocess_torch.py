@@ -1,0 +1,84 @@
+"""Process groups of real torch: taken down on all ranks, set up anew, and nobody waits for a time-out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import inprocess_ranks
+import pytest
+
+from tests.conftest import need
+
+PYTHON = os.environ.get("PREFECT_FT_TORCH_PYTHON", sys.executable)
+"""An interpreter that has torch, where it is not the tests' own."""
+
+TRAIN = """
+import datetime, torch, torch.distributed as dist
+torch.set_num_threads(1)
+
+def train(call: CallWrapper):
+    entered(call)
+    dist.init_process_group(
+        "gloo", store=call.torch_store(), rank=call.rank, world_size=call.world_size,
+        timeout=datetime.timedelta(seconds=50),
+    )
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    if call.iteration == LAST:
+        dist.destroy_process_group()
+        return total.item()
+    if ME == 1:
+        time.sleep(0.1)
+        note("fail", iteration=call.iteration)
+        FAULT
+    while True:
+        dist.all_reduce(total)
+        call.ping()
+
+go(Wrapper(max_restarts_without_progress=None, OPTIONS), train)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    found = subprocess.run(
+        [PYTHON, "-c", "import torch.distributed"], capture_output=True, text=True, check=False
+    )
+    need("torch", found.returncode == 0, f"{PYTHON} has none")
+
+
+def train(fault: str, last: int = 1, options: str = "") -> str:
+    return TRAIN.replace("FAULT", fault).replace("LAST", str(last)).replace("OPTIONS", options)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_blocked_in_a_collective_come_out_when_another_fails(tmp_path: Path, size: int) -> None:
+    outcome = inprocess_ranks.run(tmp_path, size, train('raise RuntimeError("boom")', last=5), python=PYTHON)
+    assert outcome.noted("end") == [[{"how": "returned", "value": size}]] * size, outcome.output
+    assert len(outcome.restart_ms()) == 5
+    assert max(outcome.restart_ms()) < 5000  # the group's time-out is 50 s
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_killed_in_a_collective_is_replaced_by_the_spare(tmp_path: Path, lost: int) -> None:
+    options = "rank_assignment=compose(fill_gaps, max_active(2))"
+    body = train("os.kill(os.getpid(), 9)", options=options).replace("ME == 1", f"ME == {lost}")
+    outcome = inprocess_ranks.run(tmp_path, 3, body, python=PYTHON)
+    survivors = [rank for rank in range(3) if rank != lost]
+    assert [outcome.noted("end")[rank] for rank in survivors] == [[{"how": "returned", "value": 2.0}]] * 2, (
+        outcome.output
+    )
+
+
+def test_a_rank_lost_while_the_group_is_set_up_is_not_waited_for(tmp_path: Path) -> None:
+    body = train('raise RuntimeError("boom")', last=2).replace(
+        "    dist.init_process_group(",
+        "    if call.iteration == 1 and ME == 2: os._exit(1)\n    dist.init_process_group(",
+        1,
+    )
+    outcome = inprocess_ranks.run(tmp_path, 3, body, python=PYTHON)
+    assert [outcome.places(rank)[-1][:3] for rank in (0, 1)] == [[2, 0, 2], [2, 1, 2]], outcome.output
+    assert outcome.codes == [0, 0, 1]
