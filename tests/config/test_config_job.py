@@ -146,6 +146,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                     "on_demand": None,
                 },
                 "target_step": None,
+                "rendezvous": "auto",
                 "elastic": True,
                 "env": {},
                 "cwd": None,
