@@ -39,6 +39,17 @@ def prefect_server() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[str]:
+    """The URL of a Docker engine that has the image `engine.IMAGE`."""
+    import engine
+
+    why_not = engine.why_not()
+    need("docker", why_not is None, why_not or "")
+    with engine.engine_for_tests() as url:
+        yield url
+
+
 def need(name: str, present: bool, why: str) -> None:
     """Skip the test where the machine lacks something; a failure where PREFECT_FT_REQUIRE names it."""
     if present:

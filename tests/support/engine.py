@@ -1,0 +1,192 @@
+"""A Docker engine of the tests' own: started when the first test needs one, ended with the session.
+
+    python tests/support/engine.py install          # Debian's packages, as root
+    python tests/support/engine.py start DIRECTORY  # until `stop`; its socket is DIRECTORY/docker.sock
+    python tests/support/engine.py stop DIRECTORY
+
+PREFECT_FT_TEST_ENGINE=unix:///… has the tests use an engine that runs already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 60.0
+IMAGE = "prefect-ft/test:latest"
+PACKAGES = ("docker.io", "iproute2")
+NETWORKS = range(1, 200)
+"""Numbers for bridges: several engines on a machine must not share one."""
+
+
+def why_not() -> str | None:
+    """Say what keeps this machine from running an engine; None: nothing that is known."""
+    if os.environ.get("PREFECT_FT_TEST_ENGINE"):
+        return None
+    if os.getuid() != 0:
+        return "an engine is started as root"
+    missing = [name for name in ("dockerd", "ip") if shutil.which(name) is None]
+    return f"{missing[0]} is not installed (python tests/support/engine.py install)" if missing else None
+
+
+def install() -> None:
+    """Install what an engine needs; nothing where it is there."""
+    if shutil.which("dockerd") and shutil.which("ip"):
+        return
+    # The package would start an engine of the machine's own where a service manager runs.
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    subprocess.run(["apt-get", "update", "-qq"], check=True)
+    subprocess.run(
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES], env=env, check=True
+    )
+
+
+class Engine:
+    """An engine in a directory; its data, socket, log and pid are in there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = directory / "docker.sock"
+        self.url = f"unix://{self.socket}"
+
+    def client(self) -> Any:
+        """A client of the engine's API."""
+        import docker
+
+        return docker.APIClient(self.url, version="auto", timeout=60)
+
+    def start(self, *options: str) -> None:
+        """Start it and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        bridge = self._bridge()
+        with (self.directory / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    "dockerd",
+                    f"--host={self.url}",
+                    f"--data-root={self.directory / 'data'}",
+                    f"--exec-root={self.directory / 'exec'}",
+                    f"--pidfile={self.directory / 'pid'}",
+                    f"--bridge={bridge}",
+                    "--log-level=warn",
+                    *options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + DEADLINE_S
+        while not self._answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError((self.directory / "log").read_text()[-3000:])
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        try:
+            client = self.client()
+        except Exception:
+            return False
+        with client:
+            return bool(client.ping())
+
+    def _bridge(self) -> str:
+        """Make a bridge of its own, or give the one that it had before."""
+        file = self.directory / "bridge"
+        if not file.exists():
+            number = next(number for number in NETWORKS if _ip("link", "add", f"pft{number}", "type", "bridge"))
+            file.write_text(f"pft{number}")
+            assert _ip("addr", "add", f"10.213.{number}.1/24", "dev", f"pft{number}")
+            assert _ip("link", "set", f"pft{number}", "up")
+        return file.read_text()
+
+    def make_image(self) -> None:
+        """Give it the image that workers of tests are made of."""
+        script = Path(__file__).parents[2] / "deployments" / "make_image.py"
+        command = [sys.executable, str(script), IMAGE, "--engine", self.url]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+
+    def kill(self) -> None:
+        """Let it die; containers go on without it."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        pid = int((self.directory / "pid").read_text())
+        handle = os.pidfd_open(pid)
+        try:
+            assert Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd"
+            signal.pidfd_send_signal(handle, number)
+            deadline = time.monotonic() + DEADLINE_S
+            while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
+                with suppress(ChildProcessError):
+                    if os.waitpid(pid, os.WNOHANG)[0]:
+                        break
+                time.sleep(0.02)
+        finally:
+            os.close(handle)
+
+    def stop(self) -> None:
+        """End it, its containers, and what it had."""
+        if (self.directory / "pid").exists():
+            self._end(signal.SIGTERM)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in reversed([each for each in mounts if each.startswith(str(self.directory))]):
+            subprocess.run(["umount", "--lazy", mount], check=False)
+        if (self.directory / "bridge").exists():
+            _ip("link", "del", (self.directory / "bridge").read_text())
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _ip(*words: str) -> bool:
+    return subprocess.run(["ip", *words], capture_output=True, check=False).returncode == 0
+
+
+@contextmanager
+def engine(*options: str) -> Iterator[Engine]:
+    """An engine that lives while entered."""
+    directory = Path(tempfile.mkdtemp(prefix="pft-engine-"))  # short, for its socket's path
+    made = Engine(directory)
+    try:
+        made.start(*options)
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def engine_for_tests() -> Iterator[str]:
+    """Give the URL of the engine that tests use, with the image that their workers are made of."""
+    given = os.environ.get("PREFECT_FT_TEST_ENGINE")
+    if given:
+        there = Engine(Path(given.removeprefix("unix://")).parent)
+        there.url = given
+        there.make_image()
+        yield given
+        return
+    with engine() as own:
+        own.make_image()
+        yield own.url
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["install"]:
+            install()
+        case ["start", where]:
+            Engine(Path(where).absolute()).start()
+        case ["stop", where]:
+            Engine(Path(where).absolute()).stop()
+        case _:
+            sys.exit(__doc__)
