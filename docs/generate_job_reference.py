@@ -17,11 +17,15 @@ from pydantic import BaseModel
 from prefect_ft.config import (
     AutoRestart,
     Checkpoints,
+    DeviceRequest,
+    DockerInfrastructure,
+    DockerSystem,
     Faults,
     JobConfig,
     OnDemand,
     Phase,
     ProcessInfrastructure,
+    Resources,
     Suspension,
     System,
 )
@@ -33,8 +37,12 @@ END = "<!-- End of the generated tables. -->"
 SECTIONS: Mapping[type[BaseModel], str] = {
     JobConfig: "The job",
     Phase: "`phases[]`",
-    ProcessInfrastructure: "`infrastructure`",
-    System: "`infrastructure.systems[]`",
+    ProcessInfrastructure: "`infrastructure` of type `process`",
+    System: "`infrastructure.systems[]` of type `process`",
+    DockerInfrastructure: "`infrastructure` of type `docker`",
+    DockerSystem: "`infrastructure.systems[]` of type `docker`",
+    DeviceRequest: "`device_requests[]`",
+    Resources: "`resources`",
     AutoRestart: "`autorestart`",
     Suspension: "`suspension`",
     Checkpoints: "`checkpoints`",
@@ -51,6 +59,11 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     "never ended by it",
     (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
     (ProcessInfrastructure, "systems"): "A system that is named serves one run at a time",
+    (
+        DockerInfrastructure,
+        "engine",
+    ): "Only engines on this host, by a `unix://` socket: see [docker.md](docker.md)",
+    (DockerInfrastructure, "systems"): "Nothing holds them: another run may use the same engine",
     (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),
     (Suspension, "restart"): _REPLAY_ONLY.format("suspensions"),
@@ -99,7 +112,7 @@ def _row(
     model: type[BaseModel], name: str, schema: Mapping[str, Any], headings: Mapping[str, str]
 ) -> tuple[str, ...]:
     entry = schema["properties"][name]
-    kinds = [kind for kind in entry.get("anyOf", [entry]) if kind.get("type") != "null"]
+    kinds = [kind for kind in _choices(entry) if kind.get("type") != "null"]
     said = [model.model_fields[name].description or "", REMARKS.get((model, name), "")]
     return (
         ", ".join(f"`{each}`" for each in _names(model, name)),
@@ -109,6 +122,12 @@ def _row(
         "required" if name in schema.get("required", ()) else _default(entry),
         ". ".join(text for text in said if text) + ".",
     )
+
+
+def _choices(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Give what a field may be, one of which it is."""
+    below = entry.get("anyOf") or entry.get("oneOf")
+    return [choice for each in below for choice in _choices(each)] if below else [entry]
 
 
 def _names(model: type[BaseModel], name: str) -> list[str]:
@@ -125,10 +144,9 @@ def _type(kind: Mapping[str, Any], headings: Mapping[str, str]) -> str:
     if "const" in kind:
         return f"`{kind['const']}`"
     if kind["type"] == "array":
-        items = kind["items"].get("anyOf", [kind["items"]])
-        return f"list, each {' or '.join(_type(item, headings) for item in items)}"
+        return f"list, each {' or '.join(_type(item, headings) for item in _choices(kind['items']))}"
     if kind["type"] == "object":
-        is_text = kind["additionalProperties"] == {"type": "string"}
+        is_text = kind.get("additionalProperties") == {"type": "string"}
         return "mapping of names to text" if is_text else "any mapping"
     return _WORDS[kind["type"]]
 
@@ -148,7 +166,7 @@ def _default(entry: Mapping[str, Any]) -> str:
     default = entry["default"]
     if default is None:
         return "absent"
-    if "$ref" in entry:
+    if "$ref" in entry or "oneOf" in entry:
         return "as its fields say"
     if isinstance(default, str):
         return f"`{default}`"

@@ -12,7 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.process import ProcessBackend, clear_directory
+from prefect_ft.backends.clearing import clear_directory
+from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, own_signatures, resolved
 from prefect_ft.decide.classify import signs_of
@@ -22,7 +23,7 @@ from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.plans import phase_plan
+from prefect_ft.plans import phase_plan, removal_grace_s
 from prefect_ft.pool.recorder import Recorder
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.run.systems import lock_path
@@ -310,5 +311,11 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         if checkpoints and plan.has_checkpoints
         else None,
     )
+    infrastructure = job.infrastructure_of(index)
+    if infrastructure.type == "docker":
+        from prefect_ft.backends.docker import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
+
+        grace_s = removal_grace_s(plan.env)
+        return DockerBackend(settings, runtime, infrastructure, binds=plan.binds, removal_grace_s=grace_s)
     locks = {system: lock_path(runtime, system) for system in run.told().get("systems", ())}
     return ProcessBackend(settings, runtime, plan.system_env, locks)

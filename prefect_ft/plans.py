@@ -11,12 +11,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prefect_ft.backends.process import inherited_environment, visible_accelerators
-from prefect_ft.config import JobConfig, Phase, own_signatures
+from prefect_ft.config import (
+    DockerInfrastructure,
+    Infrastructure,
+    JobConfig,
+    Phase,
+    in_a_volume,
+    own_signatures,
+)
 from prefect_ft.decide.classify import with_own
 from prefect_ft.files import write_yaml
 from prefect_ft.journal import Line
 from prefect_ft.run import PARAMS, Run
 from prefect_ft.supervisor import PhasePlan, SourcePlan, SystemPlan, UpkeepPlan
+
+IMAGES_OWN = "."
+"""A working directory that leaves the choice to a container's image: the agent's own."""
+
+PARAMS_VARIABLE = "PREFECT_FT_PARAMS"
+REMOVAL_GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 
 
 def phase_plan(
@@ -27,19 +40,21 @@ def phase_plan(
     `isolated` are the systems that are out of use when it begins.
     """
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
-    phase = job.phases[index]
+    phase, infrastructure = job.phases[index], job.infrastructure_of(index)
     env = {**job.env_of(index), **_params_variable(phase, directory)}
+    is_here = infrastructure.type == "process"
     return PhasePlan(
         run_id=run.run_id,
         phase=phase.name,
         phase_index=index,
         phases=len(job.phases),
-        command=_command(phase),
-        cwd=str(phase.cwd),
-        inherited=frozenset(os.environ),
+        command=_command(phase) if is_here else phase.command,
+        cwd=str(phase.cwd or IMAGES_OWN),
+        binds=() if infrastructure.type == "process" else _binds(phase, infrastructure, env),
+        inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
         system_env=_system_env(job, index),
-        ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, env),
+        ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, infrastructure, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
@@ -55,7 +70,7 @@ def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> So
     return SourcePlan(
         faults=job.faults,
         place=run.root / "faults.json",
-        cwd=str(job.phases[index].cwd),
+        cwd=_host_cwd(job, index),
         env=_command_env(job, index, run, env),
     )
 
@@ -73,10 +88,30 @@ def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> Upk
     }
     return UpkeepPlan(
         systems=systems,
-        cwd=str(job.phases[index].cwd),
+        cwd=_host_cwd(job, index),
         heal_timeout_s=infrastructure.heal_timeout_s,
         check_timeout_s=infrastructure.check_timeout_s,
     )
+
+
+def _host_cwd(job: JobConfig, index: int) -> str:
+    """Give where the commands run that run beside the training, on this machine."""
+    is_here = job.infrastructure_of(index).type == "process"
+    return str(job.phases[index].cwd if is_here else job.cwd)
+
+
+def _binds(phase: Phase, infrastructure: DockerInfrastructure, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Give what a phase needs in its containers at the path that it has here, where no volume is there already."""
+    wanted = [phase.checkpoints.path] if phase.checkpoints is not None else []
+    kept = [path for path in wanted if not in_a_volume(path, infrastructure)]
+    params = [f"{path}:{path}:ro" for name in (PARAMS_VARIABLE,) if (path := env.get(name)) is not None]
+    return (*(f"{path}:{path}" for path in kept), *params)
+
+
+def removal_grace_s(env: Mapping[str, str]) -> float | None:
+    """Give how long the removal of an old worker may hold up the new one; None: as long as it takes."""
+    written = env.get(REMOVAL_GRACE, "-1")
+    return float(written) if written.isascii() and written.isdigit() and int(written) > 0 else None
 
 
 def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> dict[str, str]:
@@ -91,7 +126,7 @@ def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
         return {}
     path = directory / PARAMS
     write_yaml(path, phase.params)
-    return {"PREFECT_FT_PARAMS": str(path.absolute())}
+    return {PARAMS_VARIABLE: str(path.absolute())}
 
 
 def _command(phase: Phase) -> tuple[str, ...]:
@@ -100,10 +135,13 @@ def _command(phase: Phase) -> tuple[str, ...]:
     return (sys.executable if first == "python" else first, *rest)
 
 
-def _ranks_per_worker(phase: Phase, env: Mapping[str, str]) -> int:
-    if phase.nproc_per_worker == "auto":
+def _ranks_per_worker(phase: Phase, infrastructure: Infrastructure, env: Mapping[str, str]) -> int:
+    if phase.nproc_per_worker != "auto":
+        return phase.nproc_per_worker
+    if infrastructure.type == "process":
         return visible_accelerators({**os.environ, **env}) or 1
-    return phase.nproc_per_worker
+    asked = sum(len(each.device_ids) or (each.count or -1) for each in infrastructure.device_requests)
+    return asked if asked > 0 else visible_accelerators({**os.environ, **env}) or 1
 
 
 def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:

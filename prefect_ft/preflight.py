@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from prefect_ft.config import JobConfig, Phase
+from prefect_ft.config import JobConfig, Phase, in_a_volume
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import ConfigError
 from prefect_ft.pool.quarantine import read
@@ -20,12 +20,31 @@ def check(job: JobConfig) -> None:
     if job.journal_dir is not None:
         _check_writable(job.journal_dir, "journal_dir")
     for index, phase in enumerate(job.phases):
-        where = f"phases[{index}]"
-        if not Path(phase.cwd or ".").is_dir():
+        where, infrastructure = f"phases[{index}]", job.infrastructure_of(index)
+        is_here = infrastructure.type == "process"
+        if is_here and not Path(phase.cwd or ".").is_dir():
             raise ConfigError(f"{phase.cwd} is not a directory", field=f"{where}.cwd")
         if phase.checkpoints is not None:
-            _check_checkpoints(phase.checkpoints.path, f"{where}.checkpoints.path")
-    _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
+            is_inside = infrastructure.type == "docker" and in_a_volume(
+                phase.checkpoints.path, infrastructure
+            )
+            _check_checkpoints(phase.checkpoints.path, f"{where}.checkpoints.path", is_inside=is_inside)
+    if job.infrastructure_of(0).type == "process":
+        _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
+
+
+def check_engines(job: JobConfig) -> None:
+    """Raise ConfigError for the first container engine that a new run of a job could not begin on.
+
+    Gets the images where they are missing.
+    """
+    for index, phase in enumerate(job.phases):
+        infrastructure = job.infrastructure_of(index)
+        if infrastructure.type == "docker" and (index == 0 or phase.infrastructure is not None):
+            from prefect_ft.backends.preparing import check_systems  # noqa: PLC0415  (its client costs 0.1 s)
+
+            own = phase.infrastructure is not None
+            check_systems(infrastructure, f"phases[{index}].infrastructure" if own else "infrastructure")
 
 
 def quarantined(job: JobConfig) -> tuple[str, ...]:
@@ -59,10 +78,12 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
     )
 
 
-def _check_checkpoints(path: str, field: str) -> None:
+def _check_checkpoints(path: str, field: str, *, is_inside: bool) -> None:
+    """`is_inside`: the path is one of the containers', and nothing is known of it here."""
     if "://" in path:
         raise ConfigError("checkpoints at a URL cannot be verified yet; give a directory", field=field)
-    _check_writable(path, field)
+    if not is_inside:
+        _check_writable(path, field)
 
 
 def _check_command(phase: Phase, env: Mapping[str, str], field: str) -> None:

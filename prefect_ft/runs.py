@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from prefect_ft.backends.process import clear_directory
+from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.scope import fate
 from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, UnfinishedRunError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
-from prefect_ft.preflight import quarantined
+from prefect_ft.preflight import check_engines, quarantined
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory, systems
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
@@ -32,6 +32,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
     if free.previous is not None and free.previous.status == "running":
         raise UnfinishedRunError(free.previous.run_id, job.model_dir)
     out = quarantined(job)
+    check_engines(job)
     run_id, names = new_run_id(), _named_systems(job)
     held = systems.hold(runtime_root(), names, systems.Service(run_id, job.name, job.model_dir))
     with _released_on_error(held):

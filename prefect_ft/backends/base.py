@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from prefect_ft.model import Evidence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
@@ -78,6 +80,10 @@ class Found:
     result: Mapping[str, Any] | None
 
 
+OUT_OF_MEMORY = "container-oom"
+"""The rule of evidence that the kernel ended a process because its worker's memory was used up."""
+
+
 class Backend(Protocol):
     """Creates and destroys workers. Errors are BackendError, with the system where it is known."""
 
@@ -101,3 +107,6 @@ class Backend(Protocol):
 
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
+
+    def evidence(self, worker: Worker) -> Evidence | None:
+        """Give what the infrastructure knows of how a worker, or something in it, came to its end just now."""

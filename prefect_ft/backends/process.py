@@ -7,7 +7,6 @@ them can be made to die as a machine does (`take_down`), to see what a run does 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -16,31 +15,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
 from prefect_ft.backends.agent_process import AgentProcess, process_of
 from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
+from prefect_ft.backends.home import SOCKET, found_in, home_of, write_agent_config
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.scope import agent_prefix
+from prefect_ft.backends.strays import KILLED_TIMEOUT_S, end_strays
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json
-from prefect_ft.worker.agent import LEFT
+from prefect_ft.model import Evidence
 from prefect_ft.worker.gang import KILL_TIMEOUT_S
-from prefect_ft.worker.processes import descendants, kill_and_wait, parent
-
-SOCKET = "agent.sock"
 
 DOWN = "down"
 """The directory, in a run's, of what systems have been taken down."""
 
 LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 """How long an agent may take to end its ranks and itself before it is killed."""
-
-KILLED_TIMEOUT_S = 5.0
-"""How long is waited for what was killed; what sits in the kernel then is left to it."""
 
 LAST_WORDS_BYTES = 4000
 """How much of what a dead agent said goes into the log."""
@@ -84,16 +79,15 @@ class ProcessBackend:
 
     def _create(self, worker: Worker) -> Address:
         home = self._home(worker)
-        address = _address(home)
+        address = Address(socket_path=home / SOCKET, host="127.0.0.1")
         if worker in self._agents and self._agents[worker].poll() is None:
             return address
         if not self.answers(worker.system):
             raise BackendError(f"system {worker.system} is down", system=worker.system)
         self.destroy([worker])  # what another life of the orchestrator may have left under this name
         (home / "tmp").mkdir(mode=0o700, parents=True)
-        config = home / "agent.json"
-        config.touch(mode=0o600)
-        config.write_text(json.dumps(self._agent_config(worker)))
+        lock = self._system_locks.get(worker.system)
+        config = write_agent_config(home, self._settings, worker, system_lock=lock)
         # Listening before the agent lives spares waiting for it: it serves as soon as it is up.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(address.socket_path))
@@ -123,24 +117,6 @@ class ProcessBackend:
                 start_new_session=True,
             )
 
-    def _agent_config(self, worker: Worker) -> dict[str, object]:
-        settings = self._settings
-        return {
-            "run": settings.run_id,
-            "key": settings.key,
-            "worker": worker.number,
-            "system": worker.system,
-            "directory": str(self._home(worker)),
-            "socket": str(self._home(worker) / SOCKET),
-            "sample_period_s": settings.sample_period_s,
-            "orphan_timeout_s": settings.orphan_timeout_s,
-            "spool_bytes": settings.spool_bytes,
-            "output": settings.output,
-            "signs": list(settings.signs),
-            "checkpoints": settings.checkpoints if worker.number == 0 else None,
-            "system_lock": str(lock) if (lock := self._system_locks.get(worker.system)) else None,
-        }
-
     def destroy(self, workers: Sequence[Worker]) -> None:
         """End these workers and everything that runs in them, and remove what they kept."""
         agents = {
@@ -159,7 +135,7 @@ class ProcessBackend:
             if not home.exists():
                 continue
             if agent is None or (home / SOCKET).exists():  # an agent that leaves in peace takes it along
-                _end_strays(home)
+                end_strays(home)
                 _tell_last_words(worker, home)
             shutil.rmtree(home, ignore_errors=True)
 
@@ -168,26 +144,19 @@ class ProcessBackend:
 
         In the order of epoch and decision.
         """
-        found = [self._found(home) for home in self._directory.glob(f"{self._settings.phase_index}-*-*-*")]
-        return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
-
-    def _found(self, home: Path) -> Found:
-        _, number, epoch, decision = map(int, home.name.split("-"))
-        system = read_json(home / "agent.json").get("system", "")
-        worker = Worker(number=number, system=system, epoch=epoch, decision=decision)
-        return Found(worker=worker, address=_address(home), result=read_json(home / LEFT) or None)
+        return found_in(self._directory, self._settings.phase_index)
 
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
         return not (self._directory / DOWN / system).exists()
 
+    def evidence(self, worker: Worker) -> Evidence | None:
+        """Give what is known here of a worker's end: nothing that its agent does not tell."""
+        del worker
+        return None
+
     def _home(self, worker: Worker) -> Path:
-        name = f"{self._settings.phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
-        return self._directory / name
-
-
-def _address(home: Path) -> Address:
-    return Address(socket_path=home / SOCKET, host="127.0.0.1")
+        return home_of(self._directory, self._settings.phase_index, worker)
 
 
 def _await_end(agent: AgentProcess, deadline_s: float) -> None:
@@ -207,66 +176,12 @@ def take_down(directory: Path, system: str) -> None:
     (directory / DOWN / system).touch()
     for config in directory.glob("*-*-*-*/agent.json"):
         if read_json(config).get("system") == system:
-            _end_strays(config.parent)
-
-
-def clear_directory(directory: Path) -> None:
-    """End what is left of a run's workers, whoever's they were, and remove its run-time directory.
-
-    Also where somebody has removed it already, with the workers' sockets in it.
-    """
-    _end_strays(directory)
-    shutil.rmtree(directory, ignore_errors=True)
+            end_strays(config.parent)
 
 
 def inherited_environment() -> dict[str, str]:
     """Give this process's environment without what belongs to its own Prefect run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-
-
-def _end_strays(home: Path) -> None:
-    """SIGKILL what outlived an agent, and an agent that is nobody's child any more."""
-    deadline = time.monotonic() + KILLED_TIMEOUT_S
-    while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
-        family = {process for stray in found for process in (stray, *descendants(stray))} - {os.getpid()}
-        kill_and_wait(
-            family,
-            lambda pid, family=family: _belongs(pid, home) or parent(pid) in family,  # type: ignore[misc]
-            left_s,
-        )
-
-
-def _strays(home: Path) -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid() and _belongs(int(name), home):
-            yield int(name)
-
-
-def _belongs(pid: int, home: Path) -> bool:
-    """Whether a living process is of the worker with this directory.
-
-    Then it was given a place in it, or writes into it. Only to read from it (`tail -f`) or to stand in
-    it makes nobody a stray.
-    """
-    inside = os.fsencode(home) + b"/"
-    with suppress(OSError):  # gone, or another user's
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if any(
-            item.startswith((b"TMPDIR=" + inside, b"PREFECT_FT_HEARTBEAT=" + inside)) for item in environment
-        ):
-            return True
-        return any(
-            os.fsencode(os.readlink(link)).startswith(inside) and _is_written_to(pid, link.name)
-            for link in Path(f"/proc/{pid}/fd").iterdir()
-        )
-    return False
-
-
-def _is_written_to(pid: int, descriptor: str) -> bool:
-    fields = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
-    )
-    return int(fields["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _tell_last_words(worker: Worker, home: Path) -> None:

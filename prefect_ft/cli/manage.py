@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from prefect_ft.backends.process import clear_directory
+from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.cli import COMPLETED, FAILED
 from prefect_ft.cli.show import COLOURS, console_for, plain
 from prefect_ft.config import JobConfig

@@ -60,6 +60,7 @@ def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
         check_systems_of(previous)
     else:
         preflight.quarantined(job)
+        preflight.check_engines(job)
         check_systems(job, previous if unfinished == "fresh" else None)
 
 

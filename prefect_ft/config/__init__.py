@@ -1,7 +1,15 @@
 """What users write: job files, `--set`, and the same models in Python."""
 
+from prefect_ft.config.container import DeviceRequest, Resources
 from prefect_ft.config.faults import Faults
-from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure, System
+from prefect_ft.config.infrastructure import (
+    DockerInfrastructure,
+    DockerSystem,
+    Infrastructure,
+    ProcessInfrastructure,
+    System,
+    in_a_volume,
+)
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
 from prefect_ft.config.phase import Phase
@@ -12,6 +20,9 @@ from prefect_ft.config.source import Document, apply_overrides, read_document
 __all__ = [
     "AutoRestart",
     "Checkpoints",
+    "DeviceRequest",
+    "DockerInfrastructure",
+    "DockerSystem",
     "Document",
     "Faults",
     "Infrastructure",
@@ -19,9 +30,11 @@ __all__ = [
     "OnDemand",
     "Phase",
     "ProcessInfrastructure",
+    "Resources",
     "Suspension",
     "System",
     "apply_overrides",
+    "in_a_volume",
     "load_job",
     "own_signatures",
     "read_document",

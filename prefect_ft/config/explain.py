@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from prefect_ft.config.fields import shown, unknown_key
+from prefect_ft.config.infrastructure import TYPES
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.source import Document
 from prefect_ft.config.yaml_text import FieldPath
@@ -50,7 +51,7 @@ def _located(
         for at, message in details["ctx"]["problems"]:
             yield _as_written(details["loc"] + at, document), details, message
     else:
-        yield details["loc"], details, None
+        yield _untagged(details["loc"]), details, None
 
 
 def _message(details: ErrorDetails, other_keys: Iterable[str]) -> str:
@@ -115,18 +116,36 @@ def _unknown_key(path: FieldPath, other_keys: Iterable[str]) -> str:
 
 
 def _section_at(path: FieldPath) -> type[BaseModel]:
-    """The model of the section to which a path leads."""
-    section: type[BaseModel] = JobConfig
+    """The model of the section to which a path leads; the type of an infrastructure is a part of the path."""
+    sections: list[type[BaseModel]] = [JobConfig]
     for part in path:
-        if isinstance(part, str) and part in _fields(section):
-            section = _section_in(_fields(section)[part].annotation) or section
-    return section
+        if tagged := [each for each in sections if _type_of(each) == part]:
+            sections = tagged
+        elif isinstance(part, str) and part in _fields(sections[0]):
+            sections = _sections_in(_fields(sections[0])[part].annotation) or sections
+    return sections[0]
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     if parts := get_args(annotation):  # asked first: Python 3.10 takes tuple[X, ...] for a class
-        return next((found for part in parts if (found := _section_in(part))), None)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        return [found for part in parts for found in _sections_in(part)]
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return [annotation] if is_section else []
+
+
+def _type_of(section: type[BaseModel]) -> str | None:
+    """The one `type` that a section may have, if it has one at all."""
+    field = section.model_fields.get("type")
+    return get_args(field.annotation)[0] if field is not None else None
+
+
+def _untagged(path: FieldPath) -> FieldPath:
+    """`path` without what pydantic puts into it for the choice of a type."""
+    return tuple(
+        part
+        for index, part in enumerate(path)
+        if not (index and path[index - 1] == "infrastructure" and part in TYPES)
+    )
 
 
 def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -141,8 +160,9 @@ def _names(name: str, field: FieldInfo) -> list[str]:
 
 def _as_written(path: FieldPath, document: Document) -> FieldPath:
     """`path` with the name that the document uses for the last field."""
+    fields = _fields(_section_at(path[:-1]))
+    path = _untagged(path)
     if path and document.origin(path) not in document.places and isinstance(path[-1], str):
-        fields = _fields(_section_at(path[:-1]))
         ways = [(*path[:-1], name) for name, field in fields.items() if field is fields.get(path[-1])]
         return next((way for way in ways if document.origin(way) in document.places), path)
     return path

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, model_validator
 from typing_extensions import Self
 
+from prefect_ft.config.container import (
+    Create,
+    DeviceMapping,
+    DeviceRequest,
+    EngineUrl,
+    ImageName,
+    Resources,
+    Size,
+    Ulimits,
+    Volume,
+)
 from prefect_ft.config.fields import (
     Env,
     Problems,
@@ -14,6 +26,7 @@ from prefect_ft.config.fields import (
     Section,
     Some,
     SystemName,
+    Text,
     WholeNumber,
     Words,
     as_error,
@@ -21,7 +34,7 @@ from prefect_ft.config.fields import (
     shown,
 )
 
-_TYPES = ("process",)
+TYPES = ("process", "docker")
 
 
 class System(Section):
@@ -37,23 +50,37 @@ class System(Section):
     check: Words | None = Field(default=None, description="Replaces the infrastructure's check")
 
 
+class DockerSystem(System):
+    """One engine of the pool, or a part of one's devices."""
+
+    engine: EngineUrl | None = Field(
+        default=None,
+        description="Replaces the infrastructure's engine",
+        examples=["unix:///run/docker-1.sock"],
+    )
+    device_requests: tuple[DeviceRequest, ...] | None = Field(
+        default=None, description="Replaces the infrastructure's device_requests"
+    )
+    devices: tuple[DeviceMapping, ...] | None = Field(
+        default=None, description="Replaces the infrastructure's devices"
+    )
+
+
 def _system(value: object) -> object:
     return value if isinstance(value, (dict, System)) else {"name": value}
 
 
 NameOrSystem = Annotated[System, BeforeValidator(_system, json_schema_input_type=SystemName | System)]
+NameOrDockerSystem = Annotated[
+    DockerSystem, BeforeValidator(_system, json_schema_input_type=SystemName | DockerSystem)
+]
 
 
-class ProcessInfrastructure(Section):
-    """Workers are groups of processes on this host, one for each system that is used."""
+class _Pool(Section):
+    """What all kinds of infrastructure have."""
 
-    type: Literal["process"] = Field(default="process", description="What the workers are")
-    systems: Some[tuple[NameOrSystem, ...]] = Field(
-        default=(System(name="localhost"),),
-        description="The pool, in the order in which workers are placed: names, or mappings {name, env}; "
-        "default localhost alone",
-        examples=[["s0", "s1"]],
-    )
+    type: str
+    systems: tuple[System, ...] = ()
     workers: WholeNumber = Field(
         default=1,
         ge=1,
@@ -82,8 +109,8 @@ class ProcessInfrastructure(Section):
     def _of_a_known_type(cls, value: Any) -> Any:
         """Judge the type alone: what stands beside an unknown one is not this section's to judge."""
         given = value.get("type", "process") if isinstance(value, dict) else "process"
-        if given not in _TYPES:
-            raise problem(f"unknown type {shown(given)}; known types: {', '.join(_TYPES)}", "type")
+        if given not in TYPES:
+            raise problem(f"unknown type {shown(given)}; known types: {', '.join(TYPES)}", "type")
         return value
 
     @model_validator(mode="after")
@@ -94,14 +121,113 @@ class ProcessInfrastructure(Section):
             if (other := first.setdefault(system.name, index)) != index:
                 message = f"the name of a system must be unique; {system.name!r} is also systems[{other}]"
                 found.append((("systems", index), message))
-        if self.workers > (systems := len(self.systems)):
-            message = (
-                f"must be at most {systems}, the number of systems, got {self.workers}; name more systems"
-            )
+        if self.workers > (count := len(self.systems)):
+            message = f"must be at most {count}, the number of systems, got {self.workers}; name more systems"
             found.append((("workers",), message))
         if found:
             raise as_error(found)
         return self
 
 
-Infrastructure = ProcessInfrastructure
+class ProcessInfrastructure(_Pool):
+    """Workers are groups of processes on this host, one for each system that is used."""
+
+    type: Literal["process"] = Field(default="process", description="What the workers are")
+    systems: Some[tuple[NameOrSystem, ...]] = Field(
+        default=(System(name="localhost"),),
+        description="The pool, in the order in which workers are placed: names, or mappings {name, env}; "
+        "default localhost alone",
+        examples=[["s0", "s1"]],
+    )
+
+
+class DockerInfrastructure(_Pool):
+    """Workers are containers, one for each system that is used."""
+
+    type: Literal["docker"] = Field(description="What the workers are")
+    image: ImageName = Field(
+        description="The workers' image: with Python 3.9 or newer, and nothing of this package",
+        examples=["my-training:latest"],
+    )
+    systems: Some[tuple[NameOrDockerSystem, ...]] = Field(
+        default=(DockerSystem(name="localhost"),),
+        description="The pool, in the order in which workers are placed: names, or mappings {name, engine, env, …}; "
+        "default localhost alone",
+        examples=[["s0", "s1"]],
+    )
+    engine: EngineUrl | None = Field(
+        default=None,
+        description="Engine of the systems that name none; absent: DOCKER_HOST, else /var/run/docker.sock",
+        examples=["unix:///var/run/docker.sock"],
+    )
+    pull: Literal["missing", "always", "never"] = Field(
+        default="missing",
+        description="When the image is pulled: before the run begins, and on a system's first use",
+    )
+    volumes: tuple[Volume, ...] = Field(
+        default=(),
+        description="What is mounted, as HOST:CONTAINER or HOST:CONTAINER:ro; HOST is a path, relative to the job "
+        "file's directory where it begins with a dot, or the name of a volume",
+        examples=[["./data:/data:ro"]],
+    )
+    env: Env = Field(
+        default={}, description="Environment variables of the containers; job, phase and system win"
+    )
+    network: Text | None = Field(
+        default=None,
+        description="Network that the workers join, or host, or none; absent: the engine's default",
+    )
+    user: Text | None = Field(
+        default=None,
+        description="User of the agent and the ranks, as UID, UID:GID or a name; absent: the image's",
+    )
+    resources: Resources = Field(default=Resources(), description="What a worker may use")
+    shm_size: Size | None = Field(
+        default=None,
+        description="Size of /dev/shm: bytes, or a number with k, m or g; absent: the engine's default",
+        examples=["8g"],
+    )
+    ulimits: Ulimits = Field(
+        default={},
+        description="Limits of a worker's processes by name, each a number or SOFT:HARD; -1: none",
+        examples=[{"memlock": "-1", "nofile": "65536:65536"}],
+    )
+    device_requests: tuple[DeviceRequest, ...] = Field(
+        default=(), description="Devices asked of the engine's drivers: GPUs"
+    )
+    devices: tuple[DeviceMapping, ...] = Field(
+        default=(),
+        description="Device files, as HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS",
+        examples=[["/dev/davinci0"]],
+    )
+    cap_add: tuple[Text, ...] = Field(
+        default=(), description="Capabilities to add", examples=[["SYS_PTRACE"]]
+    )
+    cap_drop: tuple[Text, ...] = Field(default=(), description="Capabilities to drop", examples=[["ALL"]])
+    no_new_privileges: StrictBool = Field(
+        default=True, description="Let no process of a worker gain privileges, by setuid programs for one"
+    )
+    create: Create = Field(
+        default={},
+        description="More of the engine's request to create a container, under the names of its API; "
+        "mappings are merged, lists appended",
+        examples=[{"HostConfig": {"IpcMode": "host"}}],
+    )
+
+
+def in_a_volume(path: str, infrastructure: DockerInfrastructure) -> bool:
+    """Whether a path of the containers is in what the user has mounted there."""
+    targets = (PurePath(volume.partition(":")[2].partition(":")[0]) for volume in infrastructure.volumes)
+    return any(PurePath(path).is_relative_to(target) for target in targets)
+
+
+def _type_of(value: Any) -> str:
+    """Give the type of an infrastructure; what is none is the first one's to complain of."""
+    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return given if given in TYPES else TYPES[0]
+
+
+Infrastructure = Annotated[
+    Annotated[ProcessInfrastructure, Tag("process")] | Annotated[DockerInfrastructure, Tag("docker")],
+    Discriminator(_type_of),
+]

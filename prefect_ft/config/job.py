@@ -71,7 +71,8 @@ class JobConfig(Section):
         examples=[["signatures.yaml"]],
     )
     cwd: Directory | None = Field(
-        default=None, description="Directory in which commands run; absent: the job file's directory"
+        default=None,
+        description="Directory on this host in which commands run; absent: the job file's directory",
     )
     phases: Some[tuple[Phase, ...]] = Field(
         description="The phases in their order; one that fails ends the job",
@@ -153,14 +154,18 @@ class JobConfig(Section):
         `~` is a home directory; URLs stay as they are. Doing it again changes nothing.
         """
         base = os.path.abspath(base_dir)
-        cwd = _absolute(self.cwd, base)
-        phases = tuple(_phase_at(phase, base, cwd or base) for phase in self.phases)
+        cwd = _absolute(self.cwd, base) or base
+        phases = tuple(
+            _phase_at(phase, base, cwd if self.infrastructure_of(index).type == "process" else None)
+            for index, phase in enumerate(self.phases)
+        )
         return self.model_copy(
             update={
                 "model_dir": _absolute(self.model_dir, base),
                 "journal_dir": _absolute(self.journal_dir, base),
                 "quarantine": _absolute(self.quarantine, base),
                 "cwd": cwd,
+                "infrastructure": _infrastructure_at(self.infrastructure, base),
                 "faults": self.faults.model_copy(update={"file": _absolute(self.faults.file, base)}),
                 "signatures": tuple(
                     _absolute(item, base) if isinstance(item, str) else item for item in self.signatures
@@ -253,12 +258,26 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
             yield ("phases", index, "checkpoints"), message
 
 
-def _phase_at(phase: Phase, base: str, default_cwd: str) -> Phase:
+def _infrastructure_at(infrastructure: Infrastructure, base: str) -> Infrastructure:
+    if infrastructure.type == "process":
+        return infrastructure
+    volumes = tuple(
+        f"{_absolute(source, base)}:{target}" if source[0] in "./~" else f"{source}:{target}"
+        for source, _, target in (volume.partition(":") for volume in infrastructure.volumes)
+    )
+    return infrastructure.model_copy(update={"volumes": volumes})
+
+
+def _phase_at(phase: Phase, base: str, default_cwd: str | None) -> Phase:
     checkpoints = phase.checkpoints
     if checkpoints is not None:
         checkpoints = checkpoints.model_copy(update={"path": _absolute(checkpoints.path, base)})
     return phase.model_copy(
-        update={"cwd": _absolute(phase.cwd, base) or default_cwd, "checkpoints": checkpoints}
+        update={
+            "cwd": _absolute(phase.cwd, base) or default_cwd,
+            "checkpoints": checkpoints,
+            "infrastructure": phase.infrastructure and _infrastructure_at(phase.infrastructure, base),
+        }
     )
 
 

@@ -46,7 +46,7 @@ class Phase(Section):
     env: Env = Field(default={}, description="Environment variables of its ranks; they win over the job's")
     cwd: Directory | None = Field(
         default=None,
-        description="Directory in which the command runs; absent: the job's, else the job file's",
+        description="Directory in which the command runs; absent: the job's, in containers the image's",
     )
     autorestart: AutoRestart | None = Field(default=None, description="Replaces the job's autorestart")
     suspension: Suspension | None = Field(default=None, description="Replaces the job's suspension")

@@ -21,6 +21,7 @@ class PhasePlan:
 
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
     for the ranks on a system. `inherited` are the names of variables that workers have from elsewhere.
+    `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro].
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     """
@@ -31,6 +32,7 @@ class PhasePlan:
     phases: int
     command: tuple[str, ...]
     cwd: str
+    binds: tuple[str, ...] = ()
     inherited: frozenset[str]
     env: Mapping[str, str]
     system_env: Mapping[str, Mapping[str, str]]

@@ -70,6 +70,7 @@ class Agent:
             on_idle=self._orphaned,
         )
         self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
+        self._door.uids.add(config["orchestrator_uid"])
 
     def run(self) -> None:
         """Serve until told to leave, or until nobody has come for `orphan_timeout_s`."""
@@ -271,6 +272,18 @@ def _write(path: str, text: str) -> None:
         os.replace(path + ".new", path)
 
 
+def _listening(path: str) -> socket.socket:
+    """Listen at a path; the socket appears there once it takes connections, and replaces what was there."""
+    new = path + ".new"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    listener.bind(new)
+    listener.listen()
+    os.replace(new, path)
+    return listener
+
+
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
@@ -279,14 +292,8 @@ def main(argv: List[str]) -> int:
     """Serve on the inherited socket `--fd N`, or on the configuration's own path; `argv[0]` is agent.json."""
     with open(argv[0], encoding="utf-8") as file:
         config = json.load(file)
-    if argv[1:2] == ["--fd"]:
-        listener = socket.socket(fileno=int(argv[2]))
-    else:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(config["socket"])
-        listener.bind(config["socket"])
-        listener.listen()
+    is_inherited = argv[1:2] == ["--fd"]
+    listener = socket.socket(fileno=int(argv[2])) if is_inherited else _listening(config["socket"])
     become_subreaper()
     Agent(config, listener).run()
     return 0

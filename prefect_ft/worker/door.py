@@ -39,6 +39,8 @@ class Door:
         self._on_gone = on_gone
         self._on_room = on_room
         self._strangers: Dict[Peer, float] = {}
+        self.uids = {os.getuid(), 0}
+        """Whose connections are taken: in a container the orchestrator is another user than the agent."""
         self.open()
 
     def open(self) -> None:
@@ -64,7 +66,7 @@ class Door:
             self._loop.forget(self._listener)
             self._loop.after("door", RETRY_S, self.open)
             return
-        if not _same_user(connection):
+        if _uid_of(connection) not in self.uids:
             connection.close()
             return
         if len(self._strangers) >= MAX_STRANGERS:
@@ -86,8 +88,7 @@ class Door:
             self._loop.after("strangers", min(self._strangers.values()) - now, self._dismiss_silent)
 
 
-def _same_user(connection: socket.socket) -> bool:
-    """Whether the other side runs as this user, or as root."""
+def _uid_of(connection: socket.socket) -> int:
+    """Give the user as whom the other side runs."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid in (os.getuid(), 0)
+    return int(struct.unpack("3i", credentials)[1])

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
-from prefect_ft.worker import PACKAGE_DIRECTORY, inotify
+from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.gang import Gang, Rank
 from prefect_ft.worker.loop import Loop
@@ -115,7 +116,8 @@ class Execution:
         ranks = {int(number): env for number, env in message["ranks"].items()}
         try:
             gang = Gang(token[2], self._directory, self._keeping)
-            gang.start(message["command"], message["cwd"], _environment(message["env"]), ranks)
+            env = _environment(message["env"])
+            gang.start(_with_python(message["command"], env), message["cwd"], env, ranks)
         except (OSError, ValueError) as exc:
             self._port.keep()
             self._reporter.send("start_failed", **_failure(exc, message["command"][0]))
@@ -162,6 +164,8 @@ class Execution:
         if self._gang is not None:
             self._collect()
             self.hand_on()
+        else:
+            processes.reap()  # orphans that fall to PID 1
 
     def report_to_newcomer(self, have: Dict[str, int]) -> None:
         """Hand on the last beats, and each rank's output from the offset on up to which the reader has it."""
@@ -369,6 +373,14 @@ def _environment(given: Dict[str, str]) -> Dict[str, str]:
     path = (PACKAGE_DIRECTORY, env.get("PYTHONPATH"))
     env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return env
+
+
+def _with_python(command: List[str], env: Dict[str, str]) -> List[str]:
+    """Have `python` be this interpreter where the worker has none of that name: many images say python3."""
+    places = env.get("PATH", os.defpath).split(os.pathsep)
+    if command[0] != "python" or any(os.access(os.path.join(place, "python"), os.X_OK) for place in places):
+        return command
+    return [sys.executable, *command[1:]]
 
 
 def _failure(error: Exception, command: str) -> Dict[str, Any]:

@@ -95,6 +95,13 @@ def _children_of_thread(pid: int, thread: str) -> List[int]:
         return []
 
 
+def reap() -> None:
+    """Collect every child that has ended, without blocking; for who has none that is waited for."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
+            pass
+
+
 def end_descendants(reap: Callable[[], None], timeout_s: float) -> List[int]:
     """SIGKILL everything below this process until a walk finds nobody; give who is left after the time.
 

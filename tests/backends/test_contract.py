@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from agents import AgentClient, checkpoints, settings
 
+from engine import IMAGE
+
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.config import DockerInfrastructure
 
 PYTHON = "python3"
 """What a worker's image has on its path."""
@@ -19,13 +22,22 @@ PYTHON = "python3"
 SYSTEM_ENV = {"s1": {"COLOUR": "blue"}}
 
 
-def process_backend(runtime_dir: Path, changes: Mapping[str, Any]) -> Backend:
-    directory = runtime_dir / "run"
-    directory.mkdir(exist_ok=True)
+def process_backend(directory: Path, changes: Mapping[str, Any], _: pytest.FixtureRequest) -> Backend:
     return ProcessBackend(settings(**changes), directory, SYSTEM_ENV)
 
 
-BACKENDS: dict[str, Callable[[Path, Mapping[str, Any]], Backend]] = {"process": process_backend}
+def docker_backend(directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest) -> Backend:
+    from prefect_ft.backends.docker import DockerBackend
+
+    systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
+    infrastructure = DockerInfrastructure.model_validate(
+        {"type": "docker", "image": IMAGE, "systems": systems, "engine": request.getfixturevalue("docker_engine")}
+    )
+    return DockerBackend(settings(**changes), directory, infrastructure)
+
+
+MakeBackend = Callable[[Path, Mapping[str, Any], pytest.FixtureRequest], Backend]
+BACKENDS: dict[str, MakeBackend] = {"process": process_backend, "docker": docker_backend}
 
 
 @dataclass
@@ -65,8 +77,10 @@ def run(client: AgentClient, code: str, attempt: int = 1, **env: str) -> str:
 @pytest.fixture(params=BACKENDS)
 def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) -> Iterator[Under]:
     def make(**changes: Any) -> Backend:
-        return BACKENDS[request.param](runtime_dir, changes)
+        return BACKENDS[request.param](directory, changes, request)
 
+    directory = runtime_dir / "run-1"
+    directory.mkdir()
     under = Under(make, make())
     yield under
     under.backend.destroy([*workers(0, 1), *under.created])
@@ -188,6 +202,19 @@ def test_another_life_of_the_orchestrator_can_attach_to_what_it_finds(under: Und
     later = under.attach(address, epoch=2)
     assert later.expect_attached()["running"] == [0]
     assert later.stop()["ev"] == "stopped"
+
+
+def test_nothing_is_known_of_how_a_worker_ended_that_lives(under: Under) -> None:
+    under.create(0)
+    assert under.backend.evidence(workers(0)[0]) is None
+
+
+def test_another_life_of_the_orchestrator_finds_what_is_there(under: Under) -> None:
+    under.create(0, 1)
+    found = under.make().find()
+    assert [(each.worker, each.result) for each in found] == [(worker, None) for worker in workers(0, 1)]
+    under.backend.destroy(workers(0))
+    assert [each.worker for each in under.make().find()] == workers(1)
 
 
 def test_a_system_that_is_there_answers(under: Under) -> None:

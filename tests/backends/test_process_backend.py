@@ -73,7 +73,7 @@ def test_who_only_looks_at_a_workers_files_is_spared(agent: LivingWorker, client
 def test_an_agent_that_somebody_stopped_leaves_all_the_same(
     agent: LivingWorker, client: AgentClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_end_strays", None)
+    monkeypatch.setattr(module, "end_strays", None)
     client.start(script(WAIT))
     client.expect_printed("up")
     os.kill(client.expect_attached()["pid"], signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_an_agent_that_dies_of_an_error_takes_its_ranks_along_and_says_why(
 def test_an_agent_that_left_by_itself_costs_no_look_at_other_processes(
     agent: LivingWorker, client: AgentClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_end_strays", None)
+    monkeypatch.setattr(module, "end_strays", None)
     client.start(script(WAIT))
     client.expect_printed("up")
     agent.backend.destroy([agent.worker])

@@ -192,8 +192,8 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
             id="missing-in-a-section",
         ),
         pytest.param(
-            edited("type: process", "type: docker\n  image: torch"),
-            "job.yaml:4: infrastructure.type: unknown type 'docker'; known types: process",
+            edited("type: process", "type: dokcer\n  image: torch"),
+            "job.yaml:4: infrastructure.type: unknown type 'dokcer'; known types: process, docker",
             id="unknown-type-hides-the-keys-beside-it",
         ),
     ],

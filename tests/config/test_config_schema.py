@@ -38,7 +38,19 @@ def test_every_field_has_a_title_and_says_its_unit_bounds_and_default(
 
 def test_bounds_are_words_of_json_schema() -> None:
     known = {
-        *("title", "description", "default", "examples", "type", "enum", "const", "pattern", "anyOf", "$ref"),
+        *(
+            "title",
+            "description",
+            "default",
+            "examples",
+            "type",
+            "enum",
+            "const",
+            "pattern",
+            "anyOf",
+            "oneOf",
+            "$ref",
+        ),
         *("items", "minItems", "additionalProperties", "minimum", "maximum", "exclusiveMinimum"),
     }
     for where, entry in fields():

@@ -168,6 +168,7 @@ def write_agent_config(home: Path, **changes: Any) -> Path:
         "system": "s0",
         "directory": str(home),
         "socket": str(home / "agent.sock"),
+        "orchestrator_uid": os.getuid(),
         "sample_period_s": known.sample_period_s,
         "orphan_timeout_s": known.orphan_timeout_s,
         "spool_bytes": known.spool_bytes,

@@ -105,7 +105,9 @@ class Engine:
         """Make a bridge of its own, or give the one that it had before."""
         file = self.directory / "bridge"
         if not file.exists():
-            number = next(number for number in NETWORKS if _ip("link", "add", f"pft{number}", "type", "bridge"))
+            number = next(
+                number for number in NETWORKS if _ip("link", "add", f"pft{number}", "type", "bridge")
+            )
             file.write_text(f"pft{number}")
             assert _ip("addr", "add", f"10.213.{number}.1/24", "dev", f"pft{number}")
             assert _ip("link", "set", f"pft{number}", "up")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agents import processes_of
 
-from prefect_ft.backends.process import clear_directory
+from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.config import load_job
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS

@@ -1,0 +1,312 @@
+"""Workers as containers of Docker engines on this machine, each with its agent as PID 1.
+
+A worker's directory is mounted into its container, and nobody else's: so the agent's socket is reached
+without the engine, and training does not end with that. What belongs to a run is known by its labels.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
+from prefect_ft.backends import engine
+from prefect_ft.backends.base import OUT_OF_MEMORY, Address, AgentSettings, Found, Worker
+from prefect_ft.backends.docker_request import (
+    PHASE,
+    RUN,
+    Mounted,
+    container_name,
+    create_request,
+    labels,
+    worker_of,
+)
+from prefect_ft.backends.home import (
+    ENGINES,
+    SOCKET,
+    address_of,
+    found_in,
+    home_of,
+    write_agent_config,
+    write_host,
+)
+from prefect_ft.backends.payload import payload_directory
+from prefect_ft.backends.strays import end_strays
+from prefect_ft.config import DockerInfrastructure
+from prefect_ft.errors import BackendError
+from prefect_ft.files import read_json, write_json
+from prefect_ft.model import Evidence
+
+AGENT_TIMEOUT_S = 60.0
+"""How long a container's agent may take until it listens."""
+
+LOOK_S = 0.25
+"""How often it is looked whether a container has ended while its agent is waited for."""
+
+BREATH_S = 0.002
+LAST_WORDS = 20
+"""Lines of what an agent said that could not begin."""
+
+OOM_WINDOW_S = 30.0
+"""How long ago the kernel may have run out of a container's memory to be why a rank is dead now."""
+
+_log = logging.getLogger(__name__)
+
+
+class DockerBackend:
+    """`directory` is the run's run-time directory, on a local disk and short enough for socket paths."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        directory: Path,
+        infrastructure: DockerInfrastructure,
+        *,
+        binds: Sequence[str] = (),
+        removal_grace_s: float | None = None,
+    ) -> None:
+        """`binds` are mounted beside the user's volumes, as HOST:CONTAINER[:ro].
+
+        `removal_grace_s`: how long `destroy` waits before removal goes on in the background; None: to its end.
+        """
+        self._settings = settings
+        self._directory = directory.absolute()
+        self._infrastructure = infrastructure
+        self._systems = {system.name: system for system in infrastructure.systems}
+        self._binds = tuple(binds)
+        self._removal_grace_s = removal_grace_s
+        self._clients: dict[str, engine.Client] = {}
+
+    # -- creating ---------------------------------------------------------------------------------
+
+    def create(self, workers: Sequence[Worker]) -> list[Address]:
+        """Create these workers, in their order; raises BackendError with none of them left behind.
+
+        A worker that is there already, with its agent alive, stays as it is.
+        """
+        if not workers:
+            return []
+        self._note_engines()
+        try:
+            for worker in workers:  # one after the other what is done once for all, such as a pull
+                self._interpreter(worker)
+            with ThreadPoolExecutor(len(workers)) as pool:
+                return list(pool.map(self._create, workers))
+        except BackendError:
+            self.destroy(workers)
+            raise
+        except OSError as exc:
+            self.destroy(workers)
+            raise BackendError(f"a worker cannot be started: {exc}") from exc
+
+    def _create(self, worker: Worker) -> Address:
+        url, client = self._engine(worker.system)
+        home, name = self._home(worker), self._name(worker)
+        with engine.told(url, worker.system):
+            if self._lives(client, worker):
+                return address_of(home)
+            self._remove(worker)  # what another life of the orchestrator may have left under this name
+            found = self._interpreter(worker)
+            self._make_home(worker, found)
+            mounted = Mounted(
+                home=str(home), payload=str(payload_directory(self._directory.parent)), binds=self._binds
+            )
+            own = labels(self._settings.run_id, self._settings.phase_index, worker)
+            system = self._systems[worker.system]
+            request = create_request(self._infrastructure, system, own, python=found.name, mounted=mounted)
+            client.create_container_from_config(request, name)
+            client.start(name)
+            self._await_agent(client, worker)
+            write_host(home, self._host(client, name))
+        return address_of(home)
+
+    def _interpreter(self, worker: Worker) -> engine.Interpreter:
+        url, client = self._engine(worker.system)
+        return engine.interpreter(client, url, self._infrastructure)
+
+    def _make_home(self, worker: Worker, found: engine.Interpreter) -> None:
+        """Make a worker's directory; it belongs to the user as whom its agent runs, if that is not root."""
+        home = self._home(worker)
+        (home / "io").mkdir(mode=0o700, parents=True)
+        config = write_agent_config(home, self._settings, worker)
+        if found.uid in (0, os.getuid()):
+            return
+        try:
+            for path in (home, home / "io", config):
+                os.chown(path, found.uid, found.gid)
+        except PermissionError as exc:
+            message = (
+                f'its containers run as user {found.uid}: as who is not root, write user: "{os.getuid()}"'
+            )
+            raise BackendError(message, system=worker.system) from exc
+
+    def _await_agent(self, client: engine.Client, worker: Worker) -> None:
+        """Wait until an agent listens; raises BackendError with its last words if it does not."""
+        home, name = self._home(worker), self._name(worker)
+        deadline = time.monotonic() + AGENT_TIMEOUT_S
+        look_at = time.monotonic() + LOOK_S
+        while not (home / SOCKET).exists():
+            now = time.monotonic()
+            if now > look_at:
+                look_at = now + LOOK_S
+                told = engine.described(client, name)
+                if told is None or not told["State"]["Running"] or now > deadline:
+                    raise BackendError(self._why_not(client, worker), system=worker.system)
+            time.sleep(BREATH_S)
+
+    def _why_not(self, client: engine.Client, worker: Worker) -> str:
+        """Say why an agent did not begin."""
+        words = ""
+        with suppress(DockerException, RequestException):
+            words = client.logs(self._name(worker), tail=LAST_WORDS).decode(errors="replace").strip()
+        evidence = self.evidence(worker)
+        how = evidence.text if evidence is not None else "it does not listen"
+        return f"the agent of worker {worker.number} did not begin: {how}" + (f": {words}" if words else "")
+
+    def _host(self, client: engine.Client, name: str) -> str:
+        """Give the address by which other workers reach a container; the machine's own where it shares that."""
+        told = engine.described(client, name) or {}
+        networks = told.get("NetworkSettings", {}).get("Networks", {}).values()
+        return next((each["IPAddress"] for each in networks if each.get("IPAddress")), "127.0.0.1")
+
+    def _lives(self, client: engine.Client, worker: Worker) -> bool:
+        told = engine.described(client, self._name(worker))
+        return told is not None and told["State"]["Running"] and (self._home(worker) / SOCKET).exists()
+
+    # -- destroying -------------------------------------------------------------------------------
+
+    def destroy(self, workers: Sequence[Worker]) -> None:
+        """End these workers and everything that runs in them, and remove what they kept.
+
+        Also those that another life of the orchestrator created, or whose agents have died.
+        """
+        threads = [
+            threading.Thread(target=self._remove, args=(worker,), name=self._name(worker), daemon=True)
+            for worker in dict.fromkeys(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = None if self._removal_grace_s is None else time.monotonic() + self._removal_grace_s
+        for thread in threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                _log.warning("removal of %s goes on in the background", thread.name)
+
+    def _remove(self, worker: Worker) -> None:
+        """Remove a container; where its engine is away, what runs in it is ended all the same."""
+        home = self._home(worker)
+        try:
+            url, client = self._engine(worker.system)
+            with engine.told(url):
+                engine.remove(client, self._name(worker))
+        except BackendError as exc:
+            _log.warning("container %s is left to `prefect-ft clean`: %s", self._name(worker), exc)
+            end_strays(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def find(self) -> list[Found]:
+        """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+
+        In the order of epoch and decision. By their directories, for which no engine is needed, and by labels.
+        """
+        homes = found_in(self._directory, self._settings.phase_index)
+        known = {found.worker for found in homes}
+        others = [
+            Found(worker=worker, address=address_of(self._home(worker)), result=None)
+            for worker in self._labelled()
+            if worker not in known
+        ]
+        return sorted(
+            [*homes, *others], key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number)
+        )
+
+    def _labelled(self) -> list[Worker]:
+        wanted = [f"{RUN}={self._settings.run_id}", f"{PHASE}={self._settings.phase_index}"]
+        found: list[Worker | None] = []
+        for system in self._systems:
+            with suppress(BackendError):  # an engine that is away has no say
+                url, client = self._engine(system)
+                with engine.told(url):
+                    told = client.containers(all=True, filters={"label": wanted})
+                found += [worker_of(each["Labels"]) for each in told]
+        return [worker for worker in dict.fromkeys(found) if worker is not None]
+
+    def answers(self, system: str) -> bool:
+        """Whether the system itself is there, whatever became of the workers on it."""
+        known = self._systems.get(system)
+        return known is not None and engine.answers(engine.engine_url(self._infrastructure, known))
+
+    def evidence(self, worker: Worker) -> Evidence | None:
+        """Give what the engine knows of how a worker, or something in it, came to its end just now."""
+        try:
+            url, client = self._engine(worker.system)
+            with engine.told(url):
+                told = engine.described(client, self._name(worker))
+                is_oom = told is not None and _ran_out_of_memory(client, self._name(worker))
+        except BackendError as exc:
+            return Evidence(rule="engine-away", text=str(exc))
+        if told is None:
+            return Evidence(rule="container-removed", text="somebody has removed its container")
+        if is_oom:
+            text = "the kernel ended a process of its container that had used up the container's memory"
+            return Evidence(rule=OUT_OF_MEMORY, text=text)
+        if not told["State"]["Running"]:
+            text = f"its container has ended with exit code {told['State']['ExitCode']}"
+            return Evidence(rule="container-ended", text=text)
+        return None
+
+    # -- engines and names ------------------------------------------------------------------------
+
+    def _engine(self, system: str) -> tuple[str, engine.Client]:
+        """Give the engine of a system, by its URL and a client; raises BackendError with the system."""
+        try:
+            url = engine.engine_url(self._infrastructure, self._systems[system])
+            if url not in self._clients:
+                self._clients[url] = engine.connect(url)
+        except BackendError as exc:
+            raise BackendError(str(exc), system=system) from exc
+        return url, self._clients[url]
+
+    def _note_engines(self) -> None:
+        """Write down where this run may have containers, before there is one."""
+        path = self._directory / ENGINES
+        urls = {engine.engine_url(self._infrastructure, system) for system in self._systems.values()}
+        noted = set(read_json(path).get("engines", ()))
+        if not urls <= noted:
+            write_json(path, {"engines": sorted(urls | noted)})
+
+    def _home(self, worker: Worker) -> Path:
+        return home_of(self._directory, self._settings.phase_index, worker)
+
+    def _name(self, worker: Worker) -> str:
+        return container_name(self._settings.run_id, self._settings.phase_index, worker)
+
+
+def _ran_out_of_memory(client: engine.Client, name: str) -> bool:
+    """Whether the engine has told of it lately: the container's own flag never falls again."""
+    now = time.time()
+    since, until = f"{now - OOM_WINDOW_S:.6f}", f"{now:.6f}"
+    events = client.events(since, until, filters={"container": name, "event": "oom"}, decode=True)
+    return any(True for _ in events)
+
+
+def remove_containers(directory: Path, say: Callable[[str], None] = _log.warning) -> None:
+    """Remove all containers of the run whose run-time directory this is; an engine that is away is told."""
+    for url in read_json(directory / ENGINES).get("engines", ()):
+        try:
+            with engine.told(url), closing(engine.connect(url)) as client:
+                for each in client.containers(all=True, filters={"label": f"{RUN}={directory.name}"}):
+                    engine.remove(client, each["Id"])
+        except BackendError as exc:
+            say(f"containers of run {directory.name} may be left: {exc}")

@@ -1,0 +1,155 @@
+"""The engine's request to create a worker's container. Pure: builds, and sends nothing.
+
+Names are those of the Engine API (`POST /containers/create`). What the agent needs is said here and nowhere
+else; what the user adds under `create` is merged in last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from prefect_ft.backends.base import Worker
+from prefect_ft.config import DeviceRequest, DockerInfrastructure, DockerSystem
+
+RUN, PHASE, WORKER, SYSTEM, TOKEN = (
+    f"prefect-ft.{name}" for name in ("run", "phase", "worker", "system", "token")
+)
+"""Labels, by which a run's containers are found again. The token is EPOCH.DECISION, as in `Worker`."""
+
+Request = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """What of this machine is in a worker's container, each at the path that it has here.
+
+    `home` is the worker's own directory, `payload` what its agent is run from, `binds` are further ones
+    as HOST:CONTAINER[:ro].
+    """
+
+    home: str
+    payload: str
+    binds: Sequence[str] = ()
+
+
+def container_name(run_id: str, phase_index: int, worker: Worker) -> str:
+    """Give the name of a worker's container; no other has it."""
+    return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
+
+
+def labels(run_id: str, phase_index: int, worker: Worker) -> dict[str, str]:
+    """Give the labels of a worker's container."""
+    return {
+        RUN: run_id,
+        PHASE: str(phase_index),
+        WORKER: str(worker.number),
+        SYSTEM: worker.system,
+        TOKEN: f"{worker.epoch}.{worker.decision}",
+    }
+
+
+def worker_of(given: Mapping[str, str]) -> Worker | None:
+    """Give the worker whose labels these are; None: nobody's."""
+    try:
+        epoch, decision = given[TOKEN].split(".")
+        return Worker(
+            number=int(given[WORKER]), system=given[SYSTEM], epoch=int(epoch), decision=int(decision)
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def create_request(
+    infrastructure: DockerInfrastructure,
+    system: DockerSystem,
+    labels: Mapping[str, str],
+    *,
+    python: str,
+    mounted: Mounted,
+) -> Request:
+    """Build the request for one worker; `python` is the interpreter's name in the image."""
+    request = {
+        "Image": infrastructure.image,
+        "Entrypoint": [python],
+        "Cmd": ["-I", "-S", mounted.payload, str(PurePath(mounted.home, "agent.json"))],
+        "Env": [f"{name}={value}" for name, value in {**infrastructure.env, **system.env}.items()],
+        "Labels": dict(labels),
+        "User": infrastructure.user,
+        "HostConfig": _host_config(infrastructure, system, mounted),
+    }
+    whole: Request = merged(_without_nothing(request), infrastructure.create)
+    return whole
+
+
+def _host_config(
+    infrastructure: DockerInfrastructure, system: DockerSystem, mounted: Mounted
+) -> dict[str, Any]:
+    resources = infrastructure.resources
+    requests = infrastructure.device_requests if system.device_requests is None else system.device_requests
+    devices = infrastructure.devices if system.devices is None else system.devices
+    own = [f"{mounted.home}:{mounted.home}", f"{mounted.payload}:{mounted.payload}:ro"]
+    config = {
+        "Binds": [*own, *mounted.binds, *infrastructure.volumes],
+        "NetworkMode": infrastructure.network,
+        "NanoCpus": None if resources.cpus is None else round(resources.cpus * 10**9),
+        "CpusetCpus": resources.cpuset,
+        "Memory": resources.memory,
+        "PidsLimit": resources.pids,
+        "ShmSize": infrastructure.shm_size,
+        "Ulimits": [_ulimit(name, limit) for name, limit in infrastructure.ulimits.items()],
+        "DeviceRequests": [_device_request(each) for each in requests],
+        "Devices": [_device(each) for each in devices],
+        "CapAdd": list(infrastructure.cap_add),
+        "CapDrop": list(infrastructure.cap_drop),
+        "SecurityOpt": ["no-new-privileges"] if infrastructure.no_new_privileges else [],
+    }
+    return _without_nothing(config)
+
+
+def _ulimit(name: str, limit: str) -> dict[str, Any]:
+    soft, _, hard = limit.partition(":")
+    return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}
+
+
+def _device(device: str) -> dict[str, str]:
+    host, _, rest = device.partition(":")
+    inside, _, permissions = rest.partition(":")
+    return {
+        "PathOnHost": host,
+        "PathInContainer": inside or host,
+        "CgroupPermissions": permissions or "rwm",
+    }
+
+
+def _device_request(request: DeviceRequest) -> dict[str, Any]:
+    """Give a request for devices; without a count or names it is one for all, as the engine's own clients say."""
+    count = -1 if request.count is None and not request.device_ids else request.count
+    return _without_nothing(
+        {
+            "Driver": request.driver,
+            "Count": count,
+            "DeviceIDs": list(request.device_ids),
+            "Capabilities": [list(each) for each in request.capabilities],
+            "Options": dict(request.options),
+        }
+    )
+
+
+def merged(ours: Any, theirs: Any) -> Any:
+    """Give `ours` with `theirs` in it: mappings are merged, lists appended, anything else is replaced."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return {
+            **ours,
+            **{name: merged(ours[name], theirs[name]) if name in ours else theirs[name] for name in theirs},
+        }
+    if isinstance(ours, list) and isinstance(theirs, (list, tuple)):
+        return [*ours, *theirs]
+    return theirs
+
+
+def _without_nothing(given: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what was not said: then the engine's default holds."""
+    return {name: value for name, value in given.items() if value is not None and value not in ([], {})}

@@ -1,0 +1,207 @@
+"""Docker engines on this machine: reached, asked for an image, and each failure told in words that help.
+
+Everything that talks with an engine raises BackendError, whose text says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from requests.exceptions import RequestException
+
+from prefect_ft.config import DockerInfrastructure, DockerSystem
+from prefect_ft.errors import BackendError
+
+Client: TypeAlias = Any
+"""The SDK's `docker.APIClient`, whose types are told for a part of it only."""
+
+DEFAULT = "unix:///var/run/docker.sock"
+
+MIN_API = (1, 41)
+"""That of Docker 20.10, the oldest engine that this has run on."""
+
+TIMEOUT_S = 60
+"""How long an engine may take to answer; creating and removing can take seconds on a busy one."""
+
+PING_TIMEOUT_S = 2
+"""How long an engine may take to say that it is there."""
+
+MIN_PYTHON = (3, 9)
+
+_PROBE = "import os, sys; print(sys.version_info[0], sys.version_info[1], os.getuid(), os.getgid())"
+_PROBE_LABEL = "prefect-ft.probe"
+PYTHONS = ("python3", "python")
+"""Names under which an image may have its interpreter, tried in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """An image's Python, by the name that it has there, and the user as whom it runs."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> str:
+    """Give the engine of a system."""
+    url = system.engine or infrastructure.engine or os.environ.get("DOCKER_HOST") or DEFAULT
+    if not url.startswith("unix://"):
+        raise BackendError(f"DOCKER_HOST is {url}: only engines on this host can be used, like {DEFAULT}")
+    return url
+
+
+def connect(url: str) -> Client:
+    """Give a client of an engine that is there and new enough."""
+    _knock(url)
+    with told(url):
+        client: Client = docker.APIClient(base_url=url, version="auto", timeout=TIMEOUT_S)
+        spoken = str(client.api_version)
+    if tuple(map(int, spoken.split("."))) < MIN_API:
+        client.close()
+        wanted = ".".join(map(str, MIN_API))
+        raise BackendError(
+            f"the engine at {url} speaks API {spoken}: {wanted} is needed, Docker 20.10 or newer"
+        )
+    return client
+
+
+def answers(url: str) -> bool:
+    """Whether an engine is there."""
+    try:
+        client: Client = docker.APIClient(
+            base_url=url, version=".".join(map(str, MIN_API)), timeout=PING_TIMEOUT_S
+        )
+        with closing(client):
+            return bool(client.ping())
+    except (DockerException, RequestException, OSError):
+        return False
+
+
+def _knock(url: str) -> None:
+    """Find out why nobody answers, before a client library wraps it up."""
+    path = url.removeprefix("unix://")
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as knock:
+        knock.settimeout(PING_TIMEOUT_S)
+        try:
+            knock.connect(path)
+        except PermissionError as exc:
+            message = f"no permission for {path}: add this user to the group that owns it, or run as who may"
+            raise BackendError(message) from exc
+        except OSError as exc:
+            message = f"no Docker engine answers at {url} ({exc.strerror}): start it, or give another one's `engine`"
+            raise BackendError(message) from exc
+
+
+@contextmanager
+def told(url: str, system: str | None = None) -> Iterator[None]:
+    """Have what goes wrong with an engine told as BackendError."""
+    try:
+        yield
+    except APIError as exc:
+        said = exc.explanation or str(exc)
+        raise BackendError(f"the engine at {url} refused: {_one_line(said)}", system=system) from exc
+    except (DockerException, RequestException, OSError) as exc:
+        raise BackendError(f"the engine at {url} fails: {_one_line(str(exc))}", system=system) from exc
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def image_id(client: Client, url: str, image: str, pull: str) -> str:
+    """Give the id of an image, pulled if that is wanted."""
+    why = "and `pull: never` forbids to get it"
+    if pull == "always" or (pull == "missing" and not _has_image(client, image)):
+        try:
+            client.pull(image)
+        except (APIError, RequestException) as exc:
+            why = f"and cannot be pulled: {_one_line(getattr(exc, 'explanation', None) or exc)}"
+        else:
+            why = "and its registry did not give it"
+    try:
+        return str(client.inspect_image(image)["Id"])
+    except ImageNotFound as exc:
+        raise BackendError(f"image {image} is not on the engine at {url}, {why}") from exc
+
+
+def _has_image(client: Client, image: str) -> bool:
+    with suppress(ImageNotFound):
+        client.inspect_image(image)
+        return True
+    return False
+
+
+def interpreter(client: Client, url: str, infrastructure: DockerInfrastructure) -> Interpreter:
+    """Find the Python of an infrastructure's image, getting the image first; asked once of each image."""
+    with told(url):
+        identity = image_id(client, url, infrastructure.image, infrastructure.pull)
+    found = _interpreter(url, identity, infrastructure.user)
+    if found is None:
+        wanted = ".".join(map(str, MIN_PYTHON))
+        raise BackendError(
+            f"image {infrastructure.image} has no Python {wanted} or newer on its PATH as {' or '.join(PYTHONS)}: "
+            "the agent in the container needs one"
+        )
+    return found
+
+
+@cache
+def _interpreter(url: str, identity: str, user: str | None) -> Interpreter | None:
+    with told(url), closing(connect(url)) as client:
+        tried = (_try(client, identity, user, name) for name in PYTHONS)
+        return next((found for found in tried if found is not None), None)
+
+
+def _try(client: Client, identity: str, user: str | None, name: str) -> Interpreter | None:
+    """Run an interpreter in a container of its own; None: it is not there, too old, or no Python."""
+    request = {
+        "Image": identity,
+        "Entrypoint": [name],
+        "Cmd": ["-I", "-S", "-c", _PROBE],
+        "Labels": {_PROBE_LABEL: str(os.getpid())},
+        "HostConfig": {"NetworkMode": "none"},
+    }
+    probe = client.create_container_from_config({**request, **({"User": user} if user else {})}, None)["Id"]
+    try:
+        client.start(probe)
+        if client.wait(probe, timeout=TIMEOUT_S)["StatusCode"] != 0:
+            return None
+        major, minor, uid, gid = map(int, client.logs(probe, stdout=True, stderr=False).split())
+    except (APIError, ValueError) as exc:
+        if isinstance(exc, APIError) and _is_about_the_user(exc):
+            raise
+        return None
+    finally:
+        remove(client, probe)
+    return Interpreter(name, uid, gid) if (major, minor) >= MIN_PYTHON else None
+
+
+def _is_about_the_user(error: APIError) -> bool:
+    return "unable to find user" in str(error.explanation) or "unable to find group" in str(error.explanation)
+
+
+def remove(client: Client, name: str) -> None:
+    """Remove a container with all that runs in it and the volumes that have no name; nothing if it is gone."""
+    with suppress(NotFound):
+        try:
+            client.remove_container(name, v=True, force=True)
+        except APIError as exc:
+            if exc.status_code != 409:  # somebody else removes it already
+                raise
+            client.wait(name, condition="removed", timeout=TIMEOUT_S)
+
+
+def described(client: Client, name: str) -> dict[str, Any] | None:
+    """Give what an engine knows of a container; None: nothing."""
+    with suppress(NotFound):
+        return dict(client.inspect_container(name))
+    return None

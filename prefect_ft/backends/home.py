@@ -1,0 +1,79 @@
+"""A worker's directory on this machine: its name, what its agent is told there, and what is found there.
+
+`<run-time directory>/<phase>-<number>-<epoch>-<decision>` holds agent.json, the socket, output, heartbeats.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
+from prefect_ft.files import read_json
+from prefect_ft.worker.agent import LEFT
+
+SOCKET = "agent.sock"
+CONFIG = "agent.json"
+
+ENGINES = "engines.json"
+"""The file, in a run's run-time directory, of the container engines that may have workers of the run."""
+
+_HOST = "host"
+"""The file of the name by which other workers reach this one; absent: it is on this machine."""
+
+
+def home_of(directory: Path, phase_index: int, worker: Worker) -> Path:
+    """Give the place of a worker's directory below the run's run-time directory."""
+    return directory / f"{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
+
+
+def write_agent_config(
+    home: Path, settings: AgentSettings, worker: Worker, *, system_lock: Path | None = None
+) -> Path:
+    """Write what the agent is told, the run's key among it, readable for this user alone; give the path."""
+    config = home / CONFIG
+    config.touch(mode=0o600)
+    told = {
+        "run": settings.run_id,
+        "key": settings.key,
+        "worker": worker.number,
+        "system": worker.system,
+        "directory": str(home),
+        "socket": str(home / SOCKET),
+        "orchestrator_uid": os.getuid(),
+        "sample_period_s": settings.sample_period_s,
+        "orphan_timeout_s": settings.orphan_timeout_s,
+        "spool_bytes": settings.spool_bytes,
+        "output": settings.output,
+        "signs": list(settings.signs),
+        "checkpoints": settings.checkpoints if worker.number == 0 else None,
+        "system_lock": str(system_lock) if system_lock else None,
+    }
+    config.write_text(json.dumps(told))
+    return config
+
+
+def write_host(home: Path, host: str) -> None:
+    """Keep the name by which other workers reach this one."""
+    (home / _HOST).write_text(host)
+
+
+def address_of(home: Path) -> Address:
+    """Give where a worker's agent listens."""
+    kept = home / _HOST
+    host = kept.read_text() if kept.exists() else "127.0.0.1"
+    return Address(socket_path=home / SOCKET, host=host)
+
+
+def found_in(directory: Path, phase_index: int) -> list[Found]:
+    """Give the workers of a phase that have directories, in the order of epoch and decision."""
+    found = [_found(home) for home in directory.glob(f"{phase_index}-*-*-*")]
+    return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
+
+
+def _found(home: Path) -> Found:
+    _, number, epoch, decision = map(int, home.name.split("-"))
+    system = read_json(home / CONFIG).get("system", "")
+    worker = Worker(number=number, system=system, epoch=epoch, decision=decision)
+    return Found(worker=worker, address=address_of(home), result=read_json(home / LEFT) or None)

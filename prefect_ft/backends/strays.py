@@ -1,0 +1,59 @@
+"""What outlived its agent: found by the worker's directory that it was given or writes into, and ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from prefect_ft.worker.processes import descendants, kill_and_wait, parent
+
+KILLED_TIMEOUT_S = 5.0
+"""How long is waited for what was killed; what sits in the kernel then is left to it."""
+
+
+def end_strays(home: Path) -> None:
+    """SIGKILL what outlived an agent, and an agent that is nobody's child any more."""
+    deadline = time.monotonic() + KILLED_TIMEOUT_S
+    while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
+        family = {process for stray in found for process in (stray, *descendants(stray))} - {os.getpid()}
+        kill_and_wait(
+            family,
+            lambda pid, family=family: _belongs(pid, home) or parent(pid) in family,  # type: ignore[misc]
+            left_s,
+        )
+
+
+def _strays(home: Path) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid() and _belongs(int(name), home):
+            yield int(name)
+
+
+def _belongs(pid: int, home: Path) -> bool:
+    """Whether a living process is of the worker with this directory.
+
+    Then it was given a place in it, or writes into it. Only to read from it (`tail -f`) or to stand in
+    it makes nobody a stray.
+    """
+    inside = os.fsencode(home) + b"/"
+    with suppress(OSError):  # gone, or another user's
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if any(
+            item.startswith((b"TMPDIR=" + inside, b"PREFECT_FT_HEARTBEAT=" + inside)) for item in environment
+        ):
+            return True
+        return any(
+            os.fsencode(os.readlink(link)).startswith(inside) and _is_written_to(pid, link.name)
+            for link in Path(f"/proc/{pid}/fd").iterdir()
+        )
+    return False
+
+
+def _is_written_to(pid: int, descriptor: str) -> bool:
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
+    )
+    return int(fields["flags"], 8) & os.O_ACCMODE != os.O_RDONLY

@@ -1,0 +1,120 @@
+"""The kinds of value that describe a container: sizes, volumes, devices, and where its engine is."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from prefect_ft.config.fields import (
+    Env,
+    NotBool,
+    Section,
+    Text,
+    problem,
+    shown,
+)
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+OWNED = ("Image", "Entrypoint", "Cmd")
+"""Parts of a request that are said elsewhere, or are the agent's."""
+
+OWNED_BY_HOST = ("RestartPolicy", "AutoRemove")
+"""Who brings a worker back, or removes it, is the run's orchestrator alone."""
+
+
+def _size(value: object) -> object:
+    if type(value) is int:
+        return value
+    match = re.fullmatch(r"([0-9]{1,15})([bkmgt]?)b?", value.lower()) if isinstance(value, str) else None
+    if match is None:
+        raise problem(f"must be bytes or a number with k, m or g, like 8g, got {shown(value)}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _image(value: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9][^\s]*", value):
+        raise problem(f"must be the name of an image, like my-training:latest, got {shown(value)}")
+    return value
+
+
+def _engine(value: str) -> str:
+    if not re.fullmatch(r"unix:///.+", value):
+        raise problem(f"must be an engine on this host, like unix:///var/run/docker.sock, got {shown(value)}")
+    return value
+
+
+def _volume(value: str) -> str:
+    source, _, target = value.removesuffix(":ro").removesuffix(":rw").partition(":")
+    if not source or not target.startswith("/") or ":" in target:
+        raise problem(
+            f"must be HOST:CONTAINER or HOST:CONTAINER:ro, like ./data:/data:ro, got {shown(value)}"
+        )
+    return value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"/[^:]+(:/[^:]+(:[rwm]+)?)?", value):
+        raise problem(f"must be a device file, like /dev/davinci0 or /dev/a:/dev/b:rw, got {shown(value)}")
+    return value
+
+
+def _ulimits(value: dict[str, str]) -> dict[str, str]:
+    for name, limit in value.items():
+        if not re.fullmatch(r"(-1|[0-9]+)(:(-1|[0-9]+))?", limit):
+            raise problem(f"must be a number or SOFT:HARD, like 1024:65536, got {shown(limit)}", name)
+    return value
+
+
+def _create(value: dict[str, Any]) -> dict[str, Any]:
+    for name in OWNED:
+        if name in value:
+            raise problem("is not to be set here: image says what runs, and the agent runs it", name)
+    host = value.get("HostConfig", {})
+    if not isinstance(host, dict):
+        raise problem(f"must be a mapping of keys to values, got {shown(host)}", "HostConfig")
+    for name in OWNED_BY_HOST:
+        if name in host:
+            raise problem("is not to be set: autorestart says what is brought back", "HostConfig", name)
+    return value
+
+
+_Bytes = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1), BeforeValidator(_size, json_schema_input_type=_Bytes | str)]
+ImageName = Annotated[Text, AfterValidator(_image)]
+EngineUrl = Annotated[Text, AfterValidator(_engine)]
+Volume = Annotated[Text, AfterValidator(_volume)]
+DeviceMapping = Annotated[Text, AfterValidator(_device)]
+Ulimits = Annotated[Env, AfterValidator(_ulimits)]
+Create = Annotated[dict[str, Any], AfterValidator(_create)]
+
+
+class Resources(Section):
+    """What one worker may use; absent: as much as there is."""
+
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="Processors' time, in processors"
+    )
+    cpuset: Text | None = Field(default=None, description="Processors by number", examples=["0-3,8"])
+    memory: Size | None = Field(
+        default=None, description="Memory: bytes, or a number with k, m or g", examples=["64g"]
+    )
+    pids: Annotated[int, Field(ge=2), NotBool] | None = Field(
+        default=None, description="Processes and threads, the agent's included"
+    )
+
+
+class DeviceRequest(Section):
+    """Devices that a driver of the engine's finds by itself."""
+
+    driver: Text | None = Field(
+        default=None, description="Name of the driver; absent: the engine chooses", examples=["nvidia"]
+    )
+    count: Annotated[int, Field(ge=-1), NotBool] | None = Field(default=None, description="How many; -1: all")
+    device_ids: tuple[Text, ...] = Field(default=(), description="Which ones, in place of a count")
+    capabilities: tuple[tuple[Text, ...], ...] = Field(
+        default=(("gpu",),), description="What they must be able to do: one of these lists, all of it"
+    )
+    options: Env = Field(default={}, description="What the driver is told besides")
