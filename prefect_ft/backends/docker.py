@@ -11,9 +11,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from docker.errors import DockerException
@@ -84,7 +84,6 @@ class DockerBackend:
         self._systems = {system.name: system for system in infrastructure.systems}
         self._binds = tuple(binds)
         self._removal_grace_s = removal_grace_s
-        self._clients: dict[str, engine.Client] = {}
 
     # -- creating ---------------------------------------------------------------------------------
 
@@ -109,9 +108,8 @@ class DockerBackend:
             raise BackendError(f"a worker cannot be started: {exc}") from exc
 
     def _create(self, worker: Worker) -> Address:
-        url, client = self._engine(worker.system)
         home, name = self._home(worker), self._name(worker)
-        with engine.told(url, worker.system):
+        with self._engine(worker.system) as client:
             if self._lives(client, worker):
                 return address_of(home)
             self._remove(worker)  # what another life of the orchestrator may have left under this name
@@ -130,8 +128,8 @@ class DockerBackend:
         return address_of(home)
 
     def _interpreter(self, worker: Worker) -> engine.Interpreter:
-        url, client = self._engine(worker.system)
-        return engine.interpreter(client, url, self._infrastructure)
+        with self._engine(worker.system) as client:
+            return engine.interpreter(client, self._url(worker.system), self._infrastructure)
 
     def _make_home(self, worker: Worker, found: engine.Interpreter) -> None:
         """Make a worker's directory; it belongs to the user as whom its agent runs, if that is not root."""
@@ -205,8 +203,7 @@ class DockerBackend:
         """Remove a container; where its engine is away, what runs in it is ended all the same."""
         home = self._home(worker)
         try:
-            url, client = self._engine(worker.system)
-            with engine.told(url):
+            with self._engine(worker.system) as client:
                 engine.remove(client, self._name(worker))
         except BackendError as exc:
             _log.warning("container %s is left to `prefect-ft clean`: %s", self._name(worker), exc)
@@ -236,22 +233,19 @@ class DockerBackend:
         found: list[Worker | None] = []
         for system in self._systems:
             with suppress(BackendError):  # an engine that is away has no say
-                url, client = self._engine(system)
-                with engine.told(url):
+                with self._engine(system) as client:
                     told = client.containers(all=True, filters={"label": wanted})
                 found += [worker_of(each["Labels"]) for each in told]
         return [worker for worker in dict.fromkeys(found) if worker is not None]
 
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
-        known = self._systems.get(system)
-        return known is not None and engine.answers(engine.engine_url(self._infrastructure, known))
+        return system in self._systems and engine.answers(self._url(system))
 
     def evidence(self, worker: Worker) -> Evidence | None:
         """Give what the engine knows of how a worker, or something in it, came to its end just now."""
         try:
-            url, client = self._engine(worker.system)
-            with engine.told(url):
+            with self._engine(worker.system) as client:
                 told = engine.described(client, self._name(worker))
                 is_oom = told is not None and _ran_out_of_memory(client, self._name(worker))
         except BackendError as exc:
@@ -268,20 +262,23 @@ class DockerBackend:
 
     # -- engines and names ------------------------------------------------------------------------
 
-    def _engine(self, system: str) -> tuple[str, engine.Client]:
-        """Give the engine of a system, by its URL and a client; raises BackendError with the system."""
+    @contextmanager
+    def _engine(self, system: str) -> Iterator[engine.Client]:
+        """Give a client of a system's engine; what fails with it is a BackendError of that system."""
         try:
-            url = engine.engine_url(self._infrastructure, self._systems[system])
-            if url not in self._clients:
-                self._clients[url] = engine.connect(url)
+            url = self._url(system)
+            with closing(engine.connect(url)) as client, engine.told(url):
+                yield client
         except BackendError as exc:
             raise BackendError(str(exc), system=system) from exc
-        return url, self._clients[url]
+
+    def _url(self, system: str) -> str:
+        return engine.engine_url(self._infrastructure, self._systems[system])
 
     def _note_engines(self) -> None:
         """Write down where this run may have containers, before there is one."""
         path = self._directory / ENGINES
-        urls = {engine.engine_url(self._infrastructure, system) for system in self._systems.values()}
+        urls = {self._url(system) for system in self._systems}
         noted = set(read_json(path).get("engines", ()))
         if not urls <= noted:
             write_json(path, {"engines": sorted(urls | noted)})
@@ -305,7 +302,7 @@ def remove_containers(directory: Path, say: Callable[[str], None] = _log.warning
     """Remove all containers of the run whose run-time directory this is; an engine that is away is told."""
     for url in read_json(directory / ENGINES).get("engines", ()):
         try:
-            with engine.told(url), closing(engine.connect(url)) as client:
+            with closing(engine.connect(url)) as client, engine.told(url):
                 for each in client.containers(all=True, filters={"label": f"{RUN}={directory.name}"}):
                     engine.remove(client, each["Id"])
         except BackendError as exc:

@@ -61,21 +61,29 @@ def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> st
 
 def connect(url: str) -> Client:
     """Give a client of an engine that is there and new enough."""
-    _knock(url)
+    if why := _unreachable(url):
+        raise BackendError(why)
     with told(url):
-        client: Client = docker.APIClient(base_url=url, version="auto", timeout=TIMEOUT_S)
+        return docker.APIClient(base_url=url, version=_spoken(url), timeout=TIMEOUT_S)
+
+
+@cache
+def _spoken(url: str) -> str:
+    """Give the version of the API that an engine speaks, asked once."""
+    with closing(docker.APIClient(base_url=url, version="auto", timeout=TIMEOUT_S)) as client:
         spoken = str(client.api_version)
     if tuple(map(int, spoken.split("."))) < MIN_API:
-        client.close()
         wanted = ".".join(map(str, MIN_API))
         raise BackendError(
             f"the engine at {url} speaks API {spoken}: {wanted} is needed, Docker 20.10 or newer"
         )
-    return client
+    return spoken
 
 
 def answers(url: str) -> bool:
     """Whether an engine is there."""
+    if _unreachable(url):
+        return False
     try:
         client: Client = docker.APIClient(
             base_url=url, version=".".join(map(str, MIN_API)), timeout=PING_TIMEOUT_S
@@ -86,31 +94,32 @@ def answers(url: str) -> bool:
         return False
 
 
-def _knock(url: str) -> None:
-    """Find out why nobody answers, before a client library wraps it up."""
+def _unreachable(url: str) -> str | None:
+    """Say why nobody answers, in plainer words than a client library has for it; None: somebody does."""
     path = url.removeprefix("unix://")
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as knock:
         knock.settimeout(PING_TIMEOUT_S)
         try:
             knock.connect(path)
-        except PermissionError as exc:
-            message = f"no permission for {path}: add this user to the group that owns it, or run as who may"
-            raise BackendError(message) from exc
+        except PermissionError:
+            return f"no permission for {path}: add this user to the group that owns it, or run as who may"
         except OSError as exc:
-            message = f"no Docker engine answers at {url} ({exc.strerror}): start it, or give another one's `engine`"
-            raise BackendError(message) from exc
+            why = f"no Docker engine answers at {url} ({exc.strerror})"
+            return f"{why}: start it, or give another one's `engine`"
+    return None
 
 
 @contextmanager
-def told(url: str, system: str | None = None) -> Iterator[None]:
+def told(url: str) -> Iterator[None]:
     """Have what goes wrong with an engine told as BackendError."""
     try:
         yield
     except APIError as exc:
         said = exc.explanation or str(exc)
-        raise BackendError(f"the engine at {url} refused: {_one_line(said)}", system=system) from exc
+        raise BackendError(f"the engine at {url} refused: {_one_line(said)}") from exc
     except (DockerException, RequestException, OSError) as exc:
-        raise BackendError(f"the engine at {url} fails: {_one_line(str(exc))}", system=system) from exc
+        why = _unreachable(url) or f"the engine at {url} fails: {_one_line(exc)}"
+        raise BackendError(why) from exc
 
 
 def _one_line(text: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import Catalogue, LogScanner, judge
@@ -19,6 +20,13 @@ _PASSING: Mapping[int | None, FailureClass] = {
     **dict.fromkeys((errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE), "storage"),
 }
 """What may keep a command from starting now and not the next time; anything else is its configuration."""
+
+
+class Loss(NamedTuple):
+    """What is known of a worker whose agent went away: whether its system is there, and how it ended."""
+
+    system_answers: bool
+    evidence: Evidence | None
 
 
 @dataclass(slots=True)
@@ -66,8 +74,8 @@ class Attempt:
         }
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.lost: dict[int, bool] = {}
-        """Workers whose agent went away, and whether their system is there."""
+        self.lost: dict[int, Loss] = {}
+        """Workers whose agent went away."""
         self.start_error: Event | None = None
         self.report: Incident | None = None
         """What was reported of a device or system, if that ends it: a fault, a loss, a preemption."""
@@ -91,7 +99,7 @@ class Attempt:
             case "start_failed":
                 self.start_error = event
             case "lost":
-                self.lost[worker] = event["system_answers"]
+                self.lost[worker] = Loss(event["system_answers"], event["evidence"])
             case _:
                 pass
 
@@ -154,9 +162,9 @@ class Attempt:
         if self._failures:
             return self._failure(incident)
         if self.lost:
-            worker, system_answers = next(iter(self.lost.items()))
-            kind: Kind = "in_place_failed" if system_answers else "system_lost"
-            return replace(incident, kind=kind, worker=worker)
+            worker, loss = next(iter(self.lost.items()))
+            kind: Kind = "in_place_failed" if loss.system_answers else "system_lost"
+            return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
         return replace(incident, kind="completed", exit_code=0)
 
     def ended_ns(self) -> int | None:

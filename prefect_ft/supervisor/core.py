@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from prefect_ft.backends.base import Backend
+from prefect_ft.backends.base import OUT_OF_MEMORY, Backend
 from prefect_ft.clock import PhaseClock, epoch_now, utc_now
 from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
@@ -167,7 +167,8 @@ class Supervisor:
         """Go on with an attempt as if it had been watched all the time."""
         for worker in found.missing:
             answers = self._backend.answers((found.watched or ())[worker])
-            attempt.take(worker, {"ev": "lost", "system_answers": answers})
+            evidence = self._gang.evidence(worker) if worker in self._gang.numbers else None
+            attempt.take(worker, {"ev": "lost", "system_answers": answers, "evidence": evidence})
         self._gang.watch([rank for rank, state in attempt.ranks.items() if not state.succeeded])
 
     def _record_comeback(
@@ -408,7 +409,7 @@ class Supervisor:
             self._take_reports(self._attempt)
             self._heal(self._attempt)
         attempt, self._attempt = self._attempt, None
-        incident = replace(self._incident(attempt, t), **self._known_saves())
+        incident = replace(self._explained(self._incident(attempt, t)), **self._known_saves())
         facts = self._facts(attempt, deaths)
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)
@@ -424,6 +425,16 @@ class Supervisor:
         assert wanted is not None
         evidence = Evidence(rule="stop-request", text=wanted)
         return Incident(t=t, kind="cancelled", attempt=self._number, evidence=evidence)
+
+    def _explained(self, incident: Incident) -> Incident:
+        """Give a rank's bare death by SIGKILL the cause that its worker's infrastructure knows of."""
+        is_bare = incident.signal == signal.SIGKILL and incident.failure_class in ("unknown", "crash")
+        if not is_bare or incident.worker not in self._gang.numbers:
+            return incident
+        evidence = self._gang.evidence(incident.worker)
+        if evidence is None or evidence.rule != OUT_OF_MEMORY:
+            return incident
+        return replace(incident, failure_class="oom_host", evidence=evidence)
 
     def _known_saves(self) -> dict[str, Any]:
         return self._saves.facts() if self.plan.has_checkpoints else {}

@@ -14,6 +14,7 @@ from typing import Any
 
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
+from prefect_ft.model import Evidence
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.link import Event, Link, LinkLostError
@@ -100,6 +101,10 @@ class AgentGang:
     def system_of(self, number: int) -> str:
         """Give the system of a worker that exists."""
         return self._workers[number].system
+
+    def evidence(self, number: int) -> Evidence | None:
+        """Give what the infrastructure knows of how a worker that exists, or something in it, came to its end."""
+        return self._backend.evidence(self._workers[number])
 
     @property
     def reached(self) -> tuple[int, ...]:
@@ -403,5 +408,5 @@ class AgentGang:
 
     def _lost(self, number: int) -> None:
         self._forget(number)
-        system = self._workers[number].system
-        self._listener(number, {"ev": "lost", "system_answers": self._backend.answers(system)})
+        answers = self._backend.answers(self._workers[number].system)
+        self._listener(number, {"ev": "lost", "system_answers": answers, "evidence": self.evidence(number)})

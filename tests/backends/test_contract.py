@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from agents import AgentClient, checkpoints, settings
-
 from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
@@ -31,7 +30,12 @@ def docker_backend(directory: Path, changes: Mapping[str, Any], request: pytest.
 
     systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
     infrastructure = DockerInfrastructure.model_validate(
-        {"type": "docker", "image": IMAGE, "systems": systems, "engine": request.getfixturevalue("docker_engine")}
+        {
+            "type": "docker",
+            "image": IMAGE,
+            "systems": systems,
+            "engine": request.getfixturevalue("docker_engine"),
+        }
     )
     return DockerBackend(settings(**changes), directory, infrastructure)
 

@@ -246,7 +246,7 @@ def test_an_agent_that_dies_is_heard_of_and_named(make: Make) -> None:
     heard.start(WAIT)
     heard.wait("output", 3)
     heard.kill_agent(1)
-    assert heard.wait("lost") == [(1, {"ev": "lost", "system_answers": True})]
+    assert heard.wait("lost") == [(1, {"ev": "lost", "system_answers": True, "evidence": None})]
     heard.gang.stop(heard.token(1), 0)
     assert gone(lambda: heard.change(NOTHING, "s0", "s1", "s2")) == (1, "its agent is gone")
     heard.change(GangChange(destroy=(0, 1, 2), create=(0, 1, 2)), "s0", "s1", "s2")

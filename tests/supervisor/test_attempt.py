@@ -45,7 +45,7 @@ def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Ev
 
 
 def lost(worker: int, system_answers: bool = True) -> Event:
-    return worker, {"ev": "lost", "system_answers": system_answers}
+    return worker, {"ev": "lost", "system_answers": system_answers, "evidence": None}
 
 
 ENDING: Event = (0, {"ev": "ending"})

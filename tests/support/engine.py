@@ -10,6 +10,7 @@ PREFECT_FT_TEST_ENGINE=unix:///… has the tests use an engine that runs already
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,8 @@ class Engine:
         self.directory = directory
         self.socket = directory / "docker.sock"
         self.url = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+        """The engine where this process started it: then it is to be collected."""
 
     def client(self) -> Any:
         """A client of the engine's API."""
@@ -69,7 +72,7 @@ class Engine:
         self.directory.mkdir(parents=True, exist_ok=True)
         bridge = self._bridge()
         with (self.directory / "log").open("ab") as log:
-            process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [
                     "dockerd",
                     f"--host={self.url}",
@@ -130,25 +133,38 @@ class Engine:
         try:
             assert Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd"
             signal.pidfd_send_signal(handle, number)
-            deadline = time.monotonic() + DEADLINE_S
-            while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
-                with suppress(ChildProcessError):
-                    if os.waitpid(pid, os.WNOHANG)[0]:
-                        break
-                time.sleep(0.02)
+            assert select.select([handle], [], [], DEADLINE_S)[0], "dockerd does not end"
         finally:
             os.close(handle)
+        if self._process is not None:
+            self._process.wait()
 
     def stop(self) -> None:
         """End it, its containers, and what it had."""
-        if (self.directory / "pid").exists():
+        pid = self.directory / "pid"
+        if pid.exists() and Path(f"/proc/{pid.read_text()}").exists():
             self._end(signal.SIGTERM)
+        while left := _processes_of(self.directory):  # what an engine that was killed has left
+            for each in left:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            time.sleep(0.02)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in reversed([each for each in mounts if each.startswith(str(self.directory))]):
             subprocess.run(["umount", "--lazy", mount], check=False)
         if (self.directory / "bridge").exists():
             _ip("link", "del", (self.directory / "bridge").read_text())
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _processes_of(directory: Path) -> list[int]:
+    """Give the processes with a directory among their words; the standard library alone has to do for this."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if os.fsencode(directory) in path.read_bytes() and int(path.parent.name) != os.getpid():
+                found.append(int(path.parent.name))
+    return found
 
 
 def _ip(*words: str) -> bool:
