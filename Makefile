@@ -4,11 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint clean
+.PHONY: quickstart quickstart-docker test lint clean
 
 quickstart: $(VENV)/.quickstart
 	rm -rf runs/quickstart
 	$(BIN)/prefect-ft run flows/quickstart.yaml
+
+# Needs a Docker engine (DOCKER_HOST, else /var/run/docker.sock); its image is made of this Python.
+quickstart-docker: $(VENV)/.quickstart
+	rm -rf runs/quickstart-docker
+	$(BIN)/python deployments/make_image.py prefect-ft/quickstart:latest numpy scikit-learn
+	$(BIN)/prefect-ft run flows/quickstart-docker.yaml
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

@@ -108,5 +108,8 @@ class Backend(Protocol):
     def answers(self, system: str) -> bool:
         """Whether the system itself is there, whatever became of the workers on it."""
 
-    def evidence(self, worker: Worker) -> Evidence | None:
-        """Give what the infrastructure knows of how a worker, or something in it, came to its end just now."""
+    def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
+        """Give what the infrastructure knows of how something in a worker came to its end just now.
+
+        `is_gone`: it was the agent itself.
+        """

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from docker.errors import DockerException
 from requests.exceptions import RequestException
@@ -55,6 +56,9 @@ LOOK_S = 0.25
 BREATH_S = 0.002
 LAST_WORDS = 20
 """Lines of what an agent said that could not begin."""
+
+NOTICE_TIMEOUT_S = 2.0
+"""How long an engine may take to notice that a container's first process has ended."""
 
 OOM_WINDOW_S = 30.0
 """How long ago the kernel may have run out of a container's memory to be why a rank is dead now."""
@@ -166,7 +170,7 @@ class DockerBackend:
         words = ""
         with suppress(DockerException, RequestException):
             words = client.logs(self._name(worker), tail=LAST_WORDS).decode(errors="replace").strip()
-        evidence = self.evidence(worker)
+        evidence = self.evidence(worker, is_gone=True)
         how = evidence.text if evidence is not None else "it does not listen"
         return f"the agent of worker {worker.number} did not begin: {how}" + (f": {words}" if words else "")
 
@@ -242,15 +246,19 @@ class DockerBackend:
         """Whether the system itself is there, whatever became of the workers on it."""
         return system in self._systems and engine.answers(self._url(system))
 
-    def evidence(self, worker: Worker) -> Evidence | None:
-        """Give what the engine knows of how a worker, or something in it, came to its end just now."""
+    def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
+        """Give what the engine knows of how something in a worker came to its end just now.
+
+        `is_gone`: it was the agent itself.
+        """
+        name = self._name(worker)
         try:
             with self._engine(worker.system) as client:
-                told = engine.described(client, self._name(worker))
-                is_oom = told is not None and _ran_out_of_memory(client, self._name(worker))
+                told = self._settled(client, name, is_gone=is_gone)
+                is_oom = told is not None and _ran_out_of_memory(client, name)
         except BackendError as exc:
             return Evidence(rule="engine-away", text=str(exc))
-        if told is None:
+        if told is None or told["State"]["Status"] == "removing":
             return Evidence(rule="container-removed", text="somebody has removed its container")
         if is_oom:
             text = "the kernel ended a process of its container that had used up the container's memory"
@@ -259,6 +267,15 @@ class DockerBackend:
             text = f"its container has ended with exit code {told['State']['ExitCode']}"
             return Evidence(rule="container-ended", text=text)
         return None
+
+    def _settled(self, client: engine.Client, name: str, *, is_gone: bool) -> dict[str, Any] | None:
+        """Give what the engine knows of a container; `is_gone`: once it has noticed that its agent is gone."""
+        deadline = time.monotonic() + (NOTICE_TIMEOUT_S if is_gone else 0)
+        while True:
+            told = engine.described(client, name)
+            if told is None or not told["State"]["Running"] or time.monotonic() > deadline:
+                return told
+            time.sleep(BREATH_S)
 
     # -- engines and names ------------------------------------------------------------------------
 

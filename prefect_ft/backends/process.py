@@ -150,9 +150,9 @@ class ProcessBackend:
         """Whether the system itself is there, whatever became of the workers on it."""
         return not (self._directory / DOWN / system).exists()
 
-    def evidence(self, worker: Worker) -> Evidence | None:
-        """Give what is known here of a worker's end: nothing that its agent does not tell."""
-        del worker
+    def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
+        """Give what is known here of an end in a worker: nothing that its agent does not tell."""
+        del worker, is_gone
         return None
 
     def _home(self, worker: Worker) -> Path:

@@ -167,7 +167,7 @@ class Supervisor:
         """Go on with an attempt as if it had been watched all the time."""
         for worker in found.missing:
             answers = self._backend.answers((found.watched or ())[worker])
-            evidence = self._gang.evidence(worker) if worker in self._gang.numbers else None
+            evidence = self._gang.evidence(worker, is_gone=True) if worker in self._gang.numbers else None
             attempt.take(worker, {"ev": "lost", "system_answers": answers, "evidence": evidence})
         self._gang.watch([rank for rank, state in attempt.ranks.items() if not state.succeeded])
 
@@ -431,7 +431,7 @@ class Supervisor:
         is_bare = incident.signal == signal.SIGKILL and incident.failure_class in ("unknown", "crash")
         if not is_bare or incident.worker not in self._gang.numbers:
             return incident
-        evidence = self._gang.evidence(incident.worker)
+        evidence = self._gang.evidence(incident.worker, is_gone=False)
         if evidence is None or evidence.rule != OUT_OF_MEMORY:
             return incident
         return replace(incident, failure_class="oom_host", evidence=evidence)

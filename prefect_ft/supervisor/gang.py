@@ -102,9 +102,9 @@ class AgentGang:
         """Give the system of a worker that exists."""
         return self._workers[number].system
 
-    def evidence(self, number: int) -> Evidence | None:
-        """Give what the infrastructure knows of how a worker that exists, or something in it, came to its end."""
-        return self._backend.evidence(self._workers[number])
+    def evidence(self, number: int, *, is_gone: bool) -> Evidence | None:
+        """Give what the infrastructure knows of how something in a worker that exists came to its end."""
+        return self._backend.evidence(self._workers[number], is_gone=is_gone)
 
     @property
     def reached(self) -> tuple[int, ...]:
@@ -409,4 +409,6 @@ class AgentGang:
     def _lost(self, number: int) -> None:
         self._forget(number)
         answers = self._backend.answers(self._workers[number].system)
-        self._listener(number, {"ev": "lost", "system_answers": answers, "evidence": self.evidence(number)})
+        self._listener(
+            number, {"ev": "lost", "system_answers": answers, "evidence": self.evidence(number, is_gone=True)}
+        )

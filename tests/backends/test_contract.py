@@ -210,7 +210,7 @@ def test_another_life_of_the_orchestrator_can_attach_to_what_it_finds(under: Und
 
 def test_nothing_is_known_of_how_a_worker_ended_that_lives(under: Under) -> None:
     under.create(0)
-    assert under.backend.evidence(workers(0)[0]) is None
+    assert under.backend.evidence(workers(0)[0], is_gone=False) is None
 
 
 def test_another_life_of_the_orchestrator_finds_what_is_there(under: Under) -> None:

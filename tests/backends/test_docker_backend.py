@@ -195,7 +195,7 @@ def test_a_container_that_somebody_removed(containers: Containers) -> None:
     client = containers.worker(backend)
     containers.api.remove_container(containers.names[0], force=True)
     client.hear_to_the_end()
-    evidence = backend.evidence(WORKER)
+    evidence = backend.evidence(WORKER, is_gone=True)
     assert evidence is not None
     assert (evidence.rule, evidence.text) == ("container-removed", "somebody has removed its container")
 
@@ -205,8 +205,7 @@ def test_a_container_that_was_killed(containers: Containers) -> None:
     client = containers.worker(backend)
     containers.api.kill(containers.names[0])
     client.hear_to_the_end()
-    containers.api.wait(containers.names[0])
-    evidence = backend.evidence(WORKER)
+    evidence = backend.evidence(WORKER, is_gone=True)
     assert evidence is not None
     assert (evidence.rule, evidence.text) == ("container-ended", "its container has ended with exit code 137")
 
@@ -214,11 +213,11 @@ def test_a_container_that_was_killed(containers: Containers) -> None:
 def test_memory_that_was_used_up(containers: Containers) -> None:
     backend = containers.backend(resources={"memory": "64m"}, create={"HostConfig": {"MemorySwap": 64 << 20}})
     client = containers.worker(backend)
-    assert backend.evidence(WORKER) is None
+    assert backend.evidence(WORKER, is_gone=False) is None
     client.start(["python3", "-c", "x = b'x' * (256 << 20)"])
     assert client.expect("exited")["signal"] == 9
     deadline = time.monotonic() + 10
-    while (evidence := backend.evidence(WORKER)) is None and time.monotonic() < deadline:
+    while (evidence := backend.evidence(WORKER, is_gone=False)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert evidence is not None
     assert evidence.rule == "container-oom"
@@ -293,7 +292,7 @@ def test_an_engine_that_dies_takes_no_rank_along_and_is_a_lost_system(
     assert [backend.answers(name) for name in ("s0", "s1")] == [True, False]
     client.start(["python3", "-u", "-c", WAIT])
     client.expect_printed("up")
-    evidence = backend.evidence(worker)
+    evidence = backend.evidence(worker, is_gone=True)
     assert evidence is not None
     assert evidence.rule == "engine-away"
     backend.destroy([worker])

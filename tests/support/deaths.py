@@ -41,7 +41,10 @@ print("the end", phase, rank)
 """
 
 
-def write_job(directory: Path, **fields: str) -> Path:
+HERE = "{type: process, systems: [s0, s1], workers: 2}"
+
+
+def write_job(directory: Path, infrastructure: str = HERE, **fields: str) -> Path:
     """Write the job: two phases of two workers; in the first one a rank fails once, after a checkpoint."""
     (directory / "train.py").write_text(SCRIPT)
     phases = []
@@ -49,12 +52,12 @@ def write_job(directory: Path, **fields: str) -> Path:
         (directory / name).mkdir()
         phases.append(
             f"  - {{name: {name}, command: [python, -S, train.py], checkpoints: {{path: {name}, settle_s: 0.1}}, "
-            f"target_step: 30, env: {{CHECKPOINTS: {directory / name}}}}}\n"
+            f"target_step: 30, cwd: {directory}, env: {{CHECKPOINTS: {directory / name}}}}}\n"
         )
     path = directory / "job.yaml"
     path.write_text(
         "name: mortal\nmodel_dir: model\nsample_period_s: 0.5\norphan_timeout_s: 60\n"
-        "infrastructure: {type: process, systems: [s0, s1], workers: 2}\n"
+        f"infrastructure: {infrastructure}\n"
         "autorestart: {max_num_restarts: 5, restart_delay_s: 0.6}\n"
         + "".join(f"{name}: {value}\n" for name, value in fields.items())
         + "phases:\n"
