@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ from deaths import assert_right, born, journals, live, of_type, write_job
 from engine import IMAGE
 
 from prefect_ft.backends.engine import Client, connect
+from prefect_ft.cli import main
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -90,3 +92,14 @@ def test_containers_count_their_starts(job: MakeJob, api: Client, tmp_path: Path
     attempts = of_type(journals(tmp_path / "model")["one"], "attempt")
     assert [attempt["start_counts"] for attempt in attempts] == [[[1, 1], [1, 1]], [[1, 2], [1, 2]]]
     assert os.listdir(tmp_path / "two")
+
+
+def test_what_a_run_left_that_is_gone_is_cleaned(
+    job: MakeJob, api: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job()
+    assert live(path, "in_training/flow") == -9
+    assert len(api.containers(filters={"label": "prefect-ft.run"})) == 2
+    shutil.rmtree(tmp_path / "model")
+    assert main(["clean"]) == 0
+    assert "removed" in capsys.readouterr().out

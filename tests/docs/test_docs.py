@@ -130,7 +130,9 @@ def test_the_reference_is_as_the_models_say() -> None:
     assert rewritten(page) == page, "run `python docs/generate_job_reference.py`"
 
 
-@pytest.mark.parametrize("page", ["docs/job-file.md", "docs/migrating.md", "docs/signatures.md", "README.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/job-file.md", "docs/docker.md", "docs/migrating.md", "docs/signatures.md", "README.md"]
+)
 def test_examples_are_valid_jobs(page: str, tmp_path: Path) -> None:
     for number, example in enumerate(blocks(ROOT / page, "yaml")):
         (tmp_path / f"job-{number}.yaml").write_text(example)

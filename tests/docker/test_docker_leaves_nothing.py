@@ -1,0 +1,88 @@
+"""Restart after restart, in place and with new containers: nothing adds up."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from engine import IMAGE
+
+from prefect_ft import JobConfig, train_flow
+from prefect_ft.backends.engine import Client, connect
+
+RESTARTS = 50
+
+SCRIPT = """
+import os, signal, sys, zipfile
+attempt = int(os.environ["PREFECT_FT_ATTEMPT"])
+if attempt > int(sys.argv[1]):
+    sys.exit(0)
+if attempt % 2:
+    with zipfile.ZipFile("ck/.tmp", "w") as file:
+        file.writestr("weights", "x" * 100)
+    os.replace("ck/.tmp", f"ck/step-{attempt}.npz")
+if os.fork() == 0:
+    os.setsid()
+    signal.pause()
+raise ConnectionError("reset")
+"""
+"""Every other attempt makes progress: what fails then is restarted in place, what fails next is rebuilt."""
+
+
+def job(directory: Path, engine: str, restarts: int) -> JobConfig:
+    (directory / "ck").mkdir(parents=True)
+    document = {
+        "name": "many",
+        "model_dir": "model",
+        "autorestart": {"max_num_restarts": 3, "stop_on_repeat": 0},
+        "infrastructure": {
+            "type": "docker", "image": IMAGE, "engine": engine, "volumes": [f"{directory}:{directory}"],
+            "create": {"Volumes": {"/scratch": {}}},
+        },
+        "phases": [
+            {
+                "name": "train", "command": ["python", "-S", "-c", SCRIPT, str(restarts)], "cwd": str(directory),
+                "checkpoints": {"path": "ck"},
+            }
+        ],
+    }  # fmt: skip
+    return JobConfig.model_validate(document).at(directory)
+
+
+@pytest.fixture
+def client(docker_engine: str) -> Iterator[Client]:
+    with closing(connect(docker_engine)) as client:
+        yield client
+
+
+def left(client: Client) -> dict[str, Any]:
+    """What there is of everything that could add up."""
+    return {
+        "containers": sorted(each["Id"] for each in client.containers(all=True)),
+        "volumes": sorted(each["Name"] for each in client.volumes()["Volumes"] or []),
+        "networks": sorted(each["Id"] for each in client.networks()),
+        "children": [each.pid for each in psutil.Process().children(recursive=True)],
+        "descriptors": sorted(descriptors()),
+    }
+
+
+def descriptors() -> Iterator[str]:
+    """What this process holds open: files by their names, and how many of all else."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            yield re.sub(r"\d+", "", os.readlink(f"/proc/self/fd/{name}"))
+
+
+@pytest.mark.timeout(300)
+def test_fifty_restarts_leave_nothing_behind(docker_engine: str, client: Client, tmp_path: Path) -> None:
+    train_flow(job(tmp_path / "first", docker_engine, 2))  # what stays open for good is open then
+    before = left(client)
+    (summary,) = train_flow(job(tmp_path / "many", docker_engine, RESTARTS))
+    assert summary["restarts"] == {"restart_in_place": RESTARTS // 2, "rebuild": RESTARTS // 2}
+    assert left(client) == before
