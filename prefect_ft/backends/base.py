@@ -101,6 +101,9 @@ class Backend(Protocol):
         Also those that another life of the orchestrator created, or whose agents have died.
         """
 
+    def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
+        """Destroy and create, as the two do; side by side where that is quicker."""
+
     def find(self) -> list[Found]:
         """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
 

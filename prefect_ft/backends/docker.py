@@ -214,6 +214,15 @@ class DockerBackend:
             end_strays(home)
         shutil.rmtree(home, ignore_errors=True)
 
+    def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
+        """Destroy and create side by side: no rank starts in what is new before both are done."""
+        with ThreadPoolExecutor(1) as pool:
+            removal = pool.submit(self.destroy, old)
+            try:
+                return self.create(new)
+            finally:
+                removal.result()
+
     # -- finding ----------------------------------------------------------------------------------
 
     def find(self) -> list[Found]:

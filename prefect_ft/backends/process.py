@@ -139,6 +139,11 @@ class ProcessBackend:
                 _tell_last_words(worker, home)
             shutil.rmtree(home, ignore_errors=True)
 
+    def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
+        """Destroy and create, one after the other: what is old may have what the new ones need."""
+        self.destroy(old)
+        return self.create(new)
+
     def find(self) -> list[Found]:
         """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
 

@@ -173,8 +173,7 @@ class AgentGang:
         create = [number for number in change.create if number not in made]
         replaced = [number for number in create if number in self._workers]
         surplus = [number for number in self._workers if number >= len(placement)]
-        self._destroy(sorted({*change.destroy, *replaced, *surplus} - made))
-        self._create(create, placement, decision)
+        self._exchange(sorted({*change.destroy, *replaced, *surplus} - made), create, placement, decision)
         for number in range(len(placement)):
             if number in self._unusable:
                 raise WorkerGoneError(number, self._unusable[number])
@@ -189,26 +188,24 @@ class AgentGang:
             if number < len(placement) and worker.system == placement[number]
         }
 
-    def _destroy(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
+    def _exchange(
+        self, destroy: Sequence[int], numbers: Sequence[int], placement: Sequence[str], decision: int
+    ) -> None:
+        """Destroy workers, and create those with these numbers."""
+        for number in destroy:
             self._forget(number)
             self._unusable.pop(number, None)
-        workers = [self._workers.pop(number) for number in numbers if number in self._workers]
-        if workers:
-            self._may_act()
-            self._backend.destroy(workers)
-
-    def _create(self, numbers: Sequence[int], placement: Sequence[str], decision: int) -> None:
-        if not numbers:
-            return
-        self._may_act()
+        old = [self._workers.pop(number) for number in destroy if number in self._workers]
         workers = [
             Worker(number=number, system=placement[number], epoch=self._epoch, decision=decision)
             for number in numbers
         ]
+        if not old and not workers:
+            return
+        self._may_act()
         self._workers |= {worker.number: worker for worker in workers}
         try:
-            addresses = self._backend.create(workers)
+            addresses = self._backend.exchange(old, workers)
         except BackendError as exc:
             raise WorkerGoneError(numbers[0], str(exc), exc.system) from exc
         for worker, address in zip(workers, addresses, strict=True):

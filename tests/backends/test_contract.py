@@ -189,6 +189,16 @@ def test_creating_is_idempotent(under: Under) -> None:
     assert other.expect_attached()["pid"] == client.expect_attached()["pid"]
 
 
+def test_what_is_exchanged_is_gone_and_there(under: Under) -> None:
+    (old,) = under.create(0)
+    new = Worker(number=0, system="s0", epoch=1, decision=2)
+    under.created.append(new)
+    (address,) = under.backend.exchange(workers(0), [new])
+    old.hear_to_the_end()
+    assert run(under.attach(address), "print('here')") == "here\n"
+    assert [found.worker for found in under.backend.find()] == [new]
+
+
 def test_another_life_of_the_orchestrator_can_end_what_it_finds(under: Under) -> None:
     (client,) = under.create(0)
     client.start([PYTHON, "-u", "-c", WAIT])

@@ -298,7 +298,7 @@ def test_without_worker_0_there_is_no_master(make: Make) -> None:
 
 def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
     class Broken:
-        def create(self, workers: object) -> list[Any]:
+        def exchange(self, old: object, new: object) -> list[Any]:
             raise BackendError("no room", system="s1")
 
         def destroy(self, workers: object) -> None:

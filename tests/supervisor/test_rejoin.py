@@ -194,8 +194,7 @@ def test_what_a_decision_had_created_already_is_not_created_again(make: Make) ->
     decide(first)
     decision = first.journal.history()[-1].decision
     assert decision.action == "rebuild"
-    first._gang._destroy(first._gang.numbers)
-    first._gang._create((0, 1), decision.placement, decision.n)
+    first._gang._exchange(first._gang.numbers, (0, 1), decision.placement, decision.n)
     pids = {home: (home / "agent.pid").read_text() for home in phase.runtime.glob("0-*")}
     assert len(pids) == 2
     phase.hang_up(first)
