@@ -177,13 +177,13 @@ class _Call:
         own, size = self._state.initial_rank, self._state.initial_world_size
         self._state = State(iteration, own, size, rank_of.get(own), len(active), fault)
         self._state.export()
-        if fault is not None:
-            self._report(fault)
         why = self._budget.spent(fault, steps, len(active))
         if why is not None:
             self._session.give_up(why)
             raise RestartAbort(why)
         self._failure = None
+        if fault is not None:
+            self._report(fault)
 
     def _attempt(self) -> Any:
         """Enter the function; give whether all have completed it, and its value."""

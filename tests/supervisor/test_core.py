@@ -299,3 +299,38 @@ def test_a_fault_that_is_printed_by_who_dies_of_it_is_the_incident(make: Make, t
     code = f"if restarts: sys.exit()\nif rank: print({line!r}), os._exit(1)\nsignal.pause()"
     phase = make(code, workers=2, plan_fields={"sources": sources})
     assert phase.run() == ["fault-critical: isolate_and_rebuild", "completed: complete"]
+
+
+# -- restarts within the processes ------------------------------------------------------------------
+
+WRAPPED = """
+from prefect_ft.inprocess import CallWrapper, Wrapper
+
+def train(call: CallWrapper):
+    if call.iteration == 2 or restarts:
+        return
+    store = call.store()
+    store.barrier("in", 2)
+    if rank == 1:
+        raise ValueError("a bad batch")
+    signal.pause()
+
+Wrapper(OPTIONS)(train)()
+"""
+
+
+def test_two_restarts_in_the_processes_are_two_reports_and_no_restart_here(make: Make) -> None:
+    phase = make(WRAPPED.replace("OPTIONS", ""), workers=2)
+    assert phase.run() == ["completed: complete"]
+    incidents = [entry.incident for entry in phase.journal.history()]
+    told = [(each.kind, each.attempt, each.worker) for each in incidents]
+    assert told == [("in_process", 1, 1), ("in_process", 1, 1), ("completed", 1, None)]
+    assert incidents[0].evidence is not None
+    assert incidents[0].evidence.text.endswith("rank 1, exception: ValueError: a bad batch")
+
+
+def test_what_the_wrapper_gives_up_is_an_exit_with_the_ranks_own_error(make: Make) -> None:
+    phase = make(WRAPPED.replace("OPTIONS", "max_restarts=0"), workers=2)
+    assert phase.run() == ["confirm-once: restart_in_place", "completed: complete"]
+    told = [entry.incident for entry in phase.journal.history() if entry.incident.kind == "exit"]
+    assert [each.evidence and each.evidence.text for each in told] == ["ValueError: a bad batch"]
