@@ -138,6 +138,7 @@ class ProcessBackend:
             "output": settings.output,
             "signs": list(settings.signs),
             "checkpoints": settings.checkpoints if worker.number == 0 else None,
+            "warm": settings.warm,
             "rendezvous": settings.rendezvous if worker.number == 0 else None,
             "system_lock": str(lock) if (lock := self._system_locks.get(worker.system)) else None,
         }
