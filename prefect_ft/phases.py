@@ -296,6 +296,13 @@ def _isolated_before(run: Run, directory: Path) -> list[str]:
     return sorted({*isolated, *run.told().get("quarantined", ())})
 
 
+def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
+    phase = job.phases[index]
+    if phase.warm == "off":
+        return None
+    return {"modules": list(phase.warm), "memory_mb": phase.warm_memory_mb}
+
+
 def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
     checkpoints = job.phases[index].checkpoints
     settings = AgentSettings(
@@ -307,6 +314,7 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         spool_bytes=job.spool_mb << 20,
         output=job.output,
         signs=signs_of(own_signatures(job.signatures)),
+        warm=_warm(job, index),
         rendezvous={
             "by": job.phases[index].rendezvous,
             "command": list(plan.command),

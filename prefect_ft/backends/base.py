@@ -55,6 +55,7 @@ class AgentSettings:
     `checkpoints` (path, layout, pattern, settle_s) goes to worker 0's agent, who looks for them.
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.
+    `warm` (modules, memory_mb) is what ranks are to find imported; None: they start cold.
     """
 
     run_id: str
@@ -67,6 +68,7 @@ class AgentSettings:
     output: str = "forward"
     signs: tuple[str, ...] = ()
     rendezvous: Mapping[str, Any] | None = None
+    warm: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

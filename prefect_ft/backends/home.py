@@ -49,6 +49,7 @@ def write_agent_config(
         "signs": list(settings.signs),
         "checkpoints": settings.checkpoints if worker.number == 0 else None,
         "rendezvous": settings.rendezvous if worker.number == 0 else None,
+        "warm": settings.warm,
         "system_lock": str(system_lock) if system_lock else None,
     }
     config.write_text(json.dumps(told))

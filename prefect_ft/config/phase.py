@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
-from prefect_ft.config.fields import Directory, Env, Name, NotBool, Processes, Section, Words
+from prefect_ft.config.fields import (
+    Directory,
+    Env,
+    Name,
+    NotBool,
+    Processes,
+    Section,
+    Text,
+    WholeNumber,
+    Words,
+)
 from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
@@ -45,6 +55,17 @@ class Phase(Section):
         description="Who listens at MASTER_ADDR and MASTER_PORT: agent, with a store that clients of torch's "
         "TCPStore use, or ranks, where rank 0 has to; auto: agent where the command is Python with a torch "
         "whose clients are known, else ranks",
+    )
+    warm: Literal["off"] | Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        default="off",
+        description="Modules that ranks find imported when they are started again in place, where the command is "
+        "Python; off: nothing is prepared for a restart",
+        examples=[["torch", "torch.distributed"]],
+    )
+    warm_memory_mb: WholeNumber = Field(
+        default=4096,
+        ge=1,
+        description="Megabytes that a worker may spend on being warm; beyond, it starts cold",
     )
     elastic: StrictBool = Field(
         default=True, description="Go on with fewer workers where systems are lost and no spare is left"

@@ -37,6 +37,8 @@ class Listener:
         self._log, self._saves, self._reports = log, saves, reports
         self._journal, self._clock = journal, clock
         self._system_of = system_of
+        self._said: set[str] = set()
+        """What has been told of how ranks are started."""
 
     def hear(self, worker: int, event: Event) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
@@ -50,6 +52,8 @@ class Listener:
                 self._reports.hear_restart(event["report"], worker, source)
             case "checkpoints":
                 self._checkpoints(event)
+            case "warm":
+                self._warm(worker, event)
             case _:
                 pass
         if self.attempt is not None:
@@ -80,6 +84,15 @@ class Listener:
         report = {**event["report"], "system": self._system_of(worker)}
         source = f"attempt {event['token'][2]} rank {event['rank']} report {event['n']}"
         self._reports.hear(report, f"rank {event['rank']}", source)
+
+    def _warm(self, worker: int, event: Event) -> None:
+        """Tell why a worker's ranks start cold, or import something themselves; each reason once."""
+        said = [f"worker {worker} starts cold: {event['why_cold']}"] if event["why_cold"] is not None else []
+        said += [f"not preloaded: {module}: {why}" for module, why in event["left_out"].items()]
+        for text in said:
+            if text not in self._said:
+                self._said.add(text)
+                tell(Notice(text=f"{self._phase}: {text}"))
 
     def _checkpoints(self, event: Event) -> None:
         attempt = self.attempt.number if self.attempt is not None else event["token"][2]

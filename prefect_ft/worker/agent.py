@@ -70,6 +70,7 @@ class Agent:
             checkpoints=self._checkpoints,
             on_idle=self._orphaned,
             rendezvous=Rendezvous(self._loop, config["rendezvous"]),
+            warm=config["warm"],
         )
         self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
         self._door.uids.add(config["orchestrator_uid"])

@@ -15,12 +15,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
-from prefect_ft.worker.gang import Gang, Rank
+from prefect_ft.worker.gang import Gang, Rank, executing
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.spool import Keeping
+from prefect_ft.worker.warm import WarmStart
 
 COALESCE_S = 0.05
 """How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
@@ -57,8 +58,12 @@ class Execution:
         checkpoints: Optional[CheckpointWatch],
         on_idle: Callable[[], None],
         rendezvous: Rendezvous,
+        warm: Optional[Dict[str, Any]],
     ) -> None:
-        """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all."""
+        """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all.
+
+        `warm` says what ranks are to find imported already; None: nothing.
+        """
         self._directory = io_directory
         self._keeping = keeping
         self._loop = loop
@@ -67,6 +72,7 @@ class Execution:
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
         self._rendezvous = rendezvous
+        self._warm = WarmStart(io_directory, warm, loop, lambda **fields: reporter.send("warm", **fields))
         self._note: Optional[Dict[str, Any]] = None
         """What the orchestrator wants to be told again of the last start."""
         self._deaths: Set[float] = set()
@@ -113,15 +119,18 @@ class Execution:
             raise RefusedError("an attempt is running: stop it first")
         self._discard()
         self._reporter.token, self._note = token, message["note"]
-        ranks = {int(number): env for number, env in message["ranks"].items()}
+        ranks = {int(number): own for number, own in message["ranks"].items()}
+        env = _environment(message["env"])
+        command, cwd = _with_python(message["command"], env), message["cwd"]
+        cold = executing(command, cwd)
         try:
             self._rendezvous.open(message["env"])
-            gang = Gang(token[2], self._directory, self._keeping)
-            env = _environment(message["env"])
-            gang.start(_with_python(message["command"], env), message["cwd"], env, ranks)
+            gang = Gang(token[2], self._directory, self._keeping, lambda: self._warm.spared)
+            starter = self._warm.starter(command, cwd, env, len(ranks), cold)
+            gang.start(starter, env, ranks)
         except (OSError, ValueError) as exc:
             self._rendezvous.close()
-            self._reporter.send("start_failed", **_failure(exc, message["command"][0]))
+            self._reporter.send("start_failed", **_failure(exc, command[0]))
             return
         self._gang = gang
         for rank in gang.ranks.values():
@@ -132,7 +141,9 @@ class Execution:
             "started",
             pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
             stays={rank.number: rank.spool.path for rank in gang.ranks.values() if self._keeping.stays},
+            warm=starter is not cold,
         )
+        self._warm.started(command, cwd, env, len(ranks))
 
     def _discard(self) -> None:
         """Forget the last attempt; where output stays, that of the last one does and that before goes."""
@@ -172,6 +183,7 @@ class Execution:
         """Hand on the last beats, and each rank's output from the offset on up to which the reader has it."""
         for rank in self._ranks():
             rank.rewind(have.get(str(rank.number), 0))
+        self._warm.report_to_newcomer()
         self.hand_on()
 
     def hand_on(self) -> None:
@@ -351,6 +363,7 @@ class Execution:
 
     def close(self) -> None:
         """End the ranks and whatever they started, and wait for it. Idempotent."""
+        self._warm.close()
         while self._gang is not None and not self._gang.end(KILL_SLICE_S):
             pass
 

@@ -10,13 +10,14 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Container, Dict, List, NamedTuple, Optional
 
 from prefect_ft import faults, heartbeat
 from prefect_ft.restarts import Restarts
 from prefect_ft.worker import processes
 from prefect_ft.worker.loop import now_s
 from prefect_ft.worker.spool import Keeping, Spool
+from prefect_ft.worker.warm import Process, Starter
 
 KILL_TIMEOUT_S = 20.0
 """How long processes may take to end by SIGKILL before they count as stuck in the kernel.
@@ -36,7 +37,7 @@ class Exit(NamedTuple):
 class Rank:
     """One training process. `pidfd` is readable when it has ended, None when that has been seen."""
 
-    def __init__(self, number: int, process: "subprocess.Popen[bytes]", spool: Spool, beat_path: str) -> None:
+    def __init__(self, number: int, process: Process, spool: Spool, beat_path: str) -> None:
         """Raises OSError where the process cannot be watched."""
         self.number = number
         self.process = process
@@ -95,11 +96,37 @@ class Rank:
         self.spool.rewind(position)
 
 
+def executing(command: List[str], cwd: str) -> Starter:
+    """Start ranks by executing the command."""
+
+    def start(env: Dict[str, str], output: int) -> Process:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    return start
+
+
 class Gang:
     """The ranks of one attempt. `stuck` are pids that SIGKILL did not end."""
 
-    def __init__(self, attempt: int, directory: str, keeping: Keeping) -> None:
-        """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError."""
+    def __init__(
+        self,
+        attempt: int,
+        directory: str,
+        keeping: Keeping,
+        spared: Callable[[], Container[int]] = frozenset,
+    ) -> None:
+        """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError.
+
+        `spared` are processes below this one that are none of the attempt's.
+        """
         self.ranks: Dict[int, Rank] = {}
         self.by_file: Dict[str, Rank] = {}
         """The ranks by the names of their files in `directory`."""
@@ -111,38 +138,29 @@ class Gang:
         self._attempt = attempt
         self._directory = directory
         self._keeping = keeping
+        self._spared = spared
         self._kill_deadline_s: Optional[float] = None
 
-    def start(
-        self, command: List[str], cwd: str, env: Dict[str, str], ranks: Dict[int, Dict[str, str]]
-    ) -> None:
+    def start(self, starter: Starter, env: Dict[str, str], ranks: Dict[int, Dict[str, str]]) -> None:
         """Start all ranks, each with `env` and its own variables.
 
         Raises OSError and ValueError (a NUL in a word) with none left running and no file left behind.
         """
         try:
             for number, own in ranks.items():
-                self._start_rank(number, command, cwd, {**env, **own})
+                self._start_rank(number, starter, {**env, **own})
         except BaseException:
             self.end(KILL_TIMEOUT_S)
             self.remove()
             raise
 
-    def _start_rank(self, number: int, command: List[str], cwd: str, env: Dict[str, str]) -> None:
+    def _start_rank(self, number: int, starter: Starter, env: Dict[str, str]) -> None:
         name = f"{self._attempt}-{number}"
         beat_path = os.path.join(self._directory, name + ".beat")
         spool = Spool(os.path.join(self._directory, name + ".log"), self._keeping)
         try:
             with open(spool.path, "ab") as output:
-                process = subprocess.Popen(
-                    command,
-                    cwd=cwd,
-                    env={**env, "PREFECT_FT_HEARTBEAT": beat_path},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                process = starter({**env, "PREFECT_FT_HEARTBEAT": beat_path}, output.fileno())
             rank = Rank(number, process, spool, beat_path)
         except BaseException:
             spool.remove()
@@ -179,7 +197,7 @@ class Gang:
             self._kill_deadline_s = now_s() + KILL_TIMEOUT_S
         while self._spare:
             os.close(self._spare.pop())
-        left = processes.end_descendants(self.reap, wait_s)
+        left = processes.end_descendants(self.reap, wait_s, self._spared)
         if left and now_s() < self._kill_deadline_s:
             return False
         self.stuck, self.over = left, True

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Set
+from typing import Callable, Container, Dict, Iterable, List, Optional, Set
 
 _PR_SET_CHILD_SUBREAPER = 36
 SPARE_DESCRIPTORS = 3
@@ -30,13 +30,16 @@ def become_subreaper() -> None:
         raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
 
 
-def descendants(root: int) -> List[int]:
-    """Give the pids of all processes below `root`, zombies included, parents before children."""
+def descendants(root: int, without: Container[int] = ()) -> List[int]:
+    """Give the pids of all processes below `root`, zombies included, parents before children.
+
+    Those in `without` are left out, with whatever is below them.
+    """
     children_of = _children if _KERNEL_LISTS_CHILDREN else _children_by_scan()
     found: List[int] = []
     frontier = [root]
     while frontier:
-        children = [child for pid in frontier for child in children_of(pid)]
+        children = [child for pid in frontier for child in children_of(pid) if child not in without]
         found += children
         frontier = children
     return found
@@ -102,17 +105,19 @@ def reap() -> None:
             pass
 
 
-def end_descendants(reap: Callable[[], None], timeout_s: float) -> List[int]:
+def end_descendants(
+    reap: Callable[[], None], timeout_s: float, spared: Callable[[], Container[int]] = frozenset
+) -> List[int]:
     """SIGKILL everything below this process until a walk finds nobody; give who is left after the time.
 
-    `reap` must collect whatever has ended, without blocking. Who survives SIGKILL sits in the kernel
-    (state D). Needs SPARE_DESCRIPTORS. Idempotent.
+    But those that are `spared`. `reap` must collect whatever has ended, without blocking. Who survives
+    SIGKILL sits in the kernel (state D). Needs SPARE_DESCRIPTORS. Idempotent.
     """
     deadline = time.monotonic() + timeout_s
     before: List[int] = []
     while True:
         reap()
-        pids = descendants(os.getpid())
+        pids = descendants(os.getpid(), spared())
         left_s = deadline - time.monotonic()
         if not pids or left_s <= 0:
             return pids

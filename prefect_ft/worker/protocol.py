@@ -134,7 +134,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "deaths": TIMES,
     },
     "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
-    "started": {"pids": OFFSETS, "stays": PATHS},
+    "started": {"pids": OFFSETS, "stays": PATHS, "warm": BOOL},
     "start_failed": {"errno": _or_null(INT), "error": STRING, "what": STRING},
     "exited": {"rank": INT, "code": _or_null(INT), "signal": _or_null(INT), "t_ns": INT},
     "output": {"rank": INT, "offset": INT, "text": STRING},
@@ -153,6 +153,14 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "in_process": {"rank": INT, "n": INT, "report": RESTART},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
     "stopped": {"stuck": INTS, "port": _or_null(INT), "store": BOOL, "deaths": TIMES},
+    "warm": {
+        "ready": BOOL,
+        "modules": INT,
+        "parked": INT,
+        "memory_kb": INT,
+        "left_out": STRINGS,
+        "why_cold": _or_null(STRING),
+    },
     "refused": {"op": ANY, "why": STRING, "epoch": INT},
     "superseded": {"epoch": INT},
 }

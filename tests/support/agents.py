@@ -176,6 +176,7 @@ def write_agent_config(home: Path, **changes: Any) -> Path:
         "signs": list(known.signs),
         "checkpoints": known.checkpoints,
         "rendezvous": known.rendezvous,
+        "warm": known.warm,
         "system_lock": None,
     }
     (home / "agent.json").write_text(json.dumps(config))

@@ -1,0 +1,385 @@
+"""Warm start: the zygote of this worker's ranks, and the ranks that are forked and wait for the next attempt.
+
+Owns both and everything that decides whether a start can be warm. Whatever is in doubt starts cold: that
+is as right, only slower. What is seen to be wrong is told once, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import signal
+import socket
+import subprocess
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+
+from prefect_ft.worker import zygote
+from prefect_ft.worker.command import Program, program_of
+from prefect_ft.worker.loop import Loop
+from prefect_ft.worker.processes import descendants
+
+PARK_DELAY_S = 0.5
+"""How long after a start the next ranks are forked: not while those that have started need the cores."""
+
+ANSWER_TIMEOUT_S = 2.0
+"""How long a fork may take that is waited for."""
+
+MAX_TRIES = 3
+"""Zygotes that are started one after the other because modules turn out to be unfit."""
+
+Environment = Dict[str, str]
+
+
+class Process(Protocol):
+    """A rank's process, however it came to be."""
+
+    pid: int
+    returncode: Optional[int]
+
+
+Starter = Callable[[Environment, int], Process]
+"""Starts one rank, with its environment and the descriptor that its output goes to; raises OSError."""
+
+
+class _Forked:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: Optional[int] = None
+
+
+class _Wanted(NamedTuple):
+    """What a zygote is a zygote of."""
+
+    program: Program
+    cwd: str
+    env: Environment
+    """Without what is each rank's own."""
+
+
+class _Parked(NamedTuple):
+    pid: int
+    connection: socket.socket
+
+
+class WarmStart:
+    """One worker's. `tell(...)` is given the fields of the event `warm` whenever they have changed."""
+
+    def __init__(
+        self, directory: str, settings: Optional[Dict[str, Any]], loop: Loop, tell: Callable[..., None]
+    ) -> None:
+        """`directory` takes what the zygote prints. `settings`: `modules` and `memory_mb`; None: always cold."""
+        self._log = os.path.join(directory, "zygote.log")
+        self._modules: List[str] = list(settings["modules"]) if settings else []
+        self._memory_kb = settings["memory_mb"] << 10 if settings else 0
+        self._loop = loop
+        self._tell = tell
+        self._zygote: Optional[_Zygote] = None
+        self._parked: List[_Parked] = []
+        self._left_out: Dict[str, str] = {}
+        self._tries = 0
+        self._count = 0
+        """How many ranks are to be parked."""
+        self._why: Optional[str] = None
+        """Why ranks start cold; None: they need not, or nobody has asked for more."""
+        self._last_told: Dict[str, Any] = {}
+
+    @property
+    def spared(self) -> Set[int]:
+        """The processes that outlive an attempt."""
+        pids = {each.pid for each in self._parked}
+        if self._zygote is not None:
+            pids |= {self._zygote.pid, *descendants(self._zygote.pid)}
+        return pids
+
+    def describe(self) -> Dict[str, Any]:
+        """Give the fields of the event `warm`."""
+        return {
+            "ready": self._zygote is not None and self._zygote.is_ready,
+            "modules": self._zygote.modules if self._zygote is not None else 0,
+            "parked": len(self._parked),
+            "memory_kb": self._used_kb(),
+            "left_out": self._left_out,
+            "why_cold": self._why,
+        }
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def starter(
+        self, command: Sequence[str], cwd: str, env: Environment, count: int, cold: Starter
+    ) -> Starter:
+        """Give what starts the ranks of an attempt: those that are parked, where they are as is wanted.
+
+        `env` is what all ranks have.
+        """
+        wanted = self._wanted(command, cwd, env)
+        ready = self._zygote is not None and self._zygote.is_ready and self._zygote.wanted == wanted
+        if not ready or not _is_startable(wanted):
+            return cold
+        self._loop.drop("park")
+        self._fill(count)
+        if len(self._parked) < count:
+            return cold
+
+        def start(rank_env: Environment, output: int) -> Process:
+            parked = self._parked.pop(0)
+            order = {"command": list(command), "cwd": cwd, "env": rank_env}
+            try:
+                with parked.connection as connection:
+                    connection.settimeout(ANSWER_TIMEOUT_S)
+                    _send(connection, order, [output])
+            except OSError:  # it has not been told all, and so has not begun
+                _kill(parked.pid)
+                return cold(rank_env, output)
+            return _Forked(parked.pid)
+
+        return start
+
+    def started(self, command: Sequence[str], cwd: str, env: Environment, count: int) -> None:
+        """Prepare the next start, which will most likely be as this one was."""
+        wanted = self._wanted(command, cwd, env)
+        if wanted is None:
+            return
+        if self._zygote is not None and self._zygote.wanted != wanted:
+            self._end_zygote()
+            self._tries = 0
+        if self._zygote is None and self._tries < MAX_TRIES:
+            self._start_zygote(wanted)
+        self._count = count
+        self._park_soon()
+
+    def _wanted(self, command: Sequence[str], cwd: str, env: Environment) -> Optional[_Wanted]:
+        """Give what a zygote for this command has to be; None where there can be none."""
+        if not self._modules:
+            return None
+        program = program_of(command, cwd, env)
+        if program is None:
+            self._starts_cold("the command is not Python with a script, a module or code")
+            return None
+        shared = {name: value for name, value in env.items() if not zygote.is_ranks_own(name)}
+        return _Wanted(program, cwd, shared)
+
+    def _starts_cold(self, why: str) -> None:
+        self._why = why
+        self._tell_changes()
+
+    def report_to_newcomer(self) -> None:
+        """Tell it all, unless nothing has ever been tried."""
+        self._last_told = {}
+        if self._tries or self._why is not None:
+            self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        told = {name: value for name, value in self.describe().items() if name != "memory_kb"}
+        if told != self._last_told:
+            self._last_told = told
+            self._tell(**self.describe())
+
+    # -- the zygote -------------------------------------------------------------------------------
+
+    def _start_zygote(self, wanted: _Wanted) -> None:
+        self._tries += 1
+        modules = [name for name in self._modules if not self._is_left_out(name)]
+        try:
+            self._zygote = _Zygote(wanted, modules, self._log)
+        except OSError as exc:
+            self._starts_cold(f"no zygote can be started: {exc.strerror or exc}")
+            return
+        self._loop.watch(self._zygote, lambda _: self._hear_zygote())
+
+    def _is_left_out(self, name: str) -> bool:
+        return any(name == each or name.startswith(each + ".") for each in self._left_out)
+
+    def _hear_zygote(self) -> None:
+        assert self._zygote is not None
+        answer = self._zygote.hear()
+        if answer is None:
+            self._end_zygote()
+            self._starts_cold("the zygote has died; zygote.log may say why")
+            return
+        if unfit := answer["unfit"]:
+            self._left_out.update(unfit)
+            wanted = self._zygote.wanted
+            self._end_zygote()
+            if self._tries < MAX_TRIES:
+                self._start_zygote(wanted)
+            else:
+                self._starts_cold("too many modules cannot be shared")
+            return
+        self._left_out.update({name: f"{kind} at its import" for name, kind in answer["failed"].items()})
+        self._why = None
+        self._tell_changes()
+        self._park_soon()
+
+    def _end_zygote(self) -> None:
+        """End it and what is parked: those were forked of it. Idempotent."""
+        self._loop.drop("park")
+        while self._parked:
+            self._discard(self._parked.pop())
+        if self._zygote is not None:
+            self._loop.forget(self._zygote)
+            self._zygote.end()
+            self._zygote = None
+
+    # -- parking ----------------------------------------------------------------------------------
+
+    def _park_soon(self) -> None:
+        self._loop.after("park", PARK_DELAY_S, self._park)
+
+    def _park(self) -> None:
+        if self._zygote is None or not self._zygote.is_ready:
+            return
+        self._fill(self._count)
+        if (used_kb := self._used_kb()) > self._memory_kb:
+            self._tries = MAX_TRIES
+            self._end_zygote()
+            self._starts_cold(f"{used_kb >> 10} MB are more than warm_memory_mb allows")
+        self._tell_changes()
+
+    def _fill(self, count: int) -> None:
+        """Have ranks forked until so many are parked."""
+        for parked in [each for each in self._parked if not _is_waiting(each.connection)]:
+            self._parked.remove(parked)
+            self._discard(parked)
+        while self._zygote is not None and len(self._parked) < count:
+            parked_rank = self._zygote.fork()
+            if parked_rank is None:
+                return
+            self._parked.append(parked_rank)
+
+    def _discard(self, parked: _Parked) -> None:
+        parked.connection.close()
+        _kill(parked.pid)
+
+    def _used_kb(self) -> int:
+        """Give what zygote and parked ranks take of the memory; what they share counts once."""
+        return sum(map(_pss_kb, self.spared))
+
+    def close(self) -> None:
+        """End the zygote and what is parked. Idempotent."""
+        self._end_zygote()
+        self._modules = []
+
+
+class _Zygote:
+    """The zygote's process; readable when it has said something or is gone."""
+
+    def __init__(self, wanted: _Wanted, modules: Sequence[str], log: str) -> None:
+        """Raises OSError."""
+        self.wanted = wanted
+        self.is_ready = False
+        self.modules = 0
+        program = wanted.program
+        self._connection, theirs = socket.socketpair()
+        with theirs, open(log, "ab") as output:
+            try:
+                self._process = subprocess.Popen(
+                    [program.interpreter, *program.options, zygote.__file__, str(theirs.fileno())],
+                    cwd=wanted.cwd,
+                    env=wanted.env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except (OSError, ValueError):
+                self._connection.close()
+                raise
+        self.pid = self._process.pid
+        _send(
+            self._connection,
+            {
+                "kind": program.kind,
+                "target": program.target,
+                "arguments": list(program.arguments),
+                "modules": list(modules),
+            },
+        )
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def hear(self) -> Optional[Dict[str, Any]]:
+        """Give what preloading came to; None if the zygote is gone."""
+        self._connection.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            answer, _ = zygote.receive(self._connection)
+        except OSError:
+            return None
+        if answer is not None:
+            self.modules = answer["modules"]
+            self.is_ready = not answer["unfit"]
+        return dict(answer) if answer is not None else None
+
+    def fork(self) -> Optional[_Parked]:
+        """Have a rank forked, and wait for it; None if none comes."""
+        ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWER_TIMEOUT_S)
+        with theirs:
+            try:
+                _send(self._connection, True, [theirs.fileno()])
+            except OSError:
+                ours.close()
+                return None
+        try:
+            pid, _ = zygote.receive(ours)
+        except OSError:
+            pid = None
+        if pid is None:
+            ours.close()
+            return None
+        return _Parked(pid, ours)
+
+    def end(self) -> None:
+        self._connection.close()
+        _kill(self.pid)
+        self._process.returncode = 0  # the agent collects it, with everybody else
+
+
+def _send(connection: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
+    """Send a message whole, and descriptors with its first byte."""
+    data = marshal.dumps(message, 2)
+    data = len(data).to_bytes(4, "little") + data
+    sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
+    if sent < len(data):  # who has it all may have hung up already
+        connection.sendall(data[sent:])
+
+
+def _is_waiting(connection: socket.socket) -> bool:
+    """Whether the other side is there and has nothing to say."""
+    connection.settimeout(0)
+    try:
+        connection.recv(1)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _is_startable(wanted: Optional[_Wanted]) -> bool:
+    """Whether directory and script are there; where they are not, Python and the kernel say so best."""
+    if wanted is None or not os.path.isdir(wanted.cwd):
+        return False
+    if wanted.program.kind != "script":
+        return True
+    path = os.path.join(wanted.cwd, wanted.program.target)
+    return os.path.isfile(path) and os.access(path, os.R_OK) and not path.endswith((".pyc", ".pyz", ".zip"))
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _pss_kb(pid: int) -> int:
+    """Give a process's share of the memory in KiB; 0 if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+__all__: Tuple[str, ...] = ("Process", "Starter", "WarmStart")
