@@ -51,6 +51,7 @@ class AgentSettings:
     """What all agents of a phase are told when they start.
 
     `checkpoints` (path, layout, pattern, settle_s) goes to worker 0's agent, who looks for them.
+    `device_command` prints how much the devices are in use; None: none of the user's does.
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     """
 
@@ -63,6 +64,7 @@ class AgentSettings:
     checkpoints: Mapping[str, Any] | None
     output: str = "forward"
     signs: tuple[str, ...] = ()
+    device_command: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

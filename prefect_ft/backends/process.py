@@ -137,6 +137,7 @@ class ProcessBackend:
             "spool_bytes": settings.spool_bytes,
             "output": settings.output,
             "signs": list(settings.signs),
+            "device_command": settings.device_command,
             "checkpoints": settings.checkpoints if worker.number == 0 else None,
             "system_lock": str(lock) if (lock := self._system_locks.get(worker.system)) else None,
         }

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
+from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door
 from prefect_ft.worker.execution import Execution
 from prefect_ft.worker.loop import Loop
@@ -28,6 +29,7 @@ from prefect_ft.worker.peer import Peer
 from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.reporter import Reporter
+from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
 
 LEFT = "left.json"
@@ -67,6 +69,12 @@ class Agent:
             loop=self._loop,
             reporter=self._reporter,
             checkpoints=self._checkpoints,
+            sampling=Sampling(
+                config["sample_period_s"],
+                lambda: DeviceMeter(config["device_command"]),
+                self._loop,
+                self._reporter,
+            ),
             on_idle=self._orphaned,
         )
         self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
@@ -212,6 +220,8 @@ class Agent:
             self._execution.start(token, message)
         elif op == "checkpoint":
             self._execution.ask_checkpoint(message["signal"])
+        elif op == "watch":
+            self._execution.watch(message["period_s"])
         elif op == "stop":
             self._execution.stop(message["grace_s"], complete=message["complete"])
         else:

@@ -19,6 +19,7 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.port import ReservedPort
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.reporter import Reporter
+from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
 
 COALESCE_S = 0.05
@@ -54,6 +55,7 @@ class Execution:
         loop: Loop,
         reporter: Reporter,
         checkpoints: Optional[CheckpointWatch],
+        sampling: Sampling,
         on_idle: Callable[[], None],
     ) -> None:
         """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all."""
@@ -62,6 +64,7 @@ class Execution:
         self._loop = loop
         self._reporter = reporter
         self._checkpoints = checkpoints
+        self._sampling = sampling
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
         self._port = ReservedPort()
@@ -130,9 +133,11 @@ class Execution:
             pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
             stays={rank.number: rank.spool.path for rank in gang.ranks.values() if self._keeping.stays},
         )
+        self._sampling.begin(list(gang.ranks.values()))
 
     def _discard(self) -> None:
         """Forget the last attempt; where output stays, that of the last one does and that before goes."""
+        self._sampling.end()
         self._awaited.clear()
         self._untold.clear()
         self._deaths.clear()
@@ -168,6 +173,7 @@ class Execution:
         for rank in self._ranks():
             rank.rewind(have.get(str(rank.number), 0))
         self.hand_on()
+        self._sampling.tell_all()
 
     def hand_on(self) -> None:
         """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
@@ -273,6 +279,10 @@ class Execution:
         if self.is_idle:
             self._on_idle()
 
+    def watch(self, period_s: float) -> None:
+        """Take samples more often."""
+        self._sampling.watch(period_s)
+
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask all ranks for a checkpoint; `number` is the signal that says so besides, if any."""
         for rank in self._ranks():
@@ -301,6 +311,7 @@ class Execution:
             if self._gang.stuck:
                 self._writer_died()
             self._collect()
+        self._sampling.end()
         self._port.keep()
         self._await_last_news()
 
@@ -340,6 +351,7 @@ class Execution:
 
     def reader_gone(self) -> None:
         """Nobody waits for `stopped` any more; a stop that was ordered is carried out all the same."""
+        self._sampling.nobody_listens()
         self._awaited.clear()
         self._untold.clear()
 

@@ -28,7 +28,7 @@ ZOMBIE = "Z"
 FLAT_CORES, FLAT_SHARE, TICK_S = 0.05, 0.1, 0.02
 """How far a flat load may stray: so many cores, so much of its median, and what the clock cannot show."""
 
-FLAT_PERCENT = 2.0
+FLAT_PERCENT = 1.0
 """The same of a device's utilisation."""
 
 STARVED = 0.8
