@@ -9,7 +9,8 @@ from pydantic import Field, StrictBool
 from prefect_ft.config.fields import Directory, Env, Name, NotBool, Processes, Section, Words
 from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.params import Params
-from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
+from prefect_ft.config.sections import AutoRestart, Checkpoints
+from prefect_ft.config.suspension import Suspension
 from prefect_ft.model import Mode
 
 

@@ -222,6 +222,8 @@ class Agent:
             self._execution.ask_checkpoint(message["signal"])
         elif op == "watch":
             self._execution.watch(message["period_s"])
+        elif op == "diagnose":
+            self._execution.diagnose(message["timeout_s"])
         elif op == "stop":
             self._execution.stop(message["grace_s"], complete=message["complete"])
         else:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, inotify
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
+from prefect_ft.worker.diagnosis import Diagnosis
 from prefect_ft.worker.gang import Gang, Rank
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.port import ReservedPort
@@ -282,6 +283,13 @@ class Execution:
     def watch(self, period_s: float) -> None:
         """Take samples more often."""
         self._sampling.watch(period_s)
+
+    def diagnose(self, timeout_s: float) -> None:
+        """Find out where the ranks are; `diagnosis` follows."""
+        self._loop.drop("diagnosis")
+        Diagnosis(
+            self._ranks(), timeout_s, self._loop, lambda found: self._reporter.send("diagnosis", ranks=found)
+        )
 
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask all ranks for a checkpoint; `number` is the signal that says so besides, if any."""

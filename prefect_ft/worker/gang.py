@@ -203,8 +203,9 @@ class Gang:
         for rank in self.ranks.values():
             rank.unwatch()
             rank.spool.close()
-            with contextlib.suppress(OSError):
-                os.unlink(rank.beat_path)
+            for path in (rank.beat_path, rank.beat_path + heartbeat.STACKS):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
             with contextlib.suppress(OSError):
                 rank.faults.remove()
         return [rank.spool.path for rank in self.ranks.values()]

@@ -109,6 +109,10 @@ SAMPLES = Type(
         )
     ),
 )
+DIAGNOSES = Type(
+    "{rank: {stacks, processes}}",
+    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"stacks", "processes"}),
+)
 OBJECT = Type("object", lambda value: isinstance(value, dict))
 ANY = Type("any", lambda _: True)
 
@@ -125,6 +129,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
     },
     "checkpoint": {"token": TOKEN, "signal": _or_null(SIGNAL)},
     "watch": {"token": TOKEN, "period_s": SECONDS},
+    "diagnose": {"token": TOKEN, "timeout_s": SECONDS},
     "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
     "leave": {"token": TOKEN},
 }
@@ -160,6 +165,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "stage_step": _or_null(INT),
     },
     "sample": {"watched_s": SECONDS, "past": BOOL, "devices": _or_null(USAGE), "ranks": SAMPLES},
+    "diagnosis": {"ranks": DIAGNOSES},
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
     "stopped": {"stuck": INTS, "port": _or_null(INT), "deaths": TIMES},
