@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.config import Faults
-from prefect_ft.supervisor import SourcePlan, SystemPlan, UpkeepPlan
+from prefect_ft.decide.hang import Limits
+from prefect_ft.supervisor import SourcePlan, SuspensionPlan, SystemPlan, UpkeepPlan
 
 
 def beside(directory: Path, systems: Sequence[str], **commands: tuple[str, ...]) -> dict[str, Any]:
     """Give the fields; `commands` are every system's `heal` and `check`."""
     return {
         "on_demand": None,
+        "directory": directory,
+        "suspension": SuspensionPlan(
+            limits=Limits(hang_s=1800.0), response="restart", grace_s=0.0, sample_period_s=10.0
+        ),
         "sources": SourcePlan(
             faults=Faults(), place=directory / "faults.json", cwd=str(directory), env=dict(os.environ)
         ),

@@ -11,16 +11,23 @@ from prefect_ft.decide.hang.track import FLAT_PERCENT, MIN_LOADS, Track, is_flat
 WINDOW = 0.5
 """Utilisation and state have to be as they are for half a limit; where one has to do alone, for all of it."""
 
+SUSPICION = 0.5
+"""Share of a limit from which on a rank is worth looking at more often."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rank's evidence. `gets_on`: it says so itself. `load` is its flat load in cores."""
+    """One rank's evidence. `gets_on`: it says so itself. `load` is its flat load in cores.
+
+    `is_quiet`: it has given no sign for so long that it may be about to hang too.
+    """
 
     rank: int
     limit_s: float
     signs: tuple[Sign, ...]
     is_hung: bool
     gets_on: bool
+    is_quiet: bool
     load: float | None
 
     def has(self, kind: EvidenceKind) -> bool:
@@ -49,7 +56,13 @@ def judged(
     has_lasted = any(sign.lasted_s >= limit_s or sign.kind == "log" for sign in signs)
     is_hung = not gets_on and has_lasted and len({sign.kind for sign in signs}) >= limits.evidence
     is_hung = is_hung and not track.is_starved(window_s)
-    return Judgement(rank, limit_s, tuple(signs), is_hung, gets_on, load)
+    return Judgement(rank, limit_s, tuple(signs), is_hung, gets_on, is_quiet(track, limit_s), load)
+
+
+def is_quiet(track: Track, limit_s: float) -> bool:
+    """Say whether a rank has given no sign for so long that it is worth looking at more often."""
+    quiet_s = track.silent_s if track.speaks else max(track.io_quiet_s, track.still_s)
+    return quiet_s >= SUSPICION * limit_s
 
 
 def _progress(rank: int, track: Track, limit_s: float) -> list[Sign]:

@@ -77,18 +77,24 @@ class Limits:
     """
 
     hang_s: float
-    stages: Mapping[Stage, float] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
     first_step_s: float | None = None
     floor_s: float | None = None
     evidence: int = 2
     straggling: float = 0.5
     logs: tuple[LogPattern, ...] = ()
 
+    @property
+    def shortest_s(self) -> float:
+        """The shortest time after which anything is a hang."""
+        known = (self.hang_s, self.first_step_s, self.floor_s, *self.stages.values())
+        return min(each for each in known if each is not None)
+
     def given(self, stage: str) -> float | None:
         """Give the limit that the user gave for a stage, or for what comes before the first step."""
         if stage == FIRST_STEP:
             return self.first_step_s
-        return next((limit_s for name, limit_s in self.stages.items() if name == stage), None)
+        return self.stages.get(stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

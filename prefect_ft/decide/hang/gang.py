@@ -10,16 +10,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from prefect_ft.decide.hang.evidence import Judgement, judged
+from prefect_ft.decide.hang.evidence import Judgement, is_quiet, judged
 from prefect_ft.decide.hang.facts import Hang, Limits, Sample, Sign, Straggler
 from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.track import BUSY_CORES, MAX_LOADS, MIN_LOADS, Track
 
 ALONE = 2.0
 """A worker that is quiet alone, and of whose progress nobody knows, is given so many times the limit."""
-
-SUSPICION = 0.5
-"""Share of a limit from which on a rank is worth looking at more often."""
 
 
 class _StepsMade(NamedTuple):
@@ -72,6 +69,10 @@ class GangWatch:
         if rank in self._tracks:
             self._lines[pattern] = rank, self._tracks[rank].now_s
 
+    def awaits(self, pattern: int) -> bool:
+        """Whether a log pattern is due again."""
+        return pattern in self._lines
+
     def lines_stop(self, pattern: int) -> None:
         """Take note that a log pattern is not due any more."""
         self._lines.pop(pattern, None)
@@ -97,6 +98,11 @@ class GangWatch:
             self._heard_since.clear()
             return None
         return hang if self._heard_since >= {track.worker for _, track in self._living()} else None
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether any rank has been quiet for so long that a verdict may be near."""
+        return any(self._is_suspect(rank) for rank in self._tracks)
 
     def has_moved(self, ranks: Iterable[int]) -> bool:
         """Whether any of these ranks gets on again, by its own account or by what its processes do."""
@@ -142,13 +148,12 @@ class GangWatch:
         track = self._tracks[rank]
         if track.last.is_over:
             return False
-        quiet_s = track.silent_s if track.speaks else max(track.io_quiet_s, track.still_s)
         is_late = any(
             track.now_s - seen_s >= self._limits.logs[pattern].every_s
             for pattern, (_, seen_s) in self._lines.items()
         )
         enough = self._limits.evidence == 1  # then utilisation alone may do, which only judging shows
-        return enough or is_late or quiet_s >= SUSPICION * track.limit_s(self._limits)
+        return enough or is_late or is_quiet(track, track.limit_s(self._limits))
 
     def _judged(self, rank: int, track: Track) -> Judgement:
         devices = self._devices.get(track.worker, ())
@@ -184,8 +189,10 @@ class GangWatch:
         others = [each for each in found.values() if not each.is_hung]
 
         def waits(rank: int) -> bool:
-            """Whether somebody else is at work, or in a stage that may take longer."""
-            return any(not each.gets_on or each.limit_s > found[rank].limit_s for each in others)
+            """Whether somebody else is at work, in a stage that may take longer, or soon to be judged as well."""
+            return any(
+                not each.gets_on or each.is_quiet or each.limit_s > found[rank].limit_s for each in others
+            )
 
         condemned = [
             rank
@@ -241,6 +248,8 @@ class GangWatch:
         limit_s = track.limit_s(self._limits)
         if track.last.is_over:
             return True
+        if track.began_s is None or track.now_s - track.began_s < limit_s:
+            return False  # it has not been seen for long enough to say
         return track.silent_s < limit_s if track.speaks else track.io_quiet_s < limit_s
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from prefect_ft.decide.hang.facts import FIRST_STEP, Limits, RankSample
@@ -19,6 +18,9 @@ MIN_LOADS = 5
 
 _BEFORE_STEPS = ("train", "load", "compile")
 """The stages that lead to the first step."""
+
+MIN_INTERVAL_S = 0.1
+"""Load is measured over at least so long: the clock of processes goes in hundredths of a second."""
 
 STILL_STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "in the kernel, not to be interrupted"}
 """States in which a process does nothing whatever happens elsewhere, by their letters in /proc."""
@@ -62,7 +64,8 @@ class Track:
         self.steps: deque[tuple[float, int]] = deque(maxlen=MAX_LOADS)
         """When which step was seen."""
         self._pace = pace
-        self._began_s: float | None = None
+        self.began_s: float | None = None
+        """When it was first seen."""
         self._stages_here: set[Stage | None] = set()
         """The stages that it has been in at this step."""
 
@@ -115,8 +118,8 @@ class Track:
 
     def take(self, now_s: float, sample: RankSample) -> None:
         """Learn from a sample."""
-        if self._began_s is None:
-            self._began_s = self.progress_s = self.io_s = self.state_s = now_s
+        if self.began_s is None:
+            self.began_s = self.progress_s = self.io_s = self.state_s = now_s
             self._stages_here = {sample.stage}
         else:
             self._compare(now_s, sample)
@@ -190,14 +193,18 @@ class Track:
         return [load for load in self.loads if load.watched_s >= since_s]
 
     def _shares(self, window_s: float) -> tuple[list[float], list[float]]:
-        loads = self._window(window_s)
         got, wanted = [], []
-        for earlier, later in pairwise(loads):
+        loads = iter(self._window(window_s))
+        earlier = next(loads, None)
+        for later in loads:
+            assert earlier is not None
             elapsed_s = later.watched_s - earlier.watched_s
-            if elapsed_s > 0:
-                computed_s = later.cpu_s - earlier.cpu_s
-                got.append(computed_s / elapsed_s)
-                wanted.append((computed_s + later.wait_s - earlier.wait_s) / elapsed_s)
+            if elapsed_s < min(MIN_INTERVAL_S, window_s / (2 * MIN_LOADS)):
+                continue
+            computed_s = later.cpu_s - earlier.cpu_s
+            got.append(computed_s / elapsed_s)
+            wanted.append((computed_s + later.wait_s - earlier.wait_s) / elapsed_s)
+            earlier = later
         return got, wanted
 
 
