@@ -15,7 +15,7 @@ from prefect_ft.worker import processes
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _READ = 4096
 
-WALK_SHARE = 1000
+WALK_SHARE = 2000
 """A look for new processes is followed by a pause of so many times its duration: bounds what large trees cost."""
 
 
