@@ -1,7 +1,8 @@
-"""What watching costs: many workers whose ranks do nothing, one supervisor, for some minutes.
+"""What watching costs: the watchers over many idle workers, and a training loop that is watched.
 
 Reports the CPU time of the supervisor and of the agents as a share of one core, and the growth of their
-memory between the first and the last quarter of the time.
+memory between the first and the last quarter of the time. Then a loop of 1 ms steps, each with a heartbeat,
+once watched at the default period and once by itself, in turns: steps a second, watched over unwatched.
 
     python -m benchmarks.watch [--json FILE] [--quick] [--workers 64] [--minutes 10]
 """
@@ -9,6 +10,9 @@ memory between the first and the last quarter of the time.
 from __future__ import annotations
 
 import os
+import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -101,6 +105,66 @@ def growth_mb(samples: list[float]) -> float:
     return sum(samples[-quarter:]) / quarter - sum(samples[:quarter]) / quarter
 
 
+STEPS = 5000
+"""Of 1 ms, in one turn of the loop."""
+
+LOOP = f"""
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from prefect_ft.heartbeat import beat
+def step():
+    end = time.perf_counter() + 0.001
+    while time.perf_counter() < end: pass
+turns = int(sys.argv[2])
+for turn in range(turns):
+    began = time.perf_counter()
+    for number in range({STEPS}):
+        step()
+        beat(step=number)
+    print("turn", {STEPS} / (time.perf_counter() - began), flush=True)
+"""
+
+
+def loop_job(directory: Path, turns: int) -> JobConfig:
+    """Give a job of one rank that runs the loop."""
+    root = str(Path(__file__).parents[1])
+    command = ["python", "-c", LOOP, root, str(turns)]
+    phase = {"name": "loop", "command": command, "checkpoints": {"path": "ck"}}
+    job = {"name": "loop", "model_dir": "model", "phases": [phase]}
+    return JobConfig.model_validate(job).at(directory)
+
+
+def unwatched(turns: int) -> list[float]:
+    """Give the steps a second of each turn of the loop by itself."""
+    root = str(Path(__file__).parents[1])
+    env = {name: value for name, value in os.environ.items() if name != "PREFECT_FT_HEARTBEAT"}
+    words = [sys.executable, "-c", LOOP, root, str(turns)]
+    told = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    return _rates(told.stdout)
+
+
+def watched(turns: int) -> list[float]:
+    """Give the same where an agent and a supervisor watch."""
+    from prefect_ft import train_flow
+
+    with tempfile.TemporaryDirectory(prefix="pft-watch-") as name:
+        train_flow(loop_job(Path(name), turns))
+        return _rates(next(Path(name).glob("model/*_restartable/run.log")).read_text())
+
+
+def _rates(text: str) -> list[float]:
+    return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if " turn " in f" {line}"]
+
+
+def loops(rounds: int, turns: int) -> tuple[list[float], list[float]]:
+    """Run the loop watched and by itself, in turns, so that the machine's moods meet both."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        rates[0].extend(watched(turns))
+        rates[1].extend(unwatched(turns))
+    return rates
+
+
 def main() -> None:
     """Run the idle job, measure, and stop it as Ctrl-C would."""
     extra = [
@@ -119,6 +183,7 @@ def main() -> None:
         meter.start()
         state = train_flow(idle_job(Path(name), arguments.workers), return_state=True)
         assert state.is_cancelled(), state
+    with_us, alone = loops(1 if arguments.quick else 4, 2 if arguments.quick else 5)
     supervisor, agents = ([sample[index] for sample in meter.memory] for index in (0, 1))
     results = Results(
         rows=[
@@ -126,8 +191,13 @@ def main() -> None:
             row(OURS, "one agent, share of a core", meter.agent_shares, unit="%"),
             row(OURS, "supervisor, memory growth", [growth_mb(supervisor)], unit="MiB"),
             row(OURS, "all agents, memory growth", [growth_mb(agents)], unit="MiB"),
+            row(OURS, "1 ms steps", with_us, unit="steps/s", ranks=1),
+            row("unwatched", "1 ms steps", alone, unit="steps/s", ranks=1),
         ],
-        notes=[f"{arguments.workers} idle workers for {minutes:g} minutes at the default period"],
+        notes=[
+            f"{arguments.workers} idle workers for {minutes:g} minutes at the default period",
+            f"1 ms steps: watched / unwatched {statistics.median(with_us) / statistics.median(alone):.4f}",
+        ],
     )
     finish(results, arguments)
 

@@ -25,6 +25,7 @@ from prefect_ft.config import (
     OnDemand,
     Phase,
     ProcessInfrastructure,
+    RecurringLine,
     Resources,
     Suspension,
     System,
@@ -45,16 +46,19 @@ SECTIONS: Mapping[type[BaseModel], str] = {
     Resources: "`resources`",
     AutoRestart: "`autorestart`",
     Suspension: "`suspension`",
+    RecurringLine: "`suspension.logs[]`",
     Checkpoints: "`checkpoints`",
     OnDemand: "`checkpoints.on_demand`",
     Faults: "`faults`",
 }
 """Every model that a job file is made of, in the order of the page, with its heading."""
 
-_REPLAY_ONLY = "**Only `prefect-ft replay` makes use of it so far**: no run raises {}"
 REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
-    (JobConfig, "sample_period_s"): "Runs take no samples yet: so often an agent hands on what it has "
-    "missed, bounds output, and looks at the checkpoints even if it heard of no change",
+    (
+        JobConfig,
+        "sample_period_s",
+    ): "As often an agent hands on what it has missed, bounds output, and looks at "
+    "the checkpoints even if it heard of no change",
     (JobConfig, "orphan_timeout_s"): "It counts from the end of the last rank: ranks that are training are "
     "never ended by it",
     (Phase, "nproc_per_worker"): "`auto` looks at the environment of job and phase, not at a system's",
@@ -65,10 +69,8 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     ): "Only engines on this host, by a `unix://` socket: see [docker.md](docker.md)",
     (DockerInfrastructure, "systems"): "Nothing holds them: another run may use the same engine",
     (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
-    (AutoRestart, "max_suspension_restarts"): _REPLAY_ONLY.format("suspensions"),
-    (Suspension, "restart"): _REPLAY_ONLY.format("suspensions"),
-    (Suspension, "hang_detect_time_s"): "**Nobody watches for suspensions yet**: ranks find the time in "
-    "`MA_HANG_DETECT_TIME`, and that is all",
+    (Suspension, "stages"): "By stage: `load`, `compile`, `train`, `validate`, `checkpoint`, `finish`",
+    (Suspension, "logs"): "With `output: workers` nobody reads them",
     (Checkpoints, "path"): "**Runs refuse a URL so far**",
 }
 """What a reader must know of a field and its description does not say."""

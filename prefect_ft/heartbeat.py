@@ -9,6 +9,9 @@ how often a checkpoint was asked for (4), which is the agent's to write. A beat 
 memory. It is not atomic, so the record carries its checksum: a reader that meets it half stored sees that
 and looks again, on any memory model. inotify does not see such stores; the notice byte is there to be
 written with a system call, about once a second.
+
+A rank that beats also writes the stacks of its threads, when its agent asks for them by STACKS_SIGNAL, to a file
+beside this one: faulthandler does that whatever the threads are doing, also in C and without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -28,6 +31,12 @@ __all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoin
 STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
 """The stages of a training; their order is their code in the file: append only."""
 
+STACKS = ".stacks"
+"""What the file of the stacks is called, after the heartbeat's own name."""
+
+STACKS_SIGNAL = 57
+"""The signal that asks for them; one of the real-time signals, which programs hardly use."""
+
 _VARIABLE = "PREFECT_FT_HEARTBEAT"
 _MAGIC = b"PFTHB-1"
 _SIZE = 64
@@ -45,6 +54,7 @@ _CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
 _UNTOLD = 2**64 - 1  # in the place of a step
 _NOTICE_NS = 1_000_000_000
 _TRIES = 100
+_HIGH_FD = 900
 
 
 class Beat(namedtuple("Beat", ("beats", "t_ns", "step", "stage", "stage_t_ns", "stage_step"))):
@@ -245,6 +255,26 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
         raise
 
 
+def _offer_stacks(path: str) -> None:
+    """Have faulthandler write to this file when it is asked; not where the script wants the signal for itself.
+
+    Its number is high: a script that closes all descriptors and opens its own must not get stacks into its files.
+    """
+    try:
+        import faulthandler  # noqa: PLC0415  (only ranks that beat need it)
+
+        with open("/proc/self/status", "rb") as status:
+            masks = [line.split()[1] for line in status if line[:7] in (b"SigCgt:", b"SigIgn:")]
+        if any(int(mask, 16) >> (STACKS_SIGNAL - 1) & 1 for mask in masks):
+            return
+        low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+        os.close(low)
+        faulthandler.register(STACKS_SIGNAL, file=fd, all_threads=True, chain=False)
+    except Exception:  # a limit on descriptors, a Python without faulthandler: then there are no stacks
+        return
+
+
 class _Process:
     """Where the beats of this process go; opened by the first one, or by the first question."""
 
@@ -264,6 +294,7 @@ class _Process:
         path = os.environ.get(_VARIABLE)
         if path:
             writer = _Writer(path)
+            _offer_stacks(path + STACKS)
             self.record, self.is_asked = writer.record, writer.is_asked
 
     def _open_and_record(self, step: object, stage: object) -> None:

@@ -110,6 +110,22 @@ def _are_times(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(map(_is_time, value)))
 
 
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _are_signs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and _is_text(each.get("text")) for each in value
+    )
+
+
+def _are_pauses(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, list) and all(map(_is_time, each)) for each in value.values()
+    )
+
+
 def _is_utc(value: Any) -> bool:
     try:
         return datetime.fromisoformat(value.replace("Z", "+00:00")).tzinfo is not None
@@ -134,6 +150,16 @@ _FORMS: Mapping[str, Form] = {
     "checkpoint": {"step": _is_count, "written_t": _is_time},
     "report": {"report": _is_report},
     "comeback": {"epoch": _is_count, "by_hand": _is_flag},
+    "hang": {
+        "n": _is_count,
+        "attempt": _is_count,
+        "response": _is_text,
+        "ranks": _are_counts,
+        "evidence": _are_signs,
+    },
+    "hang-over": {"n": _is_count, "went_on": _is_flag, "after_s": _is_time},
+    "pace": {"pauses": _are_pauses},
+    "straggler": {"rank": _is_count},
     "incident": {
         "n": _is_count,
         "ended_t": _is_time,

@@ -310,6 +310,7 @@ def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Pat
         key=run.key,
         phase_index=index,
         sample_period_s=job.sample_period_s,
+        device_command=job.suspension_of(index).device_command,
         orphan_timeout_s=job.orphan_timeout_s,
         spool_bytes=job.spool_mb << 20,
         output=job.output,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.backends.process import inherited_environment, visible_accelerators
@@ -20,10 +21,11 @@ from prefect_ft.config import (
     own_signatures,
 )
 from prefect_ft.decide.classify import with_own
+from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.files import write_yaml
-from prefect_ft.journal import Line
-from prefect_ft.run import PARAMS, Run
-from prefect_ft.supervisor import PhasePlan, SourcePlan, SystemPlan, UpkeepPlan
+from prefect_ft.journal import Line, read_lines
+from prefect_ft.run import JOURNAL, PARAMS, Run
+from prefect_ft.supervisor import PhasePlan, SourcePlan, SuspensionPlan, SystemPlan, UpkeepPlan, pauses_in
 
 IMAGES_OWN = "."
 """A working directory that leaves the choice to a container's image: the agent's own."""
@@ -58,12 +60,46 @@ def phase_plan(
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
+        directory=directory,
+        suspension=_suspension(job, index, run, directory),
         on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
         sources=_sources(job, index, run, env),
         upkeep=_upkeep(job, index, run, env),
         policy=job.policy(index, isolated),
         catalogue=with_own(own_signatures(job.signatures)),
     )
+
+
+def _suspension(job: JobConfig, index: int, run: Run, directory: Path) -> SuspensionPlan:
+    section = job.suspension_of(index)
+    is_shadow = section.mode == "shadow"
+    logs = [LogPattern(**each.model_dump()) for each in section.logs]
+    return SuspensionPlan(
+        limits=Limits(
+            hang_s=job.hang_detect_time_s(index),
+            stages=section.stages,
+            first_step_s=section.first_step_s,
+            floor_s=section.floor_s,
+            evidence=section.evidence,
+            logs=tuple(logs),
+        ),
+        response="shadow" if is_shadow else "restart" if section.restart else "report",
+        grace_s=section.grace_s,
+        sample_period_s=job.sample_period_s,
+        pauses=tuple(_earlier_pauses(run.model_dir, job.phases[index].name, directory)),
+    )
+
+
+def _earlier_pauses(
+    model_dir: Path, phase: str, but: Path, most: int = 5
+) -> Iterator[Mapping[str, Sequence[float]]]:
+    """Give what the last few executions of a phase in this model directory know of its pauses, oldest first."""
+    found = [path for path in model_dir.glob(f"*_restartable*/{JOURNAL}") if path.parent != but]
+    for path in sorted(found)[-most:]:
+        with suppress(OSError):  # one that has been moved away
+            lines = read_lines(path)
+            if any(line["type"] == "phase" and line["phase"] == phase for line in lines):
+                yield from pauses_in(lines)
 
 
 def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> SourcePlan:

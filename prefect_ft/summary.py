@@ -11,7 +11,7 @@ An incident that was not decided about, or was only reported, ended nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
@@ -53,8 +53,31 @@ class AttemptSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HangSummary:
+    """One verdict that ranks hang. `response` is what was to follow, `restart`, `report` or `shadow`.
+
+    `went_on`: whether they got on again by themselves, `None` where that could not be seen. `diagnosis` names the
+    file beside the journal.
+    """
+
+    t: float
+    attempt: int
+    response: str
+    blamed_rank: int | None
+    evidence: str
+    where: str | None
+    diagnosis: str | None
+    went_on: bool | None
+    after_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSummary:
-    """What summary.json holds."""
+    """What summary.json holds.
+
+    `false_alarm_ratio` is the share of verdicts after which the run went on by itself, of those of which that could
+    be seen; `None`: of none.
+    """
 
     phase: str
     run: str
@@ -67,6 +90,9 @@ class PhaseSummary:
     effective_ratio: float | None
     isolated_systems: tuple[str, ...]
     final_step: int | None
+    hangs: tuple[HangSummary, ...] = ()
+    false_alarm_ratio: float | None = None
+    stragglers: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Give the document, `class` under its own name."""
@@ -95,8 +121,37 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         time_s={"total": round(last_t, 3), **{part: round(spent_s[part], 3) for part in PARTS}},
         effective_ratio=round(productive / last_t, 4) if last_t else None,
         isolated_systems=tuple(dict.fromkeys(name for each in course.decisions for name in each.isolate)),
+        hangs=(hangs := tuple(_hangs(lines))),
+        false_alarm_ratio=_false_alarms(hangs),
+        stragglers=tuple(dict.fromkeys(line["rank"] for line in lines if line["type"] == "straggler")),
         final_step=_final_step(lines, course.attempts),
     )
+
+
+# -- hangs ------------------------------------------------------------------------------------------
+
+
+def _hangs(lines: Sequence[Line]) -> Iterator[HangSummary]:
+    over = {line["n"]: line for line in lines if line["type"] == "hang-over"}
+    for line in lines:
+        if line["type"] == "hang":
+            end = over.get(line["n"], {})
+            yield HangSummary(
+                t=line["t"],
+                attempt=line["attempt"],
+                response=line["response"],
+                blamed_rank=line.get("blamed"),
+                evidence="; ".join(dict.fromkeys(sign["text"] for sign in line["evidence"])),
+                where=line.get("where"),
+                diagnosis=line.get("diagnosis"),
+                went_on=end.get("went_on"),
+                after_s=end.get("after_s"),
+            )
+
+
+def _false_alarms(hangs: Sequence[HangSummary]) -> float | None:
+    known = [hang.went_on for hang in hangs if hang.went_on is not None]
+    return round(sum(known) / len(known), 4) if known else None
 
 
 # -- the phase's course -----------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class AgentSettings:
     """What all agents of a phase are told when they start.
 
     `checkpoints` (path, layout, pattern, settle_s) goes to worker 0's agent, who looks for them.
+    `device_command` prints how much the devices are in use; None: none of the user's does.
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.
     `warm` (modules, memory_mb) is what ranks are to find imported; None: they start cold.
@@ -69,6 +70,7 @@ class AgentSettings:
     signs: tuple[str, ...] = ()
     rendezvous: Mapping[str, Any] | None = None
     warm: Mapping[str, Any] | None = None
+    device_command: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ def write_agent_config(
         "spool_bytes": settings.spool_bytes,
         "output": settings.output,
         "signs": list(settings.signs),
+        "device_command": settings.device_command,
         "checkpoints": settings.checkpoints if worker.number == 0 else None,
         "rendezvous": settings.rendezvous if worker.number == 0 else None,
         "warm": settings.warm,

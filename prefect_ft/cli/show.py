@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -65,6 +65,8 @@ def print_report(directories: Sequence[Path], console: Console | None = None) ->
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
         console.print(_time_line(summary), soft_wrap=True)
+        for line in _hang_lines(summary):
+            console.print(line, soft_wrap=True)
     for directory in directories:
         console.print(Text(f"  log and journal: {directory}", style="dim"), soft_wrap=True)
 
@@ -165,6 +167,21 @@ def _status_line(summary: PhaseSummary) -> Text:
     line.append(f" at step {_step(summary.final_step, '?')}, {count} restart{'' if count == 1 else 's'}")
     line.append(f" ({by_action})" if by_action else "")
     return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
+
+
+def _hang_lines(summary: PhaseSummary) -> Iterator[Text]:
+    """Say of each suspension where it hung and whether it was one, and how often that was a false alarm."""
+    for hang in summary.hangs:
+        rank = "" if hang.blamed_rank is None else f", rank {hang.blamed_rank} is to blame"
+        end = f"; it went on after {hang.after_s:.0f} s" if hang.went_on else ""
+        file = f" ({hang.diagnosis})" if hang.diagnosis else ""
+        where = hang.where or hang.evidence
+        yield plain(f"  suspended in attempt {hang.attempt} ({hang.response}){rank}: {where}{end}{file}")
+    if summary.false_alarm_ratio is not None:
+        seen = [hang for hang in summary.hangs if hang.went_on is not None]
+        yield plain(f"  false alarms: {summary.false_alarm_ratio:.0%} of {len(seen)} that ended nothing")
+    if summary.stragglers:
+        yield plain(f"  stragglers: {', '.join(f'rank {rank}' for rank in summary.stragglers)}")
 
 
 def _time_line(summary: PhaseSummary) -> str:

@@ -13,9 +13,10 @@ from prefect_ft.config.infrastructure import (
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
 from prefect_ft.config.phase import Phase
-from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand, Suspension
+from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
 from prefect_ft.config.signatures import own_signatures, read_signatures
 from prefect_ft.config.source import Document, apply_overrides, read_document
+from prefect_ft.config.suspension import RecurringLine, Suspension
 
 __all__ = [
     "AutoRestart",
@@ -30,6 +31,7 @@ __all__ = [
     "OnDemand",
     "Phase",
     "ProcessInfrastructure",
+    "RecurringLine",
     "Resources",
     "Suspension",
     "System",

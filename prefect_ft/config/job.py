@@ -29,8 +29,9 @@ from prefect_ft.config.fields import (
 )
 from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure
 from prefect_ft.config.phase import Phase
-from prefect_ft.config.sections import AutoRestart, Suspension
+from prefect_ft.config.sections import AutoRestart
 from prefect_ft.config.signatures import Signatures
+from prefect_ft.config.suspension import Suspension
 from prefect_ft.config.yaml_text import FieldPath, dotted
 from prefect_ft.model import FailureClass, Policy
 

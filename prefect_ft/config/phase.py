@@ -19,7 +19,8 @@ from prefect_ft.config.fields import (
 )
 from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.params import Params
-from prefect_ft.config.sections import AutoRestart, Checkpoints, Suspension
+from prefect_ft.config.sections import AutoRestart, Checkpoints
+from prefect_ft.config.suspension import Suspension
 from prefect_ft.model import Mode
 
 

@@ -1,4 +1,4 @@
-"""The parts that a job and its phases may have: restarts, suspension, checkpoints.
+"""The parts that a job and its phases may have: restarts, checkpoints.
 
 Each checks what it can know alone; what one demands of another is checked by the job.
 """
@@ -156,20 +156,6 @@ class AutoRestart(Section):
             max_suspension_restarts=self.max_suspension_restarts,
             max_preemptions=self.max_preemptions,
         )
-
-
-class Suspension(Section):
-    """What happens when the ranks live and no longer get anywhere."""
-
-    restart: StrictBool = Field(
-        default=_DEFAULT.suspension_restart, description="Restart a suspended phase; off: only report it"
-    )
-    hang_detect_time_s: Seconds = Field(
-        default=1800.0,
-        gt=0,
-        description="Seconds without a sign of progress after which the phase counts as suspended; "
-        "MA_HANG_DETECT_TIME (minutes, 10 to 720) in env wins over it",
-    )
 
 
 def _layouts() -> list[str]:

@@ -4,6 +4,7 @@ from prefect_ft.supervisor.comeback import comebacks_without_progress
 from prefect_ft.supervisor.core import Supervisor
 from prefect_ft.supervisor.failures import AttemptFailedError, describe
 from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.hangs import SuspensionPlan, pauses_in
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.stopping import StopRequest
@@ -16,8 +17,10 @@ __all__ = [
     "SourcePlan",
     "StopRequest",
     "Supervisor",
+    "SuspensionPlan",
     "SystemPlan",
     "UpkeepPlan",
     "comebacks_without_progress",
     "describe",
+    "pauses_in",
 ]

@@ -81,6 +81,10 @@ class Attempt:
         """What was reported of a device or system, if that ends it: a fault, a loss, a preemption."""
         self.healing_s: float | None = None
         """How long it took to try to mend a device after it; None: that was not tried."""
+        self.suspension: Incident | None = None
+        """The verdict that its ranks hang, if that ends it."""
+        self.hung_since_t: float | None = None
+        """Since when they do, as far as that is known."""
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
         self._failures: list[int] = []
@@ -107,7 +111,12 @@ class Attempt:
     def over(self) -> bool:
         """Whether the attempt has ended: something failed, or every rank is done."""
         done = all(state.ended_ns is not None for state in self.ranks.values())
-        return done or bool(self._failures or self.lost or self.start_error or self.report)
+        return done or self._ended_otherwise
+
+    @property
+    def _ended_otherwise(self) -> bool:
+        reports = self.report or self.suspension
+        return bool(self._failures or self.lost or self.start_error or reports)
 
     @property
     def is_complete(self) -> bool:
@@ -155,8 +164,10 @@ class Attempt:
         if cancelled_by is not None:
             evidence = Evidence(rule="stop-request", text=cancelled_by)
             return replace(incident, kind="cancelled", evidence=evidence)
-        if self.report is not None:  # whatever else failed, failed of it
-            return replace(self.report, t=t, attempt=self.number)
+        reported = self.report or self.suspension
+        if reported is not None:  # whatever else failed, failed of it
+            reported = replace(reported, t=t, attempt=self.number)
+            return reported if self.report is not None else self._suspended(reported)
         if self.start_error is not None:
             return _not_started(incident, self.start_error)
         if self._failures:
@@ -166,6 +177,15 @@ class Attempt:
             kind: Kind = "in_place_failed" if loss.system_answers else "system_lost"
             return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
         return replace(incident, kind="completed", exit_code=0)
+
+    def _suspended(self, incident: Incident) -> Incident:
+        """Give a suspension, or the hardware's fault that a rank's output tells of: then it hangs of that."""
+        verdict = judge([state.output.findings() for state in self.ranks.values()], exit_code=1, signal=None)
+        rank = self._rank_of(verdict.evidence)
+        if verdict.failure_class != "hardware" or rank is None:
+            return incident
+        fault = replace(incident, kind="exit", worker=self.ranks[rank].worker, evidence=None)
+        return with_verdict(fault, verdict)
 
     def ended_ns(self) -> int | None:
         """When it ended by itself (its first failure, else its last rank's end), by CLOCK_BOOTTIME."""

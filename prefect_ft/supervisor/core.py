@@ -16,6 +16,7 @@ from prefect_ft.backends.base import OUT_OF_MEMORY, Backend
 from prefect_ft.clock import PhaseClock, epoch_now, utc_now
 from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
+from prefect_ft.decide.hang import Hang, odd_rank
 from prefect_ft.errors import BackendError
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
@@ -24,9 +25,11 @@ from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.comeback import Standing, standing
+from prefect_ft.supervisor.diagnosis import TIMEOUT_S, diagnosis_of, write
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
+from prefect_ft.supervisor.hangs import Hangs, incident_of, with_blame
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.listening import Listener
@@ -77,12 +80,14 @@ class Supervisor:
             listener=self._listen,
             check=check,
         )
+        self._hangs = Hangs(plan.suspension, journal, clock, self._sample_every)
         self._saves = Saves()
         self._listener = Listener(
             plan.phase,
             log=log,
             saves=self._saves,
             reports=self._reports,
+            hangs=self._hangs,
             journal=journal,
             clock=clock,
             system_of=self._gang.system_of,
@@ -129,6 +134,7 @@ class Supervisor:
         self._record_comeback(found, agents, silent_s, by_hand=by_hand)
         if found.watched is not None:
             self._attempt = self._new_attempt(found.attempt, found.watched)
+            self._hangs.begin(self._attempt)
         self._reports.recall()
         for worker, event in [*_exits(agents), *self._early]:
             self._listener.hear(worker, event)
@@ -237,6 +243,7 @@ class Supervisor:
         launch = self._launch(decision, placement)
         attempt = self._attempt = self._new_attempt(self._number, placement)
         self._saves.begin_attempt()
+        self._hangs.begin(attempt)
         note = self._attempt_line(launch)
         orders = {
             worker: {
@@ -344,8 +351,10 @@ class Supervisor:
         """Wait until the attempt is over, and see to what is reported meanwhile."""
         self._take_reports(attempt)
         while not attempt.over:
-            self._gang.serve(lambda: attempt.over or bool(self._reports))
+            self._gang.serve(lambda: attempt.over or bool(self._reports) or self._hangs.found is not None)
             self._take_reports(attempt)
+            if self._hangs.found is not None and not attempt.over:
+                self._see_to_hang(self._hangs.found, attempt)
 
     def _take_reports(self, attempt: Attempt) -> None:
         while self._reports and attempt.report is None:
@@ -359,6 +368,33 @@ class Supervisor:
             self._upkeep.heal(report, lambda ok: self._reports.put_back(replace(report, healed=ok)))
         else:
             self._judge(replace(report, t=self.clock.now(), attempt=self._number))
+
+    # -- suspensions ------------------------------------------------------------------------------
+
+    def _sample_every(self, period_s: float) -> None:
+        self._gang.sample_every(self._token, period_s)
+
+    def _see_to_hang(self, hang: Hang, attempt: Attempt) -> None:
+        """End the attempt because its ranks hang, or record that and let it go on."""
+        suspension = self.plan.suspension
+        where = name = None
+        if suspension.response != "shadow":  # who only looks on touches nothing
+            diagnosis = diagnosis_of(self._gang.diagnose(self._token, TIMEOUT_S))
+            hang = with_blame(hang, odd_rank(diagnosis.stacks, hang.ranks), attempt)
+            number = 1 + sum(1 for line in self.journal.lines if line["type"] == "hang")
+            where, name = diagnosis.where, write(self.plan.directory, number, hang, diagnosis, attempt)
+        self._hangs.record(hang, where, name)
+        incident = incident_of(hang, attempt, self.clock.now(), where)
+        match suspension.response:
+            case "restart":
+                attempt.suspension = incident
+                attempt.hung_since_t = incident.t - max(sign.lasted_s for sign in hang.signs)
+            case "report":
+                self._judge(incident)
+            case "shadow":
+                tell(Notice(text=f"{self.plan.phase}: would count as suspended: {hang.text}"))
+
+    # -- ending and mending -----------------------------------------------------------------------
 
     def _heal(self, attempt: Attempt) -> None:
         """Try to mend the device whose fault has ended the attempt."""
@@ -405,7 +441,8 @@ class Supervisor:
             self._save_first(self._attempt)
             self._attempt.ending = True
         t = self.clock.now()
-        deaths = self._gang.stop(self._token, self.plan.stop_grace_s if self._stop.wanted else 0)
+        deaths = self._gang.stop(self._token, self._grace_s())
+        self._hangs.end()
         if self._attempt is not None:
             self._take_reports(self._attempt)
             self._heal(self._attempt)
@@ -417,6 +454,13 @@ class Supervisor:
         decision = self._judge(incident, **facts)
         if decision.action != "complete":
             raise AttemptFailedError(incident, decision)
+
+    def _grace_s(self) -> float:
+        """Give how long ranks have between SIGTERM and SIGKILL; none where one of them has failed."""
+        if self._stop.wanted:
+            return self.plan.stop_grace_s
+        is_suspended = self._attempt is not None and self._attempt.suspension is not None
+        return self.plan.suspension.grace_s if is_suspended else 0.0
 
     def _incident(self, attempt: Attempt | None, t: float) -> Incident:
         """Give what happened; who wants the run to stop wants it whatever else happens at the same time."""
@@ -444,11 +488,13 @@ class Supervisor:
         """What the journal keeps of an attempt beside its incident."""
         if attempt is None:
             return {}
-        ended_ns = attempt.ended_ns()
+        ended_t = attempt.hung_since_t
+        if ended_t is None and (ended_ns := attempt.ended_ns()) is not None:
+            ended_t = self.clock.at(ended_ns)
         return {
             # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
             "deaths": sorted({*deaths, *self._found_deaths, *([epoch_now()] if attempt.lost else [])}),
-            "ended_t": None if ended_ns is None else self.clock.at(ended_ns),
+            "ended_t": ended_t,
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
             "healing_s": attempt.healing_s,

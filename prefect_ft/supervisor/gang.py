@@ -30,7 +30,7 @@ Longer than an agent takes to give up on processes that do not end, and on a loo
 CHOOSE_TIMEOUT_S = 600.0
 """How long it may look for the checkpoint to resume from: file servers come back after minutes."""
 
-_ANSWERS = ("attached", "chosen", "started", "start_failed", "stopped")
+_ANSWERS = ("attached", "chosen", "started", "start_failed", "stopped", "diagnosis")
 
 Listener = Callable[[int, Event], None]
 
@@ -91,6 +91,8 @@ class AgentGang:
         self._unusable: dict[int, str] = {}
         self._answers: dict[int, Event] = {}
         self._printed_at: dict[int, float] = {}
+        self._samples: set[int] = set()
+        """The workers whose agents take samples: those of earlier versions do not, and know no such orders."""
         self._unfinished: set[int] | None = None
         """The attempt's ranks that have not exited with code 0; None while no attempt has been started."""
 
@@ -227,6 +229,7 @@ class AgentGang:
         self._order(worker.number, "attach", **self._introduction)
 
     def _forget(self, number: int) -> None:
+        self._samples.discard(number)
         link = self._links.pop(number, None)
         if link is not None:
             self._selector.unregister(link)
@@ -270,6 +273,29 @@ class AgentGang:
         self._may_act()
         for number in list(self._links):
             self._try_order(number, "checkpoint", token=token, signal=signal)
+
+    def sample_every(self, token: Sequence[int], period_s: float) -> None:
+        """Have all ranks sampled that often."""
+        self._may_act()
+        for number in self._sampling():
+            self._try_order(number, "watch", token=token, period_s=period_s)
+
+    def diagnose(self, token: Sequence[int], timeout_s: float) -> dict[int, Event]:
+        """Have found out where the ranks are; give what agents answer in time, by rank."""
+        self._may_act()
+        asked = self._sampling()
+        for number in asked:
+            self._answers.pop(number, None)
+            self._try_order(number, "diagnose", token=token, timeout_s=0.8 * timeout_s)
+        self.serve(
+            lambda: all(number not in self._links or self._answered(number, "diagnosis") for number in asked),
+            timeout_s,
+        )
+        answers = [self._answers[number] for number in asked if self._answered(number, "diagnosis")]
+        return {int(rank): told for answer in answers for rank, told in answer["ranks"].items()}
+
+    def _sampling(self) -> list[int]:
+        return [number for number in self._links if number in self._samples]
 
     def stop(self, token: Sequence[int], grace_s: float) -> list[float]:
         """End every process of the attempt in every worker that answers; idempotent, and not to be stopped.
@@ -395,6 +421,8 @@ class AgentGang:
                 raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
             case "exited" if event["code"] == 0 and self._unfinished is not None:
                 self._unfinished.discard(event["rank"])
+            case "sample":
+                self._samples.add(number)
             case "output" | "excerpt":
                 self._printed_at[number] = time.monotonic()
             case kind if kind in _ANSWERS:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.hangs import SuspensionPlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
 from prefect_ft.worker.rendezvous import USES_STORE
 
@@ -25,6 +27,7 @@ class PhasePlan:
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro].
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
+    `directory` is the phase's own, for what it leaves behind.
     """
 
     run_id: str
@@ -41,7 +44,9 @@ class PhasePlan:
     has_checkpoints: bool
     hang_detect_time_s: float
     stop_grace_s: float
+    directory: Path
     on_demand: OnDemand | None
+    suspension: SuspensionPlan
     sources: SourcePlan
     upkeep: UpkeepPlan
     policy: Policy

@@ -11,6 +11,7 @@ from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.journal import Journal
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
@@ -27,6 +28,7 @@ class Listener:
         log: RunLog,
         saves: Saves,
         reports: Reports,
+        hangs: Hangs,
         journal: Journal,
         clock: PhaseClock,
         system_of: Callable[[int], str],
@@ -35,6 +37,7 @@ class Listener:
         self.attempt: Attempt | None = None
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
+        self._hangs = hangs
         self._journal, self._clock = journal, clock
         self._system_of = system_of
         self._said: set[str] = set()
@@ -61,6 +64,7 @@ class Listener:
             self.attempt.take(worker, event)
             if self.attempt.last_step != step:
                 self._step_reached(self.attempt, event)
+            self._hangs.hear(worker, event)
 
     def _printed(self, worker: int, event: Event) -> None:
         attempt = event["token"][2]

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
+from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door
 from prefect_ft.worker.execution import Execution
 from prefect_ft.worker.loop import Loop
@@ -29,6 +30,7 @@ from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
+from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
 
 LEFT = "left.json"
@@ -68,6 +70,12 @@ class Agent:
             loop=self._loop,
             reporter=self._reporter,
             checkpoints=self._checkpoints,
+            sampling=Sampling(
+                config["sample_period_s"],
+                lambda: DeviceMeter(config["device_command"]),
+                self._loop,
+                self._reporter,
+            ),
             on_idle=self._orphaned,
             rendezvous=Rendezvous(self._loop, config["rendezvous"]),
             warm=config["warm"],
@@ -216,6 +224,10 @@ class Agent:
             self._execution.start(token, message)
         elif op == "checkpoint":
             self._execution.ask_checkpoint(message["signal"])
+        elif op == "watch":
+            self._execution.watch(message["period_s"])
+        elif op == "diagnose":
+            self._execution.diagnose(message["timeout_s"])
         elif op == "stop":
             self._execution.stop(message["grace_s"], complete=message["complete"])
         else:

@@ -15,11 +15,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
+from prefect_ft.worker.diagnosis import Diagnosis
 from prefect_ft.worker.gang import Gang, Rank, executing
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
+from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
 from prefect_ft.worker.warm import WarmStart
 
@@ -56,6 +58,7 @@ class Execution:
         loop: Loop,
         reporter: Reporter,
         checkpoints: Optional[CheckpointWatch],
+        sampling: Sampling,
         on_idle: Callable[[], None],
         rendezvous: Rendezvous,
         warm: Optional[Dict[str, Any]],
@@ -69,6 +72,7 @@ class Execution:
         self._loop = loop
         self._reporter = reporter
         self._checkpoints = checkpoints
+        self._sampling = sampling
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
         self._rendezvous = rendezvous
@@ -144,9 +148,11 @@ class Execution:
             warm=starter is not cold,
         )
         self._warm.started(command, cwd, env, len(ranks))
+        self._sampling.begin(list(gang.ranks.values()))
 
     def _discard(self) -> None:
         """Forget the last attempt; where output stays, that of the last one does and that before goes."""
+        self._sampling.end()
         self._awaited.clear()
         self._untold.clear()
         self._deaths.clear()
@@ -185,6 +191,7 @@ class Execution:
             rank.rewind(have.get(str(rank.number), 0))
         self._warm.report_to_newcomer()
         self.hand_on()
+        self._sampling.tell_all()
 
     def hand_on(self) -> None:
         """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
@@ -291,6 +298,17 @@ class Execution:
         if self.is_idle:
             self._on_idle()
 
+    def watch(self, period_s: float) -> None:
+        """Take samples more often."""
+        self._sampling.watch(period_s)
+
+    def diagnose(self, timeout_s: float) -> None:
+        """Find out where the ranks are; `diagnosis` follows."""
+        self._loop.drop("diagnosis")
+        Diagnosis(
+            self._ranks(), timeout_s, self._loop, lambda found: self._reporter.send("diagnosis", ranks=found)
+        )
+
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask all ranks for a checkpoint; `number` is the signal that says so besides, if any."""
         for rank in self._ranks():
@@ -319,6 +337,7 @@ class Execution:
             if self._gang.stuck:
                 self._writer_died()
             self._collect()
+        self._sampling.end()
         self._rendezvous.close()
         self._await_last_news()
 
@@ -358,6 +377,7 @@ class Execution:
 
     def reader_gone(self) -> None:
         """Nobody waits for `stopped` any more; a stop that was ordered is carried out all the same."""
+        self._sampling.nobody_listens()
         self._awaited.clear()
         self._untold.clear()
 

@@ -67,12 +67,16 @@ class Rank:
             os.close(self.pidfd)
             self.pidfd = None
 
-    def new_beat(self) -> Optional[heartbeat.Beat]:
-        """Give the last heartbeat if there was one since the last call."""
+    def last_beat(self) -> Optional[heartbeat.Beat]:
+        """Give the last heartbeat, None if there was none."""
         try:
-            beat = heartbeat.read(self.beat_path)
+            return heartbeat.read(self.beat_path)
         except OSError:
             return None  # the script put something else in its place
+
+    def new_beat(self) -> Optional[heartbeat.Beat]:
+        """Give the last heartbeat if there was one since the last call."""
+        beat = self.last_beat()
         if beat is None or beat.beats == self._last_beats:
             return None
         self._last_beats = beat.beats
@@ -220,8 +224,9 @@ class Gang:
         for rank in self.ranks.values():
             rank.unwatch()
             rank.spool.close()
-            with contextlib.suppress(OSError):
-                os.unlink(rank.beat_path)
+            for path in (rank.beat_path, rank.beat_path + heartbeat.STACKS):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
             for told in (rank.faults, rank.restarts):
                 with contextlib.suppress(OSError):
                     told.remove()

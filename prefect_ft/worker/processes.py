@@ -45,6 +45,11 @@ def descendants(root: int, without: Container[int] = ()) -> List[int]:
     return found
 
 
+def children(pid: int) -> List[int]:
+    """Give the children of a process, zombies included."""
+    return list((_children if _KERNEL_LISTS_CHILDREN else _children_by_scan())(pid))
+
+
 _KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Needs CONFIG_PROC_CHILDREN; some sandboxes' kernels lack it, and then all of /proc is read."""
 
@@ -64,6 +69,12 @@ def parent(pid: int) -> Optional[int]:
     """Give the parent of a process, None if it is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
+
+
+def session(pid: int) -> Optional[int]:
+    """Give the session of a process, by its leader's pid; None if the process is gone."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields else None
 
 
 def started(pid: int) -> Optional[int]:

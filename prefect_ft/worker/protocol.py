@@ -99,6 +99,24 @@ PARTS = Type(
         value, lambda item: isinstance(item, dict) and set(item) == {"offset", "line", "text"}
     ),
 )
+USAGE = Type(
+    "{device: percent}",
+    lambda value: isinstance(value, dict) and all(type(each) in (int, float) for each in value.values()),
+)
+SAMPLES = Type(
+    "{rank: sample}",
+    _by_rank(
+        lambda value: (
+            isinstance(value, dict)
+            and set(value)
+            == {"over", "state", "cpu_s", "wait_s", "io", "output", "beats", "beat_s", "step", "stage"}
+        )
+    ),
+)
+DIAGNOSES = Type(
+    "{rank: {stacks, processes}}",
+    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"stacks", "processes"}),
+)
 OBJECT = Type("object", lambda value: isinstance(value, dict))
 ANY = Type("any", lambda _: True)
 
@@ -114,6 +132,8 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "note": OBJECT,
     },
     "checkpoint": {"token": TOKEN, "signal": _or_null(SIGNAL)},
+    "watch": {"token": TOKEN, "period_s": SECONDS},
+    "diagnose": {"token": TOKEN, "timeout_s": SECONDS},
     "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
     "leave": {"token": TOKEN},
 }
@@ -149,6 +169,8 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "stage_t_ns": _or_null(INT),
         "stage_step": _or_null(INT),
     },
+    "sample": {"watched_s": SECONDS, "past": BOOL, "devices": _or_null(USAGE), "ranks": SAMPLES},
+    "diagnosis": {"ranks": DIAGNOSES},
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "in_process": {"rank": INT, "n": INT, "report": RESTART},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},

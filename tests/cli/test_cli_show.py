@@ -244,7 +244,7 @@ def test_json_is_one_document_with_the_summaries(
     (document,) = json.loads(printed(command, run.run_id, "--json"))
     assert set(document) == {
         "phase", "run", "job", "status", "reason", "restarts", "attempts", "time_s", "effective_ratio",
-        "isolated_systems", "final_step",
+        "isolated_systems", "final_step", "hangs", "false_alarm_ratio", "stragglers",
     }  # fmt: skip
     assert set(document["attempts"][0]) == {
         "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",
@@ -269,3 +269,22 @@ def test_a_run_without_an_end_has_been_running_until_now(run: Run, printed: Prin
     (document,) = json.loads(printed("status", run.run_id, "--json"))
     assert document["time_s"]["total"] > 1e6
     assert document["status"] == "running"
+
+
+def test_a_report_says_where_it_hung_and_how_often_that_was_a_false_alarm(run: Run, printed: Printed) -> None:
+    directory = write_phase(run, "train", status=None)
+    journal = Journal(directory / JOURNAL)
+    fields = {"attempt": 1, "response": "shadow", "ranks": [0, 3], "evidence": [{"text": "no progress"}]}
+    for number in (1, 2):
+        more = {"n": number, "blamed": 3, "where": "rank 3 in read", "diagnosis": f"hang-{number}.txt"}
+        journal.append("hang", t=10 * number, utc=utc_now(), **fields, **more)
+        journal.append("hang-over", t=15 * number, utc=utc_now(), n=number, went_on=number == 1, after_s=61.0)
+    journal.append("straggler", t=40, utc=utc_now(), rank=2)
+    journal.close()
+    told = printed("report", directory)
+    assert (
+        "  suspended in attempt 1 (shadow), rank 3 is to blame: rank 3 in read; it went on after 61 s (hang-1.txt)\n"
+        "  suspended in attempt 1 (shadow), rank 3 is to blame: rank 3 in read (hang-2.txt)\n"
+        "  false alarms: 50% of 2 that ended nothing\n"
+        "  stragglers: rank 2\n"
+    ) in told

@@ -1,5 +1,6 @@
 """These tests start agents and ranks; none of them may leave a process behind."""
 
 from agent_fixtures import agent, client, make_worker, nobody_left, start_agent
+from hanging import make_hanging, stop
 
-__all__ = ["agent", "client", "make_worker", "nobody_left", "start_agent"]
+__all__ = ["agent", "client", "make_hanging", "make_worker", "nobody_left", "start_agent", "stop"]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.config import Faults
-from prefect_ft.supervisor import SourcePlan, SystemPlan, UpkeepPlan
+from prefect_ft.decide.hang import Limits
+from prefect_ft.supervisor import SourcePlan, SuspensionPlan, SystemPlan, UpkeepPlan
 
 
 def beside(
@@ -17,6 +18,10 @@ def beside(
     """Give the fields; `commands` are every system's `heal` and `check`."""
     return {
         "on_demand": None,
+        "directory": directory,
+        "suspension": SuspensionPlan(
+            limits=Limits(hang_s=1800.0), response="restart", grace_s=0.0, sample_period_s=10.0
+        ),
         "sources": SourcePlan(
             faults=faults or Faults(),
             place=directory / "faults.json",

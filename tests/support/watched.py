@@ -22,7 +22,7 @@ from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Fact, StepReached, observed_by
 from prefect_ft.phases import PhaseExecution
 from prefect_ft.run import Run, latest_run, vacancy
-from prefect_ft.runs import begin_run, conclude, held
+from prefect_ft.runs import begin_run, conclude, go_on, held
 from prefect_ft.supervisor import AttemptFailedError, Supervisor
 
 SLEEPS = "import time; from prefect_ft.heartbeat import beat; beat(step=1); time.sleep(600)"
@@ -60,7 +60,7 @@ class Site:
         assert self.watcher.stdout.readline() == "up\n"
 
     def watch_to_the_end(self) -> None:
-        """Have the job watched until its run has ended."""
+        """Have the job watched until its run has ended, one that has not is gone on with."""
         subprocess.run([sys.executable, __file__, str(self.job)], check=True, stdout=subprocess.DEVNULL)
 
     def orphan(self) -> None:
@@ -118,7 +118,9 @@ def tree(directory: Path, but: str | None = None) -> dict[str, bytes | None]:
 
 def main(job_file: str) -> None:
     job = load_job(job_file)
-    holding = begin_run(job, vacancy(Path(job.model_dir), job.lease_s))
+    free = vacancy(Path(job.model_dir), job.lease_s)
+    is_unfinished = free.previous is not None and free.previous.status == "running"
+    holding = go_on(free) if is_unfinished else begin_run(job, free)
     with observed_by(_say), held(holding) as (_, stop):
         status = "completed"
         for index in range(len(job.phases)):

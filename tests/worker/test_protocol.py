@@ -49,7 +49,7 @@ def test_a_whole_order_passes_and_unknown_fields_are_passed_over() -> None:
         pytest.param({}, "no such order: None", id="no-name"),
         pytest.param(
             {"op": "halt"},
-            "no such order: 'halt'; there are: attach, choose, start, checkpoint, stop, leave",
+            "no such order: 'halt'; there are: attach, choose, start, checkpoint, watch, diagnose, stop, leave",
             id="unknown",
         ),
         pytest.param({"op": {}}, "no such order", id="a-name-that-is-none"),

@@ -1,0 +1,150 @@
+"""The facts about hangs: samples and limits that go in, verdicts with their evidence that come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from prefect_ft.model import Stage
+
+EvidenceKind = Literal["progress", "io", "utilisation", "state", "log"]
+EVIDENCE_KINDS: tuple[EvidenceKind, ...] = get_args(EvidenceKind)
+"""The kinds of evidence; each is independent of the others."""
+
+
+FIRST_STEP = "first_step"
+"""Stands beside the stages for what comes before the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSample:
+    """One rank and all processes that it started, at one moment. `None`: not known.
+
+    `beats`, `step` and `stage` are the last heartbeat's, 0 and `None` before the first; `beat_s` is when that
+    was, in watched time, where it is known better than by the sample. `io` is a count that
+    changes whenever any process reads or writes, `output` the bytes printed so far. `cpu_s` is the time that
+    all have computed, `wait_s` that for which the main thread could have and got no processor. `state` is the
+    main process's letter in /proc. `is_over`: it has exited.
+    """
+
+    beats: int = 0
+    beat_s: float | None = None
+    step: int | None = None
+    stage: Stage | None = None
+    io: int | None = None
+    output: int = 0
+    cpu_s: float = 0.0
+    wait_s: float | None = None
+    state: str = "S"
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """All ranks of one worker at one moment.
+
+    `watched_s` is how long they have been watched by then. `devices` is the share of each device that is in
+    use, in percent; `None`: not known. `is_past`: others of this worker, that are newer, are on their way.
+    """
+
+    watched_s: float
+    ranks: Mapping[int, RankSample]
+    devices: Mapping[str, float] | None = None
+    is_past: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPattern:
+    """A line that has to come again within `every_s` once it, or `start`, was seen, until `stop` was.
+
+    The texts are the patterns as the user wrote them; whoever reads output does the matching.
+    """
+
+    pattern: str
+    every_s: float
+    start: str | None = None
+    stop: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long what may last. Seconds.
+
+    `hang_s` holds where nothing else does. `stages` and `first_step_s` were given by the user and hold as they
+    are; `floor_s` is what a learnt limit never falls below. `evidence` is how many kinds of it make a hang.
+    `straggling` is the share of the others' pace below which a rank counts as a straggler.
+    """
+
+    hang_s: float
+    stages: Mapping[str, float] = field(default_factory=dict)
+    first_step_s: float | None = None
+    floor_s: float | None = None
+    evidence: int = 2
+    straggling: float = 0.5
+    logs: tuple[LogPattern, ...] = ()
+
+    @property
+    def shortest_s(self) -> float:
+        """The shortest time after which anything is a hang."""
+        known = (self.hang_s, self.first_step_s, self.floor_s, *self.stages.values())
+        return min(each for each in known if each is not None)
+
+    def given(self, stage: str) -> float | None:
+        """Give the limit that the user gave for a stage, or for what comes before the first step."""
+        if stage == FIRST_STEP:
+            return self.first_step_s
+        return self.stages.get(stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """One kind of evidence against a rank (`None`: against the gang): what it shows, and for how long."""
+
+    kind: EvidenceKind
+    text: str
+    lasted_s: float
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A verdict: these ranks hang. `blamed` is the one that the others wait for, `worker` where it all is.
+
+    Both are `None` where nobody can be told to be to blame. `scope` is the rule that found it.
+    """
+
+    scope: Literal["all-workers", "one-worker", "one-rank"]
+    ranks: tuple[int, ...]
+    signs: tuple[Sign, ...]
+    limit_s: float
+    blamed: int | None = None
+    worker: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What the evidence is, in one line: of the rank to blame, else of the first one."""
+        rank = self.ranks[0] if self.blamed is None else self.blamed
+        said = [sign.text for sign in self.signs if sign.rank in (rank, None)]
+        return f"{who(self.ranks)} hang{'s' if len(self.ranks) == 1 else ''}; rank {rank}: {'; '.join(said)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """A rank that gets on more slowly than the others: `pace` is its share of theirs, over `lasted_s`."""
+
+    rank: int
+    worker: int
+    step: int
+    others_step: int
+    pace: float
+    lasted_s: float
+
+
+def who(ranks: tuple[int, ...]) -> str:
+    """Name ranks: a few by number, many by how many they are."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) <= 4:
+        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"{len(ranks)} ranks"

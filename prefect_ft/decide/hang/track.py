@@ -1,0 +1,216 @@
+"""One rank as its samples tell it: since when it has been without progress, without I/O, in one state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from prefect_ft.decide.hang.facts import FIRST_STEP, Limits, RankSample
+from prefect_ft.decide.hang.pace import Pace, median
+from prefect_ft.model import Stage
+
+MAX_LOADS = 400
+"""Samples of utilisation that are kept; when they are too many every other one goes."""
+
+MIN_LOADS = 5
+"""Samples without which nothing is said about utilisation."""
+
+_BEFORE_STEPS = ("train", "load", "compile")
+"""The stages that lead to the first step."""
+
+MIN_INTERVAL_S = 0.1
+"""Load is measured over at least so long: the clock of processes goes in hundredths of a second."""
+
+STILL_STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "in the kernel, not to be interrupted"}
+"""States in which a process does nothing whatever happens elsewhere, by their letters in /proc."""
+
+ZOMBIE = "Z"
+
+FLAT_CORES, FLAT_SHARE, TICK_S = 0.05, 0.1, 0.02
+"""How far a flat load may stray: so many cores, so much of its median, and what the clock cannot show."""
+
+FLAT_PERCENT = 1.0
+"""The same of a device's utilisation."""
+
+STARVED = 0.8
+"""Share of the time it wanted to compute for which a rank got no processor: above it says nothing of the rank."""
+
+BUSY_CORES = 0.5
+"""Load above which a rank that hangs is busy, not idle."""
+
+
+class Load(NamedTuple):
+    """The time that a rank has computed, and waited for a processor, up to a moment of watched time."""
+
+    watched_s: float
+    cpu_s: float
+    wait_s: float
+
+
+class Track:
+    """One rank. Ages are seconds of its worker's watched time."""
+
+    def __init__(self, worker: int, pace: Pace) -> None:
+        self.worker = worker
+        self.last = RankSample()
+        self.now_s = 0.0
+        self.progress_s = self.io_s = self.state_s = 0.0
+        """When there was progress last, process I/O last, and when its state became what it is."""
+        self.has_stepped = False
+        """Whether there was a step after the first sign of life."""
+        self.knows_io = False
+        self.loads: deque[Load] = deque()
+        self.steps: deque[tuple[float, int]] = deque(maxlen=MAX_LOADS)
+        """When which step was seen."""
+        self._pace = pace
+        self.began_s: float | None = None
+        """When it was first seen."""
+        self._stages_here: set[Stage | None] = set()
+        """The stages that it has been in at this step."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it has ever beaten."""
+        return self.last.beats > 0
+
+    @property
+    def silent_s(self) -> float:
+        """For how long it has not got on, as it says itself."""
+        return self.now_s - self.progress_s
+
+    @property
+    def io_quiet_s(self) -> float:
+        """For how long no process of it has read or written anything."""
+        return self.now_s - self.io_s
+
+    @property
+    def still_s(self) -> float:
+        """For how long it has been in a state in which it can do nothing."""
+        return self.now_s - self.state_s if self.stillness is not None else 0.0
+
+    @property
+    def stillness(self) -> str | None:
+        """What keeps it from doing anything, in words."""
+        if self.last.state == ZOMBIE:
+            return "its main thread has ended, others have not"
+        return STILL_STATES.get(self.last.state)
+
+    @property
+    def phase_of_life(self) -> str:
+        """What it is in: its stage, or what comes before the first step."""
+        stage = self.last.stage or "train"
+        return FIRST_STEP if not self.has_stepped and stage in _BEFORE_STEPS else stage
+
+    def limit_s(self, limits: Limits) -> float:
+        """Give how long it may be quiet: by what it says that it does, if it says anything."""
+        if not self.speaks:
+            # It may be one that will: before the first step a limit that was given holds for it too.
+            return max(limits.hang_s, limits.first_step_s or 0.0)
+        own_s = self._pace.limit_s(self.phase_of_life, limits)
+        stage = self.last.stage
+        if self.phase_of_life != FIRST_STEP or stage is None:
+            return own_s
+        stage_s = limits.given(stage)
+        if stage_s is None:
+            stage_s = own_s if limits.first_step_s else self._pace.limit_s(stage, limits)
+        return max(own_s, stage_s)
+
+    def take(self, now_s: float, sample: RankSample) -> None:
+        """Learn from a sample."""
+        if self.began_s is None:
+            self.began_s = self.progress_s = self.io_s = self.state_s = now_s
+            self._stages_here = {sample.stage}
+        else:
+            self._compare(now_s, sample)
+        self.now_s, self.last = now_s, sample
+        self.knows_io = sample.io is not None
+        self._keep_load(Load(now_s, sample.cpu_s, sample.wait_s or 0.0))
+        if sample.step is not None:
+            self.steps.append((now_s, sample.step))
+
+    def _compare(self, now_s: float, sample: RankSample) -> None:
+        before = self.last
+        if sample.io is None or sample.io != before.io or sample.output != before.output:
+            self.io_s = now_s
+        if sample.state != before.state:
+            self.state_s = now_s
+        if self._gets_on(before, sample):
+            at_s = now_s if sample.beat_s is None else min(max(sample.beat_s, self.now_s), now_s)
+            self._pace.note(self.phase_of_life, at_s - self.progress_s)
+            self.progress_s = at_s
+            is_second = before.beats > 0 and sample.step is None
+            self.has_stepped |= is_second or (before.step is not None and sample.step != before.step)
+
+    def _gets_on(self, before: RankSample, sample: RankSample) -> bool:
+        """Whether there is progress: a step, a stage that is new at this step, a beat where no step can be."""
+        if sample.step != before.step:
+            self._stages_here = {sample.stage}
+            return True
+        if sample.stage not in self._stages_here:
+            self._stages_here.add(sample.stage)
+            return True
+        steps_count = sample.step is not None and (sample.stage or "train") == "train"
+        return sample.beats != before.beats and (not steps_count or before.beats == 0)
+
+    def _keep_load(self, load: Load) -> None:
+        self.loads.append(load)
+        if len(self.loads) > MAX_LOADS:
+            newest = self.loads[-1]
+            self.loads = deque(each for index, each in enumerate(self.loads) if index % 2 == 0)
+            if self.loads[-1] is not newest:
+                self.loads.append(newest)
+
+    # -- utilisation ------------------------------------------------------------------------------
+
+    def flat_load(self, window_s: float) -> float | None:
+        """Give the cores that it has used all through the window if that was always as much; else `None`.
+
+        By variance and median, once of what it computed, once of what it would have with a processor of its
+        own: a loop on a busy machine wants as much as ever and gets now more, now less.
+        """
+        got, wanted = self._shares(window_s)
+        if len(got) < MIN_LOADS:
+            return None
+        slack = FLAT_CORES + TICK_S / (window_s / len(got))
+        if is_flat(got, slack, FLAT_SHARE):
+            return median(got)
+        return median(wanted) if is_flat(wanted, slack, FLAT_SHARE) else None
+
+    def is_starved(self, window_s: float) -> bool:
+        """Whether it wants to compute and gets hardly any processor: then the machine is slow, not the rank."""
+        loads = self._window(window_s)
+        if len(loads) < 2:
+            return False
+        first, last = loads[0], loads[-1]
+        waited_s, computed_s = last.wait_s - first.wait_s, last.cpu_s - first.cpu_s
+        wanted_s = waited_s + computed_s
+        is_wanting = wanted_s > FLAT_CORES * (last.watched_s - first.watched_s)
+        return is_wanting and waited_s > STARVED * wanted_s
+
+    def _window(self, window_s: float) -> list[Load]:
+        since_s = self.now_s - window_s
+        return [load for load in self.loads if load.watched_s >= since_s]
+
+    def _shares(self, window_s: float) -> tuple[list[float], list[float]]:
+        got, wanted = [], []
+        loads = iter(self._window(window_s))
+        earlier = next(loads, None)
+        for later in loads:
+            assert earlier is not None
+            elapsed_s = later.watched_s - earlier.watched_s
+            if elapsed_s < min(MIN_INTERVAL_S, window_s / (2 * MIN_LOADS)):
+                continue
+            computed_s = later.cpu_s - earlier.cpu_s
+            got.append(computed_s / elapsed_s)
+            wanted.append((computed_s + later.wait_s - earlier.wait_s) / elapsed_s)
+            earlier = later
+        return got, wanted
+
+
+def is_flat(values: Sequence[float], slack: float, share: float) -> bool:
+    """Say whether values stay where they are, by their variance about the median."""
+    middle = median(values)
+    allowed = slack + share * abs(middle)
+    variance = sum((value - middle) ** 2 for value in values) / len(values)
+    return variance <= allowed**2

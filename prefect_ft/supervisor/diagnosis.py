@@ -1,0 +1,73 @@
+"""What is known of ranks that hang, before they are ended: gathered from agents, grouped, kept in a file.
+
+Bounded in time; whatever does not answer by then is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect_ft.decide.hang import Hang, RankStack, described
+from prefect_ft.decide.hang.stacks import parsed
+from prefect_ft.supervisor.attempt import Attempt
+
+TIMEOUT_S = 5.0
+"""How long a diagnosis may take; a part of it is for the way to the agents and back."""
+
+_STOPPED = {"T": "stopped", "t": "stopped by a tracer", "D": "in the kernel", "Z": "ended but for threads"}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`stacks` say where each rank is; `found` is what agents told of each, as it came."""
+
+    stacks: Mapping[int, RankStack]
+    found: Mapping[int, Mapping[str, Any]]
+
+    @property
+    def where(self) -> str | None:
+        """Who is where, in one line; None: nobody told anything."""
+        return described(self.stacks) if self.stacks else None
+
+
+def diagnosis_of(found: Mapping[int, Mapping[str, Any]]) -> Diagnosis:
+    """Read what agents told of each rank."""
+    return Diagnosis({rank: _stack(told) for rank, told in found.items()}, found)
+
+
+def _stack(told: Mapping[str, Any]) -> RankStack:
+    processes = told["processes"]
+    if not processes:
+        return RankStack()
+    main = processes[0]
+    note = _STOPPED.get(main["state"][:1], main["waits_in"] or main["name"])
+    return parsed(told["stacks"].get(str(main["pid"]), ""), note)
+
+
+def write(directory: Path, number: int, hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str | None:
+    """Keep a diagnosis in a file of its own; give its name, None if the disk takes no more."""
+    name = f"hang-{number}.txt"
+    with suppress(OSError):
+        (directory / name).write_text(_text(hang, diagnosis, attempt), encoding="utf-8", errors="replace")
+        return name
+    return None
+
+
+def _text(hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str:
+    parts = [hang.text, diagnosis.where or "nobody told where the ranks are"]
+    for rank, told in sorted(diagnosis.found.items()):
+        state = attempt.ranks[rank]
+        parts.append(f"\n== rank {rank}, worker {state.worker}: step {state.step}, stage {state.stage}")
+        parts += [sign.text for sign in hang.signs if sign.rank == rank]
+        for process in told["processes"]:
+            parts.append(
+                "-- process {pid} {name}: {state}, {threads} threads, waits in {waits_in}".format(**process)
+            )
+            parts += [
+                text for text in (process["kernel_stack"], told["stacks"].get(str(process["pid"]))) if text
+            ]
+    return "\n".join(parts) + "\n"

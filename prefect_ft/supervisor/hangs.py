@@ -1,0 +1,254 @@
+"""Watches the attempt that runs for suspensions: samples and lines of output in, verdicts out and into the journal.
+
+Owns what is known of hangs and of stages' pauses. What is done about a verdict is the supervisor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.decide.hang import GangWatch, Hang, Limits, Pace, RankSample, Sample
+from prefect_ft.journal import Journal, Line
+from prefect_ft.model import Evidence, Incident
+from prefect_ft.observe import Notice, tell
+from prefect_ft.signatures import compiled
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.link import Event
+
+CLOSER = 4
+"""While a verdict may be near, samples are taken so many times as often."""
+
+SAMPLES_OF_A_LIMIT = 40
+"""While a verdict may be near, there are at least so many samples in the shortest limit."""
+
+MAX_SIGNS = 16
+"""Pieces of evidence that the journal keeps of a verdict."""
+
+Response = Literal["restart", "report", "shadow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspensionPlan:
+    """What makes a suspension and what follows. `pauses` are those of earlier runs of the phase, oldest first."""
+
+    limits: Limits
+    response: Response
+    grace_s: float
+    sample_period_s: float
+    pauses: tuple[Mapping[str, Sequence[float]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A verdict of which it is not known yet whether the run went on after it."""
+
+    number: int
+    ranks: tuple[int, ...]
+    since_t: float
+
+
+class Hangs:
+    """`found` is a verdict that something is to be done about; `acted_on` takes it back."""
+
+    def __init__(
+        self, plan: SuspensionPlan, journal: Journal, clock: PhaseClock, sample_every: Callable[[float], None]
+    ) -> None:
+        """`sample_every` has samples taken that often, in seconds."""
+        self.found: Hang | None = None
+        self._plan, self._journal, self._clock = plan, journal, clock
+        self._sample_every = sample_every
+        self._patterns = [
+            (compiled(line.pattern), compiled(line.start or line.pattern), line.stop and compiled(line.stop))
+            for line in plan.limits.logs
+        ]
+        self._attempt: Attempt | None = None
+        self._watch: GangWatch | None = None
+        self._pace = Pace(plan.pauses)
+        self._open: _Open | None = None
+        self._is_close = False
+        self._stragglers: set[int] = set()
+        """The ranks that have been told to be slow and have not caught up since."""
+        self._slow: set[int] = set()
+        """The ranks that seemed slow at the last look: workers are sampled one after the other."""
+        self._looked_s = 0.0
+
+    def begin(self, attempt: Attempt) -> None:
+        """Watch an attempt; one that an earlier life watched is taken up with what was said of it."""
+        self._attempt = attempt
+        ranks = {rank: state.worker for rank, state in attempt.ranks.items()}
+        self._pace = Pace((*self._plan.pauses, *pauses_in(self._journal.lines)))
+        self._watch = GangWatch(ranks, self._plan.limits, self._pace)
+        self._open = _open_in(self._journal.lines, attempt.number)
+        self.found, self._is_close, self._looked_s = None, False, 0.0
+        self._stragglers.clear()
+        self._slow.clear()
+
+    def end(self) -> None:
+        """Take note that the attempt is over. Idempotent."""
+        if self._attempt is None:
+            return
+        if self._open is not None:
+            self._close(went_on=False)
+        if pauses := self._pace.pauses:
+            self._write("pace", attempt=self._attempt.number, pauses=pauses)
+        self._attempt = self._watch = self.found = None
+
+    # -- in ---------------------------------------------------------------------------------------
+
+    def hear(self, worker: int, event: Event) -> None:
+        """Take an event of an agent."""
+        if self._watch is None or event["ev"] not in ("sample", "output"):
+            return
+        if event["token"][2] != self._number:
+            return
+        if event["ev"] == "sample":
+            self._sampled(self._watch, worker, sample_of(event))
+        elif self._patterns:
+            self._printed(self._watch, event["rank"], event["text"])
+
+    def _sampled(self, watch: GangWatch, worker: int, sample: Sample) -> None:
+        is_suspect = watch.take(worker, sample)
+        if sample.is_past:
+            return
+        if self._open is not None and watch.has_moved(self._open.ranks):
+            self._close(went_on=True)
+        if is_suspect and not self._is_close:
+            self._is_close = True
+            self._sample_every(
+                min(self._plan.sample_period_s / CLOSER, self._plan.limits.shortest_s / SAMPLES_OF_A_LIMIT)
+            )
+        verdict = watch.verdict() if is_suspect else None
+        if verdict is not None and self._open is None:
+            self.found = verdict
+        if self._is_close and not is_suspect and not watch.is_suspicious:
+            self._is_close = False
+            self._sample_every(self._plan.sample_period_s)
+        self._look_for_stragglers(watch, sample.watched_s)
+
+    def _printed(self, watch: GangWatch, rank: int, text: str) -> None:
+        for number, (pattern, start, stop) in enumerate(self._patterns):
+            for line in text.splitlines():
+                if stop and stop.search(line):
+                    watch.lines_stop(number)
+                elif start.search(line) or (watch.awaits(number) and pattern.search(line)):
+                    watch.line_seen(number, rank)
+
+    def _look_for_stragglers(self, watch: GangWatch, now_s: float) -> None:
+        if now_s - self._looked_s < self._plan.limits.hang_s / 10:
+            return
+        self._looked_s = now_s
+        found = {each.rank: each for each in watch.stragglers()}
+        for rank, each in found.items():
+            if rank in self._slow and rank not in self._stragglers:
+                self._stragglers.add(rank)
+                facts = {"worker": each.worker, "step": each.step, "others_step": each.others_step}
+                pace, lasted_s = round(each.pace, 3), round(each.lasted_s, 1)
+                self._write(
+                    "straggler", attempt=self._number, rank=rank, **facts, pace=pace, lasted_s=lasted_s
+                )
+                text = f"rank {rank} makes {each.pace:.0%} of the others' steps for {each.lasted_s:.0f} s"
+                tell(Notice(text=f"{text}: it is at {each.step}, they are at {each.others_step}"))
+        self._stragglers &= set(found)
+        self._slow = set(found)
+
+    # -- out --------------------------------------------------------------------------------------
+
+    def record(self, hang: Hang, where: str | None, diagnosis: str | None) -> None:
+        """Write a verdict into the journal. `where` says where the ranks are, `diagnosis` names the file."""
+        number = 1 + sum(1 for line in self._journal.lines if line["type"] == "hang")
+        signs = [
+            {"kind": sign.kind, "rank": sign.rank, "text": sign.text, "lasted_s": round(sign.lasted_s, 1)}
+            for sign in hang.signs[:MAX_SIGNS]
+        ]
+        self._write(
+            "hang",
+            n=number,
+            attempt=self._number,
+            response=self._plan.response,
+            scope=hang.scope,
+            ranks=list(hang.ranks),
+            blamed=hang.blamed,
+            worker=hang.worker,
+            limit_s=hang.limit_s,
+            evidence=signs,
+            where=where,
+            diagnosis=diagnosis,
+        )
+        self.found = None
+        if self._plan.response != "restart":
+            self._open = _Open(number, hang.ranks, self._clock.now())
+
+    @property
+    def _number(self) -> int:
+        return self._attempt.number if self._attempt is not None else 0
+
+    def _close(self, *, went_on: bool) -> None:
+        assert self._open is not None
+        after_s = round(self._clock.now() - self._open.since_t, 3)
+        self._write("hang-over", n=self._open.number, attempt=self._number, went_on=went_on, after_s=after_s)
+        if went_on:
+            tell(Notice(text=f"what counted as a suspension went on after {after_s:.0f} s"))
+        self._open = None
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        self._journal.append(kind, t=self._clock.now(), utc=utc_now(), **fields)
+
+
+def incident_of(hang: Hang, attempt: Attempt, t: float, where: str | None) -> Incident:
+    """Give what is to be judged of a verdict."""
+    rank = hang.ranks[0] if hang.blamed is None else hang.blamed
+    state = attempt.ranks[rank]
+    text = hang.text + (f"; {where}" if where else "")
+    return Incident(
+        t=t,
+        kind="suspended",
+        attempt=attempt.number,
+        worker=hang.worker,
+        stage=state.stage,
+        stage_step=state.stage_step,
+        evidence=Evidence(rule=hang.scope, text=text, file=f"rank{rank}"),
+    )
+
+
+def with_blame(hang: Hang, blamed: int | None, attempt: Attempt) -> Hang:
+    """Give a verdict with the rank to blame that the ranks' stacks tell, if they tell one."""
+    if blamed is None:
+        return hang
+    return replace(hang, blamed=blamed, worker=attempt.ranks[blamed].worker)
+
+
+def sample_of(event: Event) -> Sample:
+    """Read an agent's sample."""
+    ranks = {
+        int(rank): RankSample(
+            beats=told["beats"],
+            beat_s=told["beat_s"],
+            step=told["step"],
+            stage=told["stage"],
+            io=told["io"],
+            output=told["output"],
+            cpu_s=told["cpu_s"] or 0.0,
+            wait_s=told["wait_s"],
+            state=told["state"] or "X",
+            is_over=told["over"],
+        )
+        for rank, told in event["ranks"].items()
+    }
+    return Sample(watched_s=event["watched_s"], ranks=ranks, devices=event["devices"], is_past=event["past"])
+
+
+def pauses_in(lines: Sequence[Line]) -> list[Mapping[str, Sequence[float]]]:
+    """Give what a journal knows of the pauses in stages: its last word, which holds those before it."""
+    told = [line["pauses"] for line in lines if line["type"] == "pace"]
+    return told[-1:]
+
+
+def _open_in(lines: Sequence[Line], attempt: int) -> _Open | None:
+    """Give the verdict of an attempt that was only reported and after which nothing is known."""
+    told = [line for line in lines if line["type"] == "hang" and line["attempt"] == attempt]
+    over = {line["n"] for line in lines if line["type"] == "hang-over"}
+    still = [line for line in told if line["n"] not in over and line["response"] != "restart"]
+    return _Open(still[-1]["n"], tuple(still[-1]["ranks"]), still[-1]["t"]) if still else None

@@ -1,0 +1,143 @@
+"""Where ranks that hang are: their own stacks, and what the kernel says of their processes. Changes nothing.
+
+A process is asked for its stacks by a signal, and only if it is known to take that: to others it is death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from prefect_ft import heartbeat
+from prefect_ft.worker import processes
+from prefect_ft.worker.gang import Rank
+from prefect_ft.worker.loop import Loop
+
+MAX_PROCESSES = 16
+"""Processes of one rank that are looked at."""
+
+MAX_STACKS_BYTES = 64 << 10
+"""Of one process."""
+
+LOOK_S = 0.02
+"""How often is looked whether a process has written its stacks: what has not grown since is whole."""
+
+ANSWER_S = 0.5
+"""How long a process has to begin; one that is stopped does not."""
+
+
+class Diagnosis:
+    """One look at all ranks; `on_end(found)` is called once, at the latest after `timeout_s`."""
+
+    def __init__(
+        self, ranks: List[Rank], timeout_s: float, loop: Loop, on_end: Callable[[Dict[int, Any]], None]
+    ) -> None:
+        self._loop, self._on_end = loop, on_end
+        self._deadline_s = time.monotonic() + timeout_s
+        living = [rank for rank in ranks if rank.exit is None]
+        self._pids = {rank.number: _tree(rank) for rank in living}
+        self._asking = [_Asking(rank, self._pids[rank.number]) for rank in living]
+        self._look()
+
+    def _look(self) -> None:
+        over = time.monotonic() >= self._deadline_s
+        waiting = [asking for asking in self._asking if not asking.go_on()]
+        if waiting and not over:
+            self._loop.after("diagnosis", LOOK_S, self._look)
+            return
+        self._on_end(
+            {
+                asking.rank.number: {
+                    "stacks": asking.stacks,
+                    "processes": [_process(pid) for pid in self._pids[asking.rank.number]],
+                }
+                for asking in self._asking
+            }
+        )
+
+
+class _Asking:
+    """The processes of one rank, asked one after the other: those that it forked write to the same file."""
+
+    def __init__(self, rank: Rank, pids: List[int]) -> None:
+        self.rank = rank
+        self.stacks: Dict[str, str] = {}
+        self._path = rank.beat_path + heartbeat.STACKS
+        self._left = [pid for pid in pids if _takes_signal(pid)]
+        self._asked: Optional[int] = None
+        self._asked_s = 0.0
+        self._begin = self._size = 0
+
+    def go_on(self) -> bool:
+        """Take what was written and ask the next one; say whether all have been asked."""
+        if self._asked is not None and not self._is_answered():
+            return False
+        self._asked = None
+        while self._left and self._asked is None:
+            self._ask(self._left.pop(0))
+        return self._asked is None
+
+    def _ask(self, pid: int) -> None:
+        self._begin = self._size = self._file_size()
+        with contextlib.suppress(OSError):
+            os.kill(pid, heartbeat.STACKS_SIGNAL)
+            self._asked, self._asked_s = pid, time.monotonic()
+
+    def _is_answered(self) -> bool:
+        size = self._file_size()
+        has_grown, self._size = size != self._size, size
+        if has_grown or (size == self._begin and time.monotonic() - self._asked_s < ANSWER_S):
+            return False
+        if size > self._begin:
+            self.stacks[str(self._asked)] = self._written()
+        return True
+
+    def _file_size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+    def _written(self) -> str:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._begin)
+                return file.read(MAX_STACKS_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def _tree(rank: Rank) -> List[int]:
+    return [rank.process.pid, *processes.descendants(rank.process.pid)][:MAX_PROCESSES]
+
+
+def _takes_signal(pid: int) -> bool:
+    caught = _status(pid).get("SigCgt", "0")
+    return bool(int(caught, 16) >> (heartbeat.STACKS_SIGNAL - 1) & 1)
+
+
+def _process(pid: int) -> Dict[str, Any]:
+    status = _status(pid)
+    return {
+        "pid": pid,
+        "name": status.get("Name", ""),
+        "state": status.get("State", "gone"),
+        "threads": int(status.get("Threads", "0")),
+        "waits_in": _content(f"/proc/{pid}/wchan").strip("0"),
+        "kernel_stack": _content(f"/proc/{pid}/stack"),
+    }
+
+
+def _status(pid: int) -> Dict[str, str]:
+    lines = _content(f"/proc/{pid}/status").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 14).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,175 @@
+"""What the kernel tells of processes: I/O, time computed and waited, state. Reads /proc and judges nothing.
+
+Files are opened once and read again and again: that is most of what makes it cheap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+
+from prefect_ft.worker import processes
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_READ = 4096
+
+WALK_SHARE = 2000
+"""A look for new processes is followed by a pause of so many times its duration: bounds what large trees cost."""
+
+
+class Reading(NamedTuple):
+    """One process. `io` counts calls and bytes together; None: the kernel does not tell."""
+
+    state: str
+    session: int
+    cpu_s: float
+    io: Optional[int]
+    wait_s: Optional[float]
+
+
+class ProcessMeter:
+    """One process's files in /proc, for as long as it is of interest."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError where there is no such process."""
+        self.pid = pid
+        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._io = _opened(f"/proc/{pid}/io")
+        self._schedule = _opened(f"/proc/{pid}/schedstat")
+
+    def read(self) -> Optional[Reading]:
+        """Give how it stands; None: it is gone."""
+        try:
+            fields = os.pread(self._stat, _READ, 0).rpartition(b")")[2].split()
+        except OSError:
+            return None
+        if len(fields) < 13:
+            return None
+        cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+        return Reading(fields[0].decode(), int(fields[3]), cpu_s, self._read_io(), self._read_wait_s())
+
+    def _read_io(self) -> Optional[int]:
+        lines = _content(self._io).splitlines()
+        return sum(int(line.rpartition(b":")[2]) for line in lines) if lines else None
+
+    def _read_wait_s(self) -> Optional[float]:
+        """Give for how long the main thread was ready and had no processor."""
+        words = _content(self._schedule).split()
+        return int(words[1]) / 1e9 if len(words) > 1 else None
+
+    def close(self) -> None:
+        for fd in (self._stat, self._io, self._schedule):
+            if fd is not None:
+                os.close(fd)
+
+
+def _opened(path: str) -> Optional[int]:
+    """Open what not every kernel has, and not every user may read."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _content(fd: Optional[int]) -> bytes:
+    if fd is not None:
+        with contextlib.suppress(OSError):
+            return os.pread(fd, _READ, 0)
+    return b""
+
+
+class Total(NamedTuple):
+    """A rank and all that it started, since it was first looked at; `state` is the rank's own process's."""
+
+    state: str
+    cpu_s: float
+    io: Optional[int]
+    wait_s: Optional[float]
+
+
+class TreeMeter:
+    """The processes of one rank. Its sums only grow, whoever comes and goes."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._meters: Dict[int, ProcessMeter] = {}
+        self._last: Dict[int, Reading] = {}
+        self._cpu_s = 0.0
+        self._io = 0
+
+    def follow(self, pids: Iterable[int]) -> None:
+        """Look at these processes from now on, besides the rank itself."""
+        wanted: Set[int] = {self._pid, *pids}
+        for pid in set(self._meters) - wanted:
+            self._drop(pid)
+        for pid in wanted - set(self._meters):
+            with contextlib.suppress(OSError):
+                self._meters[pid] = ProcessMeter(pid)
+
+    def read(self) -> Optional[Total]:
+        """Give how the rank stands; None: its process is gone."""
+        for pid, meter in list(self._meters.items()):
+            reading = meter.read()
+            if reading is None:
+                self._drop(pid)
+                continue
+            self._add(self._last.get(pid), reading)
+            self._last[pid] = reading
+        main = self._last.get(self._pid)
+        if main is None:
+            return None
+        return Total(main.state, self._cpu_s, None if main.io is None else self._io, main.wait_s)
+
+    def _add(self, before: Optional[Reading], now: Reading) -> None:
+        self._cpu_s += now.cpu_s - (before.cpu_s if before is not None else 0.0)
+        known = before.io if before is not None and before.io is not None else 0
+        self._io += max(0, (now.io or 0) - known)
+
+    def _drop(self, pid: int) -> None:
+        self._last.pop(pid, None)
+        self._meters.pop(pid).close()
+
+    def close(self) -> None:
+        for pid in list(self._meters):
+            self._drop(pid)
+
+
+class ForestMeter:
+    """The processes of all ranks of a worker, found anew now and then."""
+
+    def __init__(self, pids: Dict[int, int]) -> None:
+        """`pids` maps each rank to its process."""
+        self._pids = pids
+        self._trees = {rank: TreeMeter(pid) for rank, pid in pids.items()}
+        self._next_walk_s = 0.0
+
+    def read(self) -> Dict[int, Total]:
+        """Give how each rank stands that has a process."""
+        began_s = time.monotonic()
+        if began_s >= self._next_walk_s:
+            self._walk()
+            self._next_walk_s = began_s + WALK_SHARE * (time.monotonic() - began_s)
+        totals = {rank: tree.read() for rank, tree in self._trees.items()}
+        return {rank: total for rank, total in totals.items() if total is not None}
+
+    def _walk(self) -> None:
+        """Find the processes of each rank: those below it, and orphans of its session."""
+        orphans = self._orphans()
+        for rank, pid in self._pids.items():
+            self._trees[rank].follow([*processes.descendants(pid), *orphans.get(pid, ())])
+
+    def _orphans(self) -> Dict[int, List[int]]:
+        """Give what has lost its parents and came to this process, by the rank whose session it is in."""
+        ranks = set(self._pids.values())
+        found: Dict[int, List[int]] = {}
+        for pid in processes.children(os.getpid()):
+            session = processes.session(pid)
+            if pid not in ranks and session in ranks:
+                found.setdefault(session, []).extend((pid, *processes.descendants(pid)))
+        return found
+
+    def close(self) -> None:
+        for tree in self._trees.values():
+            tree.close()
