@@ -56,6 +56,8 @@ def _write(files: Mapping[str, bytes], target: Path) -> None:
             path.write_bytes(content)
         # Agents start together: each would compile all of it by itself.
         compileall.compile_dir(new, quiet=2, stripdir=str(new), prependdir=str(target))
+        for path in (new, *new.rglob("*")):  # containers may run as another user, whatever our umask is
+            path.chmod(0o755 if path.is_dir() else 0o644)
         with contextlib.suppress(FileNotFoundError):
             target.rename(scratch / "ruin")
         with contextlib.suppress(OSError):  # somebody else's is in place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -37,6 +38,16 @@ def test_a_ruin_is_made_whole_again(tmp_path: Path, lost: str) -> None:
     assert payload_directory(tmp_path) == payload
     assert (payload / lost).is_file()
     assert list(tmp_path.iterdir()) == [payload]
+
+
+def test_every_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        payload = payload_directory(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in (payload, *payload.rglob("*"))}
+    assert modes == {(True, 0o755), (False, 0o644)}
 
 
 def test_two_may_make_it_at_once(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from typing import Any
 
 DEADLINE_S = 60.0
 IMAGE = "prefect-ft/test:latest"
-PACKAGES = ("docker.io", "iproute2")
+PACKAGES = ("docker.io", "iproute2", "cgroupfs-mount", "apparmor")
+"""An engine needs control groups, and where the kernel has AppArmor a parser of its profiles."""
 NETWORKS = range(1, 200)
 """Numbers for bridges: several engines on a machine must not share one."""
 
@@ -70,6 +71,8 @@ class Engine:
     def start(self, *options: str) -> None:
         """Start it and wait until it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        if " /sys/fs/cgroup" not in Path("/proc/mounts").read_text() and shutil.which("cgroupfs-mount"):
+            subprocess.run(["cgroupfs-mount"], check=True)  # no service manager has done it
         bridge = self._bridge()
         with (self.directory / "log").open("ab") as log:
             process = self._process = subprocess.Popen(
