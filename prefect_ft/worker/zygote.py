@@ -25,6 +25,9 @@ MAX_FDS = 4
 NICE = 19
 CAP_SYS_NICE = 1 << 23
 
+TORCH_FIXED_SEED = 67280421310721
+"""What torch's generator begins with where it does not begin somewhere else each time."""
+
 RANKS_OWN = (
     "RANK",
     "LOCAL_RANK",
@@ -294,6 +297,9 @@ def be_new() -> None:
     modules = sys.modules
     if "numpy.random.mtrand" in modules:
         modules["numpy.random.mtrand"]._rand.seed()
+    torch = modules.get("torch")
+    if torch is not None and torch.initial_seed() != TORCH_FIXED_SEED:
+        torch.default_generator.seed()
     if hasattr(modules.get("logging"), "_startTime"):
         logging, clock = vars(modules["logging"]), modules["time"]
         is_ns = isinstance(logging["_startTime"], int)
