@@ -20,7 +20,7 @@ from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.spool import Keeping
-from prefect_ft.worker.warm import WarmStart
+from prefect_ft.worker.warm import Forked, WarmStart
 
 COALESCE_S = 0.05
 """How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
@@ -120,11 +120,10 @@ class Execution:
         self._reporter.token, self._note = token, message["note"]
         ranks = {int(number): own for number, own in message["ranks"].items()}
         command, cwd, env = message["command"], message["cwd"], _environment(message["env"])
-        cold = executing(command, cwd)
         try:
             self._rendezvous.open(message["env"])
             gang = Gang(token[2], self._directory, self._keeping, lambda: self._warm.spared)
-            starter = self._warm.starter(command, cwd, env, len(ranks), cold)
+            starter = self._warm.starter(command, cwd, env, len(ranks), executing(command, cwd))
             gang.start(starter, env, ranks)
         except (OSError, ValueError) as exc:
             self._rendezvous.close()
@@ -139,7 +138,7 @@ class Execution:
             "started",
             pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
             stays={rank.number: rank.spool.path for rank in gang.ranks.values() if self._keeping.stays},
-            warm=starter is not cold,
+            warm=any(isinstance(rank.process, Forked) for rank in gang.ranks.values()),
         )
         self._warm.started(command, cwd, env, len(ranks))
 
@@ -314,6 +313,7 @@ class Execution:
             if self._gang.stuck:
                 self._writer_died()
             self._collect()
+        self._warm.ended()
         self._rendezvous.close()
         self._await_last_news()
 
