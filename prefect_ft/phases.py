@@ -300,7 +300,10 @@ def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
     phase = job.phases[index]
     if phase.warm == "off":
         return None
-    return {"modules": list(phase.warm), "memory_mb": phase.warm_memory_mb}
+    return {
+        "modules": phase.warm if phase.warm == "auto" else list(phase.warm),
+        "memory_mb": phase.warm_memory_mb,
+    }
 
 
 def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:

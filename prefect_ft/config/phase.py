@@ -57,10 +57,10 @@ class Phase(Section):
         "TCPStore use, or ranks, where rank 0 has to; auto: agent where the command is Python with a torch "
         "whose clients are known, else ranks",
     )
-    warm: Literal["off"] | Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+    warm: Literal["off", "auto"] | Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
         default="off",
         description="Modules that ranks find imported when they are started again in place, where the command is "
-        "Python; off: nothing is prepared for a restart",
+        "Python; auto: what the first ranks have imported; off: nothing is prepared for a restart",
         examples=[["torch", "torch.distributed"]],
     )
     warm_memory_mb: WholeNumber = Field(

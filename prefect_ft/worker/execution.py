@@ -23,7 +23,7 @@ from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
-from prefect_ft.worker.warm import WarmStart
+from prefect_ft.worker.warm import Forked, WarmStart
 
 COALESCE_S = 0.05
 """How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
@@ -126,11 +126,10 @@ class Execution:
         ranks = {int(number): own for number, own in message["ranks"].items()}
         env = _environment(message["env"])
         command, cwd = _with_python(message["command"], env), message["cwd"]
-        cold = executing(command, cwd)
         try:
             self._rendezvous.open(message["env"])
             gang = Gang(token[2], self._directory, self._keeping, lambda: self._warm.spared)
-            starter = self._warm.starter(command, cwd, env, len(ranks), cold)
+            starter = self._warm.starter(command, cwd, env, len(ranks), executing(command, cwd))
             gang.start(starter, env, ranks)
         except (OSError, ValueError) as exc:
             self._rendezvous.close()
@@ -145,7 +144,7 @@ class Execution:
             "started",
             pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
             stays={rank.number: rank.spool.path for rank in gang.ranks.values() if self._keeping.stays},
-            warm=starter is not cold,
+            warm=any(isinstance(rank.process, Forked) for rank in gang.ranks.values()),
         )
         self._warm.started(command, cwd, env, len(ranks))
         self._sampling.begin(list(gang.ranks.values()))
@@ -338,6 +337,7 @@ class Execution:
                 self._writer_died()
             self._collect()
         self._sampling.end()
+        self._warm.ended()
         self._rendezvous.close()
         self._await_last_news()
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Se
 
 from prefect_ft.worker import zygote
 from prefect_ft.worker.command import Program, program_of
+from prefect_ft.worker.learner import Learner
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.processes import descendants
 
@@ -25,7 +26,7 @@ PARK_DELAY_S = 0.5
 ANSWER_TIMEOUT_S = 2.0
 """How long a fork may take that is waited for."""
 
-MAX_TRIES = 3
+MAX_TRIES = 5
 """Zygotes that are started one after the other because modules turn out to be unfit."""
 
 Environment = Dict[str, str]
@@ -42,7 +43,9 @@ Starter = Callable[[Environment, int], Process]
 """Starts one rank, with its environment and the descriptor that its output goes to; raises OSError."""
 
 
-class _Forked:
+class Forked:
+    """A rank that was forked."""
+
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: Optional[int] = None
@@ -70,7 +73,11 @@ class WarmStart:
     ) -> None:
         """`directory` takes what the zygote prints. `settings`: `modules` and `memory_mb`; None: always cold."""
         self._log = os.path.join(directory, "zygote.log")
-        self._modules: List[str] = list(settings["modules"]) if settings else []
+        is_auto = settings is not None and settings["modules"] == "auto"
+        self._learner = Learner(directory, loop, self._learned) if is_auto else None
+        """None once everything is known, or where there is nothing to learn."""
+        self._is_auto = is_auto
+        self._modules: List[str] = list(settings["modules"]) if settings and not is_auto else []
         self._memory_kb = settings["memory_mb"] << 10 if settings else 0
         self._loop = loop
         self._tell = tell
@@ -80,6 +87,8 @@ class WarmStart:
         self._tries = 0
         self._count = 0
         """How many ranks are to be parked."""
+        self._next: Optional[Tuple[Sequence[str], str, Environment, int]] = None
+        """What was started last."""
         self._why: Optional[str] = None
         """Why ranks start cold; None: they need not, or nobody has asked for more."""
         self._last_told: Dict[str, Any] = {}
@@ -112,6 +121,8 @@ class WarmStart:
 
         `env` is what all ranks have.
         """
+        if self._learner is not None and program_of(command, cwd, env) is not None:
+            return _once(self._learner.watched, cold)
         wanted = self._wanted(command, cwd, env)
         ready = self._zygote is not None and self._zygote.is_ready and self._zygote.wanted == wanted
         if not ready or not _is_startable(wanted):
@@ -131,12 +142,13 @@ class WarmStart:
             except OSError:  # it has not been told all, and so has not begun
                 _kill(parked.pid)
                 return cold(rank_env, output)
-            return _Forked(parked.pid)
+            return Forked(parked.pid)
 
         return start
 
     def started(self, command: Sequence[str], cwd: str, env: Environment, count: int) -> None:
         """Prepare the next start, which will most likely be as this one was."""
+        self._next = command, cwd, env, count
         wanted = self._wanted(command, cwd, env)
         if wanted is None:
             return
@@ -148,13 +160,26 @@ class WarmStart:
         self._count = count
         self._park_soon()
 
+    def ended(self) -> None:
+        """The ranks have ended."""
+        if self._learner is not None:
+            self._learner.ended()
+
+    def _learned(self, modules: List[str]) -> None:
+        self._learner = None
+        self._modules = modules
+        if self._next is not None:
+            self.started(*self._next)
+
     def _wanted(self, command: Sequence[str], cwd: str, env: Environment) -> Optional[_Wanted]:
         """Give what a zygote for this command has to be; None where there can be none."""
-        if not self._modules:
+        if not self._modules and self._learner is None:
             return None
         program = program_of(command, cwd, env)
         if program is None:
             self._starts_cold("the command is not Python with a script, a module or code")
+            return None
+        if not self._modules:
             return None
         shared = {name: value for name, value in env.items() if not zygote.is_ranks_own(name)}
         return _Wanted(program, cwd, shared)
@@ -181,7 +206,7 @@ class WarmStart:
         self._tries += 1
         modules = [name for name in self._modules if not self._is_left_out(name)]
         try:
-            self._zygote = _Zygote(wanted, modules, self._log)
+            self._zygote = _Zygote(wanted, modules, self._log, are_learned=self._is_auto)
         except OSError as exc:
             self._starts_cold(f"no zygote can be started: {exc.strerror or exc}")
             return
@@ -198,6 +223,8 @@ class WarmStart:
             self._starts_cold("the zygote has died; zygote.log may say why")
             return
         if unfit := answer["unfit"]:
+            if self._is_auto:  # whole packages: what imports the module would not be fit either
+                unfit = {name.partition(".")[0]: why for name, why in unfit.items()}
             self._left_out.update(unfit)
             wanted = self._zygote.wanted
             self._end_zygote()
@@ -258,14 +285,14 @@ class WarmStart:
     def close(self) -> None:
         """End the zygote and what is parked. Idempotent."""
         self._end_zygote()
-        self._modules = []
+        self._modules, self._learner = [], None
 
 
 class _Zygote:
     """The zygote's process; readable when it has said something or is gone."""
 
-    def __init__(self, wanted: _Wanted, modules: Sequence[str], log: str) -> None:
-        """Raises OSError."""
+    def __init__(self, wanted: _Wanted, modules: Sequence[str], log: str, *, are_learned: bool) -> None:
+        """Raises OSError. `are_learned`: leave out what is not installed, and do not tell what fails."""
         self.wanted = wanted
         self.is_ready = False
         self.modules = 0
@@ -294,6 +321,7 @@ class _Zygote:
                 "target": program.target,
                 "arguments": list(program.arguments),
                 "modules": list(modules),
+                "are_learned": are_learned,
             },
         )
 
@@ -335,6 +363,16 @@ class _Zygote:
         self._connection.close()
         _kill(self.pid)
         self._process.returncode = 0  # the agent collects it, with everybody else
+
+
+def _once(change: Callable[[Environment], Environment], starter: Starter) -> Starter:
+    """Have the first rank that is started find another environment."""
+    changes = [change]
+
+    def start(env: Environment, output: int) -> Process:
+        return starter(changes.pop()(env) if changes else env, output)
+
+    return start
 
 
 def _send(connection: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
@@ -382,4 +420,4 @@ def _pss_kb(pid: int) -> int:
     return 0
 
 
-__all__: Tuple[str, ...] = ("Process", "Starter", "WarmStart")
+__all__: Tuple[str, ...] = ("Forked", "Process", "Starter", "WarmStart")

@@ -25,6 +25,9 @@ MAX_FDS = 4
 NICE = 19
 CAP_SYS_NICE = 1 << 23
 
+TORCH_FIXED_SEED = 67280421310721
+"""What torch's generator begins with where it does not begin somewhere else each time."""
+
 RANKS_OWN = (
     "RANK",
     "LOCAL_RANK",
@@ -149,6 +152,23 @@ def preload(modules: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return unfit, failed
 
 
+def is_installed(package: str) -> bool:
+    """Say whether a package is Python's own or an installed one, and not of the program that is to run."""
+    if package in sys.builtin_module_names:
+        return True
+    spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(package)
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    library = os.path.dirname(os.__file__) + os.sep
+    return bool(places) and all(
+        place.startswith(library)
+        or "site-packages" in place.split(os.sep)
+        or "dist-packages" in place.split(os.sep)
+        for place in places
+    )
+
+
 class _Look:
     """What a fork would not take along: threads, children, open connections and devices."""
 
@@ -231,7 +251,12 @@ def serve(connection: _socket.socket) -> "Program":
         os._exit(0)
     set_path(program)
     back_to_front = step_back()
-    unfit, failed = preload(program["modules"])
+    modules = program["modules"]
+    if program["are_learned"]:
+        modules = [name for name in modules if is_installed(name.partition(".")[0])]
+    unfit, failed = preload(modules)
+    if program["are_learned"]:
+        failed = {}  # they failed in the rank too
     gc.collect()
     gc.freeze()
     back_to_front()
@@ -294,6 +319,9 @@ def be_new() -> None:
     modules = sys.modules
     if "numpy.random.mtrand" in modules:
         modules["numpy.random.mtrand"]._rand.seed()
+    torch = modules.get("torch")
+    if torch is not None and torch.initial_seed() != TORCH_FIXED_SEED:
+        torch.default_generator.seed()
     if hasattr(modules.get("logging"), "_startTime"):
         logging, clock = vars(modules["logging"]), modules["time"]
         is_ns = isinstance(logging["_startTime"], int)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -327,3 +328,65 @@ def test_who_is_killed_among_them_costs_a_warm_start_at_most(
 
 def _is_zygote(pid: int) -> bool:
     return b"zygote.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+AUTO = {"modules": "auto", "memory_mb": 1024}
+
+
+def test_what_the_first_ranks_import_is_learned(make_site: MakeSite, tmp_path: Path) -> None:
+    write(tmp_path, "mine.py", "import fractions")
+    write(
+        tmp_path,
+        "p.py",
+        "import mine\nimport colorsys, sys\nprint(sorted({'mine', 'colorsys', 'fractions'} & before))",
+    )
+    program = "import sys\nbefore = set(sys.modules)\n" + (tmp_path / "p.py").read_text()
+    write(tmp_path, "p.py", program)
+    site = make_site(AUTO)
+    assert site.run([PYTHON, "p.py"])[::2] == (False, "[]\n")
+    assert site.client.expect("warm", parked=1)["left_out"] == {}
+    assert site.run([PYTHON, "p.py"])[::2] == (True, "['colorsys', 'fractions']\n"), (
+        "its own is not preloaded"
+    )
+
+
+def test_what_is_learned_from_sees_nothing_of_it(make_site: MakeSite, tmp_path: Path) -> None:
+    write(tmp_path, "look.py", LOOK)
+    write(tmp_path, "sitecustomize.py", "import sys\nsys.customized = True")
+    show = "import os, sys\nprint(sys.customized, os.environ['PYTHONPATH'], sys.path)\n"
+    child = "subprocess.run([sys.executable, '-c', 'import sys; print(sys.meta_path)'])"
+    write(tmp_path, "p.py", show + "import subprocess\n" + child)
+    learning, off = make_site(AUTO), make_site(None)
+    path = f"{tmp_path}{':'}{SUPPORT}"
+    for command in ([PYTHON, "look.py"], [PYTHON, "p.py"]):
+        first, second = (site.run(command, PYTHONPATH=path) for site in (learning, off))
+        assert _without_agent(first[2]) == _without_agent(second[2])
+
+
+def _without_agent(printed: str) -> list[str]:
+    """What was printed, without what differs from agent to agent."""
+    lines = [line for line in printed.splitlines() if not line.startswith('["subreaper')]
+    return [re.sub(r'"TMPDIR": "[^"]*"', "", re.sub(" at 0x[0-9a-f]+", "", line)) for line in lines]
+
+
+def test_enough_is_known_after_the_first_step(make_site: MakeSite, tmp_path: Path) -> None:
+    code = "from prefect_ft.heartbeat import beat\nimport colorsys, time\n"
+    code += "beat(step=0)\ntime.sleep(1.5)\nbeat(step=1)\ntime.sleep(60)"
+    write(tmp_path, "p.py", code)
+    site = make_site(AUTO)
+    site.start([PYTHON, "p.py"])
+    site.client.expect("warm", parked=1)
+    site.end()
+    assert site.start([PYTHON, "p.py"])["warm"] is True
+
+
+def test_a_package_that_reads_the_rank_is_left_out_whole(make_site: MakeSite, tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "site-packages"
+    write(packages, "lit/__init__.py", "import lit.rank")
+    write(packages, "lit/rank.py", "import os\nrank = int(os.environ.get('RANK', 7))")
+    write(tmp_path, "p.py", "import lit.rank, colorsys\nprint(lit.rank.rank)")
+    site = make_site(AUTO)
+    path = f"{packages}:{SUPPORT}"
+    assert site.run([PYTHON, "p.py"], PYTHONPATH=path)[2] == "0\n"
+    assert list(site.client.expect("warm", parked=1)["left_out"]) == ["lit"]
+    assert site.run([PYTHON, "p.py"], PYTHONPATH=path)[::2] == (True, "0\n")

@@ -1,0 +1,49 @@
+"""Notes what a rank imports, for as long as nobody knows it: Python runs this before the rank's program.
+
+Stands on the path of one rank of one attempt. Takes itself off it at once, so that nothing that the rank
+starts meets it, and lets the sitecustomize run that is there without it.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_VARIABLE = "PREFECT_FT_IMPORTS"
+
+
+class _Notes:
+    """A finder that finds nothing and writes down what was looked for."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._pid = os.getpid()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002  # Python's
+        if os.getpid() == self._pid:
+            try:
+                fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError:
+                return
+            os.write(fd, name.encode("utf-8", "replace") + b"\n")
+            os.close(fd)
+
+
+def _step_aside() -> "str | None":
+    """Take this directory and the variable out of what the rank sees; give where to write."""
+    sys.path[:] = [entry for entry in sys.path if entry != _HERE]
+    rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _HERE]
+    os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    return os.environ.pop(_VARIABLE, None)
+
+
+_place = _step_aside()
+_own = sys.modules.pop(__name__)
+try:
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # that it runs is all
+except ImportError as exc:
+    if exc.name != __name__:
+        raise
+finally:
+    sys.modules.setdefault(__name__, _own)
+if _place:
+    sys.meta_path.insert(0, _Notes(_place))
