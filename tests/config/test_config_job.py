@@ -158,6 +158,8 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 },
                 "target_step": None,
                 "rendezvous": "auto",
+                "warm": "off",
+                "warm_memory_mb": 4096,
                 "elastic": True,
                 "env": {},
                 "cwd": None,
