@@ -86,6 +86,8 @@ class Engine:
                     "--log-level=warn",
                     *options,
                 ],
+                # Not the directories of the test that happened to be the first: it would count as theirs.
+                env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
