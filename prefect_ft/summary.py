@@ -52,6 +52,20 @@ class AttemptSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSummary:
+    """What a worker last told of the next restart: ranks that wait for it, and what that costs.
+
+    `why_cold` says why ranks start cold although they were to start warm.
+    """
+
+    worker: int
+    parked: int
+    modules: int
+    memory_mb: int
+    why_cold: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSummary:
     """What summary.json holds."""
 
@@ -66,6 +80,7 @@ class PhaseSummary:
     effective_ratio: float | None
     isolated_systems: tuple[str, ...]
     final_step: int | None
+    warm: tuple[WarmSummary, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Give the document, `class` under its own name."""
@@ -95,6 +110,21 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         effective_ratio=round(productive / last_t, 4) if last_t else None,
         isolated_systems=tuple(dict.fromkeys(name for each in course.decisions for name in each.isolate)),
         final_step=_final_step(lines, course.attempts),
+        warm=_warm(lines),
+    )
+
+
+def _warm(lines: Sequence[Line]) -> tuple[WarmSummary, ...]:
+    last = {line["worker"]: line for line in lines if line["type"] == "warm"}
+    return tuple(
+        WarmSummary(
+            worker=worker,
+            parked=line["parked"],
+            modules=line["modules"],
+            memory_mb=line["memory_kb"] >> 10,
+            why_cold=line["why_cold"],
+        )
+        for worker, line in sorted(last.items())
     )
 
 
