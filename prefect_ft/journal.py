@@ -149,6 +149,13 @@ _FORMS: Mapping[str, Form] = {
     "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
     "report": {"report": _is_report},
+    "warm": {
+        "worker": _is_count,
+        "parked": _is_count,
+        "modules": _is_count,
+        "memory_kb": _is_count,
+        "why_cold": lambda value: value is None or _is_text(value),
+    },
     "comeback": {"epoch": _is_count, "by_hand": _is_flag},
     "hang": {
         "n": _is_count,

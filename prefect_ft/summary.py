@@ -72,6 +72,20 @@ class HangSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSummary:
+    """What a worker last told of the next restart: ranks that wait for it, and what that costs.
+
+    `why_cold` says why ranks start cold although they were to start warm.
+    """
+
+    worker: int
+    parked: int
+    modules: int
+    memory_mb: int
+    why_cold: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSummary:
     """What summary.json holds.
 
@@ -93,6 +107,7 @@ class PhaseSummary:
     hangs: tuple[HangSummary, ...] = ()
     false_alarm_ratio: float | None = None
     stragglers: tuple[int, ...] = ()
+    warm: tuple[WarmSummary, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Give the document, `class` under its own name."""
@@ -125,6 +140,21 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         false_alarm_ratio=_false_alarms(hangs),
         stragglers=tuple(dict.fromkeys(line["rank"] for line in lines if line["type"] == "straggler")),
         final_step=_final_step(lines, course.attempts),
+        warm=_warm(lines),
+    )
+
+
+def _warm(lines: Sequence[Line]) -> tuple[WarmSummary, ...]:
+    last = {line["worker"]: line for line in lines if line["type"] == "warm"}
+    return tuple(
+        WarmSummary(
+            worker=worker,
+            parked=line["parked"],
+            modules=line["modules"],
+            memory_mb=line["memory_kb"] >> 10,
+            why_cold=line["why_cold"],
+        )
+        for worker, line in sorted(last.items())
     )
 
 

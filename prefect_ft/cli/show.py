@@ -17,7 +17,7 @@ from prefect_ft.console import QuietConsole
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, phase_directories
-from prefect_ft.summary import AttemptSummary, PhaseSummary, summarise
+from prefect_ft.summary import AttemptSummary, PhaseSummary, WarmSummary, summarise
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal to ask."""
@@ -36,6 +36,8 @@ def status(run: str, *, as_json: bool) -> int:
     console = console_for()
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
+        for each in summary.warm if summary.status == "running" else ():
+            console.print(_warm_line(each), soft_wrap=True)
     if not summaries:
         console.print("no phase has begun")
     return COMPLETED
@@ -182,6 +184,14 @@ def _hang_lines(summary: PhaseSummary) -> Iterator[Text]:
         yield plain(f"  false alarms: {summary.false_alarm_ratio:.0%} of {len(seen)} that ended nothing")
     if summary.stragglers:
         yield plain(f"  stragglers: {', '.join(f'rank {rank}' for rank in summary.stragglers)}")
+
+
+def _warm_line(warm: WarmSummary) -> Text:
+    """Say what a worker keeps ready for the next restart, and what it takes."""
+    if warm.why_cold is not None:
+        return plain(f"  worker {warm.worker}: starts cold: {warm.why_cold}")
+    held = f"{warm.parked} rank{'' if warm.parked == 1 else 's'} parked with {warm.modules} modules"
+    return plain(f"  worker {warm.worker}: {held}, {warm.memory_mb} MB")
 
 
 def _time_line(summary: PhaseSummary) -> str:

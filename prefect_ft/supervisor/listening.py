@@ -90,7 +90,9 @@ class Listener:
         self._reports.hear(report, f"rank {event['rank']}", source)
 
     def _warm(self, worker: int, event: Event) -> None:
-        """Tell why a worker's ranks start cold, or import something themselves; each reason once."""
+        """Record what a worker keeps ready; tell why ranks start cold or import something, each reason once."""
+        known = {name: value for name, value in event.items() if name not in ("ev", "token", "ready")}
+        self._journal.append("warm", t=self._clock.now(), utc=utc_now(), worker=worker, **known)
         said = [f"worker {worker} starts cold: {event['why_cold']}"] if event["why_cold"] is not None else []
         said += [f"not preloaded: {module}: {why}" for module, why in event["left_out"].items()]
         for text in said:

@@ -390,3 +390,27 @@ def test_a_package_that_reads_the_rank_is_left_out_whole(make_site: MakeSite, tm
     assert site.run([PYTHON, "p.py"], PYTHONPATH=path)[2] == "0\n"
     assert list(site.client.expect("warm", parked=1)["left_out"]) == ["lit"]
     assert site.run([PYTHON, "p.py"], PYTHONPATH=path)[::2] == (True, "0\n")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_many_warm_restarts_leave_nothing_behind(make_site: MakeSite, tmp_path: Path) -> None:
+    """500 of 2 ranks each; the agent's memory, descriptors and children stay as they are."""
+    write(tmp_path, "p.py", "import time\nprint('up')\ntime.sleep(60)")
+    site = make_site()
+    site.start([PYTHON, "p.py"], ranks=2)
+    site.client.expect("warm", parked=2)
+    agent = Path(f"/proc/{site.client.expect_attached()['pid']}")
+    seen = []
+    for number in range(500):
+        site.end()
+        assert site.start([PYTHON, "p.py"], ranks=2)["warm"] is True
+        for rank in (0, 1):
+            site.client.expect("output", rank=rank)
+        site.client.heard.clear()
+        if number in (99, 499):
+            resident_kb = int(re.search(r"VmRSS:\s+(\d+)", (agent / "status").read_text())[1])  # type: ignore[index]
+            seen.append((resident_kb, len(list((agent / "fd").iterdir()))))
+    (early_kb, early_open), (late_kb, late_open) = seen
+    assert late_kb - early_kb < 512, "KiB that the agent has grown in 400 restarts"
+    assert abs(late_open - early_open) <= 4, "as ranks are parked or not yet"
