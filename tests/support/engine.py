@@ -91,7 +91,6 @@ class Engine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_own_environment(),
                 start_new_session=True,
             )
         deadline = time.monotonic() + DEADLINE_S
@@ -161,11 +160,6 @@ class Engine:
         if (self.directory / "bridge").exists():
             _ip("link", "del", (self.directory / "bridge").read_text())
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _own_environment() -> dict[str, str]:
-    """Give the environment without what a single test has put there: the engine outlives it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "XDG"))}
 
 
 def _processes_of(directory: Path) -> list[int]:
