@@ -20,7 +20,7 @@ def end_strays(home: Path) -> None:
     while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
         family = {process for stray in found for process in (stray, *descendants(stray))} - {os.getpid()}
         kill_and_wait(
-            family,
+            sorted(family),  # the agent first: it started the others, and must not tell of their ends
             lambda pid, family=family: _belongs(pid, home) or parent(pid) in family,  # type: ignore[misc]
             left_s,
         )

@@ -140,7 +140,7 @@ def end_descendants(
 
 
 def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_s: float) -> None:
-    """SIGKILL each and wait until all have ended (as zombies too), at most `timeout_s`.
+    """SIGKILL each, in their order, and wait until all have ended (as zombies too), at most `timeout_s`.
 
     `still_is(pid)` is asked once the process is held by a pidfd: a pid that has gone to a stranger
     since it was found is spared. All are held before the first is killed: its children have another
@@ -151,7 +151,7 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
     try:
         for pid in pids:
             _hold(pid, still_is, handles)
-        for handle in handles:
+        for handle in sorted(handles):  # the lower, the earlier in `pids`
             with contextlib.suppress(OSError):  # dead already, or another user's: the wait shows which
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         _wait(handles, deadline)
