@@ -141,6 +141,18 @@ class Site:
         said = "".join((self.directory / f"{name}.log").read_text()[-3000:] for name in ("worker", "server"))
         raise AssertionError(f"{run['state_name']}, not one of {states}: {said}")
 
+    def wait_for_task_runs(self, flow_run_id: str, expected: list[str]) -> None:
+        """Wait until the flow run's task runs have these states' names: the server learns of them by events."""
+        deadline = time.monotonic() + DEADLINE_S
+        states: list[str] = []
+        while time.monotonic() < deadline:
+            tasks = self.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run_id]}}})
+            states = sorted(task["state_name"] for task in tasks)
+            if states == expected:
+                return
+            time.sleep(0.2)
+        raise AssertionError(f"{states}, not {expected}")
+
     def close(self) -> None:
         for process in reversed(self.processes):
             self.stop(process)

@@ -341,11 +341,11 @@ def test_a_huge_header_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "step-200.safetensors"
     path.write_bytes(struct.pack("<Q", 100_000_001))
     os.truncate(path, 200_000_000)
-    began = time.process_time()
+    began = time.thread_time()
     assert reason(tmp_path, path.name) == "header of 100000001 bytes is larger than the format allows"
     path.write_bytes(struct.pack("<Q", 2**64 - 1) + b"{}")
     assert scan(tmp_path) == []
-    assert time.process_time() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 @pytest.mark.parametrize("content", [b"12", b'"text"', b"true", b"null", b"NaN", b" "])
