@@ -197,4 +197,8 @@ def test_the_files_of_an_attempt_go_when_the_next_one_starts(
         client.start(script("from prefect_ft.heartbeat import beat; beat(step=1)"), attempt)
         client.expect("exited")
         client.stop(attempt)
-    assert sorted(path.name for path in (agent.home / "io").iterdir()) == ["2-0.beat", "2-0.log"]
+    assert sorted(path.name for path in (agent.home / "io").iterdir()) == [
+        "2-0.beat",
+        "2-0.beat.stacks",
+        "2-0.log",
+    ]
