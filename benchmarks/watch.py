@@ -2,7 +2,7 @@
 
 Reports the CPU time of the supervisor and of the agents as a share of one core, and the growth of their
 memory between the first and the last quarter of the time. Then a loop of 1 ms steps, each with a heartbeat,
-once watched at the default period and once by itself, in turns: steps a second, watched over unwatched.
+watched at the default period and side by side with one that is not: steps a second of both.
 
     python -m benchmarks.watch [--json FILE] [--quick] [--workers 64] [--minutes 10]
 """
@@ -134,17 +134,19 @@ def loop_job(directory: Path, turns: int) -> JobConfig:
     return JobConfig.model_validate(job).at(directory)
 
 
-def unwatched(turns: int) -> list[float]:
-    """Give the steps a second of each turn of the loop by itself."""
-    root = str(Path(__file__).parents[1])
-    env = {name: value for name, value in os.environ.items() if name != "PREFECT_FT_HEARTBEAT"}
-    words = [sys.executable, "-c", LOOP, root, str(turns)]
-    told = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
-    return _rates(told.stdout)
+def loops(rounds: int, turns: int) -> tuple[list[float], list[float]]:
+    """Give the steps a second of each turn, watched and by itself, side by side: the machine's moods meet both."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    words = [sys.executable, "-c", LOOP, str(Path(__file__).parents[1]), str(turns)]
+    for _ in range(rounds):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as alone:
+            rates[0].extend(watched(turns))
+            rates[1].extend(_rates(alone.communicate()[0]))
+    return rates
 
 
 def watched(turns: int) -> list[float]:
-    """Give the same where an agent and a supervisor watch."""
+    """Give the steps a second of each turn where an agent and a supervisor watch."""
     from prefect_ft import train_flow
 
     with tempfile.TemporaryDirectory(prefix="pft-watch-") as name:
@@ -154,15 +156,6 @@ def watched(turns: int) -> list[float]:
 
 def _rates(text: str) -> list[float]:
     return [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if " turn " in f" {line}"]
-
-
-def loops(rounds: int, turns: int) -> tuple[list[float], list[float]]:
-    """Run the loop watched and by itself, in turns, so that the machine's moods meet both."""
-    rates: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        rates[0].extend(watched(turns))
-        rates[1].extend(unwatched(turns))
-    return rates
 
 
 def main() -> None:
