@@ -24,7 +24,7 @@ DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "learning")
 
 
 class Learner:
-    """Calls `on_learned(modules)` once, with names in the order in which their imports began."""
+    """Calls `on_learned(modules)` with names in the order in which their imports began; with none, if none was seen."""
 
     def __init__(self, directory: str, loop: Loop, on_learned: Callable[[List[str]], None]) -> None:
         self._path = os.path.join(directory, "imports")
@@ -76,10 +76,7 @@ class Learner:
     def _finish(self) -> None:
         self._beat_path = None
         self._loop.drop("learn")
-        try:
-            with open(self._path, encoding="utf-8", errors="replace") as file:
-                names = list(dict.fromkeys(file.read().split("\n")[:-1]))
-        except OSError:
-            return
-        if names:
-            self._on_learned(names)
+        names: List[str] = []
+        with contextlib.suppress(OSError), open(self._path, encoding="utf-8", errors="replace") as file:
+            names = list(dict.fromkeys(file.read().split("\n")[:-1]))
+        self._on_learned(names)

@@ -166,6 +166,11 @@ class WarmStart:
             self._learner.ended()
 
     def _learned(self, modules: List[str]) -> None:
+        if not modules:
+            self._starts_cold(
+                "nothing is known of what ranks import; Python's options -S, -I and -E prevent it"
+            )
+            return
         self._learner = None
         self._modules = modules
         if self._next is not None:

@@ -414,3 +414,11 @@ def test_many_warm_restarts_leave_nothing_behind(make_site: MakeSite, tmp_path: 
     (early_kb, early_open), (late_kb, late_open) = seen
     assert late_kb - early_kb < 512, "KiB that the agent has grown in 400 restarts"
     assert abs(late_open - early_open) <= 4, "as ranks are parked or not yet"
+
+
+def test_where_nothing_can_be_learned_that_is_said(make_site: MakeSite, tmp_path: Path) -> None:
+    write(tmp_path, "p.py", "import colorsys")
+    site = make_site(AUTO)
+    assert [site.run([PYTHON, "-S", "p.py"])[0] for _ in range(2)] == [False, False]
+    assert site.client.expect("warm")["why_cold"].startswith("nothing is known of what ranks import")
+    site.client.expect_nothing()
