@@ -59,7 +59,9 @@ def test_the_same_flow_run_completes(
     assert mark.exists()
     (tmp_path / "orchestrator.log").touch()
     assert_right(job)
-    if victim != "server":  # what Prefect's client had not sent when the server died may be lost: its own matter
+    if (
+        victim != "server"
+    ):  # what Prefect's client had not sent when the server died may be lost: its own matter
         expected = ["Completed"] * 2 + ["Crashed"] * (processes - 1)
         site.wait_for_task_runs(flow_run_id, expected)
     for process in [each for each in site.processes if "worker" in " ".join(map(str, each.args))]:
