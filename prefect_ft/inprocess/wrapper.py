@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import logging
 import os
 import threading
 import time
 import traceback
 from types import TracebackType
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Set, Union
 
 from prefect_ft.inprocess.abort import AbortTorchDistributed
 from prefect_ft.inprocess.errors import (
@@ -36,6 +37,12 @@ logger = logging.getLogger("prefect_ft.inprocess")
 
 _MAX_TEXT = 500
 _PACKAGE = os.path.dirname(__file__) + os.sep
+
+_call_numbers = itertools.count()
+"""By them ranks that call several wrapped functions one after the other know which they speak of."""
+
+_lost_ranks: Set[int] = set()
+"""Those that earlier calls have lost: they do not come any more."""
 
 
 class Wrapper:
@@ -134,7 +141,7 @@ class _Call:
         self._began_s = 0.0
         self._failure: Optional[BaseException] = None
         """What this rank itself failed with, until the others have come so far."""
-        self._session = Session(rank, size, settings.limits, self._abort)
+        self._session = Session(rank, size, settings.limits, self._abort, call=next(_call_numbers))
 
     def run(self) -> Any:
         """Give the function's result, of the iteration in which all ranks completed it.
@@ -169,8 +176,9 @@ class _Call:
 
     def _next_iteration(self) -> None:
         iteration = self._state.iteration + 1
-        steps, fault = self._session.enter(iteration)
+        steps, fault = self._session.enter(iteration, _lost_ranks)
         there = [member for member in self._members if member.initial_rank in steps]
+        _lost_ranks.update(member.initial_rank for member in self._members if member not in there)
         active = list(self._settings.rank_assignment(there))
         rank_of = {member.initial_rank: rank for rank, member in enumerate(active)}
         self._members = [Member(member.initial_rank, rank_of.get(member.initial_rank)) for member in there]
