@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import time
-from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from prefect_ft.inprocess import server
 from prefect_ft.inprocess.client import Address, Connection
@@ -28,8 +28,16 @@ PORT_VARIABLE = "PREFECT_FT_INPROCESS_PORT"
 _BIND_S = 5.0
 _BIND_RETRY_S = 0.01
 
-Round = Tuple[Dict[int, Optional[int]], Optional[Fault]]
-"""The highest step of each rank that takes part, and what ended the iteration before."""
+
+class Round(NamedTuple):
+    """What begins an iteration: the ranks that take no part in it, and what ended the one before.
+
+    `step` is the highest that any rank has named; None: none.
+    """
+
+    without: FrozenSet[int]
+    step: Optional[int]
+    fault: Optional[Fault]
 
 
 def address(limits: Limits, call: int) -> Tuple[Address, bool]:
@@ -90,7 +98,7 @@ class Session:
             barrier_s=self.limits.barrier_s,
         )
         fault = answer["fault"]
-        return dict(answer["members"]), None if fault is None else Fault(**fault)
+        return Round(frozenset(answer["without"]), answer["step"], None if fault is None else Fault(**fault))
 
     def announce(self, iteration: int, kind: str, text: str) -> None:
         """Tell the others that this rank has failed in that iteration; heard once, by whoever is first."""

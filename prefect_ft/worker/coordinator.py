@@ -42,6 +42,8 @@ class Coordinator:
         self._barrier_s = 0.0
         self._seats: Dict[int, Connection] = {}
         self._alerts: Dict[int, Connection] = {}
+        self._rank_of: Dict[Connection, int] = {}
+        """Of both."""
         self._gone: Set[int] = set()
         """Ranks that took part and do not any more, or that never came in time."""
         self._gone_before: Set[int] = set()
@@ -75,7 +77,8 @@ class Coordinator:
         if op in _OF_KEYS:
             self._on_key(connection, message)
         elif op == "listen":
-            self._alerts[int(message["rank"])] = connection
+            rank = int(message["rank"])
+            self._alerts[rank], self._rank_of[connection] = connection, rank
             self._send(connection, {"ev": "listening"})
         elif op == "enter":
             self._enter(connection, message, now_s)
@@ -92,10 +95,9 @@ class Coordinator:
     def left(self, connection: Connection, now_s: float) -> None:
         """Take note that a connection has closed: with one of its two a rank is lost."""
         self._readers.pop(connection, None)
-        for places in (self._seats, self._alerts):
-            for rank, place in list(places.items()):
-                if place == connection:
-                    self._lose(rank, now_s)
+        rank = self._rank_of.pop(connection, None)
+        if rank is not None and connection in (self._seats.get(rank), self._alerts.get(rank)):
+            self._lose(rank, now_s)
 
     def expire(self, now_s: float) -> None:
         """Go on without those who have not come in time."""
@@ -121,7 +123,7 @@ class Coordinator:
             why = f"rank {rank} was left out: it was lost, or too late" if is_excluded else self.over
             self._send(connection, {"ev": "over", "why": why, "excluded": is_excluded})
             return
-        self._seats[rank] = connection
+        self._seats[rank], self._rank_of[connection] = connection, rank
         self._size = max(self._size, int(message["size"]))
         if message["iteration"] != self._iteration + 1 or rank not in self._alerts:
             raise ValueError("not the next iteration")
@@ -138,16 +140,28 @@ class Coordinator:
         return (everyone | set(self._seats)) - self._gone
 
     def _complete_round(self) -> None:
-        if not self._between or not self._entered or self._expected() - set(self._entered):
+        if not self._between or not self._entered or not self._all_have_entered():
             return
         self._iteration += 1
         self._between, self.deadline_s = False, None
-        members = [[rank, self._entered[rank]["step"]] for rank in sorted(self._entered)]
         entered, self._entered = self._entered, {}
-        told = {"ev": "round", "iteration": self._iteration, "members": members, "fault": self._fault}
+        steps = [message["step"] for message in entered.values() if message["step"] is not None]
+        told = {
+            "ev": "round",
+            "iteration": self._iteration,
+            # Who is not there: with thousands of ranks it would take long to tell each of them all others.
+            "without": [rank for rank in range(self._size) if rank not in entered],
+            "step": max(steps, default=None),
+            "fault": self._fault,
+        }
         self._fault = None
         for rank in entered:
             self._send(self._seats[rank], told)
+
+    def _all_have_entered(self) -> bool:
+        """Whether nobody is waited for; looks at each rank only when that may be so."""
+        least = self._size - len(self._gone) if self._iteration < 0 else len(self._seats)
+        return len(self._entered) >= least and not self._expected() - set(self._entered)
 
     def _end_iteration(self, fault: Message, now_s: float) -> None:
         """Interrupt all ranks, once in an iteration: what comes after it is part of the same."""
@@ -224,6 +238,7 @@ class Coordinator:
         self._waiting.pop(rank, None)
         for connection in (self._seats.pop(rank, None), self._alerts.pop(rank, None)):
             if connection is not None:
+                self._rank_of.pop(connection, None)
                 self._drop(connection)
 
     # -- keys -------------------------------------------------------------------------------------

@@ -53,9 +53,9 @@ class Told:
             self.say(f"rank{rank}", op=op, rank=rank, iteration=0, active=active, completion_s=5)
 
 
-def began(iteration: int, *ranks: int, fault: Any = None) -> dict[str, Any]:
-    members = [[rank, None] for rank in ranks]
-    return {"ev": "round", "iteration": iteration, "members": members, "fault": fault}
+def began(iteration: int, *ranks: int, size: int = 2, fault: Any = None) -> dict[str, Any]:
+    without = [rank for rank in range(size) if rank not in ranks]
+    return {"ev": "round", "iteration": iteration, "without": without, "step": None, "fault": fault}
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_who_was_lost_in_an_earlier_call_is_not_waited_for() -> None:
     for rank in (0, 2):
         fields = {"size": 3, "iteration": 0, "step": None, "without": [1], "barrier_s": 10}
         told.say(f"rank{rank}", op="enter", rank=rank, **fields)
-    assert told.told()["rank0"] == began(0, 0, 2)
+    assert told.told()["rank0"] == began(0, 0, 2, size=3)
 
 
 def test_who_comes_to_a_call_that_is_over_is_left_out() -> None:

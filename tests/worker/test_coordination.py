@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 
@@ -53,8 +53,8 @@ class Host:
 class Rank:
     """One rank's two connections for one call."""
 
-    def __init__(self, host: Host, rank: int, call: int, key: str = "key") -> None:
-        address = Address("127.0.0.1", host.port, key, 30.0, call)
+    def __init__(self, host: Host, rank: int, call: int) -> None:
+        address = Address("127.0.0.1", host.port, "key", 30.0, call)
         self.rank = rank
         self.control, self.alert = Connection(address, 5.0), Connection(address, 5.0)
         self.alert.ask(5.0, op="listen", rank=rank)
@@ -123,8 +123,9 @@ def test_the_next_call_may_begin_while_somebody_is_still_in_the_last(host: Host)
 
 
 def test_strangers_and_what_they_leave_are_nobodys_concern(host: Host) -> None:
-    with suppress(StoreLostError):
-        Rank(host, 0, 0, key="guessed")
+    address = Address("127.0.0.1", host.port, "guessed", 30.0, 0)
+    with closing(Connection(address, 5.0)) as stranger, pytest.raises(StoreLostError):
+        stranger.ask(5.0, op="listen", rank=0)
     socket.create_connection(("127.0.0.1", host.port)).close()
     run_call(host, 0, 1)
     assert host.stop() == [Standing((0,)), Standing()]
