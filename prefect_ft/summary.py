@@ -11,7 +11,7 @@ An incident that was not decided about, or was only reported, ended nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from prefect_ft.decide.incidents import places
 from prefect_ft.journal import Line, history_of
 from prefect_ft.model import RESTARTS, Decision, Incident
+from prefect_ft.stages import stages_by_attempt
 
 PARTS = ("productive", "detect", "heal", "decide", "wait", "recover", "recompute", "start", "stop")
 
@@ -50,6 +51,8 @@ class AttemptSummary:
     first_step: int | None = None
     last_step: int | None = None
     steps_lost: int | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    """How long each stage of the restart took that led to it; of the first attempt there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
     end: Line = next((line for line in reversed(lines) if line["type"] == "end"), {})
     last_t = max([float(line["t"]) for line in lines] + ([now_t] if now_t is not None else []), default=0.0)
     course = _follow(lines, last_t)
+    stages = stages_by_attempt(lines)
     productive, recompute = _worth(course.attempts, _saves(lines), last_t)
     spent_s = {**course.spent_s, "productive": productive, "recompute": recompute}
     return PhaseSummary(
@@ -132,7 +136,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         status=end.get("status", "running"),
         reason=end.get("reason", ""),
         restarts=dict(Counter(each.action for each in course.decisions if each.action in RESTARTS)),
-        attempts=tuple(course.attempts),
+        attempts=tuple(replace(each, stages_s=stages.get(each.number, {})) for each in course.attempts),
         time_s={"total": round(last_t, 3), **{part: round(spent_s[part], 3) for part in PARTS}},
         effective_ratio=round(productive / last_t, 4) if last_t else None,
         isolated_systems=tuple(dict.fromkeys(name for each in course.decisions for name in each.isolate)),

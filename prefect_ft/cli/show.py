@@ -17,6 +17,7 @@ from prefect_ft.console import QuietConsole
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, phase_directories
+from prefect_ft.stages import STAGES
 from prefect_ft.summary import AttemptSummary, PhaseSummary, WarmSummary, summarise
 
 PIPE_WIDTH = 160
@@ -64,6 +65,8 @@ def print_report(directories: Sequence[Path], console: Console | None = None) ->
     summaries = _summaries(directories)
     console = console or console_for()
     console.print(_attempts_table(summaries))
+    if any(attempt.stages_s for summary in summaries for attempt in summary.attempts):
+        console.print(_stages_table(summaries))
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
         console.print(_time_line(summary), soft_wrap=True)
@@ -137,6 +140,21 @@ def _attempt_cells(attempt: AttemptSummary) -> list[str]:
         _step(attempt.steps_lost, "" if attempt.action in (None, "complete") else "?"),
         _because(attempt),
     ]
+
+
+def _stages_table(summaries: Sequence[PhaseSummary]) -> Table:
+    """Say how long each stage of each restart took."""
+    table = Table(title="Restarts, milliseconds", title_justify="left", header_style="bold", box=None)
+    for name in ("phase", "attempt", *(stage.replace("_", " ") for stage in STAGES)):
+        table.add_column(name, justify="left" if name == "phase" else "right")
+    for summary in summaries:
+        for attempt in summary.attempts:
+            if attempt.stages_s:
+                times = (attempt.stages_s.get(stage) for stage in STAGES)
+                cells = ("" if seconds is None else f"{1000 * seconds:.1f}" for seconds in times)
+                table.add_row(*map(plain, (summary.phase, str(attempt.number), *cells)))
+        table.add_section()
+    return table
 
 
 def _because(attempt: AttemptSummary) -> str:

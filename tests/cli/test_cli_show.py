@@ -184,6 +184,20 @@ def test_the_report_is_a_table_of_attempts_and_what_they_cost(phase: Path, print
         ],
         ["train", "2", "start", "200", "completed", "completed", "complete", "", ""],
     ]
+    titles = out.partition("Restarts, milliseconds")[2].splitlines()[1].split()
+    assert titles == [
+        "phase",
+        "attempt",
+        "detect",
+        "reap",
+        "decide",
+        "retry",
+        "wait",
+        "start",
+        "first",
+        "line",
+        "rendezvous",
+    ]
     assert "effective ratio " in out
     assert f"log and journal: {phase}" in out
 
@@ -249,7 +263,7 @@ def test_json_is_one_document_with_the_summaries(
     assert set(document["attempts"][0]) == {
         "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",
         "rule", "action", "reason",
-        "blamed", "resume_step", "first_step", "last_step", "steps_lost",
+        "blamed", "resume_step", "first_step", "last_step", "steps_lost", "stages_s",
     }  # fmt: skip
     assert set(document["time_s"]) == {"total", *PARTS}
     shown = [
