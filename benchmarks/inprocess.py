@@ -201,12 +201,12 @@ def steps_ratio(python: str, rounds: int, steps: int) -> tuple[list[float], list
     return seconds["wrapped"], seconds["bare"]
 
 
-def rows_of(python: str, payload: str, ranks: int, rounds: int, restarts: int, sides: Sides) -> list[Row]:
-    """Measure one payload on all sides, in turn."""
+def rows_of(python: str, payload: str, ranks: int, sides: Sides, times: tuple[int, int]) -> list[Row]:
+    """Measure one payload on all sides, in turn; `times`: rounds, and restarts in each."""
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(rounds):
+    for _ in range(times[0]):
         for side in sides:
-            values[side] += measure(python, SETTINGS[side], payload, ranks, restarts)
+            values[side] += measure(python, SETTINGS[side], payload, ranks, times[1])
     case = CASES[payload]
     return [row(side[0], case, values[side], settings=side[1], ranks=ranks) for side in sides if values[side]]
 
@@ -216,13 +216,13 @@ def main() -> None:
     extra = {"type": Path, "default": Path("build/peers/nvrx"), "help": "the environment that has the peer"}
     arguments = options(__doc__.splitlines()[0] if __doc__ else "", [("--peers", extra)])
     python = peer_python(arguments.peers)
-    rounds, restarts = (1, 3) if arguments.quick else (3, 5)
+    times = (1, 3) if arguments.quick else (3, 5)
     results = Results()
     for ranks in (2, 4, 8):
         for payload in CASES:
             alone = arguments.no_peers or payload == "all_reduce"
             sides = [side for side in SETTINGS if side[0] == OURS or not alone]
-            results.rows += rows_of(python, payload, ranks, rounds, restarts, sides)
+            results.rows += rows_of(python, payload, ranks, sides, times)
     wrapped, bare = steps_ratio(python, 3 if arguments.quick else 7, 1000)
     results.notes.append(f"1000 steps of 1 ms, bare over wrapped: {min(bare) / min(wrapped):.4f}")
     finish(results, arguments)
