@@ -33,6 +33,7 @@ from prefect_ft.config.fields import (
     problem,
     shown,
 )
+from prefect_ft.config.secret_env import SecretEnv
 
 TYPES = ("process", "docker")
 
@@ -86,6 +87,11 @@ class _Pool(Section):
         ge=1,
         description="Workers of the gang, one on a system, at most as many as there are systems; "
         "the other systems are spares",
+    )
+    secret_env: SecretEnv = Field(
+        default={},
+        description="Environment variables of the ranks whose values are shown nowhere; those of job, phase and "
+        "system win",
     )
     heal: Words | None = Field(
         default=None,

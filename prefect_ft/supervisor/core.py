@@ -33,6 +33,7 @@ from prefect_ft.supervisor.hangs import Hangs, incident_of, with_blame
 from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.listening import Listener
+from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -91,6 +92,7 @@ class Supervisor:
             journal=journal,
             clock=clock,
             system_of=self._gang.system_of,
+            mask=masking(plan.secret_env.values()),
         )
         self._early: list[tuple[int, Event]] = []
         """What agents told before it was known what attempt it belongs to."""
