@@ -1,5 +1,6 @@
 """What users write: job files, `--set`, and the same models in Python."""
 
+from prefect_ft.config.blocks import BlockLookup
 from prefect_ft.config.container import DeviceRequest, Resources
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.infrastructure import (
@@ -21,6 +22,7 @@ from prefect_ft.config.suspension import RecurringLine, Suspension
 
 __all__ = [
     "AutoRestart",
+    "BlockLookup",
     "Checkpoints",
     "DeviceRequest",
     "DockerInfrastructure",

@@ -114,6 +114,9 @@ class _Pool(Section):
     @classmethod
     def _of_a_known_type(cls, value: Any) -> Any:
         """Judge the type alone: what stands beside an unknown one is not this section's to judge."""
+        if isinstance(value, dict) and "block" in value:
+            message = "is looked up in job files only; give train_flow the block itself, as infrastructure"
+            raise problem(message, "block")
         given = value.get("type", "process") if isinstance(value, dict) else "process"
         if given not in TYPES:
             raise problem(f"unknown type {shown(given)}; known types: {', '.join(TYPES)}", "type")

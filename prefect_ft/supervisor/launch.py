@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
@@ -118,6 +119,25 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
     return {
         first + local: {"RANK": str(first + local), "LOCAL_RANK": str(local)}
         for local in range(plan.ranks_per_worker)
+    }
+
+
+def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]:
+    """Give the ranks of a gang, by their global numbers, each with its worker."""
+    return {rank: worker for worker in range(len(placement)) for rank in rank_environments(plan, worker)}
+
+
+def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Give what each worker's agent is told to start an attempt; it keeps `note` for a comeback."""
+    return {
+        worker: {
+            "command": plan.command,
+            "cwd": plan.cwd,
+            "env": worker_environment(plan, launch, worker),
+            "ranks": rank_environments(plan, worker),
+            "note": note,
+        }
+        for worker in range(len(launch.placement))
     }
 
 
