@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 
 import pytest
@@ -24,3 +25,10 @@ def torch() -> str:
     if python is None:
         pytest.skip("needs torch: install it, or name an interpreter in PREFECT_FT_TORCH_PYTHON")
     return python
+
+
+def skip_without(python: str, module: str) -> None:
+    """Skip the test where an interpreter lacks a framework."""
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    if subprocess.run([python, "-c", look], check=False).returncode:
+        pytest.skip(f"needs {module}: install it for {python}")
