@@ -162,6 +162,13 @@ def steps_nearly_as_long_as_the_limit(chance: random.Random) -> tuple[list[Scrip
 
 
 @kind
+def back_in_training_after_a_long_save(chance: random.Random) -> tuple[list[Script], Limits]:
+    limits = Limits(hang_s=1800.0, stages={"checkpoint": 7200.0}, evidence=1)
+    save, first = Stretch(below(chance, 7200), stage="checkpoint"), Stretch(below(chance), stage="train")
+    return [[Stretch(3000.0, stage="train", step_s=20.0), save, first, TRAIN]], limits
+
+
+@kind
 def a_clock_that_jumps(chance: random.Random) -> tuple[list[Script], Limits]:
     script = [replace(TRAIN, clock_off_s=chance.uniform(-1e6, 1e6)), quiet(below(chance), stage="validate")]
     return [[*script, *script, TRAIN]], LIMITS

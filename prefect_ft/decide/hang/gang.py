@@ -15,6 +15,9 @@ from prefect_ft.decide.hang.facts import Hang, Limits, Sample, Sign, Straggler
 from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.track import BUSY_CORES, MAX_LOADS, MIN_LOADS, Track
 
+FRESH = 2
+"""Samples of another worker after which one that has told nothing since is not known any more."""
+
 ALONE = 2.0
 """A worker that is quiet alone, and of whose progress nobody knows, is given so many times the limit."""
 
@@ -37,6 +40,11 @@ class GangWatch:
         self._tracks = {rank: Track(worker, pace) for rank, worker in ranks.items()}
         self._up_to_date: set[int] = set()
         """The workers of which all is known up to now."""
+        self._taken = 0
+        self._told: dict[int, deque[int]] = {}
+        """By worker, which of all samples were its last ones."""
+        self._teller: int | None = None
+        """The worker that told last."""
         self._unconfirmed: tuple[int, ...] = ()
         """The ranks of a verdict that has to be found once more."""
         self._heard_since: set[int] = set()
@@ -54,6 +62,9 @@ class GangWatch:
         else:
             self._up_to_date.add(worker)
         self._heard_since.add(worker)
+        self._taken += 1
+        self._told.setdefault(worker, deque(maxlen=FRESH + 1)).append(self._taken)
+        self._teller = worker
         for rank, told in sample.ranks.items():
             if rank in self._tracks:
                 self._tracks[rank].take(sample.watched_s, told)
@@ -81,7 +92,7 @@ class GangWatch:
 
     def verdict(self) -> Hang | None:
         """Say who hangs, if anybody does; nobody as long as there is a worker of which it is not known."""
-        if not self._up_to_date >= {track.worker for track in self._tracks.values()}:
+        if not self._knows_all_workers():
             return None
         found = {rank: self._judged(rank, track) for rank, track in self._living()}
         hung = [rank for rank, each in found.items() if each.is_hung]
@@ -90,6 +101,18 @@ class GangWatch:
         if len(hung) == len(found):
             return self._hang("all-workers", hung, found)
         return self._confirmed(self._one_worker(hung, found) or self._one_rank(hung, found))
+
+    def _knows_all_workers(self) -> bool:
+        """Whether all is known of each worker up to now.
+
+        One whose agent was stopped, or cannot sample, may be at work: what it told last condemns neither its own
+        ranks nor those that wait for them.
+        """
+        if self._teller is None or not self._up_to_date >= {track.worker for track in self._tracks.values()}:
+            return False
+        told = self._told[self._teller]
+        since = told[0] if len(told) > FRESH else 0
+        return all(self._told[track.worker][-1] >= since for _, track in self._living())
 
     def _confirmed(self, hang: Hang | None) -> Hang | None:
         """Wait until all workers were heard of again: they tell one after the other, and this one may be first."""

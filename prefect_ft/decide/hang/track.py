@@ -66,8 +66,6 @@ class Track:
         self._pace = pace
         self.began_s: float | None = None
         """When it was first seen."""
-        self._stages_here: set[Stage | None] = set()
-        """The stages that it has been in at this step."""
 
     @property
     def speaks(self) -> bool:
@@ -120,7 +118,6 @@ class Track:
         """Learn from a sample."""
         if self.began_s is None:
             self.began_s = self.progress_s = self.io_s = self.state_s = now_s
-            self._stages_here = {sample.stage}
         else:
             self._compare(now_s, sample)
         self.now_s, self.last = now_s, sample
@@ -143,12 +140,8 @@ class Track:
             self.has_stepped |= is_second or (before.step is not None and sample.step != before.step)
 
     def _gets_on(self, before: RankSample, sample: RankSample) -> bool:
-        """Whether there is progress: a step, a stage that is new at this step, a beat where no step can be."""
-        if sample.step != before.step:
-            self._stages_here = {sample.stage}
-            return True
-        if sample.stage not in self._stages_here:
-            self._stages_here.add(sample.stage)
+        """Whether there is progress: a step, another stage, a beat where no step can be."""
+        if sample.step != before.step or sample.stage != before.stage:
             return True
         steps_count = sample.step is not None and (sample.stage or "train") == "train"
         return sample.beats != before.beats and (not steps_count or before.beats == 0)
