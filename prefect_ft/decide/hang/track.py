@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from prefect_ft.decide.hang.facts import FIRST_STEP, Limits, RankSample
 from prefect_ft.decide.hang.pace import Pace, median
-from prefect_ft.model import Stage
 
 MAX_LOADS = 400
 """Samples of utilisation that are kept; when they are too many every other one goes."""
