@@ -122,6 +122,15 @@ def one_rank_waits_for_a_slow_one(chance: random.Random) -> tuple[list[Script], 
 
 
 @kind
+def one_looks_only_now_and_then_whether_the_slow_one_is_done(
+    chance: random.Random,
+) -> tuple[list[Script], Limits]:
+    lasts_s = chance.uniform(1900, 5000)
+    slow = Stretch(lasts_s, io=0.3, cores=0.8, noise=0.3)
+    return [[TRAIN, slow, TRAIN, TRAIN], [TRAIN, quiet(lasts_s + chance.uniform(1, 150)), TRAIN]], LIMITS
+
+
+@kind
 def one_waits_for_a_slow_one_without_heartbeats(chance: random.Random) -> tuple[list[Script], Limits]:
     lasts_s = chance.uniform(1900, 3300)
     slow = Stretch(lasts_s, io=0.5, cores=0.8, noise=0.3)
@@ -140,6 +149,16 @@ def an_overloaded_machine(chance: random.Random) -> tuple[list[Script], Limits]:
 
 
 @kind
+def fits_and_starts_on_a_machine_that_gives_an_even_share(
+    chance: random.Random,
+) -> tuple[list[Script], Limits]:
+    share = chance.uniform(0.2, 0.4)
+    idle, busy = quiet(chance.uniform(60, 200), cores=share), quiet(chance.uniform(60, 200), cores=share)
+    works = [replace(busy, wait=1 - share), idle] * 20
+    return [[MUTE, *works]], LIMITS
+
+
+@kind
 def busy_devices_without_io(chance: random.Random) -> tuple[list[Script], Limits]:
     works = quiet(9000.0, devices=chance.uniform(10, 90))
     return [[MUTE, works]], LIMITS
@@ -153,6 +172,13 @@ def a_load_that_changes_without_io(chance: random.Random) -> tuple[list[Script],
 @kind
 def a_rank_that_ends_early(chance: random.Random) -> tuple[list[Script], Limits]:
     return [[TRAIN, END], [Stretch(9000.0, stage="train", step_s=30.0)], [MUTE, MUTE]], LIMITS
+
+
+@kind
+def one_ends_soon_after_the_one_that_it_waited_for(chance: random.Random) -> tuple[list[Script], Limits]:
+    works = Stretch(9000.0, stage="train", step_s=30.0)
+    waits = quiet(9000.0 + below(chance), cores=chance.choice((0.0, 1.0)))
+    return [[works, END], [waits, END], [works, END]], LIMITS
 
 
 @kind

@@ -22,6 +22,10 @@ ALONE = 2.0
 """A worker that is quiet alone, and of whose progress nobody knows, is given so many times the limit."""
 
 
+GRACE = 0.1
+"""Share of its limit that a rank has to get on as well, once what it may have waited for does."""
+
+
 class _StepsMade(NamedTuple):
     """A rank's last step, and how many it has made in `lasted_s`."""
 
@@ -47,6 +51,8 @@ class GangWatch:
         """The worker that told last."""
         self._unconfirmed: tuple[int, ...] = ()
         """The ranks of a verdict that has to be found once more."""
+        self._excused_s: dict[int, float] = {}
+        """When a rank was excused last, by the others, although it seemed to hang; in its worker's watched time."""
         self._heard_since: set[int] = set()
         """The workers that were heard of since it was found."""
         self._devices: dict[int, deque[tuple[float, Mapping[str, float]]]] = {}
@@ -65,9 +71,14 @@ class GangWatch:
         self._taken += 1
         self._told.setdefault(worker, deque(maxlen=FRESH + 1)).append(self._taken)
         self._teller = worker
+        ended = False
         for rank, told in sample.ranks.items():
             if rank in self._tracks:
+                ended |= told.is_over and not self._tracks[rank].last.is_over
                 self._tracks[rank].take(sample.watched_s, told)
+        if ended:  # those that waited for it have a limit's time to end as well
+            for _, track in self._living():
+                track.count_anew()
         if sample.devices is not None:
             devices = self._devices.setdefault(worker, deque(maxlen=MAX_LOADS))
             devices.append((sample.watched_s, sample.devices))
@@ -209,20 +220,20 @@ class GangWatch:
 
     def _one_rank(self, hung: list[int], found: Mapping[int, Judgement]) -> Hang | None:
         """Condemn ranks that say themselves that they do not get on, or can do nothing, and wait for nobody."""
-        others = [each for each in found.values() if not each.is_hung]
-
-        def waits(rank: int) -> bool:
-            """Whether somebody else is at work, in a stage that may take longer, or soon to be judged as well."""
-            return any(
-                not each.gets_on or each.is_quiet or each.limit_s > found[rank].limit_s for each in others
-            )
-
         condemned = [
             rank
             for rank in hung
-            if found[rank].has("state") or (found[rank].has("progress") and not waits(rank))
+            if found[rank].has("state") or (found[rank].has("progress") and not self._is_excused(rank, found))
         ]
         return self._hang("one-rank", condemned, found) if condemned else None
+
+    def _is_excused(self, rank: int, found: Mapping[int, Judgement]) -> bool:
+        """Whether somebody else is at work, in a stage that may take longer, or soon to be judged; or just was."""
+        now_s, limit_s = self._tracks[rank].now_s, found[rank].limit_s
+        others = [each for each in found.values() if not each.is_hung]
+        if any(not each.gets_on or each.is_quiet or each.limit_s > limit_s for each in others):
+            self._excused_s[rank] = now_s
+        return now_s - self._excused_s.get(rank, -limit_s) < GRACE * limit_s
 
     def _hang(self, scope: str, ranks: list[int], found: Mapping[int, Judgement]) -> Hang:
         blamed = self._blamed(ranks, found)

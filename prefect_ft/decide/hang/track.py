@@ -125,6 +125,10 @@ class Track:
         if sample.step is not None:
             self.steps.append((now_s, sample.step))
 
+    def count_anew(self) -> None:
+        """Count from here on how long it has been quiet: what it may have waited for has just come."""
+        self.progress_s = self.io_s = self.state_s = self.now_s
+
     def _compare(self, now_s: float, sample: RankSample) -> None:
         before = self.last
         if sample.io is None or sample.io != before.io or sample.output != before.output:
@@ -156,17 +160,16 @@ class Track:
     # -- utilisation ------------------------------------------------------------------------------
 
     def flat_load(self, window_s: float) -> float | None:
-        """Give the cores that it has used all through the window if that was always as much; else `None`.
+        """Give the cores that it has wanted all through the window if that was always as much; else `None`.
 
-        By variance and median, once of what it computed, once of what it would have with a processor of its
-        own: a loop on a busy machine wants as much as ever and gets now more, now less.
+        By variance and median, of what it computed and what it would have with a processor of its own: on a busy
+        machine a loop gets now more, now less, and wants as much as ever; what works by fits and starts may get
+        its even share, and wants now more, now less.
         """
-        got, wanted = self._shares(window_s)
-        if len(got) < MIN_LOADS:
+        wanted = self._shares(window_s)
+        if len(wanted) < MIN_LOADS:
             return None
-        slack = FLAT_CORES + TICK_S / (window_s / len(got))
-        if is_flat(got, slack, FLAT_SHARE):
-            return median(got)
+        slack = FLAT_CORES + TICK_S / (window_s / len(wanted))
         return median(wanted) if is_flat(wanted, slack, FLAT_SHARE) else None
 
     def is_starved(self, window_s: float) -> bool:
@@ -184,8 +187,8 @@ class Track:
         since_s = self.now_s - window_s
         return [load for load in self.loads if load.watched_s >= since_s]
 
-    def _shares(self, window_s: float) -> tuple[list[float], list[float]]:
-        got, wanted = [], []
+    def _shares(self, window_s: float) -> list[float]:
+        wanted = []
         loads = iter(self._window(window_s))
         earlier = next(loads, None)
         for later in loads:
@@ -193,11 +196,9 @@ class Track:
             elapsed_s = later.watched_s - earlier.watched_s
             if elapsed_s < min(MIN_INTERVAL_S, window_s / (2 * MIN_LOADS)):
                 continue
-            computed_s = later.cpu_s - earlier.cpu_s
-            got.append(computed_s / elapsed_s)
-            wanted.append((computed_s + later.wait_s - earlier.wait_s) / elapsed_s)
+            wanted.append((later.cpu_s - earlier.cpu_s + later.wait_s - earlier.wait_s) / elapsed_s)
             earlier = later
-        return got, wanted
+        return wanted
 
 
 def is_flat(values: Sequence[float], slack: float, share: float) -> bool:
