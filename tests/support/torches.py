@@ -36,3 +36,10 @@ def cuda(torch: str) -> str:
     if "cuda" in os.environ.get("PREFECT_FT_REQUIRE", "").split(","):
         pytest.fail(f"cuda is required here: the torch of {torch} finds no GPU")
     pytest.skip(f"needs a GPU: the torch of {torch} finds none")
+
+
+def skip_without(python: str, module: str) -> None:
+    """Skip the test where an interpreter lacks a framework."""
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    if subprocess.run([python, "-c", look], check=False).returncode:
+        pytest.skip(f"needs {module}: install it for {python}")
