@@ -6,6 +6,7 @@ the retry handler.
 
 from __future__ import annotations
 
+import hmac
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -68,6 +69,8 @@ class Supervisor:
         self._backend = backend
         self._stop = stop
         self._epoch = epoch
+        self._in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
+        """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._calls = Calls()
         self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
         self._upkeep = Upkeep(plan.upkeep, lambda: self._calls.soon(_nothing))
@@ -177,7 +180,6 @@ class Supervisor:
             answers = self._backend.answers((found.watched or ())[worker])
             evidence = self._gang.evidence(worker, is_gone=True) if worker in self._gang.numbers else None
             attempt.take(worker, {"ev": "lost", "system_answers": answers, "evidence": evidence})
-        self._gang.watch([rank for rank, state in attempt.ranks.items() if not state.succeeded])
 
     def _record_comeback(
         self, found: Standing, agents: Mapping[int, Event], silent_s: float, *, by_hand: bool
@@ -272,6 +274,8 @@ class Supervisor:
             start_counts=start_counts(self.plan.policy, history, before_first=self._decisions_before_first()),
             master=self._gang.master,
             has_store=self._gang.has_store,
+            in_process_port=self._gang.in_process_port,
+            in_process_key=self._in_process_key,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,
@@ -427,11 +431,13 @@ class Supervisor:
     def _end(self) -> None:
         """End whatever still runs and raise what happened, unless the phase is complete."""
         self._stop.record()
+        is_complete = False
         if self._attempt is not None:
             self._save_first(self._attempt)
+            is_complete = self._attempt.is_complete
             self._attempt.ending = True
         t = self.clock.now()
-        deaths = self._gang.stop(self._token, self._grace_s())
+        deaths = self._gang.stop(self._token, self._grace_s(), complete=is_complete)
         self._hangs.end()
         if self._attempt is not None:
             self._take_reports(self._attempt)
@@ -547,6 +553,9 @@ def _nothing() -> None:
 def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:
     """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
     for worker, agent in agents.items():
+        if "excused" in agent:  # agents of earlier versions do not know it
+            told = {name: agent[name] for name in ("inside", "excused")}
+            yield worker, {"ev": "call", "token": agent["token"], **told}
         for rank, excerpt in agent.get("excerpts", {}).items():
             yield worker, {"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt}
     exits = [

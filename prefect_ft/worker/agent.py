@@ -28,7 +28,6 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.peer import Peer
 from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
-from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
@@ -77,7 +76,7 @@ class Agent:
                 self._reporter,
             ),
             on_idle=self._orphaned,
-            rendezvous=Rendezvous(self._loop, config["rendezvous"]),
+            rendezvous=config["rendezvous"],
             warm=config["warm"],
         )
         self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
