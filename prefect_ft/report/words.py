@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from signal import Signals
 
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
 from prefect_ft.report.story import Event, Story
+from prefect_ft.summary import PhaseSummary
 
 PART_NAMES: Mapping[str, str] = {
     "productive": "useful work",
@@ -258,6 +259,18 @@ def _sentences(story: Story) -> Iterator[str]:
                 else "."
             )
         )
+
+
+def completed_sentence(phases: Sequence[PhaseSummary]) -> str:
+    """Say in one sentence how a run came to its good end."""
+    restarts = sum(sum(phase.restarts.values()) for phase in phases)
+    total_s = sum(phase.time_s["total"] for phase in phases)
+    productive_s = sum(phase.time_s["productive"] for phase in phases)
+    step = phases[-1].final_step if phases else None
+    at = f" at step {step:,}" if step is not None else ""
+    after = f" after {count(restarts, 'restart')}" if restarts else " without a restart"
+    useful = f"; {share(productive_s / total_s)} of {duration(total_s)} was useful work" if total_s else ""
+    return f"Completed{at}{after}{useful}."
 
 
 def _silence(story: Story) -> str:
