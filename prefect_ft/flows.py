@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Completed, Failed
 
 from prefect_ft import preflight
 from prefect_ft.blocks import DockerTraining, ProcessTraining, infrastructure_of_block
@@ -19,6 +20,7 @@ from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.phases import summary_of
+from prefect_ft.report.words import completed_sentence
 from prefect_ft.reporting import report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
 from prefect_ft.runs import (
@@ -149,9 +151,13 @@ def _outcome(run: Run, job: JobConfig) -> list[dict[str, Any]]:
     ]
     last = summaries[-1] if summaries else None
     reason = f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}"
-    if run.status == "cancelled":
-        # Prefect takes a state that is returned for the end itself.
-        return cast("list[dict[str, Any]]", Cancelled(message=reason))
-    if run.status != "completed":
-        raise RunFailedError(reason)
-    return [summary.to_json() for summary in summaries]
+    # Prefect takes a state that is returned for the end itself, with its message.
+    match run.status:
+        case "completed":
+            data = [summary.to_json() for summary in summaries]
+            state: State[Any] = Completed(message=completed_sentence(summaries), data=data)
+        case "cancelled":
+            state = Cancelled(message=f"Cancelled in {reason}.")
+        case _:
+            state = Failed(message=f"Gave up in {reason}.", data=RunFailedError(reason))
+    return cast("list[dict[str, Any]]", state)

@@ -16,6 +16,7 @@ from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, own_signatures, resolved
+from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
@@ -179,6 +180,7 @@ class PhaseExecution:
                 workers=plan.policy.workers,
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
+                limits=limits_of(plan.policy),
                 version=version("prefect-ft"),
             )
         self._journal.sync()

@@ -1,7 +1,7 @@
 """The counters of docs/recovery-policy.md as folds over a phase's history.
 
-Owns what each counter counts and what resets it. Knows no rule's condition and no limit: rules and
-after-checks compare. Nothing here is ever stored; the history is folded anew for each decision.
+Owns what each counter counts and what resets it. Knows no rule's condition: rules and after-checks
+compare. Nothing here is ever stored; the history is folded anew for each decision.
 """
 
 from __future__ import annotations
@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident
+from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Policy
 
 DEVICE_FAULT_WINDOW_S = 86400
 
 _COST_NOTHING = frozenset(("suspended", "fault-healed", "preempted"))
 _HAVE_A_BUDGET = frozenset(("transient", "suspended", "unconditional", "preempted", "confirm-once"))
 _STOP_A_RESTART = frozenset(("max-restarts", "min-systems"))
+
+
+def limits_of(policy: Policy) -> dict[str, int | None]:
+    """Give a policy's limits by the names of the counters that they bound; None: there is none."""
+    return {
+        "failures_without_progress": policy.max_num_restarts,
+        "consecutive_suspensions": policy.max_suspension_restarts,
+        "worker_replacements": policy.max_worker_replacements,
+        "preemptions": policy.max_preemptions,
+    }
 
 
 def is_counted(rule: str, action: Action) -> bool:
