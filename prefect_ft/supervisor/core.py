@@ -6,7 +6,6 @@ the retry handler.
 
 from __future__ import annotations
 
-import hmac
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -69,8 +68,6 @@ class Supervisor:
         self._backend = backend
         self._stop = stop
         self._epoch = epoch
-        self._in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
-        """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._calls = Calls()
         self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
         self._upkeep = Upkeep(plan.upkeep, lambda: self._calls.soon(_nothing))
@@ -275,7 +272,7 @@ class Supervisor:
             master=self._gang.master,
             has_store=self._gang.has_store,
             in_process_port=self._gang.in_process_port,
-            in_process_key=self._in_process_key,
+            in_process_key=self._gang.in_process_key,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,
