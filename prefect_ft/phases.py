@@ -16,6 +16,7 @@ from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, own_signatures, resolved
+from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
@@ -59,7 +60,7 @@ class PhaseExecution:
         )
         self._clock = PhaseClock(_start_s(self._journal))
         self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
-        self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
+        self._backend = backend_of(job, index, holding.run, self._plan, self._runtime)
         self._supervisor = Supervisor(
             self._plan,
             self._backend,
@@ -179,6 +180,7 @@ class PhaseExecution:
                 workers=plan.policy.workers,
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
+                limits=limits_of(plan.policy),
                 version=version("prefect-ft"),
             )
         self._journal.sync()
@@ -306,7 +308,8 @@ def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
     }
 
 
-def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+    """Give the backend of a phase's workers; `runtime` is the run's directory for sockets."""
     checkpoints = job.phases[index].checkpoints
     settings = AgentSettings(
         run_id=run.run_id,

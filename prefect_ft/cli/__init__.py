@@ -66,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_classify(commands)
     _add_replay(commands)
     status = _add(commands, "status", _status, "where a run stands")
-    report = _add(commands, "report", _report, "what a run lost, to what, and why")
+    report = _add(commands, "report", _report, "what happened to a run, why, and what it cost")
+    report.add_argument("--html", metavar="FILE", help="write it as one HTML file that needs nothing else")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
     cancel = _add(commands, "cancel", _cancel, "end a run: its ranks stop within their grace")
     cancel.add_argument("--checkpoint", action="store_true", help="have its ranks save a checkpoint first")
@@ -268,4 +269,4 @@ def _status(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.show import report  # loads rich
 
-    return report(arguments.run, as_json=arguments.json)
+    return report(arguments.run, arguments.html, as_json=arguments.json)

@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
-from prefect_ft.cli.show import plain
 from prefect_ft.config import JobConfig
-from prefect_ft.console import QuietConsole
+from prefect_ft.console import QuietConsole, plain
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import (
     AttemptStarted,

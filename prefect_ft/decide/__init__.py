@@ -5,6 +5,7 @@ Nothing in here looks at a clock, a file or a process, and nothing logs: the rea
 
 from __future__ import annotations
 
+from prefect_ft.decide.budgets import limits_of
 from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
 from prefect_ft.decide.incidents import is_report, with_verdict
 from prefect_ft.decide.placement import initial_placement
@@ -14,6 +15,7 @@ __all__ = [
     "decide",
     "initial_placement",
     "is_report",
+    "limits_of",
     "set_aside",
     "skip_eval_at",
     "start_counts",

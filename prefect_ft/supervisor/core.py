@@ -6,7 +6,6 @@ the retry handler.
 
 from __future__ import annotations
 
-import hmac
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -31,9 +30,10 @@ from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.hangs import Hangs, incident_of, with_blame
-from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
+from prefect_ft.supervisor.launch import Launch, PhasePlan, ranks_by_worker, start_orders
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.listening import Listener
+from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -68,8 +68,6 @@ class Supervisor:
         self._backend = backend
         self._stop = stop
         self._epoch = epoch
-        self._in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
-        """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._calls = Calls()
         self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
         self._upkeep = Upkeep(plan.upkeep, lambda: self._calls.soon(_nothing))
@@ -94,6 +92,7 @@ class Supervisor:
             journal=journal,
             clock=clock,
             system_of=self._gang.system_of,
+            mask=masking(plan.secret_env.values()),
         )
         self._early: list[tuple[int, Event]] = []
         """What agents told before it was known what attempt it belongs to."""
@@ -250,17 +249,7 @@ class Supervisor:
         self._saves.begin_attempt()
         self._hangs.begin(attempt)
         note = self._attempt_line(launch)
-        orders = {
-            worker: {
-                "command": self.plan.command,
-                "cwd": self.plan.cwd,
-                "env": worker_environment(self.plan, launch, worker),
-                "ranks": rank_environments(self.plan, worker),
-                "note": note,
-            }
-            for worker in range(len(placement))
-        }
-        self._gang.start(orders, self._token)
+        self._gang.start(start_orders(self.plan, launch, note), self._token)
         self._last_started = attempt.number
         self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **note)
         self._tell_started(launch, attempt)
@@ -269,9 +258,7 @@ class Supervisor:
     def _new_attempt(self, number: int, placement: tuple[str, ...]) -> Attempt:
         self._placement = placement
         self._upkeep.trust(placement)
-        workers = range(len(placement))
-        ranks = {rank: worker for worker in workers for rank in rank_environments(self.plan, worker)}
-        return Attempt(number, ranks, self.plan.catalogue)
+        return Attempt(number, ranks_by_worker(self.plan, placement), self.plan.catalogue)
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()
@@ -288,7 +275,7 @@ class Supervisor:
             master=self._gang.master,
             has_store=self._gang.has_store,
             in_process_port=self._gang.in_process_port,
-            in_process_key=self._in_process_key,
+            in_process_key=self._gang.in_process_key,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,

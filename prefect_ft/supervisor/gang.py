@@ -6,6 +6,7 @@ listener; what does not come in time is a worker that has gone.
 
 from __future__ import annotations
 
+import hmac
 import selectors
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,6 +79,8 @@ class AgentGang:
             "epoch": epoch,
             "have": {},
         }
+        self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
+        """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._stop_request = stop
         self._listener = listener
         self._selector = selectors.DefaultSelector()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
@@ -24,7 +25,8 @@ class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
-    for the ranks on a system. `inherited` are the names of variables that workers have from elsewhere.
+    for the ranks on a system. `secret_env` gives way to both, and is never shown. `inherited`
+    are the names of variables that workers have from elsewhere.
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro].
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
@@ -40,6 +42,7 @@ class PhasePlan:
     binds: tuple[str, ...] = ()
     inherited: frozenset[str]
     env: Mapping[str, str]
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     system_env: Mapping[str, Mapping[str, str]]
     ranks_per_worker: int
     has_checkpoints: bool
@@ -87,6 +90,7 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
     world_size = len(launch.placement) * plan.ranks_per_worker
     env = {
         **_defaults(plan),
+        **plan.secret_env,
         **plan.env,
         **plan.system_env.get(system, {}),
         "MA_SCHEDULE_CNT": str(created),
@@ -122,6 +126,25 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
     return {
         first + local: {"RANK": str(first + local), "LOCAL_RANK": str(local)}
         for local in range(plan.ranks_per_worker)
+    }
+
+
+def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]:
+    """Give the ranks of a gang, by their global numbers, each with its worker."""
+    return {rank: worker for worker in range(len(placement)) for rank in rank_environments(plan, worker)}
+
+
+def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Give what each worker's agent is told to start an attempt; it keeps `note` for a comeback."""
+    return {
+        worker: {
+            "command": plan.command,
+            "cwd": plan.cwd,
+            "env": worker_environment(plan, launch, worker),
+            "ranks": rank_environments(plan, worker),
+            "note": note,
+        }
+        for worker in range(len(launch.placement))
     }
 
 
