@@ -176,6 +176,7 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         "     ended by SIGSEGV\n",
         "     → Started again in the same workers from the beginning.\n",
         "100 steps done again",
+        "How long each restart took, ms",
         f"log and journal: {phase}",
     ):
         assert said in out
