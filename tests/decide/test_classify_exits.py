@@ -89,6 +89,7 @@ def test_the_signal_behind_a_code(exit_code, signal, expected):
 
 USAGE = "train.py: error: the following arguments are required: --data"
 MISSING = "sh: 1: trian: not found"
+FORBIDDEN = "sh: ./x: Permission denied"
 
 
 def setup(rule, text, line):
@@ -109,7 +110,7 @@ def setup(rule, text, line):
         pytest.param((), 2, None, id="no-line"),
         pytest.param(("srun: error: the following",), 2, None, id="a-launcher's-own-words"),
         pytest.param((MISSING,), 127, setup("no-such-command", MISSING, 1), id="no-command"),
-        pytest.param(("sh: ./x: Permission denied",), 126, setup("no-such-command", "sh: ./x: Permission denied", 1), id="no-permission"),
+        pytest.param((FORBIDDEN,), 126, setup("no-such-command", FORBIDDEN, 1), id="no-permission"),
         pytest.param((MISSING,), 2, None, id="no-command-with-the-code-of-usage"),
         pytest.param((f"{MISSING} here",), 127, None, id="more-words"),
     ],
