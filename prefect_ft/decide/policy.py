@@ -188,6 +188,7 @@ def decide(policy: Policy, history: History) -> Decision:
     rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
     gang = s.pool.next_gang(action, isolate)
+    recreate = recreated(action, before, gang)
     delay_s = backoff_s(s, proposal)
     resume_step = s.checkpoints.next_step(s.incident, rule) if action in RESTARTS else None
     s.settle(rule, action, isolate, gang, resume_step)
@@ -196,10 +197,10 @@ def decide(policy: Policy, history: History) -> Decision:
         rule=rule,
         action=action,
         isolate=isolate,
-        recreate=recreated(action, before, gang),
+        recreate=recreate,
         placement=gang,
         delay_s=delay_s,
         resume_step=resume_step,
         counters=s.counters(),
-        reason=sentence(s, proposal, before, delay_s, resume_step),
+        reason=sentence(s, proposal, before, recreate, delay_s=delay_s, resume_step=resume_step),
     )
