@@ -22,14 +22,17 @@ from prefect.logging import get_run_logger
 
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import RESTARTS
-from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, StepReached
+from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, Proposed, StepReached
 from prefect_ft.report.story import story_of
 from prefect_ft.reporting.api import FlowRunApi, OpenApi
 from prefect_ft.reporting.pages import LEDGER_KEY, PAGE_KEY, ledger, recovery_page
 from prefect_ft.reporting.progress import Progress
 from prefect_ft.reporting.records import (
+    WAITING,
     DecisionRecord,
+    EventNote,
     Record,
+    approval_wanted,
     events_of,
     level_of,
     line_of,
@@ -81,6 +84,8 @@ class Reporter:
         self._tried: tuple[str, int] | None = None
         """The record that may have come without an answer."""
         self._states: deque[tuple[float, str, str | None]] = deque()
+        self._wanted: deque[EventNote] = deque()
+        """Events of decisions that wait for a person."""
         self._progress = Progress()
         self._has_news = self._is_idle = self._is_recovering = False
         self._refreshed_s = 0.0
@@ -108,6 +113,8 @@ class Reporter:
                 self._wakes.put(fact)
             case Decided():
                 self._settled.clear()
+                self._wakes.put(fact)
+            case Proposed():
                 self._wakes.put(fact)
             case PhaseStarted() | PhaseEnded():
                 self._progress.begin(fact)
@@ -163,6 +170,10 @@ class Reporter:
         if isinstance(fact, Decided) and (name := state_name(fact.decision)) is not None:
             self._states.append((now_s, name, fact.decision.reason))
             self._is_recovering = True
+        elif isinstance(fact, Proposed):
+            self._states.append((now_s, WAITING, f"{fact.decision.reason} (until {fact.until})"))
+            self._wanted.append(approval_wanted(self._run.run_id, fact))
+            self._is_recovering = True
         elif isinstance(fact, AttemptStarted) and self._is_recovering:
             self._states.append((now_s, "Running", None))
             self._is_recovering = False
@@ -204,6 +215,9 @@ class Reporter:
             self._orphans_ended = True
             self._succeeded()
         self._show_states(api)
+        while self._wanted:
+            api.event(self._wanted[0])
+            self._wanted.popleft()
         for tail in self._phases():
             for record in records_of(self._run.run_id, tail.directory.name, tail.lines, tail.shown):
                 self._show_record(api, tail, record)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.gate import AskPlan
 from prefect_ft.supervisor.hangs import SuspensionPlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
 from prefect_ft.worker.rendezvous import USES_STORE
@@ -51,6 +52,7 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
+    ask: AskPlan = field(default_factory=AskPlan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

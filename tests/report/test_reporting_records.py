@@ -102,7 +102,8 @@ def test_the_ledger_has_a_row_for_each_decision() -> None:
          "failures without progress 1 of 3, suspicion of node-b 1"),
         ("2026-03-02T00:31:40.000Z", 2, "hardware", "isolate_and_rebuild", "node-c", 366, "60 s",
          "failures without progress 1 of 3, suspicion of node-b 1"),
-        ("2026-03-02T03:32:40.000Z", 3, None, "complete", "", None, None, "failures without progress 0 of 3"),
+        ("2026-03-02T03:32:40.000Z", 3, None, "complete", "", None, None,
+         "failures without progress 0 of 3, suspicion of node-b 1"),
     ]  # fmt: skip
 
 
