@@ -29,6 +29,7 @@ from prefect_ft.decide.classify import classify
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Journal, MemoryJournal
 from prefect_ft.judge import Gate, judge
+from prefect_ft.metrics import serving
 from prefect_ft.model import RESTARTS, Incident, Policy
 from prefect_ft.observe import Decided, tell
 from prefect_ft.phases import PhaseExecution
@@ -128,7 +129,10 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     job = job.at(Path.cwd())
     only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})
     preflight.check(only)
-    with held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop):
+    with (
+        held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop),
+        serving(job.metrics, holding.run),
+    ):
         return run_to_its_end(holding, lambda: execute_phase(only, 0, holding, stop))
 
 

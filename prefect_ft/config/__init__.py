@@ -12,6 +12,7 @@ from prefect_ft.config.infrastructure import (
 )
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
+from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
 from prefect_ft.config.signatures import own_signatures, read_signatures
@@ -28,6 +29,7 @@ __all__ = [
     "Faults",
     "Infrastructure",
     "JobConfig",
+    "Metrics",
     "OnDemand",
     "Phase",
     "ProcessInfrastructure",

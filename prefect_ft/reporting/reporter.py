@@ -24,6 +24,7 @@ from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, Proposed, StepReached
 from prefect_ft.report.story import story_of
+from prefect_ft.report.tail import phase_directories_of
 from prefect_ft.reporting.api import FlowRunApi, OpenApi
 from prefect_ft.reporting.pages import LEDGER_KEY, PAGE_KEY, ledger, recovery_page
 from prefect_ft.reporting.progress import Progress
@@ -39,7 +40,7 @@ from prefect_ft.reporting.records import (
     records_of,
     state_name,
 )
-from prefect_ft.reporting.tail import Tail
+from prefect_ft.reporting.tail import ShownTail
 from prefect_ft.run import Run
 
 QUIET_S = 0.05
@@ -78,7 +79,7 @@ class Reporter:
         self._on_cancel = on_cancel
         self._began = datetime.now(timezone.utc)
         self._log = get_run_logger()
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[Path, ShownTail] = {}
         self._told: set[tuple[str, int]] = set()
         """Records of which a line is in this process's own log."""
         self._tried: tuple[str, int] | None = None
@@ -225,10 +226,10 @@ class Reporter:
         if self._is_idle and not self._closing and api.is_cancelled():
             self._on_cancel("cancelled in Prefect")
 
-    def _phases(self) -> list[Tail]:
-        for name in (phase["directory"] for phase in self._run.told().get("phases", [])):
-            if name not in self._tails:
-                self._tails[name] = Tail(self._run.model_dir / Path(name))
+    def _phases(self) -> list[ShownTail]:
+        for directory in phase_directories_of(self._run):
+            if directory not in self._tails:
+                self._tails[directory] = ShownTail(directory)
         return list(self._tails.values())
 
     def _show_states(self, api: OpenApi) -> None:
@@ -240,7 +241,7 @@ class Reporter:
                 self._succeeded()
             self._states.popleft()
 
-    def _show_record(self, api: OpenApi, tail: Tail, record: Record) -> None:
+    def _show_record(self, api: OpenApi, tail: ShownTail, record: Record) -> None:
         key = (tail.directory.name, record.number)
         if isinstance(record, DecisionRecord):
             self._show_line(api, key, record)

@@ -174,6 +174,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "infrastructure": None,
             }
         ],
+        "metrics": None,
         "stop_grace_s": 10.0,
         "sample_period_s": 10.0,
         "orphan_timeout_s": 3600.0,
