@@ -9,6 +9,7 @@ An incident that was not decided about, or was only reported, ended nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -104,6 +105,7 @@ def course_of(lines: Sequence[Line], last_t: float) -> Course:
     told = [line for line in lines if line["type"] == "incident"]
     recorded = dict(zip((line["n"] for line in told), zip(told, history_of(lines), strict=True), strict=True))
     end = None
+    proposed_t = {line["n"]: float(line["t"]) for line in lines if line["type"] == "proposed"}
     for line in lines:
         match line["type"]:
             case "attempt":
@@ -111,7 +113,9 @@ def course_of(lines: Sequence[Line], last_t: float) -> Course:
             case "decision" if line["n"] in recorded:
                 incident_line, entry = recorded[line["n"]]
                 assert entry.decision is not None
-                follower.decide(entry.incident, incident_line, entry.decision, line["t"])
+                follower.decide(
+                    entry.incident, incident_line, entry.decision, line["t"], proposed_t.get(line["n"])
+                )
             case "end":
                 end = line
             case _:
@@ -168,8 +172,15 @@ class _Follower:
         self.attempts.append(AttemptSummary(number=line["attempt"], start=start, resume_step=resume_step))
         self.gangs.append(Gang(attempt=line["attempt"], placement=tuple(line["placement"])))
 
-    def decide(self, incident: Incident, line: Line, decision: Decision, decided_t: float) -> None:
-        """End what ran, an attempt or a recovery; `line` is the incident's."""
+    def decide(
+        self,
+        incident: Incident,
+        line: Line,
+        decision: Decision,
+        decided_t: float,
+        proposed_t: float | None = None,
+    ) -> None:
+        """End what ran, an attempt or a recovery; `line` is the incident's. From `proposed_t` on a person was asked."""
         is_open = bool(self.attempts) and self.attempts[-1].end is None
         ends = is_open and decision.action != "continue"
         self.judged.append(
@@ -187,7 +198,10 @@ class _Follower:
             return
         ended_t = self.turn(line["ended_t"], "detect")
         self.turn(line["t"], "decide")
-        self.turn(decided_t - (line.get("healing_s") or 0.0), "heal")
+        asked_t = decided_t if proposed_t is None else proposed_t
+        self.turn(asked_t - (line.get("healing_s") or 0.0), "heal")
+        self.turn(asked_t, "wait")
+        self._wait_s = math.inf
         self.turn(decided_t, "wait" if decision.action in RESTARTS else "stop")
         self._wait_s = decision.delay_s
         if ends:

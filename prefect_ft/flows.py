@@ -19,6 +19,7 @@ from prefect_ft.blocks import DockerTraining, ProcessTraining, infrastructure_of
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
+from prefect_ft.metrics import serving
 from prefect_ft.phases import summary_of
 from prefect_ft.report.words import completed_sentence
 from prefect_ft.reporting import report_end, reporting
@@ -128,7 +129,11 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
 
 def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
     """Run the phases that have not completed yet."""
-    with held(holding) as (_, stop), reporting(holding.run, stop.ask):
+    with (
+        held(holding) as (_, stop),
+        reporting(holding.run, stop.ask),
+        serving(job.metrics, holding.run),
+    ):
         run_to_its_end(holding, lambda: _run_phases(job, holding, stop, by_hand=by_hand))
     return _outcome(holding.run, job)
 

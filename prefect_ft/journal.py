@@ -187,10 +187,23 @@ _FORMS: Mapping[str, Form] = {
         "last_step": _is_step,
         "healing_s": _is_time_or_none,
     },
+    "proposed": {"n": _is_count, "action": _is_text, "reason": _is_text, "until": _is_utc},
+    "answer": {"n": _is_count, "answer": _is_text, "by": _is_text},
     "decision": {"n": _is_count},
     "end": {"status": _is_text, "reason": _is_text},
 }
 """What a line of each type has; an incident's and a decision's own fields are read by `wire`."""
+
+
+def proposal_in(lines: Sequence[Line]) -> Line | None:
+    """Give the decision that waits for a person."""
+    proposed = next((line for line in reversed(lines) if line["type"] == "proposed"), None)
+    if proposed is None or any(
+        line["type"] in ("decision", "end") and line.get("n", proposed["n"]) == proposed["n"]
+        for line in lines
+    ):
+        return None
+    return proposed
 
 
 def history_of(lines: Sequence[Line]) -> History:

@@ -87,9 +87,9 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
     end: Line = next((line for line in reversed(lines) if line["type"] == "end"), {})
     last_t = reached_t(lines, now_t)
     course = course_of(lines, last_t)
-    stages = stages_by_attempt(lines)
     spent_s = _spent_s(course)
     decisions = [each.decision for each in course.judged]
+    stages = stages_by_attempt(lines)
     return PhaseSummary(
         phase=head.get("phase", ""),
         run=head.get("run", ""),

@@ -12,7 +12,9 @@ from rich.text import Text
 from prefect_ft.cli import COMPLETED
 from prefect_ft.console import QuietConsole, plain
 from prefect_ft.errors import ConfigError
+from prefect_ft.journal import Line, proposal_in
 from prefect_ft.report import page, read_phase, read_story
+from prefect_ft.report.stages_table import stages_table
 from prefect_ft.report.terminal import STATUS_STYLES, show
 from prefect_ft.run import phase_directories
 from prefect_ft.summary import PhaseSummary, WarmSummary, summarise
@@ -23,7 +25,8 @@ PIPE_WIDTH = 160
 
 def status(run: str, *, as_json: bool) -> int:
     """Print where each phase of a run stands."""
-    summaries = _summaries(phase_directories(run))
+    phases = [read_phase(directory) for directory in phase_directories(run)]
+    summaries = [summarise(phase.lines, now_t=phase.now_t) for phase in phases]
     if as_json:
         print(json.dumps([summary.to_json() for summary in summaries], indent=2))
         return COMPLETED
@@ -32,6 +35,9 @@ def status(run: str, *, as_json: bool) -> int:
         console.print(_status_line(summary), soft_wrap=True)
         for each in summary.warm if summary.status == "running" else ():
             console.print(_warm_line(each), soft_wrap=True)
+    for phase in phases:
+        if (proposed := proposal_in(phase.lines)) is not None:
+            console.print(_proposal_line(proposed), soft_wrap=True)
     if not summaries:
         console.print("no phase has begun")
     return COMPLETED
@@ -68,6 +74,9 @@ def print_report(directories: Sequence[Path], console: Console | None = None) ->
     """Print the report of the run of these phases."""
     console = console or console_for()
     show(read_story(directories), console)
+    summaries = _summaries(directories)
+    if any(attempt.stages_s for summary in summaries for attempt in summary.attempts):
+        console.print(stages_table(summaries))
     for directory in directories:
         console.print(Text(f"  log and journal: {directory}", style="dim"), soft_wrap=True)
 
@@ -86,6 +95,12 @@ def _status_line(summary: PhaseSummary) -> Text:
     line.append(f" at step {step}, {count} restart{'' if count == 1 else 's'}")
     line.append(f" ({by_action})" if by_action else "")
     return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
+
+
+def _proposal_line(proposed: Line) -> Text:
+    """Say what waits for a person, and how to answer."""
+    text = f"  waits for `prefect-ft approve` until {proposed['until']}: {proposed['action']}: {proposed['reason']}"
+    return plain(text)
 
 
 def _warm_line(warm: WarmSummary) -> Text:

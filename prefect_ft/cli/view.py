@@ -24,6 +24,7 @@ from prefect_ft.observe import (
     Notice,
     PhaseEnded,
     PhaseStarted,
+    Proposed,
     StepReached,
     observed_by,
 )
@@ -89,6 +90,11 @@ class _View:
                 self._step_reached(fact)
             case CheckpointVerified():
                 self._rows[fact.phase].verified = fact.step
+            case Proposed():
+                self._rows[fact.phase].status = "waiting"
+                self._say(
+                    f"{fact.phase}: waits for approval until {fact.until}: {fact.decision.reason}", "yellow"
+                )
             case Decided():
                 self._decided(fact)
             case PhaseEnded():

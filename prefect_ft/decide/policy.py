@@ -12,11 +12,12 @@ from typing import NamedTuple, get_args
 
 from prefect_ft.decide import moves
 from prefect_ft.decide.after_checks import Proposal, backoff_s, check
+from prefect_ft.decide.gate import answered
 from prefect_ft.decide.moves import Move, always
 from prefect_ft.decide.placement import recreated
 from prefect_ft.decide.reasons import sentence
 from prefect_ft.decide.situation import Situation, fold
-from prefect_ft.model import RESTARTS, Decision, FailureClass, History, Kind, Policy
+from prefect_ft.model import RESTARTS, Answer, Decision, FailureClass, History, Kind, Policy
 
 SAME_DEVICE_FAULTS = 3
 
@@ -180,26 +181,42 @@ def decide(policy: Policy, history: History) -> Decision:
 
     Of earlier incidents the recorded decision is what was done. Raises ValueError without an incident.
     """
+    s, proposal = _proposed(policy, history)
+    return _settled(s, proposal, len(history))
+
+
+def decide_as_told(policy: Policy, history: History, answer: Answer) -> Decision:
+    """Decide as `decide`, and then as a person answered to that."""
+    s, proposal = _proposed(policy, history)
+    return _settled(s, answered(s, proposal, answer), len(history))
+
+
+def _proposed(policy: Policy, history: History) -> tuple[Situation, Proposal]:
     if not history:
         raise ValueError("decide needs a history with at least one incident")
     s = fold(policy, history[:-1])
     s.arrive(history[-1].incident)
-    proposal = check(s, propose(s))
+    return s, check(s, propose(s))
+
+
+def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
+    """Let a proposal take effect, and give it as a decision."""
     rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
     gang = s.pool.next_gang(action, isolate)
+    recreate = recreated(action, before, gang)
     delay_s = backoff_s(s, proposal)
     resume_step = s.checkpoints.next_step(s.incident, rule) if action in RESTARTS else None
     s.settle(rule, action, isolate, gang, resume_step)
     return Decision(
-        n=len(history),
+        n=number,
         rule=rule,
         action=action,
         isolate=isolate,
-        recreate=recreated(action, before, gang),
+        recreate=recreate,
         placement=gang,
         delay_s=delay_s,
         resume_step=resume_step,
         counters=s.counters(),
-        reason=sentence(s, proposal, before, delay_s, resume_step),
+        reason=sentence(s, proposal, before, recreate, delay_s=delay_s, resume_step=resume_step),
     )

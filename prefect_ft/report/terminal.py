@@ -27,7 +27,6 @@ from prefect_ft.report.words import (
     share,
     what,
 )
-from prefect_ft.stages import STAGES
 
 MAX_WIDTH = 120
 GRAPH_ROWS = 8
@@ -70,9 +69,6 @@ def _parts(story: Story, width: int) -> Iterator[RenderableType]:
         yield from graph
     yield _head("What happened, and what was done")
     yield from _events(story)
-    if any(attempt.stages_s for phase in story.phases for attempt in phase.summary.attempts):
-        yield _head("How long each restart took, ms")
-        yield _stages(story)
     if story.hangs:
         yield _head("Where it hung")
         yield from (Padding(part, (0, 0, 0, 2), expand=False) for hang in story.hangs for part in _hang(hang))
@@ -249,21 +245,6 @@ def _event(event: Event, story: Story) -> Iterator[RenderableType]:
     why = f"rule {judged.decision.rule}: {judged.decision.reason}"
     lines.append(Text("why: ", style="dim").append(plain(why)))
     yield from (Padding(line, (0, 0, 0, 5), expand=False) for line in lines)
-
-
-def _stages(story: Story) -> Table:
-    """Give a row for each restart, its stages in their order."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("  attempt", *(stage.replace("_", " ") for stage in STAGES)):
-        table.add_column(name, justify="left" if name == "  attempt" else "right")
-    for phase in story.phases:
-        for attempt in phase.summary.attempts:
-            if attempt.stages_s:
-                times = (attempt.stages_s.get(stage) for stage in STAGES)
-                cells = ("" if seconds is None else f"{1000 * seconds:.1f}" for seconds in times)
-                where = f"{phase.name}, " if len(story.phases) > 1 else ""
-                table.add_row(plain(f"  {where}{attempt.number}"), *cells)
-    return table
 
 
 def _hang(hang: Hang) -> Iterator[RenderableType]:

@@ -27,7 +27,7 @@ PART_MEANINGS: Mapping[str, str] = {
     "detect": "from a failure until it was noticed",
     "heal": "the job's own command tried to mend a faulty device",
     "decide": "what still ran was ended, and it was decided what to do",
-    "wait": "the delay that the job asks for before a restart",
+    "wait": "the delay that the job asks for before a restart, or for a person's answer",
     "recover": "from the decision until the ranks ran again",
     "start": "from the phase's beginning until its ranks ran",
     "stop": "from the last decision to the phase's end",

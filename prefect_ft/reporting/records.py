@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
+from prefect_ft.clock import utc_now
 from prefect_ft.journal import Line, history_of
 from prefect_ft.model import RESTARTS, Action, Counters, Decision, Incident
+from prefect_ft.observe import Proposed
 
 STATE_NAMES: Mapping[Action, str] = {
     "restart_in_place": "Restarting in place",
@@ -22,6 +24,9 @@ STATE_NAMES: Mapping[Action, str] = {
     "isolate_and_rebuild": "Isolating",
 }
 """What the flow run's state is called while such a decision is carried out."""
+
+WAITING = "Waiting for approval"
+"""What it is called while a decision waits for a person."""
 
 _EVENT_IDS = UUID("5f0d6a0e-8a52-4b69-9a6b-6a5a2f1f0c11")
 
@@ -179,6 +184,29 @@ def events_of(record: Record) -> Iterator[EventNote]:
 
 def _of_end(record: EndRecord) -> dict[str, Any]:
     return {"phase": record.place.phase, "reason": record.reason, "final_step": record.final_step}
+
+
+def approval_wanted(run: str, proposed: Proposed) -> EventNote:
+    """Give the event of a decision that waits for a person."""
+    place = Place(run=run, directory="", phase=proposed.phase)
+    decision = proposed.decision
+    payload = {
+        "phase": proposed.phase,
+        "attempt": proposed.attempt,
+        "rule": decision.rule,
+        "action": decision.action,
+        "isolated": list(decision.isolate),
+        "reason": decision.reason,
+        "until": proposed.until,
+    }
+    return EventNote(
+        id=uuid5(_EVENT_IDS, f"{run}/{proposed.phase}/{proposed.until}/approval-wanted"),
+        name="prefect-ft.approval-wanted",
+        utc=utc_now(),
+        place=place,
+        systems=decision.isolate,
+        payload=payload,
+    )
 
 
 def _one(name: str | None) -> tuple[str, ...]:

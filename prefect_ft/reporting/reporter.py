@@ -22,21 +22,25 @@ from prefect.logging import get_run_logger
 
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import RESTARTS
-from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, StepReached
+from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, Proposed, StepReached
 from prefect_ft.report.story import story_of
+from prefect_ft.report.tail import phase_directories_of
 from prefect_ft.reporting.api import FlowRunApi, OpenApi
 from prefect_ft.reporting.pages import LEDGER_KEY, PAGE_KEY, ledger, recovery_page
 from prefect_ft.reporting.progress import Progress
 from prefect_ft.reporting.records import (
+    WAITING,
     DecisionRecord,
+    EventNote,
     Record,
+    approval_wanted,
     events_of,
     level_of,
     line_of,
     records_of,
     state_name,
 )
-from prefect_ft.reporting.tail import Tail
+from prefect_ft.reporting.tail import ShownTail
 from prefect_ft.run import Run
 
 QUIET_S = 0.05
@@ -75,12 +79,14 @@ class Reporter:
         self._on_cancel = on_cancel
         self._began = datetime.now(timezone.utc)
         self._log = get_run_logger()
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[Path, ShownTail] = {}
         self._told: set[tuple[str, int]] = set()
         """Records of which a line is in this process's own log."""
         self._tried: tuple[str, int] | None = None
         """The record that may have come without an answer."""
         self._states: deque[tuple[float, str, str | None]] = deque()
+        self._wanted: deque[EventNote] = deque()
+        """Events of decisions that wait for a person."""
         self._progress = Progress()
         self._has_news = self._is_idle = self._is_recovering = False
         self._refreshed_s = 0.0
@@ -108,6 +114,8 @@ class Reporter:
                 self._wakes.put(fact)
             case Decided():
                 self._settled.clear()
+                self._wakes.put(fact)
+            case Proposed():
                 self._wakes.put(fact)
             case PhaseStarted() | PhaseEnded():
                 self._progress.begin(fact)
@@ -163,6 +171,10 @@ class Reporter:
         if isinstance(fact, Decided) and (name := state_name(fact.decision)) is not None:
             self._states.append((now_s, name, fact.decision.reason))
             self._is_recovering = True
+        elif isinstance(fact, Proposed):
+            self._states.append((now_s, WAITING, f"{fact.decision.reason} (until {fact.until})"))
+            self._wanted.append(approval_wanted(self._run.run_id, fact))
+            self._is_recovering = True
         elif isinstance(fact, AttemptStarted) and self._is_recovering:
             self._states.append((now_s, "Running", None))
             self._is_recovering = False
@@ -204,6 +216,9 @@ class Reporter:
             self._orphans_ended = True
             self._succeeded()
         self._show_states(api)
+        while self._wanted:
+            api.event(self._wanted[0])
+            self._wanted.popleft()
         for tail in self._phases():
             for record in records_of(self._run.run_id, tail.directory.name, tail.lines, tail.shown):
                 self._show_record(api, tail, record)
@@ -211,10 +226,10 @@ class Reporter:
         if self._is_idle and not self._closing and api.is_cancelled():
             self._on_cancel("cancelled in Prefect")
 
-    def _phases(self) -> list[Tail]:
-        for name in (phase["directory"] for phase in self._run.told().get("phases", [])):
-            if name not in self._tails:
-                self._tails[name] = Tail(self._run.model_dir / Path(name))
+    def _phases(self) -> list[ShownTail]:
+        for directory in phase_directories_of(self._run):
+            if directory not in self._tails:
+                self._tails[directory] = ShownTail(directory)
         return list(self._tails.values())
 
     def _show_states(self, api: OpenApi) -> None:
@@ -226,7 +241,7 @@ class Reporter:
                 self._succeeded()
             self._states.popleft()
 
-    def _show_record(self, api: OpenApi, tail: Tail, record: Record) -> None:
+    def _show_record(self, api: OpenApi, tail: ShownTail, record: Record) -> None:
         key = (tail.directory.name, record.number)
         if isinstance(record, DecisionRecord):
             self._show_line(api, key, record)

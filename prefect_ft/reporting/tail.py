@@ -1,56 +1,27 @@
-"""The journals of a run as they grow: each line is read once, by whoever only looks on."""
+"""A phase's journal, and how far it has been shown in Prefect."""
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
-from prefect_ft.clock import seconds_since
 from prefect_ft.files import read_json, write_json
-from prefect_ft.journal import Line, numbered_lines
-from prefect_ft.report.story import PhaseJournal
-from prefect_ft.run import JOURNAL
+from prefect_ft.report.tail import Tail
 
 MARK = "shown.json"
 """Beside the journal: up to which record it has been shown in Prefect."""
 
 
-class Tail:
-    """One phase's journal, and how far it has been shown."""
+class ShownTail(Tail):
+    """A tail that remembers, for a later life too, what has been shown of it."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._lines: list[Line] = []
-        self._place: tuple[int, int] | None = None
-        self._offset = 0
+        super().__init__(directory)
         shown = read_json(directory / MARK).get("shown")
         self.shown: int = shown if isinstance(shown, int) else 0
 
-    @property
-    def lines(self) -> list[Line]:
-        """The lines so far; raises OSError."""
-        with suppress(FileNotFoundError), open(self.directory / JOURNAL, "rb") as file:
-            stat = os.fstat(file.fileno())
-            if self._place != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
-                self._place, self._offset = (stat.st_dev, stat.st_ino), 0  # another has taken its place
-                self._lines.clear()
-            file.seek(self._offset)
-            data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            self._lines += [line for _, line in numbered_lines(whole)]
-        return self._lines
-
-    def journal(self) -> PhaseJournal:
-        """Give the phase as far as it has come."""
-        lines = list(self.lines)
-        is_over = not lines or any(line["type"] == "end" for line in lines)
-        now_t = None if is_over else float(lines[0]["t"]) + seconds_since(lines[0]["utc"])
-        return PhaseJournal(lines=lines, now_t=now_t)
-
     def mark(self, number: int) -> None:
-        """Take down, for a later life too, that everything up to a record has been shown."""
+        """Take down that everything up to a record has been shown."""
         self.shown = number
         with suppress(OSError):  # a full disk; then a comeback shows it again, under the same names
             write_json(self.directory / MARK, {"shown": number})

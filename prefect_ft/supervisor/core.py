@@ -19,7 +19,7 @@ from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval
 from prefect_ft.decide.hang import Hang, odd_rank
 from prefect_ft.errors import BackendError
 from prefect_ft.journal import Journal
-from prefect_ft.judge import judge
+from prefect_ft.judge import Gate, judge
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt
@@ -59,14 +59,15 @@ class Supervisor:
         log: RunLog,
         stop: StopRequest,
         check: Callable[[], None],
+        gate: Gate | None = None,
     ) -> None:
         """`epoch` is the orchestrator's: agents obey the highest that they have seen.
 
-        `check` raises LeaseLostError once the run is another orchestrator's.
+        `check` raises LeaseLostError once the run is another orchestrator's. `gate` is asked about decisions.
         """
         self.plan, self.journal, self.clock = plan, journal, clock
         self._backend = backend
-        self._stop = stop
+        self._stop, self._gate = stop, gate
         self._epoch = epoch
         self._calls = Calls()
         self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
@@ -538,7 +539,7 @@ class Supervisor:
         return judged
 
     def _judge(self, incident: Incident, **facts: Any) -> Decision:
-        decision = judge(self.journal, self.plan.policy, incident, self.clock, **facts)
+        decision = judge(self.journal, self.plan.policy, incident, self.clock, gate=self._gate, **facts)
         tell(Decided(phase=self.plan.phase, attempt=self._number, incident=incident, decision=decision))
         return decision
 

@@ -12,6 +12,7 @@ from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.gate import AskPlan
 from prefect_ft.supervisor.hangs import SuspensionPlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
 from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, served_at
@@ -55,6 +56,7 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
+    ask: AskPlan = field(default_factory=AskPlan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

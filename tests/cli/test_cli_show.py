@@ -176,10 +176,11 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         "     ended by SIGSEGV\n",
         "     → Started again in the same workers from the beginning.\n",
         "100 steps done again",
-        "How long each restart took, ms",
         f"log and journal: {phase}",
     ):
         assert said in out
+    titles = " ".join(out.partition("Restarts, milliseconds")[2].splitlines()[1].split())
+    assert titles == "phase attempt detect reap decide retry wait start first line rendezvous"
 
 
 @pytest.mark.parametrize(

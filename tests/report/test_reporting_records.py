@@ -12,9 +12,10 @@ from past_runs import PAST_RUNS, came_through, gave_up, hung, write
 
 from prefect_ft.model import Counters, Decision
 from prefect_ft.report.story import PhaseJournal, story_of
+from prefect_ft.report.tail import Tail
 from prefect_ft.reporting.pages import ledger, recovery_page
 from prefect_ft.reporting.records import DecisionRecord, events_of, line_of, records_of, state_name
-from prefect_ft.reporting.tail import MARK, Tail
+from prefect_ft.reporting.tail import MARK, ShownTail
 
 RUN, DIRECTORY = "20260301-220000-c0ffee", "20260301_220000_restartable"
 
@@ -102,7 +103,8 @@ def test_the_ledger_has_a_row_for_each_decision() -> None:
          "failures without progress 1 of 3, suspicion of node-b 1"),
         ("2026-03-02T00:31:40.000Z", 2, "hardware", "isolate_and_rebuild", "node-c", 366, "60 s",
          "failures without progress 1 of 3, suspicion of node-b 1"),
-        ("2026-03-02T03:32:40.000Z", 3, None, "complete", "", None, None, "failures without progress 0 of 3"),
+        ("2026-03-02T03:32:40.000Z", 3, None, "complete", "", None, None,
+         "failures without progress 0 of 3, suspicion of node-b 1"),
     ]  # fmt: skip
 
 
@@ -134,4 +136,4 @@ def test_a_tail_reads_what_is_new_and_follows_a_journal_that_was_replaced(tmp_pa
 @pytest.mark.parametrize("damage", ["", "[]", '{"shown": "x"}', "\x00"])
 def test_a_damaged_mark_shows_all_again(tmp_path: Path, damage: str) -> None:
     (tmp_path / MARK).write_text(damage)
-    assert Tail(tmp_path).shown == 0
+    assert ShownTail(tmp_path).shown == 0
