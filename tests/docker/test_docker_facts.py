@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deaths import journals, of_type
-from engine import IMAGE, Engine, engine
+from engine import IMAGE, Engine, engine, tls_of
 
 from prefect_ft import JobConfig, train_flow
 from prefect_ft.backends.engine import connect
@@ -70,12 +70,17 @@ def test_a_rank_that_is_killed_has_not_run_out_of_memory(
     assert told(tmp_path, "incident")[0]["class"] == "unknown"
 
 
+@pytest.mark.parametrize("way", ["socket", pytest.param("tls", marks=pytest.mark.long)])
 def test_an_engine_that_dies_with_its_containers_is_a_lost_system(
-    prefect_server: None, job: MakeJob, tmp_path: Path
+    prefect_server: None, job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    with engine() as second:
+    with engine(with_tls=way == "tls") as second:
         second.make_image()
-        systems = ["spare", {"name": "s1", "engine": second.url}][::-1]
+        url = second.url
+        if way == "tls":
+            url, certificates = tls_of(second.url)
+            monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+        systems = [{"name": "s1", "engine": url}, "spare"]
         wait = "time.sleep(60) if attempt == 1 else None"
 
         def crash(fact: Fact) -> None:
@@ -86,7 +91,7 @@ def test_an_engine_that_dies_with_its_containers_is_a_lost_system(
             train_flow(job(wait, systems=systems))
     first = told(tmp_path, "incident")[0]
     assert (first["kind"], first["worker"]) == ("system_lost", 0)
-    assert first["evidence"]["text"].startswith(f"no Docker engine answers at {second.url}")
+    assert first["evidence"]["text"].startswith(f"no Docker engine answers at {url}")
     decision = told(tmp_path, "decision")[0]
     assert (decision["rule"], decision["isolate"], decision["placement"]) == (
         "node-lost",
@@ -124,3 +129,37 @@ if attempt == 1:
     attempts = told(tmp_path, "attempt")
     assert [attempt["placement"] for attempt in attempts] == [["s0", "s1"], ["s0", "s2"]]
     assert [attempt["start_counts"] for attempt in attempts] == [[[1, 1], [1, 1]], [[1, 2], [2, 1]]]
+
+
+@pytest.mark.long
+def test_an_engine_with_live_restore_restarts_and_nobody_notices(
+    prefect_server: None, job: MakeJob, tmp_path: Path
+) -> None:
+    """Ranks train on without it, are restarted in place without it, and rebuilt by the engine that came back."""
+    code = f"""
+import pathlib
+here = pathlib.Path({str(tmp_path)!r})
+if attempt == 1:
+    while not (here / "killed").exists(): time.sleep(0.01)
+    raise ConnectionError("reset")
+if attempt == 2:
+    (here / "again").touch()
+    while not (here / "back").exists(): time.sleep(0.01)
+    raise ConnectionError("reset again")
+"""
+    with engine("--live-restore") as mortal:
+        mortal.make_image()
+
+        def die_and_come_back(fact: Fact) -> None:
+            if isinstance(fact, AttemptStarted) and fact.attempt == 1:
+                mortal.kill()
+                (tmp_path / "killed").touch()
+            if isinstance(fact, AttemptStarted) and fact.attempt == 2:
+                mortal.start("--live-restore")
+                (tmp_path / "back").touch()
+
+        with observed_by(die_and_come_back):
+            train_flow(job(code, engine=mortal.url, volumes=[f"{tmp_path}:{tmp_path}"]))
+    actions = [line["action"] for line in told(tmp_path, "decision")]
+    assert actions == ["restart_in_place", "rebuild", "complete"]
+    assert (tmp_path / "again").exists()
