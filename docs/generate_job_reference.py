@@ -22,6 +22,7 @@ from prefect_ft.config import (
     DockerSystem,
     Faults,
     JobConfig,
+    Metrics,
     OnDemand,
     Phase,
     ProcessInfrastructure,
@@ -50,6 +51,7 @@ SECTIONS: Mapping[type[BaseModel], str] = {
     Checkpoints: "`checkpoints`",
     OnDemand: "`checkpoints.on_demand`",
     Faults: "`faults`",
+    Metrics: "`metrics`",
 }
 """Every model that a job file is made of, in the order of the page, with its heading."""
 

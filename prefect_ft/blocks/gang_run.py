@@ -195,6 +195,8 @@ class TrainingRun(JobRun[TrainingResult]):
             start_counts=((self._created, self._executed),) * len(self._placement),
             master=self._gang.master,
             has_store=self._gang.has_store,
+            in_process_port=self._gang.in_process_port,
+            in_process_key=self._gang.in_process_key,
             resume_step=None,
             resume_path=None,
             passed_over={},

@@ -13,6 +13,7 @@ from prefect_ft.config.infrastructure import (
 )
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
+from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.secret_env import plain, secrets_of, with_secrets
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
@@ -31,6 +32,7 @@ __all__ = [
     "Faults",
     "Infrastructure",
     "JobConfig",
+    "Metrics",
     "OnDemand",
     "Phase",
     "ProcessInfrastructure",

@@ -28,6 +28,7 @@ from prefect_ft.config.fields import (
     shown,
 )
 from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure
+from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.sections import AutoRestart
 from prefect_ft.config.signatures import Signatures
@@ -79,6 +80,11 @@ class JobConfig(Section):
     phases: Some[tuple[Phase, ...]] = Field(
         description="The phases in their order; one that fails ends the job",
         examples=[[{"name": "pretrain", "command": ["python", "train.py"]}]],
+    )
+    metrics: Metrics | None = Field(
+        default=None,
+        description="A port on which a run's metrics are served to Prometheus; absent: none",
+        examples=[{"port": 9464}],
     )
     stop_grace_s: Seconds = Field(
         default=10.0,

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json, write_yaml
+from prefect_ft.model import Answer
+from prefect_ft.wire import answer_from_json
 
 RUNS = ".prefect-ft"
 JOURNAL = "journal.jsonl"
@@ -28,6 +30,7 @@ PARAMS = "phase-params.yaml"
 """What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
 
 _RUN, _JOB, _KEY, _SECRETS, _CANCEL = "run.json", "job.json", "key", "secrets.json", "cancel.json"
+_ANSWER = "answer.json"
 
 
 class CancelWish(NamedTuple):
@@ -115,6 +118,24 @@ class Run:
         """Have done with the wish: it was carried out, or the run is to go on after all."""
         with contextlib.suppress(FileNotFoundError):
             (self.root / _CANCEL).unlink()
+
+    # -- answers to what is proposed ---------------------------------------------------------------
+
+    def answer(self, directory: str, number: int, answer: Answer) -> None:
+        """Answer to the proposed decision of a phase; it waits for whoever holds the run, now or later."""
+        write_json(self.root / _ANSWER, {"directory": directory, "n": number, **asdict(answer)})
+
+    def take_answer(self, directory: str, number: int) -> Answer | None:
+        """Give the answer to a decision, once; what is none, or to another one, is removed."""
+        path = self.root / _ANSWER
+        if not path.exists():
+            return None
+        told = read_json(path)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        if (told.get("directory"), told.get("n")) != (directory, number):
+            return None
+        return answer_from_json(told)
 
 
 def new_run_id() -> str:

@@ -12,8 +12,10 @@ from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.gate import AskPlan
 from prefect_ft.supervisor.hangs import SuspensionPlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
+from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, served_at
 from prefect_ft.worker.rendezvous import USES_STORE
 
 Environment = dict[str, str]
@@ -54,6 +56,7 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
+    ask: AskPlan = field(default_factory=AskPlan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +65,9 @@ class Launch:
 
     `decision` led here, `None` for the first attempt. `start_counts[w]` is how often worker `w` was
     created, and how often the command was executed in it, this time included. `master` is host and port
-    of worker 0's rendezvous, `has_store` whether its agent listens there. `resume_step` and `resume_path`
-    are `None` for from scratch; `passed_over` are checkpoints that could not be resumed from, each with the reason.
+    of worker 0's rendezvous, `has_store` whether its agent listens there; at `in_process_port` it coordinates
+    restarts within the processes, None: it does not. `resume_step` and `resume_path` are `None` for from
+    scratch; `passed_over` are checkpoints that could not be resumed from, each with the reason.
     """
 
     attempt: int
@@ -73,6 +77,8 @@ class Launch:
     start_counts: tuple[tuple[int, int], ...]
     master: tuple[str, int]
     has_store: bool
+    in_process_port: int | None
+    in_process_key: str
     resume_step: int | None
     resume_path: str | None
     passed_over: Mapping[str, str]
@@ -108,6 +114,9 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
     }
     if launch.has_store:
         env[USES_STORE] = "True"
+    if launch.in_process_port is not None:
+        env[STORE_VARIABLE] = served_at(env["MASTER_PORT"], launch.in_process_port)
+        env[KEY_VARIABLE] = launch.in_process_key
     if launch.skip_eval_at_step is not None:
         env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
     return env
