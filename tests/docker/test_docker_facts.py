@@ -129,37 +129,3 @@ if attempt == 1:
     attempts = told(tmp_path, "attempt")
     assert [attempt["placement"] for attempt in attempts] == [["s0", "s1"], ["s0", "s2"]]
     assert [attempt["start_counts"] for attempt in attempts] == [[[1, 1], [1, 1]], [[1, 2], [2, 1]]]
-
-
-@pytest.mark.long
-def test_an_engine_with_live_restore_restarts_and_nobody_notices(
-    prefect_server: None, job: MakeJob, tmp_path: Path
-) -> None:
-    """Ranks train on without it, are restarted in place without it, and rebuilt by the engine that came back."""
-    code = f"""
-import pathlib
-here = pathlib.Path({str(tmp_path)!r})
-if attempt == 1:
-    while not (here / "killed").exists(): time.sleep(0.01)
-    raise ConnectionError("reset")
-if attempt == 2:
-    (here / "again").touch()
-    while not (here / "back").exists(): time.sleep(0.01)
-    raise ConnectionError("reset again")
-"""
-    with engine("--live-restore") as mortal:
-        mortal.make_image()
-
-        def die_and_come_back(fact: Fact) -> None:
-            if isinstance(fact, AttemptStarted) and fact.attempt == 1:
-                mortal.kill()
-                (tmp_path / "killed").touch()
-            if isinstance(fact, AttemptStarted) and fact.attempt == 2:
-                mortal.start("--live-restore")
-                (tmp_path / "back").touch()
-
-        with observed_by(die_and_come_back):
-            train_flow(job(code, engine=mortal.url, volumes=[f"{tmp_path}:{tmp_path}"]))
-    actions = [line["action"] for line in told(tmp_path, "decision")]
-    assert actions == ["restart_in_place", "rebuild", "complete"]
-    assert (tmp_path / "again").exists()

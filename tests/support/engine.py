@@ -144,6 +144,10 @@ class Engine:
         """Let it die; containers go on without it."""
         self._end(signal.SIGKILL)
 
+    def end(self) -> None:
+        """Let it end in order; with live-restore containers go on without it."""
+        self._end(signal.SIGTERM)
+
     def _end(self, number: signal.Signals) -> None:
         pid = int((self.directory / "pid").read_text())
         handle = os.pidfd_open(pid)
