@@ -25,7 +25,7 @@ from typing import Any
 
 DEADLINE_S = 60.0
 IMAGE = "prefect-ft/test:latest"
-PACKAGES = ("docker.io", "iproute2", "cgroupfs-mount", "apparmor")
+PACKAGES = ("docker.io", "iproute2", "cgroupfs-mount", "apparmor", "openssl")
 """An engine needs control groups, and where the kernel has AppArmor a parser of its profiles."""
 NETWORKS = range(1, 200)
 """Numbers for bridges: several engines on a machine must not share one."""
