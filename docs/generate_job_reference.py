@@ -22,6 +22,7 @@ from prefect_ft.config import (
     DockerSystem,
     Faults,
     JobConfig,
+    Metrics,
     OnDemand,
     Phase,
     ProcessInfrastructure,
@@ -50,6 +51,7 @@ SECTIONS: Mapping[type[BaseModel], str] = {
     Checkpoints: "`checkpoints`",
     OnDemand: "`checkpoints.on_demand`",
     Faults: "`faults`",
+    Metrics: "`metrics`",
 }
 """Every model that a job file is made of, in the order of the page, with its heading."""
 
@@ -66,7 +68,7 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     (
         DockerInfrastructure,
         "engine",
-    ): "Only engines on this host, by a `unix://` socket: see [docker.md](docker.md)",
+    ): "`unix://` of this machine, `tcp://` with TLS, or `ssh://`: see [docker.md](docker.md#engines)",
     (DockerInfrastructure, "systems"): "Nothing holds them: another run may use the same engine",
     (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (Suspension, "stages"): "By stage: `load`, `compile`, `train`, `validate`, `checkpoint`, `finish`",
@@ -148,9 +150,13 @@ def _type(kind: Mapping[str, Any], headings: Mapping[str, str]) -> str:
     if kind["type"] == "array":
         return f"list, each {' or '.join(_type(item, headings) for item in _choices(kind['items']))}"
     if kind["type"] == "object":
-        is_text = kind.get("additionalProperties") == {"type": "string"}
+        is_text = _is_text(kind.get("additionalProperties"))
         return "mapping of names to text" if is_text else "any mapping"
     return _WORDS[kind["type"]]
+
+
+def _is_text(kind: Any) -> bool:
+    return isinstance(kind, dict) and kind.get("type") == "string" and "enum" not in kind
 
 
 def _bounds(kind: Mapping[str, Any]) -> list[str]:

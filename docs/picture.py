@@ -18,7 +18,7 @@ from prefect_ft.run import phase_directories
 
 def main(run: str, target: str) -> None:
     """Record the report and write it as SVG, without the web fonts that rich would link."""
-    console = Console(record=True, width=150, file=StringIO(), highlight=False, force_terminal=True)
+    console = Console(record=True, width=120, file=StringIO(), highlight=False, force_terminal=True)
     print_report(phase_directories(run), console)
     svg = console.export_svg(title=f"prefect-ft report {run}").replace(f"{Path.cwd()}/", "")
     with open(target, "w", encoding="utf-8") as file:

@@ -1,4 +1,7 @@
-"""Consoles that outlive their readers: rich ends the process when nobody reads any more, and a run with it."""
+"""Consoles that outlive their readers, and texts from elsewhere that they can be trusted with.
+
+rich ends the process when nobody reads any more, and a run with it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 import os
 
 from rich.console import Console
+from rich.text import Text
 
 
 class QuietConsole(Console):
@@ -13,6 +17,11 @@ class QuietConsole(Console):
 
     def on_broken_pipe(self) -> None:
         fall_silent(self)
+
+
+def plain(text: str) -> Text:
+    """Give a text from somewhere else as it is: no markup of ours, nothing that a terminal would obey."""
+    return Text("".join(char if char.isprintable() else " " for char in text))
 
 
 def fall_silent(console: Console) -> None:

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Completed, Failed
 
 from prefect_ft import preflight
+from prefect_ft.blocks import DockerTraining, ProcessTraining, infrastructure_of_block
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
+from prefect_ft.metrics import serving
 from prefect_ft.phases import summary_of
+from prefect_ft.report.words import completed_sentence
 from prefect_ft.reporting import report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
 from prefect_ft.runs import (
@@ -37,7 +41,11 @@ Unfinished = Literal["refuse", "resume", "fresh"]
 
 
 @flow(name="train-flow", persist_result=False)
-def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list[dict[str, Any]]:
+def train_flow(
+    job: JobConfig | Path,
+    unfinished: Unfinished = "refuse",
+    infrastructure: DockerTraining | ProcessTraining | None = None,
+) -> list[dict[str, Any]]:
     """Run a training job until it finishes, restarting what fails as its policy says.
 
     Args:
@@ -45,6 +53,7 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
         unfinished: What to do with a run in the model directory whose orchestrator died: refuse to start,
             resume it (one that failed or was cancelled too), or end it and begin a fresh one. A flow run
             that is run again resumes its own.
+        infrastructure: A saved block that takes the place of the job's infrastructure.
 
     Returns the phases' summaries (summary.json). Raises RunFailedError when a phase gives up; a cancelled
     run ends in the state Cancelled.
@@ -55,7 +64,9 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
     if own is not None:
         job = job_of(own)  # the file may have been changed since, or be gone
     else:
-        job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
+        job = load_job(job, blocks=infrastructure_of_block) if isinstance(job, Path) else job.at(Path.cwd())
+        if infrastructure is not None:
+            job = job.on(infrastructure.infrastructure()).at(Path.cwd())
         own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     if own is not None and own.status != "running":
         report_end()
@@ -118,7 +129,11 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
 
 def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
     """Run the phases that have not completed yet."""
-    with held(holding) as (_, stop), reporting(holding.run, stop.ask):
+    with (
+        held(holding) as (_, stop),
+        reporting(holding.run, stop.ask),
+        serving(job.metrics, holding.run),
+    ):
         run_to_its_end(holding, lambda: _run_phases(job, holding, stop, by_hand=by_hand))
     return _outcome(holding.run, job)
 
@@ -141,9 +156,13 @@ def _outcome(run: Run, job: JobConfig) -> list[dict[str, Any]]:
     ]
     last = summaries[-1] if summaries else None
     reason = f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}"
-    if run.status == "cancelled":
-        # Prefect takes a state that is returned for the end itself.
-        return cast("list[dict[str, Any]]", Cancelled(message=reason))
-    if run.status != "completed":
-        raise RunFailedError(reason)
-    return [summary.to_json() for summary in summaries]
+    # Prefect takes a state that is returned for the end itself, with its message.
+    match run.status:
+        case "completed":
+            data = [summary.to_json() for summary in summaries]
+            state: State[Any] = Completed(message=completed_sentence(summaries), data=data)
+        case "cancelled":
+            state = Cancelled(message=f"Cancelled in {reason}.")
+        case _:
+            state = Failed(message=f"Gave up in {reason}.", data=RunFailedError(reason))
+    return cast("list[dict[str, Any]]", state)

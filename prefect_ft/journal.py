@@ -110,6 +110,10 @@ def _are_times(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(map(_is_time, value)))
 
 
+def _are_limits(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(map(_is_step, value.values())))
+
+
 def _are_counts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_count, value))
 
@@ -145,7 +149,15 @@ Form = Mapping[str, Callable[[Any], bool]]
 
 _EVERY: Form = {"t": _is_time, "utc": _is_utc}
 _FORMS: Mapping[str, Form] = {
-    "phase": {"run": _is_text, "job": _is_text, "phase": _is_text, "isolated": _are_texts},
+    "phase": {
+        "run": _is_text,
+        "job": _is_text,
+        "phase": _is_text,
+        "isolated": _are_texts,
+        "systems": _are_texts,
+        "target_step": _is_step,
+        "limits": _are_limits,
+    },
     "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
     "report": {"report": _is_report},
@@ -175,10 +187,23 @@ _FORMS: Mapping[str, Form] = {
         "last_step": _is_step,
         "healing_s": _is_time_or_none,
     },
+    "proposed": {"n": _is_count, "action": _is_text, "reason": _is_text, "until": _is_utc},
+    "answer": {"n": _is_count, "answer": _is_text, "by": _is_text},
     "decision": {"n": _is_count},
     "end": {"status": _is_text, "reason": _is_text},
 }
 """What a line of each type has; an incident's and a decision's own fields are read by `wire`."""
+
+
+def proposal_in(lines: Sequence[Line]) -> Line | None:
+    """Give the decision that waits for a person."""
+    proposed = next((line for line in reversed(lines) if line["type"] == "proposed"), None)
+    if proposed is None or any(
+        line["type"] in ("decision", "end") and line.get("n", proposed["n"]) == proposed["n"]
+        for line in lines
+    ):
+        return None
+    return proposed
 
 
 def history_of(lines: Sequence[Line]) -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,9 @@ from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.decide import decide
 from prefect_ft.journal import MemoryJournal
 from prefect_ft.model import Decision, Entry, History, Incident, Policy
+
+Gate = Callable[[MemoryJournal, Policy, History, Decision], Decision]
+"""Stands between a decision and its record: gives it, or what a person wants instead. May take hours."""
 
 
 def judge(
@@ -18,6 +22,7 @@ def judge(
     clock: PhaseClock,
     *,
     ended_t: float | None = None,
+    gate: Gate | None = None,
     **facts: Any,
 ) -> Decision:
     """Decide about one incident; when this returns, the decision is on disk.
@@ -30,10 +35,12 @@ def judge(
     incident = replace(incident, t=round(max(incident.t, journal.last_t), 6))
     happened_t = incident.t if ended_t is None else min(ended_t, incident.t)
     journal.append_incident(incident, n=len(history) + 1, utc=utc_now(), ended_t=happened_t, **facts)
-    return _decide(journal, policy, (*history, Entry(incident=incident)), clock)
+    return _decide(journal, policy, (*history, Entry(incident=incident)), clock, gate)
 
 
-def judge_pending(journal: MemoryJournal, policy: Policy, clock: PhaseClock) -> Decision | None:
+def judge_pending(
+    journal: MemoryJournal, policy: Policy, clock: PhaseClock, gate: Gate | None = None
+) -> Decision | None:
     """Give the last decision; an incident whose decision an earlier life did not come to is decided now.
 
     None if nothing has happened yet.
@@ -41,10 +48,14 @@ def judge_pending(journal: MemoryJournal, policy: Policy, clock: PhaseClock) -> 
     history = journal.history()
     if not history or history[-1].decision is not None:
         return history[-1].decision if history else None
-    return _decide(journal, policy, history, clock)
+    return _decide(journal, policy, history, clock, gate)
 
 
-def _decide(journal: MemoryJournal, policy: Policy, history: History, clock: PhaseClock) -> Decision:
+def _decide(
+    journal: MemoryJournal, policy: Policy, history: History, clock: PhaseClock, gate: Gate | None
+) -> Decision:
     decision = decide(policy, history)
+    if gate is not None:
+        decision = gate(journal, policy, history, decision)
     journal.append_decision(decision, t=clock.now(), utc=utc_now())
     return decision

@@ -62,6 +62,9 @@ Action = Literal[
     "continue",
 ]
 
+Gated = Literal["isolate", "fail"]
+AnswerKind = Literal["approve", "reject", "change"]
+
 RESTARTS: frozenset[Action] = frozenset(
     ("restart_in_place", "replace_workers", "rebuild", "isolate_and_rebuild")
 )
@@ -169,6 +172,19 @@ class Decision:
     recreate: tuple[int, ...] = ()
     delay_s: float = 0.0
     resume_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a person says to a proposed decision, and who.
+
+    Of a `change`, `isolate` names the systems to take out of use, else `action` is what is done.
+    """
+
+    answer: AnswerKind
+    by: str
+    action: Action | None = None
+    isolate: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

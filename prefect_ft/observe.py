@@ -70,6 +70,16 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """A decision waits for a person, until a time in UTC."""
+
+    phase: str
+    attempt: int
+    decision: Decision
+    until: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEnded:
     """A phase is over; `status` is `completed`, `failed` or `cancelled`."""
 
@@ -85,7 +95,16 @@ class Notice:
     text: str
 
 
-Fact = PhaseStarted | AttemptStarted | StepReached | CheckpointVerified | Decided | PhaseEnded | Notice
+Fact = (
+    PhaseStarted
+    | AttemptStarted
+    | StepReached
+    | CheckpointVerified
+    | Proposed
+    | Decided
+    | PhaseEnded
+    | Notice
+)
 Observer = Callable[[Fact], None]
 
 _log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, own_signatures, resolved
+from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
@@ -28,7 +29,7 @@ from prefect_ft.pool.recorder import Recorder
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
-from prefect_ft.supervisor import PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
+from prefect_ft.supervisor import Gate, PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
 
 RunAttempts = Callable[[Supervisor], None]
 """Runs a supervisor's attempts until a decision ends the phase; raises what keeps it from one."""
@@ -59,7 +60,14 @@ class PhaseExecution:
         )
         self._clock = PhaseClock(_start_s(self._journal))
         self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
-        self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
+        self._backend = backend_of(job, index, holding.run, self._plan, self._runtime)
+        self._gate = Gate(
+            self._plan.ask,
+            self._plan.phase,
+            answers=lambda number: holding.run.take_answer(self._directory.name, number),
+            clock=self._clock,
+            stop=stop,
+        )
         self._supervisor = Supervisor(
             self._plan,
             self._backend,
@@ -70,7 +78,13 @@ class PhaseExecution:
             log=self._log,
             stop=stop,
             check=holding.lease.check,
+            gate=self._gate,
         )
+
+    @property
+    def gate(self) -> Gate:
+        """Who is asked about the phase's decisions."""
+        return self._gate
 
     @property
     def plan(self) -> PhasePlan:
@@ -132,7 +146,7 @@ class PhaseExecution:
     def _decide(self, run_attempts: RunAttempts, *, by_hand: bool) -> tuple[str, str]:
         """Give status and reason of the phase's end."""
         with self._leaving_alone():
-            pending = None if self._is_new else judge_pending(self._journal, self._plan.policy, self._clock)
+            pending = None if self._is_new else self._judge_pending()
             self._open()
             if pending is not None and pending.action not in (*RESTARTS, "continue"):
                 return _status(pending), pending.reason
@@ -149,6 +163,9 @@ class PhaseExecution:
         decision = self._journal.history()[-1].decision
         assert decision is not None
         return _status(decision), decision.reason
+
+    def _judge_pending(self) -> Decision | None:
+        return judge_pending(self._journal, self._plan.policy, self._clock, self._gate)
 
     @contextlib.contextmanager
     def _leaving_alone(self) -> Iterator[None]:
@@ -179,6 +196,7 @@ class PhaseExecution:
                 workers=plan.policy.workers,
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
+                limits=limits_of(plan.policy),
                 version=version("prefect-ft"),
             )
         self._journal.sync()
@@ -306,7 +324,8 @@ def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
     }
 
 
-def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+    """Give the backend of a phase's workers; `runtime` is the run's directory for sockets."""
     checkpoints = job.phases[index].checkpoints
     settings = AgentSettings(
         run_id=run.run_id,

@@ -19,13 +19,22 @@ from prefect_ft.config import (
     Phase,
     in_a_volume,
     own_signatures,
+    plain,
 )
 from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.files import write_yaml
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, PARAMS, Run
-from prefect_ft.supervisor import PhasePlan, SourcePlan, SuspensionPlan, SystemPlan, UpkeepPlan, pauses_in
+from prefect_ft.supervisor import (
+    AskPlan,
+    PhasePlan,
+    SourcePlan,
+    SuspensionPlan,
+    SystemPlan,
+    UpkeepPlan,
+    pauses_in,
+)
 
 IMAGES_OWN = "."
 """A working directory that leaves the choice to a container's image: the agent's own."""
@@ -55,6 +64,7 @@ def phase_plan(
         binds=() if infrastructure.type == "process" else _binds(phase, infrastructure, env),
         inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
+        secret_env=plain(infrastructure.secret_env),
         system_env=_system_env(job, index),
         ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, infrastructure, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
@@ -66,7 +76,17 @@ def phase_plan(
         sources=_sources(job, index, run, env),
         upkeep=_upkeep(job, index, run, env),
         policy=job.policy(index, isolated),
+        ask=_ask(job, index),
         catalogue=with_own(own_signatures(job.signatures)),
+    )
+
+
+def _ask(job: JobConfig, index: int) -> AskPlan:
+    section = job.autorestart_of(index)
+    if section is None:
+        return AskPlan()
+    return AskPlan(
+        before=frozenset(section.ask_before), timeout_s=section.ask_timeout_s, default=section.ask_default
     )
 
 

@@ -28,7 +28,8 @@ from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Journal, MemoryJournal
-from prefect_ft.judge import judge
+from prefect_ft.judge import Gate, judge
+from prefect_ft.metrics import serving
 from prefect_ft.model import RESTARTS, Incident, Policy
 from prefect_ft.observe import Decided, tell
 from prefect_ft.phases import PhaseExecution
@@ -85,7 +86,7 @@ def _incident_of(state: State[Any], t: float) -> Incident:
     return with_verdict(Incident(t=t, kind="exit", exit_code=1), classify({"": lines}, exit_code=1))
 
 
-def _phase_handler(phase: str, policy: Policy, journal: Journal, clock: PhaseClock) -> Handler:
+def _phase_handler(phase: str, policy: Policy, journal: Journal, clock: PhaseClock, gate: Gate) -> Handler:
     """Give a phase's handler: the end of an attempt is judged, anything else ends the phase."""
 
     def handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
@@ -94,7 +95,7 @@ def _phase_handler(phase: str, policy: Policy, journal: Journal, clock: PhaseClo
             return False
         if error.decision is None:
             try:
-                error.decision = judge(journal, policy, error.incident, clock, **error.facts)
+                error.decision = judge(journal, policy, error.incident, clock, gate=gate, **error.facts)
             except Exception as exc:
                 error.__cause__ = exc  # Prefect would take it for a plain "no" and lose it
                 return False
@@ -128,7 +129,10 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     job = job.at(Path.cwd())
     only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})
     preflight.check(only)
-    with held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop):
+    with (
+        held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop),
+        serving(job.metrics, holding.run),
+    ):
         return run_to_its_end(holding, lambda: execute_phase(only, 0, holding, stop))
 
 
@@ -143,7 +147,7 @@ def execute_phase(
 def _run_attempts(phase: PhaseExecution, supervisor: Supervisor) -> None:
     """Have Prefect run the phase's attempts."""
     plan = phase.plan
-    handler = _phase_handler(plan.phase, plan.policy, phase.journal, phase.clock)
+    handler = _phase_handler(plan.phase, plan.policy, phase.journal, phase.clock, phase.gate)
     phase_task = train_phase.with_options(
         name=plan.phase, task_run_name=plan.phase, retry_condition_fn=handler
     )

@@ -12,6 +12,8 @@ from typing import Any, get_args
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import (
     Action,
+    Answer,
+    AnswerKind,
     Blame,
     Counters,
     Decision,
@@ -280,3 +282,12 @@ _DECISION: Mapping[str, Reader] = {
 
 INCIDENT_FIELDS, DECISION_FIELDS = frozenset(_INCIDENT), frozenset(_DECISION)
 """The names of an object's fields, for who reads it out of one that holds more."""
+
+
+def answer_from_json(told: Mapping[str, Any]) -> Answer | None:
+    """Read a person's answer; None: it is none."""
+    kind, action, isolate, by = (told.get(name) for name in ("answer", "action", "isolate", "by"))
+    is_known = kind in get_args(AnswerKind) and (action is None or action in get_args(Action))
+    if not is_known or not isinstance(isolate, list) or not all(isinstance(each, str) for each in isolate):
+        return None
+    return Answer(answer=kind, by=str(by or ""), action=action, isolate=tuple(isolate))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 
 settings.register_profile("ours", deadline=None)  # a machine that others load makes no property wrong
 settings.load_profile("ours")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background; what we start is not
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -48,6 +52,19 @@ def docker_engine() -> Iterator[str]:
     need("docker", why_not is None, why_not or "")
     with engine.engine_for_tests() as url:
         yield url
+
+
+@pytest.fixture
+def docker_engine_tls(docker_engine: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the same engine by TCP, with its certificates where clients look for them."""
+    import engine
+
+    try:
+        url, certificates = engine.tls_of(docker_engine)
+    except OSError:
+        pytest.skip("needs an engine of the tests' own: the one that was given has no TLS")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+    return url
 
 
 def need(name: str, present: bool, why: str) -> None:

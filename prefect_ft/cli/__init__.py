@@ -66,12 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_classify(commands)
     _add_replay(commands)
     status = _add(commands, "status", _status, "where a run stands")
-    report = _add(commands, "report", _report, "what a run lost, to what, and why")
+    report = _add(commands, "report", _report, "what happened to a run, why, and what it cost")
+    report.add_argument("--html", metavar="FILE", help="write it as one HTML file that needs nothing else")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
     cancel = _add(commands, "cancel", _cancel, "end a run: its ranks stop within their grace")
     cancel.add_argument("--checkpoint", action="store_true", help="have its ranks save a checkpoint first")
     for command in (status, report, resume, cancel):
         command.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
+    _add_approve(commands)
     known = _add(commands, "list", _list, "the runs known here, and who watches them")
     known.add_argument("model_dir", metavar="MODEL_DIR", nargs="?", help="only those of one model directory")
     logs = _add(commands, "logs", _logs, "what a run's ranks printed")
@@ -124,6 +126,22 @@ def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         metavar="FILE",
         help="a YAML file of signatures that are tried before the built-in ones",
     )
+
+
+def _add_approve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    approve = _add(commands, "approve", _approve, "answer to a decision that waits for a person")
+    approve.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
+    instead = approve.add_mutually_exclusive_group()
+    instead.add_argument("--reject", action="store_true", help="restart instead, and isolate nothing")
+    instead.add_argument(
+        "--action",
+        choices=("restart_in_place", "rebuild", "fail"),
+        help="do this instead, and isolate nothing",
+    )
+    instead.add_argument(
+        "--isolate", metavar="SYSTEM", action="append", default=[], help="isolate this system instead"
+    )
+    approve.add_argument("--by", metavar="NAME", help="who says so; your user name if not given")
 
 
 def _add_pool(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -189,6 +207,19 @@ def _cancel(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.manage import cancel  # loads pydantic
 
     return cancel(arguments.run, with_checkpoint=arguments.checkpoint, as_json=arguments.json)
+
+
+def _approve(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.approve import approve  # not every command needs it
+
+    return approve(
+        arguments.run,
+        reject=arguments.reject,
+        action=arguments.action,
+        isolate=arguments.isolate,
+        by=arguments.by,
+        as_json=arguments.json,
+    )
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -268,4 +299,4 @@ def _status(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.show import report  # loads rich
 
-    return report(arguments.run, as_json=arguments.json)
+    return report(arguments.run, arguments.html, as_json=arguments.json)

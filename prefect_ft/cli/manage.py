@@ -17,9 +17,11 @@ from rich.text import Text
 
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.cli import COMPLETED, FAILED
-from prefect_ft.cli.show import COLOURS, console_for, plain
+from prefect_ft.cli.show import console_for
 from prefect_ft.config import JobConfig
+from prefect_ft.console import plain
 from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError
+from prefect_ft.report.terminal import STATUS_STYLES
 from prefect_ft.run import RUNS, Run, find_run, holder_of, known_runs, runs_in, vacancy
 from prefect_ft.run.identity import registry
 from prefect_ft.run.lease import Claims
@@ -55,7 +57,7 @@ def list_runs(model_dir: str | None, *, as_json: bool) -> int:
         table.add_row(
             row["run"],
             plain(row["job"]),
-            Text(row["status"], style=COLOURS.get(row["status"], "yellow")),
+            Text(row["status"], style=STATUS_STYLES.get(row["status"], "yellow")),
             plain(row["phase"] or ""),
             row["started"],
             plain(row["holder"] or ""),

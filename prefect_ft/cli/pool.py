@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.table import Table
 
 from prefect_ft.cli import COMPLETED, INVALID
-from prefect_ft.cli.show import console_for, plain
+from prefect_ft.cli.show import console_for
+from prefect_ft.console import plain
 from prefect_ft.errors import ConfigError
 from prefect_ft.pool.quarantine import Quarantined, read
 from prefect_ft.pool.quarantine import release as release_in

@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
-from prefect_ft.cli.show import plain
 from prefect_ft.config import JobConfig
-from prefect_ft.console import QuietConsole
+from prefect_ft.console import QuietConsole, plain
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import (
     AttemptStarted,
@@ -25,6 +24,7 @@ from prefect_ft.observe import (
     Notice,
     PhaseEnded,
     PhaseStarted,
+    Proposed,
     StepReached,
     observed_by,
 )
@@ -90,6 +90,11 @@ class _View:
                 self._step_reached(fact)
             case CheckpointVerified():
                 self._rows[fact.phase].verified = fact.step
+            case Proposed():
+                self._rows[fact.phase].status = "waiting"
+                self._say(
+                    f"{fact.phase}: waits for approval until {fact.until}: {fact.decision.reason}", "yellow"
+                )
             case Decided():
                 self._decided(fact)
             case PhaseEnded():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StrictBool, model_validator
 from typing_extensions import Self
@@ -23,7 +23,7 @@ from prefect_ft.config.fields import (
     problem,
     shown,
 )
-from prefect_ft.model import FailureClass, Policy
+from prefect_ft.model import FailureClass, Gated, Policy
 
 ENVIRONMENT_CLASSES: tuple[FailureClass, ...] = (
     "hardware",
@@ -122,6 +122,19 @@ class AutoRestart(Section):
     max_preemptions: Annotated[int, Field(ge=0), NotBool] | None = Field(
         default=_DEFAULT.max_preemptions,
         description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
+    )
+
+    ask_before: tuple[Gated, ...] = Field(
+        default=(),
+        description="Decisions that wait for a person: isolate, taking a system out of use; fail, giving up",
+        examples=[["isolate", "fail"]],
+    )
+    ask_timeout_s: Seconds = Field(
+        default=3600.0, gt=0, description="Seconds that an answer is waited for; then ask_default holds"
+    )
+    ask_default: Literal["approve", "reject"] = Field(
+        default="approve",
+        description="What holds without an answer; rejected, a phase is restarted without isolating",
     )
 
     @model_validator(mode="after")

@@ -5,15 +5,20 @@ Nothing in here looks at a clock, a file or a process, and nothing logs: the rea
 
 from __future__ import annotations
 
+from prefect_ft.decide.budgets import limits_of
 from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
+from prefect_ft.decide.gate import asks_before
 from prefect_ft.decide.incidents import is_report, with_verdict
 from prefect_ft.decide.placement import initial_placement
-from prefect_ft.decide.policy import decide
+from prefect_ft.decide.policy import decide, decide_as_told
 
 __all__ = [
+    "asks_before",
     "decide",
+    "decide_as_told",
     "initial_placement",
     "is_report",
+    "limits_of",
     "set_aside",
     "skip_eval_at",
     "start_counts",

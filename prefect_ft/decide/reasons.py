@@ -5,7 +5,7 @@ Owns wording only; what is said was decided before, and nobody parses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from signal import Signals
 
 from typing_extensions import assert_never
@@ -15,7 +15,7 @@ from prefect_ft.decide.budgets import is_counted
 from prefect_ft.decide.moves import MAX_UNCONDITIONAL
 from prefect_ft.decide.placement import Gang
 from prefect_ft.decide.situation import Situation
-from prefect_ft.model import RESTARTS, Evidence, Incident, Kind
+from prefect_ft.model import RESTARTS, Action, Evidence, Incident, Kind
 
 _WORDS: Mapping[Kind, str] = {
     "completed": "completed",
@@ -34,13 +34,21 @@ MAX_QUOTE = 160
 _HEALED = {True: "healed", False: "healing failed", None: "healing not tried"}
 
 
-def sentence(s: Situation, proposal: Proposal, before: Gang, delay_s: float, resume_step: int | None) -> str:
+def sentence(
+    s: Situation,
+    proposal: Proposal,
+    before: Gang,
+    recreate: tuple[int, ...],
+    *,
+    delay_s: float,
+    resume_step: int | None,
+) -> str:
     """Say what happened, where the budgets stand, and what is done about it; `s` is settled already."""
     facts = [_what(s) + _progress(s), *_budgets(s, proposal)]
     done = [proposal.why] if proposal.why else []
     if proposal.isolate:
         done.append(f"{' and '.join(proposal.isolate)} isolated")
-    done.append(_done(proposal, before, s.pool.gang))
+    done.append(_done(proposal.action, before, s.pool.gang, recreate))
     end = ""
     if proposal.action in RESTARTS:
         end = " from scratch" if resume_step is None else f" from step {resume_step}"
@@ -107,37 +115,49 @@ def _progress(s: Situation) -> str:
     return f" after progress to step {s.checkpoints.highest}" if s.progress else " without progress"
 
 
+def _suspensions(s: Situation) -> str:
+    limit = s.policy.max_suspension_restarts
+    return f"restart upon suspension {s.budgets.consecutive_suspensions} of {limit} in a row"
+
+
+def _preemptions(s: Situation) -> str:
+    limit_known = "" if s.policy.max_preemptions is None else f" of {s.policy.max_preemptions}"
+    return f"restart after preemption {s.budgets.preemptions}{limit_known}"
+
+
+_STANDINGS: Mapping[str, Callable[[Situation], str]] = {
+    "fault-healed": lambda _: "costs nothing",
+    "suspended": _suspensions,
+    "unconditional": lambda s: (
+        f"unconditional restart {s.budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}"
+    ),
+    "preempted": _preemptions,
+    "repeated-failure": lambda s: f"{s.budgets.same_failure} times in a row at step {s.incident.step}",
+    "fault-repeated": lambda s: f"{s.same_device_fault} times within a day",
+    "fault-user-induced": lambda s: f"{s.same_device_fault} times within a day",
+}
+"""What a rule says of the budget of its own."""
+
+
 def _budgets(s: Situation, proposal: Proposal) -> list[str]:
     """Say where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = []
     if is_counted(rule, proposal.action):
         stand.append(f"failure {budgets.failures_without_progress} of {policy.max_num_restarts}")
-    if rule == "fault-healed":
-        stand.append("costs nothing")
-    elif rule == "suspended":
-        limit = policy.max_suspension_restarts
-        stand.append(f"restart upon suspension {budgets.consecutive_suspensions} of {limit} in a row")
-    elif rule == "unconditional":
-        stand.append(f"unconditional restart {budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}")
-    elif rule == "preempted":
-        limit_known = "" if policy.max_preemptions is None else f" of {policy.max_preemptions}"
-        stand.append(f"restart after preemption {budgets.preemptions}{limit_known}")
-    elif rule == "repeated-failure":
-        stand.append(f"{budgets.same_failure} times in a row at step {s.incident.step}")
-    elif rule in ("fault-repeated", "fault-user-induced"):
-        stand.append(f"{s.same_device_fault} times within a day")
+    if rule in _STANDINGS:
+        stand.append(_STANDINGS[rule](s))
     if proposal.action == "replace_workers":
         stand.append(f"replacement {budgets.worker_replacements} of {policy.max_worker_replacements}")
     return stand
 
 
-def _done(proposal: Proposal, before: Gang, gang: Gang) -> str:
-    match proposal.action:
+def _done(action: Action, before: Gang, gang: Gang, recreate: tuple[int, ...]) -> str:
+    match action:
         case "restart_in_place":
             done = "restarted in place"
         case "replace_workers":
-            moved = [f"{worker} on {name}" for worker, name in enumerate(gang) if before[worker] != name]
+            moved = [f"{worker} on {gang[worker]}" for worker in recreate]
             done = f"worker {' and '.join(moved)} created anew, the others restarted in place"
         case "rebuild" | "isolate_and_rebuild":
             change = "" if len(gang) == len(before) else f" ({len(gang)} instead of {len(before)})"
@@ -151,5 +171,5 @@ def _done(proposal: Proposal, before: Gang, gang: Gang) -> str:
         case "continue":
             done = "reported only, the attempt goes on"
         case _:
-            assert_never(proposal.action)
+            assert_never(action)
     return done

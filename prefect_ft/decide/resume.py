@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from prefect_ft.model import Incident, Mode
 
+STEP_BACK = frozenset(("numeric", "checkpoint-unreadable"))
+"""The rules that do not resume from the last checkpoint."""
+
 
 class Hold(NamedTuple):
     """Where the rule `numeric` keeps the phase until it makes progress; `None` is from scratch."""
@@ -23,17 +26,17 @@ class Checkpoints:
     """The verified steps of one phase while its history is folded; in `eval` there are none."""
 
     mode: Mode
-    set_aside: set[int] = field(default_factory=set)
+    set_aside: frozenset[int] = frozenset()
     _baseline: int = 0
     _seen: int = 0
+    resumed_from: int | None = None
     _good: set[int] = field(default_factory=set)
-    _resumed_from: int | None = None
     _hold: Hold | None = None
 
     @property
     def highest(self) -> int:
         """The highest step that was ever verified, 0 if none; setting one aside does not lower it."""
-        return max(self._baseline, self._seen)
+        return self._seen if self._seen > self._baseline else self._baseline
 
     @property
     def is_progress(self) -> bool:
@@ -46,25 +49,25 @@ class Checkpoints:
             return
         if incident.verified is not None:
             self._good = set(incident.verified)
-            self.set_aside -= self._good
-        step = incident.step
+        step, seen, baseline = incident.step, incident.seen_step, incident.baseline_step
         if step is not None:
             self._good.add(step)
-            self.set_aside.discard(step)
-            self._seen = max(self._seen, step)
-        if incident.seen_step is not None:
-            self._seen = max(self._seen, incident.seen_step)
-        if incident.baseline_step is not None:
-            self._baseline = max(self._baseline, incident.baseline_step)
+            if step > self._seen:  # noqa: PLR1730  # calling max() costs as much as all the rest
+                self._seen = step
+        if seen is not None and seen > self._seen:
+            self._seen = seen
+        if baseline is not None and baseline > self._baseline:
+            self._baseline = baseline
+        if self.set_aside:
+            self.set_aside -= self._good
 
     def end_attempt(self) -> bool:
         """Judge all that the attempt saw, and say whether it was progress, which lifts a hold."""
-        progress = self._seen > self._baseline
-        if progress:
-            self._baseline = self._seen
-            self._hold = None
-        self._seen = 0
-        return progress
+        seen, self._seen = self._seen, 0
+        if seen <= self._baseline:
+            return False
+        self._baseline, self._hold = seen, None
+        return True
 
     def raise_baseline(self) -> None:
         """Make what was verified between two attempts the past of the next one: it is nobody's progress."""
@@ -86,20 +89,19 @@ class Checkpoints:
         """Say which checkpoint could not be loaded: at `load` the one resumed from, else the last."""
         if self.mode == "eval":
             return None
-        if incident.stage == "load" and self._resumed_from is not None:
-            return self._resumed_from
+        if incident.stage == "load" and self.resumed_from is not None:
+            return self.resumed_from
         return self._last(incident)
 
-    def restart(self, incident: Incident, rule: str, resume_step: int | None) -> None:
-        """Take note of a restart: what it sets aside, where it holds the phase, what it resumes from."""
-        if rule == "checkpoint-unreadable":
-            bad = self.unreadable(incident)
-            if bad is not None:
-                self._good.discard(bad)
-                self.set_aside.add(bad)
-        elif rule == "numeric":
+    def step_back(self, incident: Incident, rule: str, resume_step: int | None) -> None:
+        """Take note of a restart by a rule of `STEP_BACK`: what it sets aside, where it holds the phase."""
+        if rule == "numeric":
             self._hold = Hold(resume_step)
-        self._resumed_from = resume_step
+            return
+        bad = self.unreadable(incident)
+        if bad is not None:
+            self._good.discard(bad)
+            self.set_aside |= {bad}
 
     def _last(self, incident: Incident) -> int | None:
         return max(self._good, default=None) if incident.step is None else incident.step

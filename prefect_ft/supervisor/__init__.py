@@ -4,6 +4,7 @@ from prefect_ft.supervisor.comeback import comebacks_without_progress
 from prefect_ft.supervisor.core import Supervisor
 from prefect_ft.supervisor.failures import AttemptFailedError, describe
 from prefect_ft.supervisor.fault_sources import SourcePlan
+from prefect_ft.supervisor.gate import AskPlan, Gate
 from prefect_ft.supervisor.hangs import SuspensionPlan, pauses_in
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.runlog import RunLog
@@ -11,7 +12,9 @@ from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.supervisor.upkeep import SystemPlan, UpkeepPlan
 
 __all__ = [
+    "AskPlan",
     "AttemptFailedError",
+    "Gate",
     "PhasePlan",
     "RunLog",
     "SourcePlan",

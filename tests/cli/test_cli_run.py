@@ -88,7 +88,7 @@ def summary(directory: Path) -> dict[str, object]:
 
 def test_a_completed_run_ends_with_0_and_a_table(start: Start, tmp_path: Path) -> None:
     out, err = start(str(write_job(tmp_path, "pass"))).communicate(timeout=60)
-    assert "train: completed" in out
+    assert "The run test completed" in out
     assert "attempt 1: 1 ranks on localhost, from scratch" in err
 
 

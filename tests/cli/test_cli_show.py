@@ -14,11 +14,11 @@ import pytest
 
 from prefect_ft.cli import main
 from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.course import PARTS
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import Evidence, Incident, Policy
 from prefect_ft.run import JOURNAL, Run, new_run
-from prefect_ft.summary import PARTS
 
 POLICY = Policy(systems=("s0",), workers=1, max_num_restarts=3)
 Printed = Callable[..., str]
@@ -82,7 +82,8 @@ def test_a_run_by_its_id_its_model_directory_or_a_phases_directory(
 ) -> None:
     told = {printed(command, name) for name in (run.run_id, run.model_dir, phase)}
     assert len(told) == 1
-    assert "train: completed at step 200, 1 restart (1 restart_in_place)" in told.pop()
+    said = {"status": "train: completed at step 200, 1 restart", "report": "came back by itself once"}
+    assert said[command] in told.pop()
 
 
 def test_a_model_directory_is_its_latest_run(run: Run, phase: Path, printed: Printed) -> None:
@@ -167,53 +168,58 @@ def test_a_torn_last_line_is_passed_over(phase: Path, printed: Printed) -> None:
 # -- what is said -----------------------------------------------------------------------------------
 
 
-def test_the_report_is_a_table_of_attempts_and_what_they_cost(phase: Path, printed: Printed) -> None:
+def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: Printed) -> None:
     out = printed("report", phase)
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
-    assert rows == [
-        [
-            "train",
-            "1",
-            "start",
-            "100",
-            "crash, SIGSEGV",
-            "transient",
-            "restart_in_place",
-            "100",
-            "ended by SIGSEGV (signal)",
-        ],
-        ["train", "2", "start", "200", "completed", "completed", "complete", "", ""],
-    ]
-    assert "effective ratio " in out
-    assert f"log and journal: {phase}" in out
+    for said in (
+        "The run j completed at step 200",
+        "  1  A training process crashed (worker 0, on s0, SIGSEGV)  after 10 s, attempt 1",
+        "     ended by SIGSEGV\n",
+        "     → Started again in the same workers from the beginning.\n",
+        "100 steps done again",
+        f"log and journal: {phase}",
+    ):
+        assert said in out
+    titles = " ".join(out.partition("Restarts, milliseconds")[2].splitlines()[1].split())
+    assert titles == "phase attempt detect reap decide retry wait start first line rendezvous"
 
 
 @pytest.mark.parametrize(
-    ("incident", "cells"),
+    ("incident", "said"),
     [
         pytest.param(
-            crash("[rank0]: [/tmp/x] [bold]no"), ["[rank0]: [/tmp/x] [bold]no"], id="looks-like-markup"
+            crash("[rank0]: [/tmp/x] [bold]no"), "[rank0]: [/tmp/x] [bold]no", id="looks-like-markup"
         ),
-        pytest.param(
-            crash("\x1b]0;title\x07 \x1b[31mred"), ["]0;title", "[31mred"], id="orders-to-a-terminal"
-        ),
-        pytest.param(crash("caf\udcc3\udca9"), ["caf"], id="no-text"),
-        pytest.param(crash(signal=40), ["crash, signal 40"], id="a-signal-without-a-name"),
-        pytest.param(crash(signal=None, exit_code=3), ["crash, exit 3"], id="an-exit-code"),
-        pytest.param(crash(signal=None, failure_class=None), ["unknown"], id="nothing-known"),
-        pytest.param(crash(kind="in_place_failed"), ["in place failed"], id="no-exit"),
+        pytest.param(crash("\x1b]0;title\x07 \x1b[31mred"), " ]0;title   [31mred", id="orders-to-a-terminal"),
+        pytest.param(crash("caf\udcc3\udca9"), "caf", id="no-text"),
+        pytest.param(crash(signal=40), "signal 40", id="a-signal-without-a-name"),
+        pytest.param(crash(signal=None, exit_code=3), "exit code 3", id="an-exit-code"),
+        pytest.param(crash(signal=None, failure_class=None), "for an unknown reason", id="nothing-known"),
+        pytest.param(crash(kind="in_place_failed"), "A worker is gone although", id="no-exit"),
     ],
 )
 def test_what_a_rank_said_is_shown_as_it_is(
-    run: Run, printed: Printed, incident: Incident, cells: list[str]
+    run: Run, printed: Printed, incident: Incident, said: str
 ) -> None:
     write_phase(run, "train", incident, status="failed")
     out = printed("report", run.run_id)
     assert out.encode().decode() == out
     assert "\x1b" not in out
-    row = next(line for line in out.splitlines() if "│" in line)
-    for cell in cells:
-        assert cell in row
+    assert said in out
+
+
+def test_a_report_is_written_as_a_page(run: Run, phase: Path, printed: Printed, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    assert printed("report", run.run_id, "--html", path) == f"{path}\n"
+    assert path.read_text().startswith("<!doctype html>")
+    (document,) = json.loads(printed("report", run.run_id, "--html", path, "--json"))
+    assert document["status"] == "completed"
+
+
+def test_a_page_that_cannot_be_written_is_an_error_of_one_line(
+    phase: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(phase), "--html", f"{phase}/no/such.html"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {phase}/no/such.html: --html: cannot be written")
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(phase: Path) -> None:
@@ -249,7 +255,7 @@ def test_json_is_one_document_with_the_summaries(
     assert set(document["attempts"][0]) == {
         "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",
         "rule", "action", "reason",
-        "blamed", "resume_step", "first_step", "last_step", "steps_lost",
+        "blamed", "resume_step", "first_step", "last_step", "steps_lost", "stages_s",
     }  # fmt: skip
     assert set(document["time_s"]) == {"total", *PARTS}
     shown = [

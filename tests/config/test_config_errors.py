@@ -144,7 +144,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             edited("workers: 2", "workers: 2\n  image: x"),
             "job.yaml:7: infrastructure.image: unknown key; known keys: type, systems, workers, "
-            "heal, heal_timeout_s, check, check_timeout_s",
+            "secret_env, heal, heal_timeout_s, check, check_timeout_s",
             id="nothing-close",
         ),
         pytest.param(
@@ -163,7 +163,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
             "quarantine, autorestart, suspension, faults, env, signatures, "
-            "cwd, phases, stop_grace_s, sample_period_s, orphan_timeout_s, "
+            "cwd, phases, metrics, stop_grace_s, sample_period_s, orphan_timeout_s, "
             "max_orchestrator_restarts, lease_s, output, spool_mb, kind, trainer, metadata",
             id="a-key-that-needs-quotes",
         ),

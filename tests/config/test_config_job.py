@@ -46,6 +46,9 @@ FULL = {
         "isolation_ttl_s": 90,
         "max_suspension_restarts": 1,
         "max_preemptions": 7,
+        "ask_before": ["isolate", "fail"],
+        "ask_timeout_s": 60,
+        "ask_default": "reject",
     },
     "suspension": {"restart": True, "hang_detect_time_s": 60},
     "env": {"J": "job", "W": "job", "N": 1},
@@ -85,6 +88,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "type": "process",
             "systems": [{"name": "localhost", "env": {}, "heal": None, "check": None}],
             "workers": 1,
+            "secret_env": {},
             "heal": None,
             "heal_timeout_s": 600.0,
             "check": None,
@@ -126,6 +130,9 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "isolation_ttl_s": None,
             "max_suspension_restarts": 3,
             "max_preemptions": None,
+            "ask_before": [],
+            "ask_timeout_s": 3600.0,
+            "ask_default": "approve",
         },
         "suspension": {
             "restart": False,
@@ -168,6 +175,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "infrastructure": None,
             }
         ],
+        "metrics": None,
         "stop_grace_s": 10.0,
         "sample_period_s": 10.0,
         "orphan_timeout_s": 3600.0,
@@ -198,6 +206,7 @@ def test_the_resolved_job_is_the_same_job() -> None:
         ("isolation_ttl_s", 0.001, 0, 1e300, "inf"),
         ("max_suspension_restarts", 0, -1, 10**9, 1.5),
         ("max_preemptions", 0, -1, 10**9, 1.5),
+        ("ask_timeout_s", 0.001, 0, 1e300, "inf"),
     ],
 )
 def test_bounds_of_autorestart(field: str, lowest: Any, too_low: Any, highest: Any, too_high: Any) -> None:

@@ -1,22 +1,32 @@
-"""What Prefect shows of a run: log, event and table say what the journal says, and nothing waits for them."""
+"""What Prefect shows of a run: log, events, table and page say what the journal says, and nothing waits for them."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from proxy import Proxy
 
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
+from prefect_ft.errors import RunFailedError
 from prefect_ft.files import read_json
 from prefect_ft.journal import Line, read_lines
+from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
+from prefect_ft.reporting import reporting
+from prefect_ft.reporting.tail import MARK
+from prefect_ft.run import latest_run
 
 Job = Callable[..., JobConfig]
 
@@ -50,23 +60,54 @@ def decisions_of(job: JobConfig) -> list[Line]:
     return [line for line in read_lines(journal) if line["type"] == "decision"]
 
 
-def ledger(client: SyncPrefectClient, flow_run: str) -> list[list[dict[str, Any]]]:
-    """The rows of the newest table of a flow run, if there is one."""
-    answer = client.request(
-        "POST",
-        "/artifacts/filter",
-        json={
-            "artifacts": {"flow_run_id": {"any_": [flow_run]}, "key": {"any_": ["restart-ledger"]}},
-            "sort": "CREATED_DESC",
+def artifacts(client: SyncPrefectClient, flow_run: str, key: str) -> list[Any]:
+    """What the artifacts of this key say that a flow run has."""
+    asked = {"artifacts": {"flow_run_id": {"any_": [flow_run]}, "key": {"any_": [key]}}}
+    return [each["data"] for each in client.request("POST", "/artifacts/filter", json=asked).json()]
+
+
+def ledger(client: SyncPrefectClient, flow_run: str) -> list[dict[str, Any]]:
+    """The rows of a flow run's table."""
+    (data,) = artifacts(client, flow_run, "restart-ledger")
+    return list(json.loads(data))
+
+
+def events(client: SyncPrefectClient, flow_run: str, count: int) -> list[tuple[str, Any]]:
+    """Our events of a flow run, once so many are there, in the order in which they occurred."""
+    asked = {
+        "filter": {
+            "event": {"prefix": ["prefect-ft."], "exclude_name": ["prefect-ft.ended"]},
+            "any_resource": {"id": [f"prefect.flow-run.{flow_run}"]},
+            "order": "ASC",
         },
-    )
-    return [json.loads(artifact["data"]) for artifact in answer.json()][:1]
+        "limit": 50,
+    }
+
+    def look() -> list[Any]:
+        return list(client.request("POST", "/events/filter", json=asked).json()["events"])
+
+    return [(event["event"], event["payload"]) for event in wait_for(look, count)]
+
+
+def lines_of_log(client: SyncPrefectClient, flow_run: str, count: int) -> list[tuple[int, str]]:
+    """The lines about decisions in a flow run's log, once so many are there, in the order of time."""
+
+    def look() -> list[Any]:
+        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run])), limit=200)
+        return sorted([log for log in logs if "outcome=" in log.message], key=lambda log: str(log.timestamp))
+
+    return [(log.level, log.message) for log in wait_for(look, count)]
+
+
+def state_names(client: SyncPrefectClient, flow_run: str) -> list[str]:
+    states = client.request("GET", "/flow_run_states/", params={"flow_run_id": flow_run}).json()
+    return [state["name"] for state in sorted(states, key=lambda state: str(state["timestamp"]))]
 
 
 def test_the_ledger_has_the_rows_of_the_journal(job: Job, client: SyncPrefectClient) -> None:
     config = job(RESTARTED_TWICE)
     train_flow(config)
-    (rows,) = ledger(client, flow_run_id(config))
+    rows = ledger(client, flow_run_id(config))
     columns = {"rule": "rule", "action": "action", "reason": "reason", "resume step": "resume_step"}
     assert [{name: row[name] for name in columns} for row in rows] == [
         {name: line[field] for name, field in columns.items()} for line in decisions_of(config)
@@ -74,36 +115,55 @@ def test_the_ledger_has_the_rows_of_the_journal(job: Job, client: SyncPrefectCli
     assert [row["attempt"] for row in rows] == [1, 2, 3]
     assert [row["class"] for row in rows] == ["network", "network", None]
     assert rows[0]["evidence"] == "ConnectionError: reset"
+    assert rows[1]["budgets after"] == "failures without progress 2 of 3"
+    assert [re.fullmatch(r"[\d.]+ m?s", str(row["time lost"])) is not None for row in rows] == [
+        True,
+        True,
+        False,
+    ]
 
 
-def test_every_restart_is_an_event_of_the_flow_run(job: Job, client: SyncPrefectClient) -> None:
+def test_every_restart_and_the_end_are_events_of_the_flow_run(job: Job, client: SyncPrefectClient) -> None:
+    config = job(RESTARTED_TWICE)
+    train_flow(config)
+    found = events(client, flow_run_id(config), 3)
+    assert [(name, payload.get("action")) for name, payload in found] == [
+        ("prefect-ft.restart", "restart_in_place"),
+        ("prefect-ft.restart", "rebuild"),
+        ("prefect-ft.phase-completed", None),
+    ]
+
+
+def test_a_run_that_gives_up_says_so(job: Job, client: SyncPrefectClient) -> None:
+    config = job("raise AssertionError('never')")
+    with pytest.raises(RunFailedError, match="AssertionError: never"):
+        train_flow(config)
+    flow_run = flow_run_id(config)
+    assert [name for name, _ in events(client, flow_run, 1)] == ["prefect-ft.gave-up"]
+    state = client.read_flow_run(flow_run).state
+    assert state is not None
+    assert str(state.message).startswith("Gave up in phase phase-0: assertion «AssertionError: never»")
+
+
+def test_the_state_says_what_is_done_and_at_the_end_why(job: Job, client: SyncPrefectClient) -> None:
     config = job(RESTARTED_TWICE)
     train_flow(config)
     flow_run = flow_run_id(config)
-    asked = {"filter": {"event": {"name": ["prefect-ft.restart"]}}, "limit": 50}
-
-    def look() -> list[Any]:
-        found = client.request("POST", "/events/filter", json=asked).json()["events"]
-        related = f"prefect.flow-run.{flow_run}"
-        return [
-            event for event in found if related in [each["prefect.resource.id"] for each in event["related"]]
-        ]
-
-    events = sorted(wait_for(look, 2), key=lambda event: str(event["occurred"]))
-    assert [event["payload"]["action"] for event in events] == ["restart_in_place", "rebuild"]
-    assert [event["resource"]["prefect.resource.name"] for event in events] == ["phase-0"] * 2
+    names = state_names(client, flow_run)
+    assert [name for name in names if name != "Pending"] == [
+        "Running", "Restarting in place", "Running", "Rebuilding", "Running", "Completed",
+    ]  # fmt: skip
+    state = client.read_flow_run(flow_run).state
+    assert state is not None
+    assert re.fullmatch(
+        r"Completed after 2 restarts; [\d.]+% of [\d.]+ m?s was useful work\.", str(state.message)
+    )
 
 
 def test_every_decision_is_a_line_in_the_log_of_the_flow_run(job: Job, client: SyncPrefectClient) -> None:
     config = job(RESTARTED_TWICE)
     train_flow(config)
-    flow_run = flow_run_id(config)
-
-    def look() -> list[Any]:
-        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run])))
-        return [(log.level, log.message) for log in logs if "outcome=" in log.message]
-
-    logs = sorted(wait_for(look, 3), key=lambda log: str(log[1]))
+    logs = lines_of_log(client, flow_run_id(config), 3)
     expected = [
         (
             30,
@@ -115,67 +175,135 @@ def test_every_decision_is_a_line_in_the_log_of_the_flow_run(job: Job, client: S
     for (level, message), (expected_level, beginning) in zip(logs, expected, strict=True):
         assert (level, message[: len(beginning)]) == (expected_level, beginning)
     assert "evidence='ConnectionError: reset'" in logs[0][1]
+    assert "failures_without_progress=2" in logs[1][1]
+
+
+def test_the_page_tells_the_run_with_a_picture_and_progress_comes_to_its_end(
+    job: Job, client: SyncPrefectClient
+) -> None:
+    beats = "from prefect_ft import heartbeat; heartbeat.beat(step=7)\n"
+    config = job(f"{RESTARTED_TWICE}\n{beats}")
+    phase = config.phases[0].model_copy(update={"target_step": 7, "mode": "eval", "checkpoints": None})
+    config = config.model_copy(update={"phases": (phase,)})
+    train_flow(config)
+    (page,) = artifacts(client, flow_run_id(config), "fault-recovery")
+    assert page.startswith("# test: completed\n\nThe run test completed")
+    assert "](data:image/svg+xml;base64," in page
+    assert "A connection failed" in page
+    assert artifacts(client, flow_run_id(config), "steps-phase-0") == [100.0]
 
 
 # -- when the API does not answer -------------------------------------------------------------------
 
 
-def test_nothing_waits_for_an_api_that_hangs(
+@pytest.fixture
+def proxy(prefect_server: None) -> Iterator[Proxy]:
+    """Stands between what runs in this test and the server; what the test itself asks goes past it."""
+    url = urlsplit(str(PREFECT_API_URL.value()))
+    assert url.port is not None
+    proxy = Proxy(url.port)
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{proxy.port}{url.path}"}):
+        yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize("trouble", [Proxy.hold, Proxy.refuse], ids=["hangs", "refuses"])
+def test_what_could_not_be_shown_is_shown_later_in_order_and_once(
+    client: SyncPrefectClient, job: Job, proxy: Proxy, trouble: Callable[[Proxy], None]
+) -> None:
+    """The API is away from the first attempt on until the phase has ended, two restarts later."""
+
+    def watch(fact: Fact) -> None:
+        if isinstance(fact, AttemptStarted) and fact.attempt == 1:
+            trouble(proxy)
+        elif isinstance(fact, PhaseEnded):
+            proxy.release()
+
+    config = job(RESTARTED_TWICE)
+    with observed_by(watch):
+        (summary,) = train_flow(config)
+    assert (summary["status"], summary["restarts"]) == ("completed", {"restart_in_place": 1, "rebuild": 1})
+    flow_run = flow_run_id(config)
+    found = [(name, payload.get("action")) for name, payload in events(client, flow_run, 3)]
+    assert found == [
+        ("prefect-ft.restart", "restart_in_place"),
+        ("prefect-ft.restart", "rebuild"),
+        ("prefect-ft.phase-completed", None),
+    ]
+    said = [re.findall(r"action=(\w+)", message)[0] for _, message in lines_of_log(client, flow_run, 3)]
+    assert said == ["restart_in_place", "rebuild", "complete"]
+    assert [row["action"] for row in ledger(client, flow_run)] == said
+
+
+def test_a_run_ends_where_the_api_never_answers_again(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers, asked = threading.Event(), threading.Event()
-
-    def hang(*_: Any, **__: Any) -> None:
-        asked.set()
-        answers.wait()
-
-    monkeypatch.setattr("prefect_ft.reporting.DRAIN_S", 0.1)
-    monkeypatch.setattr("prefect_ft.reporting.create_table_artifact", hang)
+    never = threading.Event()
+    monkeypatch.setattr("prefect_ft.reporting.reporter.DRAIN_IDLE_S", 0.2)
+    monkeypatch.setattr("prefect_ft.reporting.api.OpenApi.log", lambda *_: never.wait())
     try:
-        summary = train_flow(job(RESTARTED_TWICE))[0]
+        (summary,) = train_flow(job(RESTARTED_TWICE))
     finally:
-        answers.set()
-    assert asked.is_set()
+        never.set()
     assert (summary["status"], summary["restarts"]) == ("completed", {"restart_in_place": 1, "rebuild": 1})
     assert "some restarts are not shown there" in caplog.text
 
 
-@pytest.mark.parametrize("call", ["create_table_artifact", "emit_event"])
-def test_an_api_that_fails_costs_only_what_it_would_have_shown(
-    job: Job, monkeypatch: pytest.MonkeyPatch, client: SyncPrefectClient, call: str
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no server")
-
-    monkeypatch.setattr(f"prefect_ft.reporting.{call}", fail)
-    config = job(RESTARTED_TWICE)
-    assert train_flow(config)[0]["status"] == "completed"
-    shown = 0 if call == "create_table_artifact" else 3
-    assert sum(map(len, ledger(client, flow_run_id(config)))) == shown
-
-
-def test_a_table_that_was_late_has_all_its_rows(
+def test_a_call_of_which_no_answer_came_is_not_made_twice(
     job: Job, monkeypatch: pytest.MonkeyPatch, client: SyncPrefectClient
 ) -> None:
-    """The end of the run is in the queue before the reporter has come to the last decision."""
-    from prefect_ft import reporting
+    """Each kind of call fails once, after the server has taken it."""
+    from prefect_ft.reporting.api import OpenApi
 
-    is_over = threading.Event()
-    show = reporting.create_table_artifact
-    close = reporting._Reporter.close
+    failed: set[str] = set()
 
-    def slow(*arguments: Any, **named: Any) -> Any:
-        is_over.wait()
-        return show(*arguments, **named)
+    def once(name: str) -> Callable[..., Any]:
+        call = getattr(OpenApi, name)
 
-    def closing(reporter: Any) -> None:
-        reporter._queue.put(None)
-        is_over.set()
-        close(reporter)
+        def fails(*arguments: Any) -> Any:
+            answer = call(*arguments)
+            if name not in failed:
+                failed.add(name)
+                raise ConnectionError("the answer was lost")
+            return answer
 
-    monkeypatch.setattr(reporting, "create_table_artifact", slow)
-    monkeypatch.setattr(reporting._Reporter, "close", closing)
+        return fails
+
+    monkeypatch.setattr("prefect_ft.reporting.reporter.AGAIN_S", 0.01)
+    for name in ("log", "event", "put_artifact"):
+        monkeypatch.setattr(OpenApi, name, once(name))
     config = job(RESTARTED_TWICE)
     train_flow(config)
-    (rows,) = ledger(client, flow_run_id(config))
-    assert len(rows) == len(decisions_of(config)) == 3
+    flow_run = flow_run_id(config)
+    assert failed == {"log", "event", "put_artifact"}
+    assert len(lines_of_log(client, flow_run, 3)) == 3
+    assert len(events(client, flow_run, 3)) == 3
+    assert [row["attempt"] for row in ledger(client, flow_run)] == [1, 2, 3]
+
+
+# -- a comeback -------------------------------------------------------------------------------------
+
+
+def test_who_comes_back_shows_what_the_one_before_did_not_come_to(
+    job: Job, client: SyncPrefectClient
+) -> None:
+    config = job(RESTARTED_TWICE)
+    train_flow(config)
+    flow_run = flow_run_id(config)
+    (mark,) = Path(config.model_dir).glob(f"*_restartable/{MARK}")
+    assert json.loads(mark.read_text()) == {"shown": 4}
+    run = latest_run(Path(config.model_dir))
+    assert run is not None
+
+    @flow(name="later-life")
+    def later() -> None:
+        with reporting(run, lambda _: None):
+            pass
+
+    for shown, new in ((4, 0), (1, 3), (1, 3)):
+        mark.write_text(json.dumps({"shown": shown}))
+        state = later(return_state=True)
+        again = str(state.state_details.flow_run_id)
+        assert len(lines_of_log(client, again, min(new, 2))) == min(new, 2)
+        assert json.loads(mark.read_text()) == {"shown": 4}
+        assert len(events(client, flow_run, 3)) == 3  # they have their ids

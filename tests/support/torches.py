@@ -27,6 +27,17 @@ def torch() -> str:
     return python
 
 
+@pytest.fixture(scope="session")
+def cuda(torch: str) -> str:
+    """The path of an interpreter whose torch finds a GPU; tests that need one are skipped elsewhere."""
+    ask = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([torch, "-c", ask], capture_output=True, check=False).returncode == 0:
+        return torch
+    if "cuda" in os.environ.get("PREFECT_FT_REQUIRE", "").split(","):
+        pytest.fail(f"cuda is required here: the torch of {torch} finds no GPU")
+    pytest.skip(f"needs a GPU: the torch of {torch} finds none")
+
+
 def skip_without(python: str, module: str) -> None:
     """Skip the test where an interpreter lacks a framework."""
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"

@@ -1,0 +1,69 @@
+"""`approve`: answers to a decision that waits for a person."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from prefect_ft.cli import COMPLETED
+from prefect_ft.errors import ConfigError
+from prefect_ft.journal import Line, proposal_in, read_lines
+from prefect_ft.model import Action, Answer
+from prefect_ft.run import JOURNAL, Run, find_run, holder_of
+from prefect_ft.run.lookup import phases_of
+
+
+def approve(
+    name: str, *, reject: bool, action: Action | None, isolate: Sequence[str], by: str | None, as_json: bool
+) -> int:
+    """Answer to what a run proposes, in the words of the command line; raises ConfigError where nothing waits."""
+    run = find_run(name)
+    directory, proposed = _waiting(run, name)
+    _check_systems(run, directory, isolate)
+    kind = "reject" if reject else "change" if action is not None or isolate else "approve"
+    answer = Answer(answer=kind, by=by or getpass.getuser(), action=action, isolate=tuple(isolate))  # type: ignore[arg-type]
+    try:
+        run.answer(directory.name, proposed["n"], answer)
+    except OSError as exc:
+        raise ConfigError(f"{run.root} cannot be written: {exc.strerror}", file=name) from exc
+    _tell(run, proposed, answer, as_json=as_json)
+    return COMPLETED
+
+
+def _waiting(run: Run, name: str) -> tuple[Path, Line]:
+    """Give the phase whose decision waits, and the journal's line."""
+    for directory in reversed(phases_of(run)):
+        try:
+            proposed = proposal_in(read_lines(directory / JOURNAL))
+        except OSError as exc:
+            raise ConfigError(f"cannot be read: {exc.strerror}", file=str(directory / JOURNAL)) from exc
+        if proposed is not None:
+            return directory, proposed
+    raise ConfigError("no decision of this run waits for an answer", file=name)
+
+
+def _check_systems(run: Run, directory: Path, isolate: Sequence[str]) -> None:
+    head: Line = next(iter(read_lines(directory / JOURNAL)), {})
+    known = head.get("systems") or ()
+    for system in isolate:
+        if system not in known:
+            message = f"unknown system {system!r}; run {run.run_id} has {', '.join(known)}"
+            raise ConfigError(message, field="--isolate")
+
+
+def _tell(run: Run, proposed: Line, answer: Answer, *, as_json: bool) -> None:
+    holder = holder_of(run)
+    if as_json:
+        told = {
+            "run": run.run_id,
+            "n": proposed["n"],
+            "proposed": proposed["action"],
+            "answer": answer.answer,
+        }
+        print(json.dumps({**told, "watched_by": holder}))
+        return
+    print(f"proposed: {proposed['action']}: {proposed['reason']}")
+    taker = f"{holder} takes it" if holder else "nobody watches the run; `prefect-ft resume` takes it"
+    print(f"answer: {answer.answer}, by {answer.by}; {taker}")

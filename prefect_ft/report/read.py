@@ -1,0 +1,58 @@
+"""Reads a run's journals for its story: of a run that is over, that lives, or whose orchestrator is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from prefect_ft.clock import seconds_since
+from prefect_ft.errors import ConfigError, JournalError
+from prefect_ft.journal import Line, history_of, read_lines
+from prefect_ft.report.story import PhaseJournal, Story, story_of
+from prefect_ft.run import JOURNAL
+
+MAX_TEXT = 200_000
+"""Characters of a file beside the journal that are taken over."""
+
+
+def read_story(directories: Iterable[Path]) -> Story:
+    """Tell the run of these phase directories; raises ConfigError where a journal cannot be read."""
+    return story_of([read_phase(directory) for directory in directories])
+
+
+def read_phase(directory: Path) -> PhaseJournal:
+    """Read a phase; one without an end has been running until now, as far as its journal tells.
+
+    Raises ConfigError for a journal that cannot be read, or that is damaged.
+    """
+    journal = directory / JOURNAL
+    try:
+        lines = read_lines(journal)
+    except FileNotFoundError:
+        lines = []  # the phase is just beginning
+    except OSError as exc:
+        raise ConfigError(f"cannot be read: {exc.strerror}", file=str(journal)) from exc
+    try:
+        history_of(lines)
+    except JournalError as exc:
+        raise ConfigError(str(exc), file=str(journal)) from exc
+    return PhaseJournal(lines=lines, now_t=_now_t(lines), texts=_texts(directory, lines))
+
+
+def _now_t(lines: Sequence[Line]) -> float | None:
+    """Give the time that a phase has reached which has begun and has no end."""
+    if not lines or any(line["type"] == "end" for line in lines):
+        return None
+    return float(lines[0]["t"]) + seconds_since(lines[0]["utc"])
+
+
+def _texts(directory: Path, lines: Sequence[Line]) -> dict[str, str]:
+    """Read the diagnoses of suspensions that are there; a journal that came alone has none."""
+    texts = {}
+    for line in lines:
+        name = line.get("diagnosis") if line["type"] == "hang" else None
+        if isinstance(name, str) and Path(name).name == name:
+            with suppress(OSError):
+                texts[name] = (directory / name).read_text(encoding="utf-8", errors="replace")[:MAX_TEXT]
+    return texts

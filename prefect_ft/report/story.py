@@ -1,0 +1,339 @@
+"""The story of a run: what its phases' journals say, put in one order and on one clock, ready to be shown.
+
+Times are seconds since the run's first phase began. Nothing is read here and nothing is formatted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import zip_longest
+
+from prefect_ft.course import PARTS, AttemptSummary, Course, Gang, Judged, Span, course_of
+from prefect_ft.decide.incidents import places
+from prefect_ft.journal import Line
+from prefect_ft.model import RESTARTS
+from prefect_ft.report.advice import Advice, advise
+from prefect_ft.summary import HangSummary, PhaseSummary, reached_t, summarise
+
+WORK = ("productive", "recompute")
+"""The parts of the time in which ranks run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseJournal:
+    """What is read of a phase: its journal's lines, the time that it has reached if it still runs, and texts.
+
+    `now_t` is in seconds since the phase began. `texts` are the files beside the journal that it names.
+    """
+
+    lines: Sequence[Line]
+    now_t: float | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What a system did while it had a worker, or was about to; `out` are the times when it was out of use."""
+
+    system: str
+    spans: tuple[Span, ...]
+    out: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that was decided about, in its order.
+
+    `number` counts those from 1 that a person would call a disturbance; `None`: the phase came to its end.
+    `down_s` is from its happening to the next attempt's beginning, `None` where none followed; `passed_over` are
+    the checkpoints that this one found damaged, each with the reason.
+    """
+
+    number: int | None
+    t: float
+    phase: str
+    judged: Judged
+    where: tuple[str, ...]
+    down_s: float | None
+    steps_lost: int | None
+    passed_over: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climb:
+    """The steps of one attempt against time; what is above `kept_to` was lost, `None`: nothing is known to be."""
+
+    points: tuple[tuple[float, int], ...]
+    saves: tuple[tuple[float, int], ...]
+    kept_to: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A suspension: its verdict, when it was, and what is known of where the ranks were."""
+
+    t: float
+    phase: str
+    summary: HangSummary
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStory:
+    """One phase, from `start` to `end`."""
+
+    name: str
+    start: float
+    end: float
+    summary: PhaseSummary
+    spans: tuple[Span, ...]
+    climbs: tuple[Climb, ...]
+    target_step: int | None
+    limits: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A run, as far as it has come. `began` is in UTC, `None` where no phase has begun.
+
+    `silent_s` is how long ago its journal's last line was written, where it has no end.
+    """
+
+    job: str
+    run: str
+    began: datetime | None
+    total_s: float
+    phases: tuple[PhaseStory, ...]
+    lanes: tuple[Lane, ...]
+    events: tuple[Event, ...]
+    hangs: tuple[Hang, ...]
+    advice: Advice
+    silent_s: float
+
+    @property
+    def status(self) -> str:
+        return self.phases[-1].summary.status if self.phases else "running"
+
+    @property
+    def reason(self) -> str:
+        return self.phases[-1].summary.reason if self.phases else ""
+
+    @property
+    def disturbances(self) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.number is not None)
+
+    @property
+    def restarts(self) -> int:
+        return sum(sum(phase.summary.restarts.values()) for phase in self.phases)
+
+    @property
+    def time_s(self) -> dict[str, float]:
+        """Seconds by part, over all phases."""
+        return {part: sum(phase.summary.time_s[part] for phase in self.phases) for part in PARTS}
+
+    @property
+    def effective_ratio(self) -> float | None:
+        """The productive share of the phases' time."""
+        total_s = sum(phase.summary.time_s["total"] for phase in self.phases)
+        return self.time_s["productive"] / total_s if total_s else None
+
+    @property
+    def steps_lost(self) -> int:
+        return sum(attempt.steps_lost or 0 for phase in self.phases for attempt in phase.summary.attempts)
+
+    @property
+    def isolated(self) -> tuple[str, ...]:
+        names = (name for phase in self.phases for name in phase.summary.isolated_systems)
+        return tuple(dict.fromkeys(names))
+
+
+def story_of(phases: Sequence[PhaseJournal]) -> Story:
+    """Tell a run from its phases' journals, in their order. Raises JournalError."""
+    begun = [phase for phase in phases if phase.lines]
+    starts = [_utc(phase.lines[0]) for phase in begun]
+    parts = [
+        _part(phase, (start - starts[0]).total_seconds()) for phase, start in zip(begun, starts, strict=True)
+    ]
+    head: Line = begun[0].lines[0] if begun else {}
+    return Story(
+        job=str(head.get("job", "")),
+        run=str(head.get("run", "")),
+        began=starts[0] if starts else None,
+        total_s=max((part.story.end for part in parts), default=0.0),
+        phases=tuple(part.story for part in parts),
+        lanes=_lanes(parts),
+        events=_numbered(parts),
+        hangs=tuple(hang for part in parts for hang in _hangs(part)),
+        advice=advise((part.journal.lines, part.course) for part in parts),
+        silent_s=_silent_s(begun[-1]) if begun else 0.0,
+    )
+
+
+def _silent_s(journal: PhaseJournal) -> float:
+    return max(journal.now_t - float(journal.lines[-1]["t"]), 0.0) if journal.now_t is not None else 0.0
+
+
+def _utc(line: Line) -> datetime:
+    return datetime.fromisoformat(line["utc"].replace("Z", "+00:00"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    journal: PhaseJournal
+    course: Course
+    story: PhaseStory
+
+
+def _part(journal: PhaseJournal, offset: float) -> _Part:
+    lines = journal.lines
+    head: Line = next((line for line in lines if line["type"] == "phase"), {})
+    end_t = reached_t(lines, journal.now_t)
+    course = course_of(lines, end_t)
+    story = PhaseStory(
+        name=str(head.get("phase", "")),
+        start=offset,
+        end=offset + end_t,
+        summary=summarise(lines, journal.now_t),
+        spans=tuple(_moved(span, offset) for span in course.spans),
+        climbs=tuple(_climbs(lines, course, offset, end_t)),
+        target_step=head.get("target_step"),
+        limits=head.get("limits") or {},
+    )
+    return _Part(journal, course, story)
+
+
+def _moved(span: Span, offset: float) -> Span:
+    return Span(part=span.part, start=offset + span.start, end=offset + span.end, attempt=span.attempt)
+
+
+# -- lanes ------------------------------------------------------------------------------------------
+
+
+def _lanes(parts: Sequence[_Part]) -> tuple[Lane, ...]:
+    names: dict[str, None] = {}
+    for part in parts:
+        head: Line = next((line for line in part.journal.lines if line["type"] == "phase"), {})
+        names |= dict.fromkeys(head.get("systems") or ())
+        names |= dict.fromkeys(name for gang in part.course.gangs for name in gang.placement)
+    return tuple(Lane(system=name, spans=_spans_on(parts, name), out=_out(parts, name)) for name in names)
+
+
+def _spans_on(parts: Sequence[_Part], system: str) -> tuple[Span, ...]:
+    return tuple(span for part in parts for span in part.story.spans if system in _involved(part, span))
+
+
+def _involved(part: _Part, span: Span) -> frozenset[str]:
+    """Give the systems that a stretch of time is about: a pause is also about those that are waited for."""
+    gangs = part.course.gangs
+    now = _placement(gangs, span.attempt)
+    return frozenset(now if span.part in WORK else (*now, *_placement(gangs, span.attempt + 1)))
+
+
+def _placement(gangs: Sequence[Gang], attempt: int) -> tuple[str, ...]:
+    return next((gang.placement for gang in gangs if gang.attempt == attempt), ())
+
+
+def _out(parts: Sequence[_Part], system: str) -> tuple[tuple[float, float], ...]:
+    """Give when a system was out of use: from its isolation until it has a worker again, or the run's end."""
+    times = []
+    for part in parts:
+        head: Line = next((line for line in part.journal.lines if line["type"] == "phase"), {})
+        if system in (head.get("isolated") or ()):
+            times.append((part.story.start, _used_again(part, system, 0.0)))
+        times += [
+            (part.story.start + each.decided_t, _used_again(part, system, each.decided_t))
+            for each in part.course.judged
+            if system in each.decision.isolate
+        ]
+    return tuple(times)
+
+
+def _used_again(part: _Part, system: str, t: float) -> float:
+    later = (
+        attempt.start
+        for attempt, gang in zip(part.course.attempts, part.course.gangs, strict=True)
+        if attempt.start >= t and system in gang.placement
+    )
+    return part.story.start + next(later, part.story.end - part.story.start)
+
+
+# -- what was decided -------------------------------------------------------------------------------
+
+
+def _numbered(parts: Sequence[_Part]) -> tuple[Event, ...]:
+    events = []
+    number = 0
+    for part in parts:
+        for judged in part.course.judged:
+            is_disturbance = judged.decision.action != "complete"
+            number += is_disturbance
+            events.append(_event(part, judged, number if is_disturbance else None))
+    return tuple(events)
+
+
+def _event(part: _Part, judged: Judged, number: int | None) -> Event:
+    attempts = part.course.attempts
+    ended = next((each for each in attempts if each.number == judged.attempt), None)
+    follower = next((each for each in attempts if each.start >= judged.decided_t), None)
+    down_s = follower.start - judged.ended_t if follower is not None else None
+    return Event(
+        number=number,
+        t=part.story.start + judged.ended_t,
+        phase=part.story.name,
+        judged=judged,
+        where=places(judged.incident, _placement(part.course.gangs, judged.attempt)),
+        down_s=down_s if judged.decision.action in RESTARTS else None,
+        steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
+        passed_over=_passed_over(part, follower) if down_s is not None else {},
+    )
+
+
+def _passed_over(part: _Part, attempt: AttemptSummary | None) -> Mapping[str, str]:
+    lines = (line for line in part.journal.lines if line["type"] == "attempt")
+    line = next((line for line in lines if attempt is not None and line["attempt"] == attempt.number), {})
+    return line.get("passed_over") or {}
+
+
+# -- steps ------------------------------------------------------------------------------------------
+
+
+def _climbs(lines: Sequence[Line], course: Course, offset: float, end_t: float) -> list[Climb]:
+    saves = sorted({(line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint"})
+    climbs = []
+    for attempt, follower in zip_longest(course.attempts, course.attempts[1:]):
+        until = attempt.end if attempt.end is not None else follower.start if follower is not None else end_t
+        step = attempt.resume_step or 0
+        own = [
+            (t, step)
+            for t, step in saves
+            if attempt.start <= t <= until and step > (attempt.resume_step or 0)
+        ]
+        points = [(attempt.start, step), *own]
+        if attempt.last_step is not None:
+            points.append((until, max(attempt.last_step, points[-1][1])))
+        lost = attempt.steps_lost
+        climbs.append(
+            Climb(
+                points=tuple((offset + t, step) for t, step in points),
+                saves=tuple((offset + t, step) for t, step in own),
+                kept_to=points[-1][1] - lost if lost else None,
+            )
+        )
+    return climbs
+
+
+# -- suspensions ------------------------------------------------------------------------------------
+
+
+def _hangs(part: _Part) -> list[Hang]:
+    return [
+        Hang(
+            t=part.story.start + summary.t,
+            phase=part.story.name,
+            summary=summary,
+            text=part.journal.texts.get(summary.diagnosis or ""),
+        )
+        for summary in part.story.summary.hangs
+    ]

@@ -1,0 +1,49 @@
+"""The journal of a phase as it grows: each line is read once, by whoever only looks on."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from prefect_ft.clock import seconds_since
+from prefect_ft.journal import Line, numbered_lines
+from prefect_ft.report.story import PhaseJournal
+from prefect_ft.run import JOURNAL, Run
+
+
+class Tail:
+    """One phase's journal; what it says may be another's, should one take its place."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lines: list[Line] = []
+        self._place: tuple[int, int] | None = None
+        self._offset = 0
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines so far; raises OSError."""
+        with suppress(FileNotFoundError), open(self.directory / JOURNAL, "rb") as file:
+            stat = os.fstat(file.fileno())
+            if self._place != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
+                self._place, self._offset = (stat.st_dev, stat.st_ino), 0  # another has taken its place
+                self._lines.clear()
+            file.seek(self._offset)
+            data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            self._lines += [line for _, line in numbered_lines(whole)]
+        return self._lines
+
+    def journal(self) -> PhaseJournal:
+        """Give the phase as far as it has come."""
+        lines = list(self.lines)
+        is_over = not lines or any(line["type"] == "end" for line in lines)
+        now_t = None if is_over else float(lines[0]["t"]) + seconds_since(lines[0]["utc"])
+        return PhaseJournal(lines=lines, now_t=now_t)
+
+
+def phase_directories_of(run: Run) -> list[Path]:
+    """Give the directories of a run's phases so far."""
+    return [run.model_dir / Path(phase["directory"]) for phase in run.told().get("phases", [])]

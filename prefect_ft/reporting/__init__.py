@@ -1,0 +1,67 @@
+"""Shows a run in Prefect: states, lines of log, events, a table, a page, progress. The journal is what it shows.
+
+All of it is done by one thread, in order; recovery waits for none of it. docs/decisions/0019 says why it is so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prefect.context import FlowRunContext
+from prefect.events import emit_event
+
+from prefect_ft.observe import observed_by
+from prefect_ft.reporting.api import FlowRunApi
+from prefect_ft.reporting.reporter import Reporter
+from prefect_ft.run import Run
+
+ENDED = "prefect-ft.ended"
+"""The event of a flow run that has come to its end."""
+
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
+    """Show the run of the flow run of this context while entered; nothing outside of a flow run.
+
+    `on_cancel` is called, with who asked, once the flow run is to be cancelled: where no worker runs it
+    nobody else would tell.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow is None:
+        yield
+        return
+    api = FlowRunApi(context.flow_run.id, context.flow_run.flow_id, context.flow.name)
+    reporter = Reporter(run, api, on_cancel)
+    try:
+        with observed_by(reporter.take):
+            yield
+    finally:
+        reporter.close()
+
+
+def report_end() -> None:
+    """Say in an event that the flow run of this context has come to its end; nothing outside of a flow run.
+
+    Its states' events wait for the ones before them, and are lost with them. The automation that acts on
+    silence has to hear of the end all the same.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow is None:
+        return
+    resource = {
+        "prefect.resource.id": f"prefect.flow-run.{context.flow_run.id}",
+        "prefect.resource.name": context.flow_run.name,
+    }
+    flow = {
+        "prefect.resource.id": f"prefect.flow.{context.flow_run.flow_id}",
+        "prefect.resource.role": "flow",
+        "prefect.resource.name": context.flow.name,
+    }
+    try:
+        emit_event(event=ENDED, resource=resource, related=[flow])
+    except Exception:
+        _logger.debug("could not be shown in Prefect", exc_info=True)

@@ -1,0 +1,154 @@
+"""Prefect's API as the reporter uses it: each call may take long or raise, and may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    LogFilter,
+    LogFilterFlowRunId,
+    LogFilterTimestamp,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.sorting import LogSort
+from prefect.events import Event
+from prefect.states import Crashed
+
+from prefect_ft.reporting.records import EventNote
+
+LOGGER = "prefect.flow_runs"
+"""The name under which Prefect shows a flow run's lines."""
+
+
+class FlowRunApi:
+    """One flow run. Not for more than one thread."""
+
+    def __init__(self, flow_run_id: UUID, flow_id: UUID | None, flow: str) -> None:
+        self._id = flow_run_id
+        self._flow_id, self._flow = flow_id, flow
+        self._artifacts: dict[str, UUID] = {}
+
+    @contextmanager
+    def open(self) -> Iterator[OpenApi]:
+        """Connect; whoever gets an error opens it anew."""
+        with get_client(sync_client=True) as client:
+            yield OpenApi(client, self._id, self._related(), self._artifacts)
+
+    def _related(self) -> list[dict[str, str]]:
+        run = {"prefect.resource.id": f"prefect.flow-run.{self._id}", "prefect.resource.role": "flow-run"}
+        flow = {
+            "prefect.resource.id": f"prefect.flow.{self._flow_id}",
+            "prefect.resource.role": "flow",
+            "prefect.resource.name": self._flow,
+        }
+        return [run, flow] if self._flow_id is not None else [run]
+
+
+class OpenApi:
+    """A connection."""
+
+    def __init__(
+        self,
+        client: SyncPrefectClient,
+        flow_run_id: UUID,
+        related: list[dict[str, str]],
+        artifacts: dict[str, UUID],
+    ) -> None:
+        self._client, self._id = client, flow_run_id
+        self._related = related
+        self._artifacts = artifacts
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody wants the flow run to end."""
+        state = self._client.read_flow_run(self._id).state
+        return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+    def name_state(self, name: str, message: str | None) -> None:
+        """Call the flow run's running by another name.
+
+        Not by force: a flow run that is to be cancelled stays so.
+        """
+        state: State[Any] = State(type=StateType.RUNNING, name=name, message=message)
+        self._client.set_flow_run_state(self._id, state)
+
+    def log(self, level: int, message: str, utc: str) -> None:
+        """Write a line into the flow run's log."""
+        line = LogCreate(
+            name=LOGGER, level=level, message=message, timestamp=_moment(utc), flow_run_id=self._id
+        )
+        self._client.create_logs([line])
+
+    def has_log(self, message: str, utc: str) -> bool:
+        """Whether a line has come, of which that is not known."""
+        moment = _moment(utc)
+        near = LogFilterTimestamp(
+            after_=moment - timedelta(milliseconds=1), before_=moment + timedelta(milliseconds=1)
+        )
+        asked = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[self._id]), timestamp=near)
+        found = self._client.read_logs(asked, limit=200, sort=LogSort.TIMESTAMP_ASC)
+        return any(log.message == message for log in found)
+
+    def event(self, note: EventNote) -> None:
+        """Send an event; one of an id that is there already changes nothing."""
+        place = note.place
+        systems = [
+            {"prefect.resource.id": f"prefect-ft.system.{name}", "prefect.resource.role": "system"}
+            for name in note.systems
+        ]
+        event = Event.model_validate(
+            {
+                "id": note.id,
+                "event": note.name,
+                "occurred": note.utc,
+                "resource": {
+                    "prefect.resource.id": f"prefect-ft.run.{place.run}",
+                    "prefect.resource.name": place.phase,
+                },
+                "related": [*self._related, *systems],
+                "payload": dict(note.payload),
+            }
+        )
+        self._client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+    def put_artifact(self, key: str, kind: str, data: Any, description: str) -> None:
+        """Make an artifact of the flow run, or bring the one that it has up to date."""
+        known = self._artifacts.get(key) or self._find_artifact(key)
+        if known is not None:
+            self._artifacts[key] = known
+            self._client.update_artifact(known, ArtifactUpdate(data=data, description=description))
+            return
+        made = self._client.create_artifact(
+            ArtifactCreate(key=key, type=kind, data=data, description=description, flow_run_id=self._id)
+        )
+        self._artifacts[key] = made.id
+
+    def _find_artifact(self, key: str) -> UUID | None:
+        """Look for an artifact that was made by an earlier life, or without an answer."""
+        asked = {"artifacts": {"flow_run_id": {"any_": [str(self._id)]}, "key": {"any_": [key]}}, "limit": 1}
+        found = self._client.request("POST", "/artifacts/filter", json=asked).json()
+        return UUID(found[0]["id"]) if found else None
+
+    def end_orphaned_tasks(self, began: datetime) -> None:
+        """Mark the task runs of an earlier life, which nobody will ever end, as crashed."""
+        flow_run = FlowRunFilter(id=FlowRunFilterId(any_=[self._id]))
+        state_type = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+        running = TaskRunFilter(state=TaskRunFilterState(type=state_type))
+        for task_run in self._client.read_task_runs(flow_run_filter=flow_run, task_run_filter=running):
+            if task_run.start_time is not None and task_run.start_time < began:
+                state: State[Any] = Crashed(message="The orchestrator died; what it watched went on.")
+                self._client.set_task_run_state(task_run.id, state, force=True)
+
+
+def _moment(utc: str) -> datetime:
+    return datetime.fromisoformat(utc.replace("Z", "+00:00"))

@@ -1,0 +1,115 @@
+"""The run's artifacts as Prefect shows them, from its story: the table `restart-ledger`, the page `fault-recovery`.
+
+Pure. What is there is told anew each time, so that an artifact that is replaced says all that its predecessor said.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from prefect_ft.report import Story, timeline
+from prefect_ft.report.story import Event
+from prefect_ft.report.words import (
+    PART_NAMES,
+    advice_lines,
+    budgets,
+    cost,
+    done,
+    duration,
+    lead,
+    passed_over,
+    share,
+    what,
+)
+
+LEDGER_KEY = "restart-ledger"
+PAGE_KEY = "fault-recovery"
+LEDGER_ROWS = 500
+PAGE_EVENTS = 50
+"""The newest that table and page hold; the journal holds all."""
+
+
+def ledger(story: Story) -> list[dict[str, Any]]:
+    """Give the table of all decisions, the oldest first."""
+    limits = {phase.name: phase.limits for phase in story.phases}
+    return [_row(event, story, budgets_after=_after(event, limits)) for event in story.events[-LEDGER_ROWS:]]
+
+
+def _after(event: Event, limits: dict[str, Any]) -> str:
+    return budgets(event.judged.decision.counters, limits[event.phase])
+
+
+def _row(event: Event, story: Story, *, budgets_after: str) -> dict[str, Any]:
+    incident, decision = event.judged.incident, event.judged.decision
+    return {
+        "when": _when(event, story),
+        "phase": event.phase,
+        "attempt": event.judged.attempt,
+        "outcome": incident.kind,
+        "class": incident.failure_class,
+        "evidence": incident.evidence.text if incident.evidence is not None else None,
+        "rule": decision.rule,
+        "action": decision.action,
+        "system": ", ".join(event.where),
+        "steps lost": event.steps_lost,
+        "time lost": duration(event.down_s) if event.down_s is not None else None,
+        "budgets after": budgets_after,
+        "resume step": decision.resume_step,
+        "isolated": ", ".join(decision.isolate),
+        "cause": incident.evidence.rule if incident.evidence is not None else None,
+        "blame": incident.blame,
+        "reason": decision.reason,
+    }
+
+
+def _when(event: Event, story: Story) -> str:
+    assert story.began is not None
+    moment = story.began + timedelta(seconds=event.t)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def recovery_page(story: Story) -> str:
+    """Give the run's page in Markdown, its timeline as a picture within it."""
+    return "\n\n".join(_blocks(story)) + "\n"
+
+
+def _blocks(story: Story) -> Iterator[str]:
+    yield f"# {_text(story.job)}: {story.status}"
+    yield _text(lead(story))
+    if not story.phases:
+        return
+    drawn = base64.b64encode(timeline(story, alone=True).encode()).decode()
+    yield f"![Timeline of the run: a line for each system](data:image/svg+xml;base64,{drawn})"
+    yield "## Where the time went"
+    total_s = sum(story.time_s.values()) or 1.0
+    spent = sorted(story.time_s.items(), key=lambda part: -part[1])
+    rows = [f"| {PART_NAMES[part]} | {duration(s)} | {share(s / total_s)} |" for part, s in spent if s > 0]
+    yield "\n".join(["| | time | share |", "| --- | --- | --- |", *rows])
+    yield "## What happened, and what was done"
+    yield from (_happening(event) for event in story.disturbances[-PAGE_EVENTS:])
+    if not story.disturbances:
+        yield "Nothing disturbed this run."
+    yield "## How often to save"
+    yield " ".join(_text(said) for said in advice_lines(story.advice))
+
+
+def _happening(event: Event) -> str:
+    evidence = event.judged.incident.evidence
+    said = [f"**{event.number}. {_text(what(event))}**, after {duration(event.t)}"]
+    if evidence is not None:
+        said.append(
+            f"`{''.join(char if char.isprintable() and char != '`' else ' ' for char in evidence.text)}`"
+        )
+    said.append(f"{_text(done(event))} {' '.join(map(_text, passed_over(event)))}".strip())
+    spent = f" Cost: {cost(event)}." if cost(event) else ""
+    said.append(f"Rule `{event.judged.decision.rule}`: {_text(event.judged.decision.reason)}.{spent}")
+    return "  \n".join(said)
+
+
+def _text(content: str) -> str:
+    """Give a text from somewhere else as one line that Markdown leaves as it is."""
+    plain = "".join(char if char.isprintable() else " " for char in content)
+    return "".join(f"\\{char}" if char in "\\`*_[]<>#|!$" else char for char in plain)

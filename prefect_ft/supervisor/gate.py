@@ -1,0 +1,92 @@
+"""The human gate: a decision that is asked about waits in the journal as proposed, until somebody answers.
+
+No rank runs meanwhile: what goes on by itself is not asked about. The wait outlives the orchestrator: whoever
+comes back finds the proposal, and the time that is left.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from prefect_ft.clock import PhaseClock, seconds_since, utc_after, utc_now
+from prefect_ft.decide import asks_before, decide_as_told
+from prefect_ft.journal import Line, MemoryJournal, proposal_in
+from prefect_ft.model import Answer, AnswerKind, Decision, Gated, History, Policy
+from prefect_ft.observe import Proposed, tell
+from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.wire import decision_to_json
+
+LOOK_S = 0.2
+"""How often it is looked for an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPlan:
+    """What is asked about, how long an answer is waited for, and what holds without one."""
+
+    before: frozenset[Gated] = frozenset()
+    timeout_s: float = 3600.0
+    default: AnswerKind = "approve"
+
+
+class Gate:
+    """Asks a person about one phase's decisions. `answers` gives the answer to the decision of a number, if any."""
+
+    def __init__(
+        self,
+        plan: AskPlan,
+        phase: str,
+        *,
+        answers: Callable[[int], Answer | None],
+        clock: PhaseClock,
+        stop: StopRequest,
+    ) -> None:
+        self._plan, self._phase = plan, phase
+        self._answers = answers
+        self._clock, self._stop = clock, stop
+
+    def __call__(
+        self, journal: MemoryJournal, policy: Policy, history: History, decision: Decision
+    ) -> Decision:
+        """Give what is decided in the end; at once where nobody is asked. Raises LeaseLostError."""
+        if not asks_before(self._plan.before, decision):
+            return decision
+        proposed = proposal_in(journal.lines) or self._propose(journal, decision)
+        incident = history[-1].incident
+        attempt = incident.attempt or 0
+        tell(Proposed(phase=self._phase, attempt=attempt, decision=decision, until=proposed["until"]))
+        answer = self._wait(decision.n, proposed)
+        journal.append(
+            "answer",
+            t=self._clock.now(),
+            utc=utc_now(),
+            n=decision.n,
+            answer=answer.answer,
+            action=answer.action,
+            isolate=list(answer.isolate),
+            by=answer.by,
+        )
+        return decide_as_told(policy, history, answer)
+
+    def _propose(self, journal: MemoryJournal, decision: Decision) -> Line:
+        now = utc_now()
+        until = utc_after(now, self._plan.timeout_s) or now
+        told = {**decision_to_json(decision), "until": until, "default": self._plan.default}
+        journal.append("proposed", t=self._clock.now(), utc=now, **told)
+        journal.sync()
+        return journal.lines[-1]
+
+    def _wait(self, number: int, proposed: Line) -> Answer:
+        """Wait for an answer. Whoever wants the run to end agrees to nothing else."""
+        while (answer := self._answers(number)) is None:
+            if self._stop.lost is not None:
+                raise self._stop.lost
+            if self._stop.wanted is not None:
+                return Answer(answer="reject", by=self._stop.wanted)
+            left_s = -seconds_since(proposed["until"])
+            if left_s <= 0:
+                return Answer(answer=self._plan.default, by="nobody within the time")
+            select.select([self._stop], [], [], min(LOOK_S, left_s))
+        return replace(answer, by=answer.by or "a person")

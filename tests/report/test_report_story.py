@@ -1,0 +1,241 @@
+"""The story of a run is what its journals say, and the pictures and words are what the story says."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from past_runs import PAST_RUNS, Telling, came_through, gave_up, hung, write
+from rich.console import Console
+
+from prefect_ft.course import PARTS
+from prefect_ft.model import Evidence, Policy
+from prefect_ft.report import Story, page, read_story, timeline
+from prefect_ft.report.paint import TimeScale, tick_label
+from prefect_ft.report.steps import lost_area
+from prefect_ft.report.story import Climb, PhaseJournal, story_of
+from prefect_ft.report.terminal import show
+from prefect_ft.report.timeline import clusters
+from prefect_ft.report.words import duration, lead, share
+
+ALL = pytest.mark.parametrize("make", PAST_RUNS.values(), ids=PAST_RUNS)
+
+
+def told(*runs: Telling, now_t: float | None = None) -> Story:
+    return story_of([PhaseJournal(lines=run.lines, now_t=now_t) for run in runs])
+
+
+def printed(story: Story, width: int = 120) -> str:
+    console = Console(file=StringIO(), width=width, highlight=False)
+    show(story, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def words_of(html: str) -> str:
+    """What a reader sees of a page, in one line."""
+    return re.sub(r"\s+", " ", re.sub(r"<style>.*?</style>|<[^>]+>", " ", html))
+
+
+# -- the story --------------------------------------------------------------------------------------
+
+
+@ALL
+def test_every_moment_belongs_to_one_part(make: Callable[[], Telling]) -> None:
+    (phase,) = told(make()).phases
+    at = phase.start
+    for span in phase.spans:
+        assert (span.start, span.end > span.start) == (pytest.approx(at), True)
+        at = span.end
+    assert at == pytest.approx(phase.end)
+    spent = {part: sum(span.end - span.start for span in phase.spans if span.part == part) for part in PARTS}
+    assert spent == pytest.approx({part: phase.summary.time_s[part] for part in PARTS}, abs=0.01)
+
+
+def test_a_lane_says_when_a_system_worked_and_when_it_was_out_of_use() -> None:
+    lanes = {lane.system: lane for lane in told(came_through()).lanes}
+    worked = {
+        name: sorted({span.attempt for span in lane.spans if span.part == "productive"})
+        for name, lane in lanes.items()
+    }
+    assert worked == {"node-a": [1, 2, 3], "node-b": [1, 2, 3], "node-c": [1, 2], "node-d": [3]}
+    assert {name: lane.out for name, lane in lanes.items() if lane.out} == {
+        "node-c": ((pytest.approx(9100.3), pytest.approx(19963)),)
+    }
+
+
+def test_disturbances_are_numbered_over_all_phases() -> None:
+    begun = Telling(Policy(systems=("node-a",), workers=1), phase="finetune", began_s=20000.0)
+    story = told(came_through(), begun)
+    assert [event.number for event in story.events] == [1, 2, None]
+    assert [(phase.start, phase.name) for phase in story.phases] == [(0.0, "pretrain"), (20000.0, "finetune")]
+    assert story.total_s == 20000.0
+
+
+def test_what_a_disturbance_cost() -> None:
+    costs = [
+        (event.down_s, event.steps_lost, dict(event.passed_over)) for event in told(came_through()).events
+    ]
+    assert costs == [
+        (pytest.approx(1.0), 253, {}),
+        (pytest.approx(60.0), 366, {"step-2700.pt": "cut off at 1048576 of 8388608 bytes"}),
+        (None, None, {}),
+    ]
+
+
+def test_a_run_of_which_no_phase_has_begun() -> None:
+    story = story_of([PhaseJournal(lines=[])])
+    assert lead(story) == "No phase has begun yet."
+    assert "No phase has begun yet." in printed(story)
+    assert "No phase has begun yet." in words_of(page(story))
+
+
+# -- what somebody who knows neither project nor training can say from it ---------------------------
+
+CAME_THROUGH = [
+    "The run char-lm completed at step 6,000, after 5 h 33 min.",
+    "It was disturbed twice and came back by itself twice. node-c was taken out of use.",
+    "90.2% of the time was useful work; 32 min 43 s went elsewhere, 30 min 59 s of it to 619 steps that were lost.",
+    "A training process crashed (rank 1, on node-b, SIGSEGV)",
+    "Fatal Python error: Segmentation fault",
+    "Started again in the same workers from step 1,200.",
+    "1.0 s until the training ran again, 253 steps done again",
+    "A machine or device failed (rank 2, on node-c)",
+    "Took node-c out of use, created all workers anew and started again from step 2,400.",
+    "The checkpoint step-2700.pt was not whole (cut off at 1048576 of 8388608 bytes), so an older one was taken.",
+    "2 failures in 5 h 31 min of work: one every 2 h 45 min (few failures: a rough estimate).",
+    "One took 12 s (4 were measured).",
+    "Best would be one every 8 min 5 s",
+]
+HUNG = [
+    "The run vision is running at step 1,200, for 1 h 40 min now.",
+    "The training hung (worker 1, on node-b)",
+    "no step for 1800 s; 3 ranks in all_reduce, rank 3 in read()",
+    "30 min 3 s until the training ran again",
+    "3 ranks in all_reduce, rank 3 in read() of data.py",
+]
+GAVE_UP = [
+    "The run tabular gave up at step 140, after 11 min 8 s: data",
+    "it comes back identically, which is not chance",
+    "It was disturbed 3 times and came back by itself twice.",
+    "ValueError: shard-0017.tar: record 88 is truncated",
+    "Gave up.",
+    "40 steps not saved",
+    "rule repeated-failure",
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "now_t", "said"),
+    [
+        pytest.param(came_through, None, CAME_THROUGH, id="came-through"),
+        pytest.param(hung, 6000.0, HUNG, id="hung"),
+        pytest.param(gave_up, None, GAVE_UP, id="gave-up"),
+    ],
+)
+def test_what_happened_why_and_what_it_cost_is_said_in_the_terminal_and_on_the_page(
+    make: Callable[[], Telling], now_t: float | None, said: list[str]
+) -> None:
+    story = told(make(), now_t=now_t)
+    for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
+        assert [each for each in said if each not in shown.replace("Why: rule ", "rule ")] == []
+
+
+def test_a_run_that_nobody_seems_to_watch_says_how_to_go_on() -> None:
+    assert "`prefect-ft resume` goes on with it" in lead(told(hung(), now_t=100_000.0))
+    assert "resume" not in lead(told(hung(), now_t=6000.0))
+
+
+# -- the pictures -----------------------------------------------------------------------------------
+
+
+@ALL
+def test_the_page_needs_nothing_else_and_the_pictures_are_well_formed(make: Callable[[], Telling]) -> None:
+    html = page(told(make()))
+    assert re.findall(r"(?:src|href|url)\s*[=(]\s*['\"]?(?!#)[^'\")\s]*", html) == []
+    assert "<script" not in html
+    pictures = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    assert len(pictures) == 2
+    for picture in (*pictures, timeline(told(make()), alone=True)):
+        ET.fromstring(picture)
+
+
+def test_what_a_rank_said_is_text_on_the_page_and_no_order_to_a_terminal() -> None:
+    run = Telling(Policy(systems=("<s0>",), workers=1, max_num_restarts=1))
+    reached = run.attempt(1, saved_every=10, until=100)
+    text = "<script>alert(1)</script> \x1b[31m [bold]x[/bold] \udcc3"
+    run.end_attempt(
+        100, step=10, reached=reached, worker=0, failure_class="crash", evidence=Evidence(rule="x", text=text)
+    )
+    story = told(run)
+    html, terminal = page(story), printed(story)
+    assert "<script" not in html
+    assert "\x1b" not in html + terminal
+    assert "<script>alert(1)</script>" in terminal
+    assert "[bold]x[/bold]" in terminal
+    html.encode()
+
+
+def test_marks_that_would_cover_one_another_are_one() -> None:
+    events = [replace(event, t=t) for t, event in zip((0, 5, 500), told(came_through()).events, strict=True)]
+    assert [len(group) for group in clusters(events, TimeScale(1000))] == [2, 1]
+
+
+def test_what_was_lost_lies_above_the_step_that_was_kept() -> None:
+    climb = Climb(points=((0, 0), (10, 100), (20, 140)), saves=((10, 100),), kept_to=50)
+    assert lost_area(climb) == [(5, 50), (10, 100), (20, 140), (20, 50), (5, 50)]
+
+
+def test_a_terminal_of_any_width_holds_the_pictures() -> None:
+    for width in (60, 80, 200):
+        assert max(map(len, printed(told(came_through()), width).splitlines())) <= min(width, 120)
+
+
+# -- words ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 ms"), (0.0034, "3 ms"), (0.9994, "999 ms"), (1, "1.0 s"), (9.949, "9.9 s"), (9.95, "10 s"),
+        (119, "119 s"), (120, "2 min"), (3599, "59 min 59 s"), (3600, "1 h"), (86399, "24 h"), (86400, "1 d"),
+        (270000, "3 d 3 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_in_words(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(None, "unknown"), (1, "100%"), (0.99999, "99.9%"), (0.5, "50.0%"), (0, "0.0%")]
+)
+def test_a_share_in_words(ratio: float | None, said: str) -> None:
+    assert share(ratio) == said
+
+
+@pytest.mark.parametrize(
+    ("t", "step_s", "said"),
+    [
+        (0.05, 0.01, "0.05 s"), (0.5, 0.1, "0.5 s"), (20, 5, "20 s"), (120, 60, "2 min"), (5400, 1800, "1:30 h"),
+        (90000, 21600, "1 d 1:00"), (172800, 86400, "2 d"),
+    ],
+)  # fmt: skip
+def test_a_tick_in_words(t: float, step_s: float, said: str) -> None:
+    assert tick_label(t, step_s) == said
+
+
+# -- reading ----------------------------------------------------------------------------------------
+
+
+def test_stacks_are_read_from_beside_the_journal_and_a_journal_alone_is_enough(tmp_path: Path) -> None:
+    directory = write(tmp_path / "a", hung())
+    (with_stacks,) = read_story([directory]).hangs
+    assert with_stacks.text is not None
+    assert "line 31 in read" in words_of(page(read_story([directory])))
+    (directory / "hang-1.txt").unlink()
+    (without,) = read_story([directory]).hangs
+    assert without == replace(with_stacks, text=None)
