@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+WITH_TORCH := .venv-torch/bin/python
+JOBS ?= 2
 
-.PHONY: quickstart quickstart-docker test lint clean
+.PHONY: quickstart quickstart-docker test torch lint clean
 
 quickstart: $(VENV)/.quickstart
 	rm -rf runs/quickstart
@@ -16,8 +18,17 @@ quickstart-docker: $(VENV)/.quickstart
 	$(BIN)/python deployments/make_image.py prefect-ft/quickstart:latest numpy scikit-learn
 	$(BIN)/prefect-ft run flows/quickstart-docker.yaml
 
+# A file's tests run in one process, in their order: they share servers.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	PREFECT_FT_TORCH_PYTHON="$${PREFECT_FT_TORCH_PYTHON:-$(abspath $(wildcard $(WITH_TORCH)))}" \
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# Ranks that train with torch have an interpreter of their own, as those of users do.
+torch: $(WITH_TORCH)
+
+$(WITH_TORCH):
+	$(PYTHON) -m venv .venv-torch
+	$@ -m pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0 numpy
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -40,4 +51,4 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.quickstart
 
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-torch runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

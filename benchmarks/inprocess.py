@@ -111,21 +111,24 @@ def peer_python(directory: Path) -> str:
 def measure(python: str, side: str, payload: str, ranks: int, restarts: int) -> list[float]:
     """Have rank 1 raise some times; give the milliseconds until the last rank was in the function again."""
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
-        processes = _start(python, ["-c", SCRIPT], ranks, _environment(name, side, payload, restarts))
+        processes = start_ranks(python, ["-c", SCRIPT], ranks, _environment(name, side, payload, restarts))
         try:
             for process in processes:
                 process.wait(timeout=120)
         finally:
             for process in processes:
                 process.kill()
-        return _restarts_ms(Path(name), ranks)
+        return restarts_ms(Path(name), ranks)
 
 
 def _environment(directory: str, side: str, payload: str, restarts: int) -> dict[str, str]:
     return {"SIDE": side, "PAYLOAD": payload, "RESTARTS": str(restarts), "EVENTS": f"{directory}/"}
 
 
-def _start(python: str, words: list[str], ranks: int, env: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+def start_ranks(
+    python: str, words: list[str], ranks: int, env: dict[str, str]
+) -> list[subprocess.Popen[bytes]]:
+    """Start the ranks of one script, with a rendezvous of their own."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
     path = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     return [
@@ -144,7 +147,8 @@ def _free_port() -> int:
         return port
 
 
-def _restarts_ms(directory: Path, ranks: int) -> list[float]:
+def restarts_ms(directory: Path, ranks: int) -> list[float]:
+    """Give, for each failure that ranks noted, the milliseconds until the last was in the function again."""
     failed: dict[int, float] = {}
     entered: dict[int, list[float]] = defaultdict(list)
     for rank in range(ranks):

@@ -150,9 +150,13 @@ def _type(kind: Mapping[str, Any], headings: Mapping[str, str]) -> str:
     if kind["type"] == "array":
         return f"list, each {' or '.join(_type(item, headings) for item in _choices(kind['items']))}"
     if kind["type"] == "object":
-        is_text = kind.get("additionalProperties") == {"type": "string"}
+        is_text = _is_text(kind.get("additionalProperties"))
         return "mapping of names to text" if is_text else "any mapping"
     return _WORDS[kind["type"]]
+
+
+def _is_text(kind: Any) -> bool:
+    return isinstance(kind, dict) and kind.get("type") == "string" and "enum" not in kind
 
 
 def _bounds(kind: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,8 @@ __path__ += [
 TYPE_CHECKING = False  # typing's own would cost its import
 if TYPE_CHECKING:
     from prefect_ft import heartbeat as heartbeat
+    from prefect_ft.blocks import DockerTraining as DockerTraining
+    from prefect_ft.blocks import ProcessTraining as ProcessTraining
     from prefect_ft.config import AutoRestart as AutoRestart
     from prefect_ft.config import JobConfig as JobConfig
     from prefect_ft.config import Phase as Phase
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AutoRestart": "prefect_ft.config",
+    "DockerTraining": "prefect_ft.blocks",
     "JobConfig": "prefect_ft.config",
     "Phase": "prefect_ft.config",
+    "ProcessTraining": "prefect_ft.blocks",
     "heartbeat": "prefect_ft.heartbeat",
     "report_fault": "prefect_ft.faults",
     "restart_handler": "prefect_ft.tasks",

@@ -15,6 +15,7 @@ from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, Failed
 
 from prefect_ft import preflight
+from prefect_ft.blocks import DockerTraining, ProcessTraining, infrastructure_of_block
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
@@ -40,7 +41,11 @@ Unfinished = Literal["refuse", "resume", "fresh"]
 
 
 @flow(name="train-flow", persist_result=False)
-def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list[dict[str, Any]]:
+def train_flow(
+    job: JobConfig | Path,
+    unfinished: Unfinished = "refuse",
+    infrastructure: DockerTraining | ProcessTraining | None = None,
+) -> list[dict[str, Any]]:
     """Run a training job until it finishes, restarting what fails as its policy says.
 
     Args:
@@ -48,6 +53,7 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
         unfinished: What to do with a run in the model directory whose orchestrator died: refuse to start,
             resume it (one that failed or was cancelled too), or end it and begin a fresh one. A flow run
             that is run again resumes its own.
+        infrastructure: A saved block that takes the place of the job's infrastructure.
 
     Returns the phases' summaries (summary.json). Raises RunFailedError when a phase gives up; a cancelled
     run ends in the state Cancelled.
@@ -58,7 +64,9 @@ def train_flow(job: JobConfig | Path, unfinished: Unfinished = "refuse") -> list
     if own is not None:
         job = job_of(own)  # the file may have been changed since, or be gone
     else:
-        job = load_job(job) if isinstance(job, Path) else job.at(Path.cwd())
+        job = load_job(job, blocks=infrastructure_of_block) if isinstance(job, Path) else job.at(Path.cwd())
+        if infrastructure is not None:
+            job = job.on(infrastructure.infrastructure()).at(Path.cwd())
         own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     if own is not None and own.status != "running":
         report_end()

@@ -60,7 +60,7 @@ class PhaseExecution:
         )
         self._clock = PhaseClock(_start_s(self._journal))
         self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
-        self._backend = _backend(job, index, holding.run, self._plan, self._runtime)
+        self._backend = backend_of(job, index, holding.run, self._plan, self._runtime)
         self._gate = Gate(
             self._plan.ask,
             self._plan.phase,
@@ -324,7 +324,8 @@ def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
     }
 
 
-def _backend(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
+    """Give the backend of a phase's workers; `runtime` is the run's directory for sockets."""
     checkpoints = job.phases[index].checkpoints
     settings = AgentSettings(
         run_id=run.run_id,

@@ -19,6 +19,7 @@ from prefect_ft.config import (
     Phase,
     in_a_volume,
     own_signatures,
+    plain,
 )
 from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
@@ -63,6 +64,7 @@ def phase_plan(
         binds=() if infrastructure.type == "process" else _binds(phase, infrastructure, env),
         inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
+        secret_env=plain(infrastructure.secret_env),
         system_env=_system_env(job, index),
         ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, infrastructure, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",

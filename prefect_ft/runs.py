@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.scope import fate
-from prefect_ft.config import JobConfig, resolved
+from prefect_ft.config import JobConfig, resolved, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, UnfinishedRunError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
@@ -43,6 +43,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
             systems=names,
             quarantined=out,
             job_config=resolved(job),
+            secrets=secrets_of(job),
         )
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
@@ -98,8 +99,8 @@ def job_of(run: Run) -> JobConfig:
     Its model directory is where the run lies now. Raises ConfigError for what is no job any more.
     """
     try:
-        job = JobConfig.model_validate(run.job())
-    except ValidationError as exc:
+        job = JobConfig.model_validate(with_secrets(run.job(), run.secrets()))
+    except (ValidationError, LookupError, TypeError) as exc:
         raise ConfigError("is damaged: the run cannot be gone on with", file=str(run.job_path)) from exc
     return job.model_copy(update={"model_dir": str(run.model_dir.absolute())})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 
 settings.register_profile("ours", deadline=None)  # a machine that others load makes no property wrong
 settings.load_profile("ours")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background; what we start is not
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

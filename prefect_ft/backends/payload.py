@@ -17,7 +17,9 @@ from pathlib import Path
 
 import prefect_ft
 
-_PARTS = ("__init__.py", "appended.py", "faults.py", "heartbeat.py", "inprocess", "restarts.py", "worker")
+_PARTS = (
+    "__init__.py", "appended.py", "callbacks", "faults.py", "heartbeat.py", "inprocess", "restarts.py", "worker",
+)  # fmt: skip
 _MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from prefect_ft import preflight
 from prefect_ft.cli import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
 from prefect_ft.cli.show import print_report
+from prefect_ft.cli.validate import saved_block
 from prefect_ft.cli.view import watching
 from prefect_ft.config import JobConfig, apply_overrides, load_job, read_document, warnings
 from prefect_ft.config.yaml_text import dotted
@@ -28,7 +29,8 @@ def run(
     path: str, overrides: Sequence[str], model_dir: str | None, *, unfinished: Unfinished, as_json: bool
 ) -> int:
     """Run a job to its end and give the exit code; raises ConfigError before anything starts."""
-    job = load_job(path, overrides, model_dir)
+    _prepare_prefect()
+    job = load_job(path, overrides, model_dir, blocks=saved_block)
     with _located(path, overrides):
         preflight.check(job)
         _check_startable(job, unfinished)
@@ -45,6 +47,7 @@ def resume(name: str, *, as_json: bool) -> int:
     latest = latest_run(known.model_dir)
     if latest is not None and latest.run_id != known.run_id:
         raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
+    _prepare_prefect()
     job = job_of(known)
     vacancy(known.model_dir, job.lease_s)
     check_systems_of(known)
@@ -66,7 +69,6 @@ def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
 
 def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
     """Run train-flow in this process, and show what happens."""
-    _prepare_prefect()
     started: list[PhaseStarted] = []
 
     def note(fact: Fact) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import yaml
 
@@ -12,9 +13,16 @@ from prefect_ft.cli import COMPLETED
 from prefect_ft.config import load_job, resolved, warnings
 
 
+def saved_block(name: str) -> Mapping[str, Any]:
+    """Give what a block says that is saved in Prefect; which is loaded for that alone."""
+    from prefect_ft.blocks import infrastructure_of_block  # noqa: PLC0415  (costs a second)
+
+    return infrastructure_of_block(name)
+
+
 def validate(path: str, overrides: Sequence[str], *, as_json: bool) -> int:
     """Print a job with everything resolved; warnings go to standard error."""
-    job = load_job(path, overrides)
+    job = load_job(path, overrides, blocks=saved_block)
     for warning in warnings(job):
         print(f"warning: {path}: {warning}", file=sys.stderr)
     content = resolved(job)

@@ -1,5 +1,6 @@
 """What users write: job files, `--set`, and the same models in Python."""
 
+from prefect_ft.config.blocks import BlockLookup
 from prefect_ft.config.container import DeviceRequest, Resources
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.infrastructure import (
@@ -14,6 +15,7 @@ from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
 from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
+from prefect_ft.config.secret_env import plain, secrets_of, with_secrets
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
 from prefect_ft.config.signatures import own_signatures, read_signatures
 from prefect_ft.config.source import Document, apply_overrides, read_document
@@ -21,6 +23,7 @@ from prefect_ft.config.suspension import RecurringLine, Suspension
 
 __all__ = [
     "AutoRestart",
+    "BlockLookup",
     "Checkpoints",
     "DeviceRequest",
     "DockerInfrastructure",
@@ -41,9 +44,12 @@ __all__ = [
     "in_a_volume",
     "load_job",
     "own_signatures",
+    "plain",
     "read_document",
     "read_signatures",
     "resolved",
+    "secrets_of",
     "validate",
     "warnings",
+    "with_secrets",
 ]

@@ -221,6 +221,11 @@ Env = Annotated[dict[str, str], BeforeValidator(_env)]
 
 
 class Section(BaseModel):
-    """A mapping of a job file: frozen, and without a key that it does not know."""
+    """A mapping of a job file: frozen, and without a key that it does not know.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=complete_schema)
+    What pydantic itself says of an error shows no input: there may be a secret in it.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, json_schema_extra=complete_schema, hide_input_in_errors=True
+    )

@@ -33,6 +33,7 @@ from prefect_ft.config.fields import (
     problem,
     shown,
 )
+from prefect_ft.config.secret_env import SecretEnv
 
 TYPES = ("process", "docker")
 
@@ -87,6 +88,11 @@ class _Pool(Section):
         description="Workers of the gang, one on a system, at most as many as there are systems; "
         "the other systems are spares",
     )
+    secret_env: SecretEnv = Field(
+        default={},
+        description="Environment variables of the ranks whose values are shown nowhere; those of job, phase and "
+        "system win",
+    )
     heal: Words | None = Field(
         default=None,
         description="Command that mends a device of a system after a minor or major fault; exit code 0: healed. "
@@ -108,6 +114,9 @@ class _Pool(Section):
     @classmethod
     def _of_a_known_type(cls, value: Any) -> Any:
         """Judge the type alone: what stands beside an unknown one is not this section's to judge."""
+        if isinstance(value, dict) and "block" in value:
+            message = "is looked up in job files only; give train_flow the block itself, as infrastructure"
+            raise problem(message, "block")
         given = value.get("type", "process") if isinstance(value, dict) else "process"
         if given not in TYPES:
             raise problem(f"unknown type {shown(given)}; known types: {', '.join(TYPES)}", "type")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from prefect_ft.config.faults import Faults
@@ -34,6 +34,7 @@ from prefect_ft.config.sections import AutoRestart
 from prefect_ft.config.signatures import Signatures
 from prefect_ft.config.suspension import Suspension
 from prefect_ft.config.yaml_text import FieldPath, dotted
+from prefect_ft.errors import ConfigError
 from prefect_ft.model import FailureClass, Policy
 
 
@@ -154,6 +155,14 @@ class JobConfig(Section):
         )
         section = self.autorestart_of(phase_index)
         return base if section is None else section.onto(base)
+
+    def on(self, infrastructure: Infrastructure) -> Self:
+        """The job on another infrastructure; raises ConfigError where that does not fit it."""
+        said = {name: getattr(self, name) for name in self.model_fields_set}
+        try:
+            return self.model_validate({**said, "infrastructure": infrastructure})
+        except ValidationError as error:
+            raise ConfigError(error.errors()[0]["msg"], field="infrastructure") from error
 
     def at(self, base_dir: str | os.PathLike[str]) -> Self:
         """The job with absolute paths: relative ones start at `base_dir`, where commands run by default.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pydantic import ValidationError
 
 from prefect_ft.config import cerebras, modelarts
+from prefect_ft.config.blocks import BlockLookup, with_blocks
 from prefect_ft.config.explain import first_problem
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.signatures import own_signatures
@@ -33,17 +34,20 @@ def load_job(
     path: str | os.PathLike[str],
     overrides: Iterable[str] = (),
     model_dir: str | os.PathLike[str] | None = None,
+    *,
+    blocks: BlockLookup | None = None,
 ) -> JobConfig:
     """Read a job file; relative paths in it start at its directory.
 
     `overrides` are the `KEY=VALUE` of `--set`. `model_dir`, from the command line, wins over both; a
-    relative one starts at the current directory. Raises `ConfigError` for the first thing that is wrong.
+    relative one starts at the current directory. `blocks` gives what a saved block says of an infrastructure;
+    None: there are none here. Raises `ConfigError` for the first thing that is wrong.
     """
     document = apply_overrides(read_document(path), overrides)
     if model_dir is not None:
         absolute = os.path.abspath(os.path.expanduser(model_dir))
         document = document.put(("model_dir",), absolute, Place("--model-dir"))
-    job = validate(document).at(os.path.dirname(os.path.abspath(path)))
+    job = validate(with_blocks(document, blocks)).at(os.path.dirname(os.path.abspath(path)))
     own_signatures(job.signatures)  # a file that cannot be used is said before anything starts
     return job
 

@@ -5,7 +5,7 @@ Owns their conditions and their order. Each takes a proposal and gives back one,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from prefect_ft.decide.budgets import is_counted
 from prefect_ft.decide.incidents import suspected_systems
@@ -15,7 +15,8 @@ from prefect_ft.decide.situation import Situation
 from prefect_ft.model import RESTARTS, Action
 
 
-class Proposal(NamedTuple):
+@dataclass(slots=True)
+class Proposal:
     """A decision that is being made; `why` goes into its reason."""
 
     rule: str
@@ -34,7 +35,7 @@ def suspect(s: Situation, proposal: Proposal) -> Proposal:
         if count >= s.policy.suspect_limit and s.pool.can_replace((system,)):
             move = isolate_systems(s, (system,))
             why = f"{system} is suspect after {count} failures"
-            return proposal._replace(action=move.action, isolate=move.isolate, why=why)
+            return Proposal(proposal.rule, move.action, move.isolate, why)
     return proposal
 
 
@@ -43,7 +44,7 @@ def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
     left = s.policy.max_num_restarts - s.budgets.failures_without_progress
     if left > 0 or not is_counted(proposal.rule, proposal.action):
         return proposal
-    return proposal._replace(rule="max-restarts", action="fail", why="max_num_restarts is used up")
+    return Proposal("max-restarts", "fail", proposal.isolate, "max_num_restarts is used up")
 
 
 def min_systems(s: Situation, proposal: Proposal) -> Proposal:
@@ -55,21 +56,27 @@ def min_systems(s: Situation, proposal: Proposal) -> Proposal:
         return proposal
     needed = s.policy.min_num_systems if s.policy.elastic else len(s.pool.gang)
     why = f"only {usable} of the {needed} systems that it needs are usable"
-    return proposal._replace(rule="min-systems", action="fail", why=why)
+    return Proposal("min-systems", "fail", proposal.isolate, why)
+
+
+AFTER_CHECKS = (suspect, max_restarts, min_systems)
+"""In their order; the backoff, which is the last of them, changes no decision."""
 
 
 def check(s: Situation, proposal: Proposal) -> Proposal:
     """Take a proposal through all after-checks, as long as it is a restart."""
-    for after_check in (suspect, max_restarts, min_systems):
-        if proposal.action in RESTARTS:
-            proposal = after_check(s, proposal)
+    for after_check in AFTER_CHECKS:
+        if proposal.action not in RESTARTS:
+            break
+        proposal = after_check(s, proposal)
     return proposal
 
 
 def backoff_s(s: Situation, proposal: Proposal) -> float:
     """Say how many seconds a restart waits: twice as long for each further failure without progress."""
-    if proposal.action not in RESTARTS or not is_counted(proposal.rule, proposal.action):
+    base_s = s.policy.restart_delay_s
+    if not base_s or proposal.action not in RESTARTS or not is_counted(proposal.rule, proposal.action):
         return 0.0
     # No policy allows more than 128 restarts, and 2**128 is far from overflow.
-    doubled = s.policy.restart_delay_s * 2.0 ** min(s.budgets.failures_without_progress, 128)
+    doubled = base_s * 2.0 ** min(s.budgets.failures_without_progress, 128)
     return min(doubled, s.policy.max_restart_delay_s)

@@ -14,6 +14,7 @@ from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident,
 DEVICE_FAULT_WINDOW_S = 86400
 
 _COST_NOTHING = frozenset(("suspended", "fault-healed", "preempted"))
+_HAVE_A_BUDGET = frozenset(("transient", "suspended", "unconditional", "preempted", "confirm-once"))
 _STOP_A_RESTART = frozenset(("max-restarts", "min-systems"))
 
 
@@ -46,37 +47,41 @@ class Budgets:
     same_failure: int = 0
     suspects: dict[str, int] = field(default_factory=dict)
     transient_since_progress: bool = False
-    confirmed_since_progress: set[FailureClass] = field(default_factory=set)
+    confirmed_since_progress: frozenset[FailureClass] = frozenset()
     _last_failure: tuple[str, int] | None = None
 
-    def end_attempt(self, incident: Incident, *, progress: bool) -> None:
+    def begin_again(self) -> None:
+        """Reset what progress resets."""
+        self.failures_without_progress = 0
+        self.consecutive_suspensions = 0
+        self.consecutive_unconditional = 0
+        self.same_failure = 0
+        self.transient_since_progress = False
+        self.confirmed_since_progress = frozenset()
+
+    def end_attempt(self, incident: Incident) -> None:
         """Reset what the end of an attempt resets, before anything of this incident is counted."""
-        if progress:
-            self.failures_without_progress = 0
-            self.consecutive_suspensions = 0
-            self.consecutive_unconditional = 0
-            self._last_failure = None
-            self.transient_since_progress = False
-            self.confirmed_since_progress.clear()
         if incident.kind != "suspended":
             self.consecutive_suspensions = 0
-        if incident.kind != "exit" or incident.signature is None or incident.step is None:
-            self.same_failure, self._last_failure = 0, None
+        if incident.signature is None or incident.step is None or incident.kind != "exit":
+            self.same_failure = 0
             return
         failure = (incident.signature, incident.step)
-        self.same_failure = self.same_failure + 1 if failure == self._last_failure else 1
-        self._last_failure = failure
+        if failure != self._last_failure:
+            self.same_failure, self._last_failure = 0, failure
+        self.same_failure += 1
 
-    def count_failure(self, suspected: Iterable[str]) -> None:
-        """Count a failure; `suspected` are the systems that it makes suspect."""
-        self.failures_without_progress += 1
-        for system in suspected:
+    def suspect(self, systems: Iterable[str]) -> None:
+        """Count a failure that makes systems suspect."""
+        for system in systems:
             self.suspects[system] = self.suspects.get(system, 0) + 1
 
     def count_restart(self, rule: str, action: Action, failure_class: FailureClass | None) -> None:
         """Count a restart in the budget of its rule, and in that of its action."""
         if action == "replace_workers":
             self.worker_replacements += 1
+        if rule not in _HAVE_A_BUDGET:
+            return
         if rule == "transient":
             self.transient_since_progress = True
         elif rule == "suspended":
@@ -86,7 +91,7 @@ class Budgets:
         elif rule == "preempted":
             self.preemptions += 1
         elif rule == "confirm-once" and failure_class is not None:
-            self.confirmed_since_progress.add(failure_class)
+            self.confirmed_since_progress |= {failure_class}
 
     def clear_suspicion(self, systems: Iterable[str]) -> None:
         """Forget what a system was suspected of: it is isolated, or usable again."""
@@ -98,7 +103,7 @@ class Budgets:
 class DeviceFaults:
     """Reports of the same code on the same device, of which too many within a day mean more than chance."""
 
-    _reports: dict[tuple[str, str], tuple[str, list[float]]] = field(default_factory=dict)
+    _reports: dict[tuple[str, str], tuple[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def report(self, incident: Incident, systems: Iterable[str]) -> int:
         """Count a fault that is more than a warning; return how often it is there now."""
@@ -106,27 +111,38 @@ class DeviceFaults:
             return 0
         most = 0
         for system in systems:
-            code, times = self._reports.get((system, incident.device), (None, []))
-            recent = [t for t in times if incident.t - t <= DEVICE_FAULT_WINDOW_S]
-            times = [*recent, incident.t] if code == incident.code else [incident.t]
-            self._reports[system, incident.device] = (incident.code, times)
-            most = max(most, len(times))
+            place = (system, incident.device)
+            earlier: tuple[float, ...] = ()
+            if place in self._reports:
+                code, times = self._reports[place]
+                earlier = _recent(times, incident.t) if code == incident.code else ()
+            self._reports[place] = (incident.code, (*earlier, incident.t))
+            most = max(most, len(earlier) + 1)
         return most
 
     def clear(self, systems: Iterable[str]) -> None:
         """Forget the reports of systems that are usable again."""
-        for key in [key for key in self._reports if key[0] in systems]:
-            del self._reports[key]
+        if self._reports:
+            for key in [key for key in self._reports if key[0] in systems]:
+                del self._reports[key]
 
     def counts(self, now: float) -> dict[str, int]:
         """Give the counts at `now`, in seconds since the phase began, by `system/device/code`."""
         if not self._reports:
             return {}
-        counts = {
-            f"{system}/{device}/{code}": sum(now - t <= DEVICE_FAULT_WINDOW_S for t in times)
-            for (system, device), (code, times) in self._reports.items()
-        }
-        return {key: count for key, count in counts.items() if count}
+        counts = {}
+        for (system, device), (code, times) in self._reports.items():
+            recent = _recent(times, now)
+            if recent:
+                counts[f"{system}/{device}/{code}"] = len(recent)
+        return counts
+
+
+def _recent(times: tuple[float, ...], now: float) -> tuple[float, ...]:
+    """Give the times that lie within the window before `now`."""
+    if now - min(times) <= DEVICE_FAULT_WINDOW_S:
+        return times
+    return tuple([t for t in times if now - t <= DEVICE_FAULT_WINDOW_S])
 
 
 def counters(budgets: Budgets, faults: DeviceFaults, now: float) -> Counters:

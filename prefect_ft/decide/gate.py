@@ -6,6 +6,7 @@ The rule that proposed keeps its name, and what is counted is counted: a person'
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from typing_extensions import assert_never
 
@@ -26,7 +27,7 @@ def answered(s: Situation, proposal: Proposal, answer: Answer) -> Proposal:
     """Give what is done by a person's answer."""
     match answer.answer:
         case "approve":
-            return proposal._replace(why=_with(proposal.why, f"approved by {answer.by}"))
+            return replace(proposal, why=_with(proposal.why, f"approved by {answer.by}"))
         case "reject":
             action: Action = "rebuild" if proposal.isolate else "restart_in_place"
             why = f"{_named(proposal)} rejected by {answer.by}"

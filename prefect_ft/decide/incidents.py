@@ -10,8 +10,11 @@ from dataclasses import replace
 from prefect_ft.decide.classify import RECOVERABLE, Catalogue, classify
 from prefect_ft.model import Incident, Policy, Recoverable, Verdict
 
-UNCLASSIFIED = (None, "none")
+UNCLASSIFIED = frozenset((None, "none"))
 """What stands for the class of an exit of which it is still to be said whether it was a failure."""
+
+NOT_HERE = frozenset(("peer", "none"))
+"""What a line blames that does not blame the system where it happened."""
 
 FAILED_RECOVERIES = frozenset(("replacement_failed", "rebuild_failed", "in_place_failed"))
 """Kinds that end no attempt, since the one before them had ended; but the last can also end one."""
@@ -73,12 +76,12 @@ def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
 
 def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
     """Give the systems of the pool that are to blame: those where it happened, unless the line denies it."""
-    if incident.blame in ("peer", "none"):
+    if incident.blame in NOT_HERE:
         return ()
-    where = places(incident, gang)
     if incident.system is None and not incident.systems:
-        return where
-    return tuple([name for name in where if name in policy.systems])
+        worker = incident.worker
+        return (gang[worker],) if worker is not None and worker < len(gang) else ()
+    return tuple([name for name in places(incident, gang) if name in policy.systems])
 
 
 def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,7 +97,7 @@ def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...])
     silent = [name for worker, name in enumerate(gang) if worker not in reported]
     if len(silent) == len(gang):
         return blamed
-    return (*blamed, *[name for name in silent if name not in blamed])
+    return (*blamed, *[name for name in silent if name not in blamed]) if blamed else tuple(silent)
 
 
 def is_report(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from math import inf
 
 from typing_extensions import assert_never
 
@@ -19,7 +20,10 @@ Gang = tuple[str, ...]
 
 def initial_placement(policy: Policy) -> Gang | None:
     """Place the gang of a phase's first attempt; `None` where too few systems are usable to begin."""
-    gang = tuple([name for name in policy.systems if name not in policy.isolated][: policy.workers])
+    usable = policy.systems
+    if policy.isolated:
+        usable = tuple([name for name in policy.systems if name not in policy.isolated])
+    gang = usable[: policy.workers]
     if len(gang) < policy.workers and not may_shrink_to(policy, len(gang)):
         return None
     return gang
@@ -32,40 +36,52 @@ def may_shrink_to(policy: Policy, workers: int) -> bool:
 
 @dataclass(slots=True)
 class Pool:
-    """The systems of one phase while its history is folded."""
+    """The systems of one phase while its history is folded.
+
+    An isolation lasts `ttl_s`; none expires before `next_release_t`, in seconds since the phase began.
+    """
 
     policy: Policy
     gang: Gang
-    _isolated_at: dict[str, float] = field(default_factory=dict)
+    ttl_s: float
+    next_release_t: float = inf
+    _isolated_until: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def at_start(cls, policy: Policy) -> Pool:
         """Begin a phase; when an earlier phase isolated a system is not known here, so it counts from now."""
-        return cls(policy, initial_placement(policy) or (), dict.fromkeys(policy.isolated, 0.0))
+        ttl_s = inf if policy.isolation_ttl_s is None else policy.isolation_ttl_s
+        pool = cls(policy, initial_placement(policy) or (), ttl_s)
+        if policy.isolated:
+            pool.isolate(policy.isolated, 0.0)
+        return pool
 
-    def release_expired(self, now: float, ttl_s: float) -> list[str]:
-        """Make systems usable that are isolated for `ttl_s` at `now`, and say which."""
-        expired = [name for name, since in self._isolated_at.items() if now >= since + ttl_s]
+    def release_expired(self, now: float) -> list[str]:
+        """Make systems usable whose isolation has lasted as long as the policy says, and say which."""
+        expired = [name for name, until in self._isolated_until.items() if now >= until]
         for name in expired:
-            del self._isolated_at[name]
+            del self._isolated_until[name]
+        self.next_release_t = min(self._isolated_until.values(), default=inf)
         return expired
 
     def isolate(self, systems: Collection[str], now: float) -> None:
         """Take systems out of use."""
+        until = now + self.ttl_s
         for name in systems:
-            self._isolated_at[name] = now
+            self._isolated_until[name] = until
+        self.next_release_t = min(self.next_release_t, until)
 
     def not_isolated(self, systems: Collection[str]) -> tuple[str, ...]:
         """Keep those that are still to be isolated."""
-        return tuple([name for name in systems if name not in self._isolated_at])
+        return tuple([name for name in systems if name not in self._isolated_until])
 
     def count_usable(self, without: Collection[str]) -> int:
         """Count the systems that are not isolated, as if `without` were isolated too."""
-        return len(set(self.policy.systems).difference(self._isolated_at, without))
+        return len(set(self.policy.systems).difference(self._isolated_until, without))
 
     def spares(self, without: Collection[str] = ()) -> list[str]:
         """List the usable systems that have no worker, as if `without` were isolated too."""
-        taken = {*self._isolated_at, *without, *self.gang}
+        taken = {*self._isolated_until, *without, *self.gang}
         return [name for name in self.policy.systems if name not in taken]
 
     def can_replace(self, systems: Collection[str]) -> bool:

@@ -17,18 +17,22 @@ from prefect_ft.decide.moves import Move, always
 from prefect_ft.decide.placement import recreated
 from prefect_ft.decide.reasons import sentence
 from prefect_ft.decide.situation import Situation, fold
-from prefect_ft.model import RESTARTS, Answer, Decision, History, Kind, Policy
+from prefect_ft.model import RESTARTS, Answer, Decision, FailureClass, History, Kind, Policy
 
 SAME_DEVICE_FAULTS = 3
 
 
 class Rule(NamedTuple):
-    """One row of the table: it matches incidents of some kinds, where `when` holds of them."""
+    """One row of the table: it matches incidents of some kinds, where `when` holds of them.
+
+    Of exits it matches those of some classes; `None`: of any.
+    """
 
     name: str
     kinds: tuple[Kind, ...]
     when: Callable[[Situation], bool]
     then: Callable[[Situation], Move]
+    classes: tuple[FailureClass, ...] | None = None
 
 
 def anyhow(_: Situation) -> bool:
@@ -63,13 +67,17 @@ def is_unhealed(s: Situation) -> bool:
 
 def is_node_lost(s: Situation) -> bool:
     """Say whether a system is gone, or a rank's own output puts the blame on it."""
-    return s.incident.kind == "system_lost" or (s.incident.failure_class == "hardware" and bool(s.blamed))
+    return s.incident.kind == "system_lost" or bool(s.blamed)
+
+
+def is_any_class_restarted(s: Situation) -> bool:
+    """Say whether other failures than those of the environment are restarted."""
+    return not s.policy.environment_only
 
 
 def is_repeated(s: Situation) -> bool:
     """Say whether a failure came back identically too often; a limit of 0 is none."""
-    limit = s.policy.stop_on_repeat
-    return s.incident.failure_class in ("crash", "unknown", "data") and 0 < limit < s.budgets.same_failure
+    return 0 < s.policy.stop_on_repeat < s.budgets.same_failure
 
 
 def asks_for_confirmation(s: Situation) -> bool:
@@ -78,11 +86,8 @@ def asks_for_confirmation(s: Situation) -> bool:
 
 
 def needs_confirmation(s: Situation) -> bool:
-    """Say whether the class is one that comes back as a rule."""
-    by_class = s.incident.failure_class in ("user_code", "oom_device") or (
-        s.incident.failure_class == "config" and s.progress
-    )
-    return by_class and not s.policy.environment_only
+    """Say whether it may have been chance; a wrong configuration that has worked was none."""
+    return (s.incident.failure_class != "config" or s.progress) and not s.policy.environment_only
 
 
 EXIT: tuple[Kind, ...] = ("exit",)
@@ -90,21 +95,11 @@ DEVICE_FAULT: tuple[Kind, ...] = ("device_fault",)
 
 RULES: tuple[Rule, ...] = (
     Rule("completed", ("completed",), anyhow, always("complete")),
-    Rule(
-        "cancelled",
-        ("cancelled", "exit"),
-        lambda s: "cancelled" in (s.incident.kind, s.incident.failure_class),
-        always("cancel"),
-    ),
+    Rule("cancelled", ("cancelled", "exit"), anyhow, always("cancel"), ("cancelled",)),
     Rule("fault-warning", DEVICE_FAULT, lambda s: s.incident.severity == "warning", always("continue")),
     Rule("in-process", ("in_process",), anyhow, always("continue")),
     Rule("non-recoverable", EXIT, is_non_recoverable, always("fail", "a restart would not help")),
-    Rule(
-        "preempted",
-        ("preempted", "exit"),
-        lambda s: "preempted" in (s.incident.kind, s.incident.failure_class),
-        moves.preempted,
-    ),
+    Rule("preempted", ("preempted", "exit"), anyhow, moves.preempted, ("preempted",)),
     Rule(
         "fault-user-induced",
         DEVICE_FAULT,
@@ -120,23 +115,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("fault-heal-failed", DEVICE_FAULT, is_unhealed, moves.isolate),
     Rule("fault-critical", DEVICE_FAULT, lambda s: s.incident.severity == "critical", moves.isolate),
-    Rule("node-lost", ("system_lost", "exit"), is_node_lost, moves.isolate),
+    Rule("node-lost", ("system_lost", "exit"), is_node_lost, moves.isolate, ("hardware",)),
     Rule("replacement-failed", ("replacement_failed",), anyhow, always("rebuild")),
     Rule("rebuild-failed", ("rebuild_failed",), anyhow, moves.rebuild_elsewhere),
     Rule("in-place-failed", ("in_place_failed",), anyhow, always("rebuild")),
     Rule("suspended", ("suspended",), lambda s: s.policy.suspension_restart, moves.suspended),
     Rule("suspension-reported", ("suspended",), anyhow, always("continue")),
-    Rule(
-        "checkpoint-unreadable",
-        EXIT,
-        lambda s: s.incident.failure_class == "checkpoint" and not s.policy.environment_only,
-        moves.set_aside,
-    ),
+    Rule("checkpoint-unreadable", EXIT, is_any_class_restarted, moves.set_aside, ("checkpoint",)),
     Rule(
         "numeric",
         EXIT,
-        lambda s: s.incident.failure_class == "numeric" and not s.policy.environment_only,
+        is_any_class_restarted,
         always("restart_in_place", "one checkpoint further back"),
+        ("numeric",),
     ),
     Rule("unconditional", EXIT, lambda s: s.policy.unconditional, moves.unconditional),
     Rule(
@@ -144,10 +135,11 @@ RULES: tuple[Rule, ...] = (
         EXIT,
         is_repeated,
         always("fail", "it comes back identically, which is not chance"),
+        ("crash", "unknown", "data"),
     ),
     Rule("confirm-once", EXIT, asks_for_confirmation, moves.confirm),
     Rule("transient", EXIT, lambda s: s.incident.failure_class in s.policy.restart_on, moves.first_in_place),
-    Rule("confirm-once", EXIT, needs_confirmation, moves.confirm),
+    Rule("confirm-once", EXIT, needs_confirmation, moves.confirm, ("user_code", "oom_device", "config")),
     Rule(
         "not-restartable", get_args(Kind), anyhow, always("fail", "the policy restarts nothing of this class")
     ),
@@ -157,11 +149,18 @@ RULES: tuple[Rule, ...] = (
 RULES_OF: Mapping[Kind, tuple[Rule, ...]] = {
     kind: tuple(rule for rule in RULES if kind in rule.kinds) for kind in get_args(Kind)
 }
+RULES_OF_EXITS: Mapping[FailureClass | None, tuple[Rule, ...]] = {
+    failure_class: tuple(
+        rule for rule in RULES_OF["exit"] if rule.classes is None or failure_class in rule.classes
+    )
+    for failure_class in get_args(FailureClass)
+}
 
 
 def first_match(s: Situation) -> tuple[str, Move]:
     """Give the name of the rule that decides, and what it chooses."""
-    for name, _, when, then in RULES_OF[s.incident.kind]:
+    kind, failure_class = s.incident.kind, s.incident.failure_class
+    for name, _, when, then, _ in RULES_OF_EXITS[failure_class] if kind == "exit" else RULES_OF[kind]:
         if when(s):
             return name, then(s)
     raise AssertionError("the last rule matches everything")
@@ -202,7 +201,7 @@ def _proposed(policy: Policy, history: History) -> tuple[Situation, Proposal]:
 
 def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
     """Let a proposal take effect, and give it as a decision."""
-    rule, action, isolate, _ = proposal
+    rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
     gang = s.pool.next_gang(action, isolate)
     delay_s = backoff_s(s, proposal)

@@ -5,7 +5,7 @@ Owns wording only; what is said was decided before, and nobody parses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from signal import Signals
 
 from typing_extensions import assert_never
@@ -107,26 +107,38 @@ def _progress(s: Situation) -> str:
     return f" after progress to step {s.checkpoints.highest}" if s.progress else " without progress"
 
 
+def _suspensions(s: Situation) -> str:
+    limit = s.policy.max_suspension_restarts
+    return f"restart upon suspension {s.budgets.consecutive_suspensions} of {limit} in a row"
+
+
+def _preemptions(s: Situation) -> str:
+    limit_known = "" if s.policy.max_preemptions is None else f" of {s.policy.max_preemptions}"
+    return f"restart after preemption {s.budgets.preemptions}{limit_known}"
+
+
+_STANDINGS: Mapping[str, Callable[[Situation], str]] = {
+    "fault-healed": lambda _: "costs nothing",
+    "suspended": _suspensions,
+    "unconditional": lambda s: (
+        f"unconditional restart {s.budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}"
+    ),
+    "preempted": _preemptions,
+    "repeated-failure": lambda s: f"{s.budgets.same_failure} times in a row at step {s.incident.step}",
+    "fault-repeated": lambda s: f"{s.same_device_fault} times within a day",
+    "fault-user-induced": lambda s: f"{s.same_device_fault} times within a day",
+}
+"""What a rule says of the budget of its own."""
+
+
 def _budgets(s: Situation, proposal: Proposal) -> list[str]:
     """Say where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = []
     if is_counted(rule, proposal.action):
         stand.append(f"failure {budgets.failures_without_progress} of {policy.max_num_restarts}")
-    if rule == "fault-healed":
-        stand.append("costs nothing")
-    elif rule == "suspended":
-        limit = policy.max_suspension_restarts
-        stand.append(f"restart upon suspension {budgets.consecutive_suspensions} of {limit} in a row")
-    elif rule == "unconditional":
-        stand.append(f"unconditional restart {budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}")
-    elif rule == "preempted":
-        limit_known = "" if policy.max_preemptions is None else f" of {policy.max_preemptions}"
-        stand.append(f"restart after preemption {budgets.preemptions}{limit_known}")
-    elif rule == "repeated-failure":
-        stand.append(f"{budgets.same_failure} times in a row at step {s.incident.step}")
-    elif rule in ("fault-repeated", "fault-user-induced"):
-        stand.append(f"{s.same_device_fault} times within a day")
+    if rule in _STANDINGS:
+        stand.append(_STANDINGS[rule](s))
     if proposal.action == "replace_workers":
         stand.append(f"replacement {budgets.worker_replacements} of {policy.max_worker_replacements}")
     return stand

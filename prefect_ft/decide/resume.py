@@ -23,7 +23,7 @@ class Checkpoints:
     """The verified steps of one phase while its history is folded; in `eval` there are none."""
 
     mode: Mode
-    set_aside: set[int] = field(default_factory=set)
+    set_aside: frozenset[int] = frozenset()
     _baseline: int = 0
     _seen: int = 0
     _good: set[int] = field(default_factory=set)
@@ -33,7 +33,7 @@ class Checkpoints:
     @property
     def highest(self) -> int:
         """The highest step that was ever verified, 0 if none; setting one aside does not lower it."""
-        return max(self._baseline, self._seen)
+        return self._seen if self._seen > self._baseline else self._baseline
 
     @property
     def is_progress(self) -> bool:
@@ -46,25 +46,25 @@ class Checkpoints:
             return
         if incident.verified is not None:
             self._good = set(incident.verified)
-            self.set_aside -= self._good
-        step = incident.step
+        step, seen, baseline = incident.step, incident.seen_step, incident.baseline_step
         if step is not None:
             self._good.add(step)
-            self.set_aside.discard(step)
-            self._seen = max(self._seen, step)
-        if incident.seen_step is not None:
-            self._seen = max(self._seen, incident.seen_step)
-        if incident.baseline_step is not None:
-            self._baseline = max(self._baseline, incident.baseline_step)
+            if step > self._seen:  # noqa: PLR1730  # calling max() costs as much as all the rest
+                self._seen = step
+        if seen is not None and seen > self._seen:
+            self._seen = seen
+        if baseline is not None and baseline > self._baseline:
+            self._baseline = baseline
+        if self.set_aside:
+            self.set_aside -= self._good
 
     def end_attempt(self) -> bool:
         """Judge all that the attempt saw, and say whether it was progress, which lifts a hold."""
-        progress = self._seen > self._baseline
-        if progress:
-            self._baseline = self._seen
-            self._hold = None
-        self._seen = 0
-        return progress
+        seen, self._seen = self._seen, 0
+        if seen <= self._baseline:
+            return False
+        self._baseline, self._hold = seen, None
+        return True
 
     def raise_baseline(self) -> None:
         """Make what was verified between two attempts the past of the next one: it is nobody's progress."""
@@ -92,13 +92,13 @@ class Checkpoints:
 
     def restart(self, incident: Incident, rule: str, resume_step: int | None) -> None:
         """Take note of a restart: what it sets aside, where it holds the phase, what it resumes from."""
-        if rule == "checkpoint-unreadable":
+        if rule == "numeric":
+            self._hold = Hold(resume_step)
+        elif rule == "checkpoint-unreadable":
             bad = self.unreadable(incident)
             if bad is not None:
                 self._good.discard(bad)
-                self.set_aside.add(bad)
-        elif rule == "numeric":
-            self._hold = Hold(resume_step)
+                self.set_aside |= {bad}
         self._resumed_from = resume_step
 
     def _last(self, incident: Incident) -> int | None:

@@ -66,43 +66,48 @@ class Situation:
 
         `decision` is the one that was made about it, `None` if that is still to come.
         """
-        if self.policy.isolation_ttl_s is not None:
-            self._release_systems(incident.t, self.policy.isolation_ttl_s)
+        if incident.t >= self.pool.next_release_t:
+            self._release_systems(incident.t)
         self.checkpoints.verify(incident)
-        self.incident = self._read(incident)
+        self.incomplete = False
+        if incident.kind != "exit" or incident.failure_class in UNCLASSIFIED:
+            incident = self._read(incident)
+        self.incident = incident
         if decision is None:
-            self.goes_on = is_report(self.incident, self.policy, self.pool.gang)
+            self.goes_on = is_report(incident, self.policy, self.pool.gang)
         else:
             self.goes_on = decision.action == "continue"
-        self.progress = not self.goes_on and self._end_attempt(self.incident)
+        self.progress = False
+        if not self.goes_on:
+            self._end_attempt(incident)
 
-    def _release_systems(self, now: float, ttl_s: float) -> None:
-        released = self.pool.release_expired(now, ttl_s)
-        if released:
-            self.budgets.clear_suspicion(released)
-            self.device_faults.clear(released)
+    def _release_systems(self, now: float) -> None:
+        released = self.pool.release_expired(now)
+        self.budgets.clear_suspicion(released)
+        self.device_faults.clear(released)
 
     def _read(self, incident: Incident) -> Incident:
         """Give the incident as the rules see it, and count what it says of a device."""
-        if incident.kind == "exit" and incident.failure_class in UNCLASSIFIED:
+        if incident.kind == "exit":
             incident = classified(incident)
         elif incident.kind == "device_fault":
             systems = places(incident, self.pool.gang)
             self.same_device_fault = self.device_faults.report(incident, systems)
-        self.incomplete = incident.kind == "completed" and is_incomplete(
-            self.policy, self.checkpoints.highest
-        )
-        return replace(incident, kind="exit", failure_class="unknown") if self.incomplete else incident
+        if incident.kind == "completed" and is_incomplete(self.policy, self.checkpoints.highest):
+            self.incomplete = True
+            return replace(incident, kind="exit", failure_class="unknown")
+        return incident
 
-    def _end_attempt(self, incident: Incident) -> bool:
-        """End the attempt, unless none was running, and say whether it made progress."""
+    def _end_attempt(self, incident: Incident) -> None:
+        """End the attempt, unless none was running, and see whether it made progress."""
         if incident.kind in FAILED_RECOVERIES and self._nothing_ran(incident):
             self.checkpoints.raise_baseline()
-            return False
-        progress = self.checkpoints.end_attempt()
-        self.budgets.end_attempt(incident, progress=progress)
+            return
         self.ended_by = incident
-        return progress
+        if self.checkpoints.end_attempt():
+            self.progress = True
+            self.budgets.begin_again()
+        self.budgets.end_attempt(incident)
 
     def _nothing_ran(self, failed: Incident) -> bool:
         """Say whether a recovery failed before the next attempt began."""
@@ -119,15 +124,19 @@ class Situation:
         self, rule: str, action: Action, isolate: tuple[str, ...], gang: Gang, resume_step: int | None
     ) -> None:
         """Let the decision about the last incident take effect."""
+        incident, pool, budgets = self.incident, self.pool, self.budgets
         if is_counted(rule, action):
-            self.budgets.count_failure(suspected_systems(self.incident, self.policy, self.pool.gang))
+            budgets.failures_without_progress += 1
+            suspected = suspected_systems(incident, self.policy, pool.gang)
+            if suspected:
+                budgets.suspect(suspected)
         if action in RESTARTS:
-            self.budgets.count_restart(rule, action, self.incident.failure_class)
-            self.checkpoints.restart(self.incident, rule, resume_step)
+            budgets.count_restart(rule, action, incident.failure_class)
+            self.checkpoints.restart(incident, rule, resume_step)
         if isolate:
-            self.pool.isolate(isolate, self.incident.t)
-            self.budgets.clear_suspicion(isolate)
-        self.pool.gang = gang
+            pool.isolate(isolate, incident.t)
+            budgets.clear_suspicion(isolate)
+        pool.gang = gang
         self._last_action = action
 
     def counters(self) -> Counters:

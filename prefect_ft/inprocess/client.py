@@ -12,20 +12,21 @@ import weakref
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from prefect_ft.inprocess.errors import StaleError, StoreLostError
-from prefect_ft.inprocess.server import proof, tune
 from prefect_ft.worker import frames
+from prefect_ft.worker.coordination import proof, tune
 
 RETRY_S = 0.02
 """Between attempts to reach a store that has not been started yet."""
 
 
 class Address(NamedTuple):
-    """Where the store is, and what it takes to speak to it."""
+    """Where the store is, what it takes to speak to it, and about which call."""
 
     host: str
     port: int
     key: str
     heartbeat_s: float
+    call: int
 
 
 class Connection:
@@ -107,7 +108,7 @@ def _try(address: Address, deadline_s: float, connection: Connection) -> socket.
         tune(found, address.heartbeat_s)
         connection.socket = found
         nonce = connection.receive(left_s)["nonce"]
-        connection.send(proof=proof(nonce, address.key))
+        connection.send(proof=proof(nonce, address.key), call=address.call)
     except BaseException:
         found.close()
         raise

@@ -33,7 +33,8 @@ def fill_gaps(members: List[Member]) -> List[Member]:
     places = {
         member.rank: member for member in members if member.rank is not None and member.rank < len(members)
     }
-    others = (member for member in shift_ranks(members) if member not in places.values())
+    stay = {member.initial_rank for member in places.values()}
+    others = (member for member in shift_ranks(members) if member.initial_rank not in stay)
     return [places[number] if number in places else next(others) for number in range(len(members))]
 
 

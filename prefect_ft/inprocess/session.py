@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from prefect_ft.inprocess import server
 from prefect_ft.inprocess.client import Address, Connection
@@ -20,33 +20,51 @@ from prefect_ft.inprocess.limits import Limits
 from prefect_ft.inprocess.progress import Progress
 from prefect_ft.inprocess.state import Fault
 from prefect_ft.inprocess.watch import Watch
+from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, port_served_at
 
 PORT_VARIABLE = "PREFECT_FT_INPROCESS_PORT"
-"""The store's port on MASTER_ADDR; where it is not set, the one after MASTER_PORT."""
+"""The store's port on MASTER_ADDR where no agent serves it; if that is not set, the one after MASTER_PORT."""
 
 _BIND_S = 5.0
 _BIND_RETRY_S = 0.01
 
-Round = Tuple[Dict[int, Optional[int]], Optional[Fault]]
-"""The highest step of each rank that takes part, and what ended the iteration before."""
+
+class Round(NamedTuple):
+    """What begins an iteration: the ranks that take no part in it, and what ended the one before.
+
+    `step` is the highest that any rank has named; None: none.
+    """
+
+    without: FrozenSet[int]
+    step: Optional[int]
+    fault: Optional[Fault]
 
 
-def address(limits: Limits) -> Address:
-    """Give where the store of this job is; raises KeyError where the environment does not say."""
-    port = int(os.environ.get(PORT_VARIABLE) or int(os.environ["MASTER_PORT"]) + 1)
-    key = os.environ.get(server.KEY_VARIABLE, "")
-    return Address(os.environ["MASTER_ADDR"], port, key, limits.heartbeat_s)
+def address(limits: Limits, call: int) -> Tuple[Address, bool]:
+    """Give where the store of this job is, and whether the agent serves it.
+
+    Raises KeyError where the environment does not say.
+    """
+    master_port, key = os.environ["MASTER_PORT"], os.environ.get(KEY_VARIABLE, "")
+    agents = port_served_at(os.environ.get(STORE_VARIABLE, ""), master_port)
+    port = agents or int(os.environ.get(PORT_VARIABLE) or int(master_port) + 1)
+    return Address(os.environ["MASTER_ADDR"], port, key, limits.heartbeat_s, call), agents is not None
 
 
 class Session:
     """A rank's part in one call; `close` it in the end."""
 
-    def __init__(self, rank: int, size: int, limits: Limits, abort: Callable[[int], None]) -> None:
-        """Rank 0 starts the store. Raises OSError, StoreLostError. `abort` is as the watch takes it."""
+    def __init__(
+        self, rank: int, size: int, limits: Limits, abort: Callable[[int], None], *, call: int
+    ) -> None:
+        """Rank 0 starts the store, unless the agent hosts it. Raises OSError, StoreLostError.
+
+        `abort` is as the watch takes it; `call` is the number of the call, the same in all ranks.
+        """
         self.rank, self.size, self.limits = rank, size, limits
-        self.address = address(limits)
+        self.address, is_served = address(limits, call)
         self.progress = Progress()
-        if rank == 0:
+        if rank == 0 and not is_served:
             _start_store(self.address)
         self._control = Connection(self.address, limits.barrier_s)
         self._alert = Connection(self.address, limits.barrier_s)
@@ -65,18 +83,22 @@ class Session:
             abort=abort,
         )
 
-    def enter(self, iteration: int) -> Round:
-        """Wait for all others that live; raises RestartAbort, ExcludedError, StoreLostError."""
+    def enter(self, iteration: int, without: Collection[int]) -> Round:
+        """Wait for all others that live; raises RestartAbort, ExcludedError, StoreLostError.
+
+        `without` are ranks that an earlier call has lost.
+        """
         answer = self._ask(
             op="enter",
             rank=self.rank,
             size=self.size,
             iteration=iteration,
             step=self.progress.step,
+            without=list(without),
             barrier_s=self.limits.barrier_s,
         )
         fault = answer["fault"]
-        return dict(answer["members"]), None if fault is None else Fault(**fault)
+        return Round(frozenset(answer["without"]), answer["step"], None if fault is None else Fault(**fault))
 
     def announce(self, iteration: int, kind: str, text: str) -> None:
         """Tell the others that this rank has failed in that iteration; heard once, by whoever is first."""
@@ -130,5 +152,5 @@ def _start_store(where: Address) -> None:
                 raise
             time.sleep(_BIND_RETRY_S)
         else:
-            _stores.append(server.start(listening))
+            _stores.append(server.start(listening, where.call))
             return

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import logging
 import os
 import threading
 import time
 import traceback
 from types import TracebackType
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, List, Optional, Sequence, Set, Union
 
 from prefect_ft.inprocess.abort import AbortTorchDistributed
 from prefect_ft.inprocess.errors import (
@@ -36,6 +37,12 @@ logger = logging.getLogger("prefect_ft.inprocess")
 
 _MAX_TEXT = 500
 _PACKAGE = os.path.dirname(__file__) + os.sep
+
+_call_numbers = itertools.count()
+"""By them ranks that call several wrapped functions one after the other know which they speak of."""
+
+_lost_ranks: Set[int] = set()
+"""Those that earlier calls have lost: they do not come any more."""
 
 
 class Wrapper:
@@ -134,7 +141,7 @@ class _Call:
         self._began_s = 0.0
         self._failure: Optional[BaseException] = None
         """What this rank itself failed with, until the others have come so far."""
-        self._session = Session(rank, size, settings.limits, self._abort)
+        self._session = Session(rank, size, settings.limits, self._abort, call=next(_call_numbers))
 
     def run(self) -> Any:
         """Give the function's result, of the iteration in which all ranks completed it.
@@ -169,15 +176,16 @@ class _Call:
 
     def _next_iteration(self) -> None:
         iteration = self._state.iteration + 1
-        steps, fault = self._session.enter(iteration)
-        there = [member for member in self._members if member.initial_rank in steps]
+        without, step, fault = self._session.enter(iteration, _lost_ranks)
+        there = [member for member in self._members if member.initial_rank not in without]
+        _lost_ranks.update(without)
         active = list(self._settings.rank_assignment(there))
         rank_of = {member.initial_rank: rank for rank, member in enumerate(active)}
         self._members = [Member(member.initial_rank, rank_of.get(member.initial_rank)) for member in there]
         own, size = self._state.initial_rank, self._state.initial_world_size
         self._state = State(iteration, own, size, rank_of.get(own), len(active), fault)
         self._state.export()
-        why = self._budget.spent(fault, steps, len(active))
+        why = self._budget.spent(fault, step, len(active))
         if why is not None:
             self._session.give_up(why)
             raise RestartAbort(why)
@@ -287,13 +295,11 @@ class _Budget:
         self._restarts = self._without_progress = 0
         self._highest_step: Optional[int] = None
 
-    def spent(
-        self, fault: Optional[Fault], steps: Mapping[int, Optional[int]], world_size: int
-    ) -> Optional[str]:
+    def spent(self, fault: Optional[Fault], step: Optional[int], world_size: int) -> Optional[str]:
         """Count a restart, where a fault led here; give why there may not be one. None: there may."""
         settings = self._settings
         if fault is not None:
-            self._count(max((step for step in steps.values() if step is not None), default=None))
+            self._count(step)
         if world_size < settings.min_world_size:
             return f"{world_size} ranks could run, min_world_size is {settings.min_world_size}"
         if settings.max_restarts is not None and self._restarts > settings.max_restarts:

@@ -1,12 +1,13 @@
 """What a run keeps on disk beside its journals: identity, key, job, phase directories, a wish to end it.
 
-`<model_dir>/.prefect-ft/<run id>/` holds run.json, the job and the key; each phase has
+`<model_dir>/.prefect-ft/<run id>/` holds run.json, the job, its secrets and the key; each phase has
 `<model_dir>/<YYYYmmdd_HHMMSS>_restartable/`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -28,8 +29,8 @@ SUMMARY = "summary.json"
 PARAMS = "phase-params.yaml"
 """What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
 
-_RUN, _JOB, _KEY = "run.json", "job.json", "key"
-_CANCEL, _ANSWER = "cancel.json", "answer.json"
+_RUN, _JOB, _KEY, _SECRETS, _CANCEL = "run.json", "job.json", "key", "secrets.json", "cancel.json"
+_ANSWER = "answer.json"
 
 
 class CancelWish(NamedTuple):
@@ -78,6 +79,10 @@ class Run:
     def job(self) -> dict[str, Any]:
         """Give the resolved job, as it was when the run began."""
         return read_json(self.job_path)
+
+    def secrets(self) -> dict[str, Any]:
+        """Give what the job has that must not be shown; only this user can read it."""
+        return read_json(self.root / _SECRETS)
 
     def add_phase(self, name: str, index: int, params: Mapping[str, Any]) -> Path:
         """Make a new phase's directory, with its resolved configuration, and remember it."""
@@ -139,12 +144,17 @@ def new_run_id() -> str:
 
 
 def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told: Any) -> Run:
-    """Begin a run; `job` in `told` is the resolved one. Raises ConfigError where nothing can be written."""
+    """Begin a run; `job_config` in `told` is the resolved job, `secrets` what that does not show.
+
+    Raises ConfigError where nothing can be written.
+    """
     run = Run(run_id or new_run_id(), model_dir, secrets.token_hex(16))
-    job = told.pop("job_config", None)
+    job, hidden = told.pop("job_config", None), told.pop("secrets", None)
     try:
         run.root.mkdir(parents=True, mode=0o700)
         _write_private(run.root / _KEY, run.key)
+        if hidden:
+            _write_private(run.root / _SECRETS, json.dumps(hidden))
         if job is not None:
             write_json(run.root / _JOB, job, durable=True)
         run.describe(run=run.run_id, job=job_name, started=utc_now(), status="running", phases=[], **told)

@@ -15,6 +15,9 @@ from prefect_ft.supervisor.link import Event
 COMMAND_NOT_STARTED = 127
 """The exit code that a shell gives for a command that is not there."""
 
+GIVEN_UP = "in-process-given-up"
+"""The signature of ranks that end because a wrapped call cannot go on: not why it cannot."""
+
 _PASSING: Mapping[int | None, FailureClass] = {
     **dict.fromkeys((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY), "unknown"),
     **dict.fromkeys((errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE), "storage"),
@@ -87,7 +90,12 @@ class Attempt:
         """Since when they do, as far as that is known."""
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
-        self._failures: list[int] = []
+        self._ends: list[int] = []
+        """The ranks that have failed, in the order in which that was told."""
+        self._inside: frozenset[int] = frozenset()
+        """The ranks of a wrapped call, which goes on without those of them that are lost."""
+        self._excused: frozenset[int] = frozenset()
+        """Lost ranks that such a call has gone on without."""
 
     def take(self, worker: int, event: Event) -> None:
         """Learn from one event of a worker's agent."""
@@ -102,6 +110,8 @@ class Attempt:
                 self._beat(event)
             case "start_failed":
                 self.start_error = event
+            case "call" if worker == 0:  # whose agent is where the ranks of all workers meet
+                self._inside, self._excused = frozenset(event["inside"]), frozenset(event["excused"])
             case "lost":
                 self.lost[worker] = Loss(event["system_answers"], event["evidence"])
             case _:
@@ -110,8 +120,17 @@ class Attempt:
     @property
     def over(self) -> bool:
         """Whether the attempt has ended: something failed, or every rank is done."""
-        done = all(state.ended_ns is not None for state in self.ranks.values())
-        return done or self._ended_otherwise
+        return self._is_done or self._ended_otherwise
+
+    @property
+    def _is_done(self) -> bool:
+        return all(state.ended_ns is not None for state in self.ranks.values())
+
+    @property
+    def _failures(self) -> list[int]:
+        """The ranks whose failure ends the attempt: not those that the others do without."""
+        spared = self._excused if self._is_done else self._excused | self._inside
+        return [rank for rank in self._ends if rank not in spared]
 
     @property
     def _ended_otherwise(self) -> bool:
@@ -120,8 +139,11 @@ class Attempt:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rank has come to its own good end."""
-        return all(state.succeeded for state in self.ranks.values())
+        """Whether every rank has come to its own good end, but those that the others did without."""
+        return self._is_done and not any(
+            state.was_stopped or (state.failed and rank not in self._excused)
+            for rank, state in self.ranks.items()
+        )
 
     @property
     def is_running(self) -> bool:
@@ -134,7 +156,7 @@ class Attempt:
         state.exit_code, state.signal, state.ended_ns = event["code"], event["signal"], event["t_ns"]
         state.was_stopped = self.ending
         if state.failed:
-            self._failures.append(event["rank"])
+            self._ends.append(event["rank"])
 
     def _excerpt(self, event: Event) -> None:
         """Hear what was chosen of output that was not handed on, so far as it is news."""
@@ -197,7 +219,7 @@ class Attempt:
 
     def _failure(self, incident: Incident) -> Incident:
         first = self.ranks[self._failures[0]]
-        logs = [state.output.findings() for state in self.ranks.values()]
+        logs = [state.output.findings() for rank, state in self.ranks.items() if rank not in self._excused]
         verdict = judge(logs, exit_code=first.exit_code, signal=first.signal)
         root = self._root(verdict)
         seen = root if root.failed else first
@@ -227,7 +249,8 @@ class Attempt:
         The cause may still be ending by itself when its peers have noticed and the attempt is ended.
         """
         rank = self._rank_of(verdict.evidence)
-        if rank is None or self.ranks[rank].succeeded:
+        is_given_up = verdict.evidence is not None and verdict.evidence.rule == GIVEN_UP
+        if rank is None or is_given_up or self.ranks[rank].succeeded:
             return self.ranks[self._failures[0]]
         return self.ranks[rank]
 

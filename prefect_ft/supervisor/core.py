@@ -30,9 +30,10 @@ from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.hangs import Hangs, incident_of, with_blame
-from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
+from prefect_ft.supervisor.launch import Launch, PhasePlan, ranks_by_worker, start_orders
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.listening import Listener
+from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -92,6 +93,7 @@ class Supervisor:
             journal=journal,
             clock=clock,
             system_of=self._gang.system_of,
+            mask=masking(plan.secret_env.values()),
         )
         self._early: list[tuple[int, Event]] = []
         """What agents told before it was known what attempt it belongs to."""
@@ -176,7 +178,6 @@ class Supervisor:
             answers = self._backend.answers((found.watched or ())[worker])
             evidence = self._gang.evidence(worker, is_gone=True) if worker in self._gang.numbers else None
             attempt.take(worker, {"ev": "lost", "system_answers": answers, "evidence": evidence})
-        self._gang.watch([rank for rank, state in attempt.ranks.items() if not state.succeeded])
 
     def _record_comeback(
         self, found: Standing, agents: Mapping[int, Event], silent_s: float, *, by_hand: bool
@@ -246,17 +247,7 @@ class Supervisor:
         self._saves.begin_attempt()
         self._hangs.begin(attempt)
         note = self._attempt_line(launch)
-        orders = {
-            worker: {
-                "command": self.plan.command,
-                "cwd": self.plan.cwd,
-                "env": worker_environment(self.plan, launch, worker),
-                "ranks": rank_environments(self.plan, worker),
-                "note": note,
-            }
-            for worker in range(len(placement))
-        }
-        self._gang.start(orders, self._token)
+        self._gang.start(start_orders(self.plan, launch, note), self._token)
         self._last_started = attempt.number
         self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **note)
         self._tell_started(launch, attempt)
@@ -265,9 +256,7 @@ class Supervisor:
     def _new_attempt(self, number: int, placement: tuple[str, ...]) -> Attempt:
         self._placement = placement
         self._upkeep.trust(placement)
-        workers = range(len(placement))
-        ranks = {rank: worker for worker in workers for rank in rank_environments(self.plan, worker)}
-        return Attempt(number, ranks, self.plan.catalogue)
+        return Attempt(number, ranks_by_worker(self.plan, placement), self.plan.catalogue)
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()
@@ -283,6 +272,8 @@ class Supervisor:
             start_counts=start_counts(self.plan.policy, history, before_first=self._decisions_before_first()),
             master=self._gang.master,
             has_store=self._gang.has_store,
+            in_process_port=self._gang.in_process_port,
+            in_process_key=self._gang.in_process_key,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
             passed_over=passed_over,
@@ -438,11 +429,13 @@ class Supervisor:
     def _end(self) -> None:
         """End whatever still runs and raise what happened, unless the phase is complete."""
         self._stop.record()
+        is_complete = False
         if self._attempt is not None:
             self._save_first(self._attempt)
+            is_complete = self._attempt.is_complete
             self._attempt.ending = True
         t = self.clock.now()
-        deaths = self._gang.stop(self._token, self._grace_s())
+        deaths = self._gang.stop(self._token, self._grace_s(), complete=is_complete)
         self._hangs.end()
         if self._attempt is not None:
             self._take_reports(self._attempt)
@@ -558,6 +551,9 @@ def _nothing() -> None:
 def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:
     """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
     for worker, agent in agents.items():
+        if "excused" in agent:  # agents of earlier versions do not know it
+            told = {name: agent[name] for name in ("inside", "excused")}
+            yield worker, {"ev": "call", "token": agent["token"], **told}
         for rank, excerpt in agent.get("excerpts", {}).items():
             yield worker, {"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt}
     exits = [

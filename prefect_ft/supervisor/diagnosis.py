@@ -18,7 +18,7 @@ from prefect_ft.supervisor.attempt import Attempt
 TIMEOUT_S = 5.0
 """How long a diagnosis may take; a part of it is for the way to the agents and back."""
 
-_STOPPED = {"T": "stopped", "t": "stopped by a tracer", "D": "in the kernel", "Z": "ended but for threads"}
+_STOPPED = {"T": "stopped", "t": "stopped by a tracer", "Z": "ended but for threads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _stack(told: Mapping[str, Any]) -> RankStack:
     if not processes:
         return RankStack()
     main = processes[0]
-    note = _STOPPED.get(main["state"][:1], main["waits_in"] or main["name"])
+    note = _STOPPED.get(main["state"][:1], f"in {main['waits_in'] or main['name']}")
     return parsed(told["stacks"].get(str(main["pid"]), ""), note)
 
 

@@ -6,9 +6,10 @@ listener; what does not come in time is a worker that has gone.
 
 from __future__ import annotations
 
+import hmac
 import selectors
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -78,6 +79,8 @@ class AgentGang:
             "epoch": epoch,
             "have": {},
         }
+        self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
+        """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._stop_request = stop
         self._listener = listener
         self._selector = selectors.DefaultSelector()
@@ -86,15 +89,13 @@ class AgentGang:
         self._selector.register(calls, selectors.EVENT_READ)
         self._workers: dict[int, Worker] = {}
         self._links: dict[int, Link] = {}
-        self._meeting: dict[int, tuple[int | None, bool]] = {}
-        """By worker, the port that its agent keeps for the next rendezvous, and whether a store will listen there."""
+        self._meeting: dict[int, Event] = {}
+        """By worker, what its agent said last of where the next attempt's ranks can meet."""
         self._unusable: dict[int, str] = {}
         self._answers: dict[int, Event] = {}
         self._printed_at: dict[int, float] = {}
         self._samples: set[int] = set()
         """The workers whose agents take samples: those of earlier versions do not, and know no such orders."""
-        self._unfinished: set[int] | None = None
-        """The attempt's ranks that have not exited with code 0; None while no attempt has been started."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -120,7 +121,7 @@ class AgentGang:
 
         Raises WorkerGoneError.
         """
-        port, _ = self._meeting[0]
+        port = self._meeting[0]["port"]
         if port is None:
             raise WorkerGoneError(0, "it has no free port for the rendezvous")
         return self._link(0).host, port
@@ -128,8 +129,13 @@ class AgentGang:
     @property
     def has_store(self) -> bool:
         """Whether worker 0's agent itself serves the next attempt's rendezvous, if its ranks are told so."""
-        _, has_store = self._meeting[0]
-        return has_store
+        return bool(self._meeting[0].get("store", False))  # an older agent has none
+
+    @property
+    def in_process_port(self) -> int | None:
+        """The port at which worker 0's agent coordinates restarts within the processes; None: it does not."""
+        port: int | None = self._meeting[0].get("in_process_port")
+        return port
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -154,14 +160,10 @@ class AgentGang:
         for number in list(self._links):
             if self._answered(number, "attached"):
                 standings[number] = self._answers[number]
-                self._take_meeting(number, self._answers[number])
+                self._meeting[number] = self._answers[number]
             else:
                 self._forget(number)
         return standings
-
-    def watch(self, ranks: Collection[int]) -> None:
-        """Go on with an attempt that runs; `ranks` are those that have not exited with code 0."""
-        self._unfinished = set(ranks)
 
     def change(
         self, change: GangChange, placement: Sequence[str], decision: int, *, is_taken_up: bool = False
@@ -213,10 +215,7 @@ class AgentGang:
         for worker, address in zip(workers, addresses, strict=True):
             self._attach(worker, address)
         for number, answer in self._await_answers(numbers, "attached").items():
-            self._take_meeting(number, answer)
-
-    def _take_meeting(self, number: int, answer: Event) -> None:
-        self._meeting[number] = answer["port"], answer.get("store", False)  # an older agent has no store
+            self._meeting[number] = answer
 
     def _attach(self, worker: Worker, address: Address) -> None:
         self._answers.pop(worker.number, None)
@@ -262,7 +261,6 @@ class AgentGang:
 
     def start(self, orders: Mapping[int, Mapping[str, Any]], token: Sequence[int]) -> None:
         """Start an attempt's ranks; a command that cannot be started is reported to the listener."""
-        self._unfinished = {int(rank) for fields in orders.values() for rank in fields["ranks"]}
         for number, fields in orders.items():
             self._answers.pop(number, None)
             self._order(number, "start", token=token, **fields)
@@ -297,12 +295,12 @@ class AgentGang:
     def _sampling(self) -> list[int]:
         return [number for number in self._links if number in self._samples]
 
-    def stop(self, token: Sequence[int], grace_s: float) -> list[float]:
+    def stop(self, token: Sequence[int], grace_s: float, *, complete: bool = False) -> list[float]:
         """End every process of the attempt in every worker that answers; idempotent, and not to be stopped.
 
-        Afterwards all output has been heard. Gives when writers died, in seconds since the epoch.
+        `complete`: it has come to its own good end. Afterwards all output has been heard. Gives when writers
+        died, in seconds since the epoch.
         """
-        complete = self._unfinished is not None and not self._unfinished
         self._may_act()
         for number in list(self._links):
             self._answers.pop(number, None)
@@ -310,7 +308,7 @@ class AgentGang:
         self._await_stopped(time.monotonic() + grace_s)
         stopped = {number: answer for number, answer in self._answers.items() if answer["ev"] == "stopped"}
         for number, answer in stopped.items():
-            self._take_meeting(number, answer)
+            self._meeting[number] = answer
             if answer["stuck"]:
                 self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
         return sorted({death for answer in stopped.values() for death in answer["deaths"]})
@@ -419,8 +417,6 @@ class AgentGang:
                 raise self._fenced(f"worker {number} obeys an orchestrator of epoch {event['epoch']}")
             case "refused":
                 raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
-            case "exited" if event["code"] == 0 and self._unfinished is not None:
-                self._unfinished.discard(event["rank"])
             case "sample":
                 self._samples.add(number)
             case "output" | "excerpt":

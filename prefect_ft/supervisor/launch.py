@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prefect_ft.config import OnDemand
 from prefect_ft.decide.classify import Catalogue
@@ -14,6 +15,7 @@ from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.gate import AskPlan
 from prefect_ft.supervisor.hangs import SuspensionPlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
+from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, served_at
 from prefect_ft.worker.rendezvous import USES_STORE
 
 Environment = dict[str, str]
@@ -24,7 +26,8 @@ class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
-    for the ranks on a system. `inherited` are the names of variables that workers have from elsewhere.
+    for the ranks on a system. `secret_env` gives way to both, and is never shown. `inherited`
+    are the names of variables that workers have from elsewhere.
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro].
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
@@ -40,6 +43,7 @@ class PhasePlan:
     binds: tuple[str, ...] = ()
     inherited: frozenset[str]
     env: Mapping[str, str]
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     system_env: Mapping[str, Mapping[str, str]]
     ranks_per_worker: int
     has_checkpoints: bool
@@ -61,8 +65,9 @@ class Launch:
 
     `decision` led here, `None` for the first attempt. `start_counts[w]` is how often worker `w` was
     created, and how often the command was executed in it, this time included. `master` is host and port
-    of worker 0's rendezvous, `has_store` whether its agent listens there. `resume_step` and `resume_path`
-    are `None` for from scratch; `passed_over` are checkpoints that could not be resumed from, each with the reason.
+    of worker 0's rendezvous, `has_store` whether its agent listens there; at `in_process_port` it coordinates
+    restarts within the processes, None: it does not. `resume_step` and `resume_path` are `None` for from
+    scratch; `passed_over` are checkpoints that could not be resumed from, each with the reason.
     """
 
     attempt: int
@@ -72,6 +77,8 @@ class Launch:
     start_counts: tuple[tuple[int, int], ...]
     master: tuple[str, int]
     has_store: bool
+    in_process_port: int | None
+    in_process_key: str
     resume_step: int | None
     resume_path: str | None
     passed_over: Mapping[str, str]
@@ -85,6 +92,7 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
     world_size = len(launch.placement) * plan.ranks_per_worker
     env = {
         **_defaults(plan),
+        **plan.secret_env,
         **plan.env,
         **plan.system_env.get(system, {}),
         "MA_SCHEDULE_CNT": str(created),
@@ -106,6 +114,9 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
     }
     if launch.has_store:
         env[USES_STORE] = "True"
+    if launch.in_process_port is not None:
+        env[STORE_VARIABLE] = served_at(env["MASTER_PORT"], launch.in_process_port)
+        env[KEY_VARIABLE] = launch.in_process_key
     if launch.skip_eval_at_step is not None:
         env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
     return env
@@ -117,6 +128,25 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
     return {
         first + local: {"RANK": str(first + local), "LOCAL_RANK": str(local)}
         for local in range(plan.ranks_per_worker)
+    }
+
+
+def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]:
+    """Give the ranks of a gang, by their global numbers, each with its worker."""
+    return {rank: worker for worker in range(len(placement)) for rank in rank_environments(plan, worker)}
+
+
+def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Give what each worker's agent is told to start an attempt; it keeps `note` for a comeback."""
+    return {
+        worker: {
+            "command": plan.command,
+            "cwd": plan.cwd,
+            "env": worker_environment(plan, launch, worker),
+            "ranks": rank_environments(plan, worker),
+            "note": note,
+        }
+        for worker in range(len(launch.placement))
     }
 
 

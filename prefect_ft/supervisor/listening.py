@@ -13,6 +13,7 @@ from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -32,19 +33,22 @@ class Listener:
         journal: Journal,
         clock: PhaseClock,
         system_of: Callable[[int], str],
+        mask: Mask,
     ) -> None:
-        """`system_of` gives the system of a worker that exists."""
+        """`system_of` gives the system of a worker that exists; `mask` takes secrets out of what ranks print."""
         self.attempt: Attempt | None = None
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
         self._hangs = hangs
         self._journal, self._clock = journal, clock
         self._system_of = system_of
+        self._mask = mask
         self._said: set[str] = set()
         """What has been told of how ranks are started."""
 
     def hear(self, worker: int, event: Event) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
+        event = self._mask(event)
         match event["ev"]:
             case "output" | "dropped" | "excerpt" | "started":
                 self._printed(worker, event)

@@ -28,7 +28,6 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.peer import Peer
 from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
-from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
@@ -77,7 +76,7 @@ class Agent:
                 self._reporter,
             ),
             on_idle=self._orphaned,
-            rendezvous=Rendezvous(self._loop, config["rendezvous"]),
+            rendezvous=config["rendezvous"],
             warm=config["warm"],
         )
         self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
@@ -110,15 +109,18 @@ class Agent:
     def _hear_signals(self) -> None:
         """SIGTERM and SIGINT mean leave; without a wake-up the selector would sleep on through them.
 
-        SIGHUP gets a call that does nothing: to ignore it would make the ranks ignore it too.
+        SIGHUP gets a call that does nothing: to ignore it would make the ranks ignore it too. What is
+        ignored already, by `nohup` or in a shell's background, stays so, for the agent as for the ranks.
         """
         self._hear, self._ring = socket.socketpair()
         self._hear.setblocking(False)
         self._ring.setblocking(False)
         signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
-        signal.signal(signal.SIGINT, lambda *_: self.leave())
-        signal.signal(signal.SIGHUP, lambda *_: None)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, lambda *_: self.leave())
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
 
     def _woken(self, _: int) -> None:

@@ -1,6 +1,7 @@
 """Where ranks that hang are: their own stacks, and what the kernel says of their processes. Changes nothing.
 
-A process is asked for its stacks by a signal, and only if it is known to take that: to others it is death.
+A process is asked for its stacks by a signal, and only if it is known to take that: to others it is death. What
+does not answer is looked at from outside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from prefect_ft import heartbeat
-from prefect_ft.worker import processes
+from prefect_ft.worker import processes, spy
 from prefect_ft.worker.gang import Rank
 from prefect_ft.worker.loop import Loop
 
@@ -47,6 +48,8 @@ class Diagnosis:
         if waiting and not over:
             self._loop.after("diagnosis", LOOK_S, self._look)
             return
+        for asking in self._asking:
+            asking.close()
         self._on_end(
             {
                 asking.rank.number: {
@@ -65,13 +68,30 @@ class _Asking:
         self.rank = rank
         self.stacks: Dict[str, str] = {}
         self._path = rank.beat_path + heartbeat.STACKS
+        self._pids = pids
         self._left = [pid for pid in pids if _takes_signal(pid)]
         self._asked: Optional[int] = None
         self._asked_s = 0.0
         self._begin = self._size = 0
+        self._spying: Optional[spy.Look] = None
+        """The look at those that have not answered."""
 
     def go_on(self) -> bool:
-        """Take what was written and ask the next one; say whether all have been asked."""
+        """Take what is known by now and ask the next one; say whether all have been asked."""
+        if not self._has_asked_all():
+            return False
+        if self._spying is None:
+            silent = [pid for pid in self._pids if str(pid) not in self.stacks]
+            self._spying = spy.Look(silent, self._path + ".spy")
+        return self._spying.go_on()
+
+    def close(self) -> None:
+        """Ask no longer, and take what was seen."""
+        if self._spying is not None:
+            self.stacks.update(self._spying.stacks)
+            self._spying.close()
+
+    def _has_asked_all(self) -> bool:
         if self._asked is not None and not self._is_answered():
             return False
         self._asked = None

@@ -60,12 +60,13 @@ class Execution:
         checkpoints: Optional[CheckpointWatch],
         sampling: Sampling,
         on_idle: Callable[[], None],
-        rendezvous: Rendezvous,
+        rendezvous: Optional[Dict[str, Any]],
         warm: Optional[Dict[str, Any]],
     ) -> None:
         """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all.
 
-        `warm` says what ranks are to find imported already; None: nothing.
+        `rendezvous` says who serves it; None: never this agent. `warm` says what ranks are to find imported
+        already; None: nothing.
         """
         self._directory = io_directory
         self._keeping = keeping
@@ -75,7 +76,7 @@ class Execution:
         self._sampling = sampling
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
-        self._rendezvous = rendezvous
+        self._rendezvous = Rendezvous(loop, rendezvous, self._tell_standing)
         self._warm = WarmStart(io_directory, warm, loop, lambda **fields: reporter.send("warm", **fields))
         self._note: Optional[Dict[str, Any]] = None
         """What the orchestrator wants to be told again of the last start."""
@@ -105,6 +106,7 @@ class Execution:
         ranks = self._ranks()
         return {
             **self._rendezvous.describe(),
+            **self._rendezvous.standing._asdict(),
             "running": [rank.number for rank in ranks if rank.exit is None],
             "over": self._gang is None or self._gang.over,
             "exits": {rank.number: rank.exit._asdict() for rank in ranks if rank.exit is not None},
@@ -222,6 +224,9 @@ class Execution:
         for event, told in (("in_process", rank.restarts), ("fault", rank.faults)):
             for number, report in told.new() if self._reporter.has_room else ():
                 self._reporter.send(event, rank=rank.number, n=number, report=report)
+
+    def _tell_standing(self) -> None:
+        self._reporter.send("call", **self._rendezvous.standing._asdict())
 
     def _go_on(self, rank: Rank) -> bool:
         """Take one piece of a rank's output; False: there is none."""

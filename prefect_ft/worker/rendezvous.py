@@ -1,14 +1,17 @@
 """Where the ranks of an attempt meet: a port, with a store behind it or free for rank 0 to listen on.
 
-Each attempt gets another port and, where the agent serves, a store of its own.
+Each attempt gets another port and, where the agent serves, a store of its own; and another one where ranks
+that restart within their processes agree on it.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
+from prefect_ft.worker import coordination
 from prefect_ft.worker.command import program_of, talks_to_store
+from prefect_ft.worker.coordination import Coordination, Standing
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.port import ReservedPort
 from prefect_ft.worker.store import TORCH_VERSIONS, StoreServer
@@ -20,19 +23,38 @@ USES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 class Rendezvous:
     """One worker's. `open` and `close` go with the attempts; ranks are told what `describe` says."""
 
-    def __init__(self, loop: Loop, wanted: Optional[Dict[str, Any]]) -> None:
-        """`wanted`: by whom (`auto`, `agent`, `ranks`) and for which command; None: never by this agent."""
-        self._loop = loop
+    def __init__(
+        self, loop: Loop, wanted: Optional[Dict[str, Any]], on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """`wanted`: by whom (`auto`, `agent`, `ranks`) and for which command; None: never by this agent.
+
+        `on_change()` is called when `standing` has changed.
+        """
+        self._loop, self._on_change = loop, on_change
         self._port = ReservedPort()
         self._serves = wanted is not None and _serves(wanted)
         self._store: Optional[StoreServer] = None
+        self._own_port = None if wanted is None else ReservedPort()
+        """That of restarts within the processes."""
+        self._coordination: Optional[Coordination] = None
+        self._last_standing = Standing()
 
     def describe(self) -> Dict[str, Any]:
-        """Give the port, or None, and whether the agent will listen there if it is told so."""
-        return {"port": self._port.number, "store": self._serves and self._port.number is not None}
+        """Give the ports, or None, and whether the agent will listen at the first if it is told so."""
+        own = self._own_port
+        return {
+            "port": self._port.number,
+            "store": self._serves and self._port.number is not None,
+            "in_process_port": own.number if own is not None else None,
+        }
+
+    @property
+    def standing(self) -> Standing:
+        """Give the ranks whose end does not end the attempt, of the attempt that runs or has ended last."""
+        return self._last_standing if self._coordination is None else self._coordination.standing
 
     def open(self, env: Dict[str, str]) -> None:
-        """Serve the store if the ranks are told that it is here, else let rank 0 have the port.
+        """Serve the stores that the ranks are told to be here; else let rank 0 have the port.
 
         Raises OSError.
         """
@@ -41,15 +63,32 @@ class Rendezvous:
             if bound is not None:
                 self._store = StoreServer(bound, self._loop)
         self._port.give_away()
+        own, self._last_standing = self._own_port, Standing()
+        told = env.get(coordination.STORE_VARIABLE)
+        if own is not None and told == coordination.served_at(env.get("MASTER_PORT", ""), own.number):
+            self._coordinate(own, env.get(coordination.KEY_VARIABLE, ""))
+
+    def _coordinate(self, port: ReservedPort, key: str) -> None:
+        bound = port.hand_over()
+        if bound is not None:
+            bound.listen(coordination.BACKLOG)
+            coordination.tune(bound, coordination.HEARTBEAT_S)
+            self._coordination = Coordination(bound, key, self._loop, on_change=self._on_change)
 
     def close(self) -> None:
-        """Close the store, and keep another port for the next attempt. Idempotent."""
+        """Close the stores, and keep other ports for the next attempt. Idempotent."""
         if self._store is not None:
             self._store.close()
             if self._store.is_foreign:
                 self._serves = False
             self._store = None
+        if self._coordination is not None:
+            self._last_standing = self._coordination.standing._replace(inside=())
+            self._coordination.close()
+            self._coordination = None
         self._port.keep()
+        if self._own_port is not None:
+            self._own_port.keep()
 
 
 def _serves(wanted: Dict[str, Any]) -> bool:

@@ -144,7 +144,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             edited("workers: 2", "workers: 2\n  image: x"),
             "job.yaml:7: infrastructure.image: unknown key; known keys: type, systems, workers, "
-            "heal, heal_timeout_s, check, check_timeout_s",
+            "secret_env, heal, heal_timeout_s, check, check_timeout_s",
             id="nothing-close",
         ),
         pytest.param(

@@ -88,6 +88,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "type": "process",
             "systems": [{"name": "localhost", "env": {}, "heal": None, "check": None}],
             "workers": 1,
+            "secret_env": {},
             "heal": None,
             "heal_timeout_s": 600.0,
             "check": None,

@@ -162,6 +162,24 @@ def test_nothing_is_said_before_all_workers_are_known_up_to_now() -> None:
     assert watch.verdict() is not None
 
 
+@pytest.mark.parametrize("beats", [True, False], ids=["gets-on-when-last-seen", "quiet-when-last-seen"])
+def test_an_agent_that_was_stopped_condemns_nobody(beats: bool) -> None:
+    """Rank 0 gets on for 200 s and then hangs; of rank 1 nothing is heard from then on until 1000 s."""
+    watch = GangWatch({0: 0, 1: 1}, Limits(hang_s=100.0), Pace())
+    found = []
+    for number in range(130):
+        step = min(number, 20)
+        works = rank(beats=1 + step, step=step, io=step)
+        watch.take(0, Sample(watched_s=10.0 * number, ranks={0: works}))
+        found.append(watch.verdict())
+        if number <= 20 or number >= 100:
+            watch.take(1, Sample(watched_s=10.0 * number, ranks={1: works if beats else rank()}))
+            found.append(watch.verdict())
+    told = [hang.ranks for hang in found if hang]
+    assert found[:121] == [None] * 121
+    assert told[-1] == (0, 1)
+
+
 def test_a_hang_says_what_it_was_seen_by() -> None:
     told = verdict([[TRAIN, IDLE]])
     assert told is not None

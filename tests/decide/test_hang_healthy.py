@@ -122,6 +122,15 @@ def one_rank_waits_for_a_slow_one(chance: random.Random) -> tuple[list[Script], 
 
 
 @kind
+def one_looks_only_now_and_then_whether_the_slow_one_is_done(
+    chance: random.Random,
+) -> tuple[list[Script], Limits]:
+    lasts_s = chance.uniform(1900, 5000)
+    slow = Stretch(lasts_s, io=0.3, cores=0.8, noise=0.3)
+    return [[TRAIN, slow, TRAIN, TRAIN], [TRAIN, quiet(lasts_s + chance.uniform(1, 150)), TRAIN]], LIMITS
+
+
+@kind
 def one_waits_for_a_slow_one_without_heartbeats(chance: random.Random) -> tuple[list[Script], Limits]:
     lasts_s = chance.uniform(1900, 3300)
     slow = Stretch(lasts_s, io=0.5, cores=0.8, noise=0.3)
@@ -137,6 +146,16 @@ def only_rank_0_beats(chance: random.Random) -> tuple[list[Script], Limits]:
 def an_overloaded_machine(chance: random.Random) -> tuple[list[Script], Limits]:
     starved = Stretch(6000.0, io=0.0, cores=0.03, noise=0.0, wait=chance.uniform(0.6, 0.97))
     return [[MUTE, starved, MUTE]], LIMITS
+
+
+@kind
+def fits_and_starts_on_a_machine_that_gives_an_even_share(
+    chance: random.Random,
+) -> tuple[list[Script], Limits]:
+    share = chance.uniform(0.2, 0.4)
+    idle, busy = quiet(chance.uniform(60, 200), cores=share), quiet(chance.uniform(60, 200), cores=share)
+    works = [replace(busy, wait=1 - share), idle] * 20
+    return [[MUTE, *works]], LIMITS
 
 
 @kind
@@ -156,9 +175,23 @@ def a_rank_that_ends_early(chance: random.Random) -> tuple[list[Script], Limits]
 
 
 @kind
+def one_ends_soon_after_the_one_that_it_waited_for(chance: random.Random) -> tuple[list[Script], Limits]:
+    works = Stretch(9000.0, stage="train", step_s=30.0)
+    waits = quiet(9000.0 + below(chance), cores=chance.choice((0.0, 1.0)))
+    return [[works, END], [waits, END], [works, END]], LIMITS
+
+
+@kind
 def steps_nearly_as_long_as_the_limit(chance: random.Random) -> tuple[list[Script], Limits]:
     slow = quiet(20_000.0, stage="train", step_s=below(chance))
     return [[slow], [slow]], LIMITS
+
+
+@kind
+def back_in_training_after_a_long_save(chance: random.Random) -> tuple[list[Script], Limits]:
+    limits = Limits(hang_s=1800.0, stages={"checkpoint": 7200.0}, evidence=1)
+    save, first = Stretch(below(chance, 7200), stage="checkpoint"), Stretch(below(chance), stage="train")
+    return [[Stretch(3000.0, stage="train", step_s=20.0), save, first, TRAIN]], limits
 
 
 @kind

@@ -62,7 +62,7 @@ def test_a_thread_has_a_name_on_newer_pythons() -> None:
         ),
         pytest.param(
             {0: WAITS, 1: RankStack(note="stopped")},
-            "rank 0 in all_reduce, rank 1 in stopped",
+            "rank 0 in all_reduce, rank 1 stopped",
             1,
             id="no-stack",
         ),

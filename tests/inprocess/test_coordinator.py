@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.inprocess.coordinator import Coordinator
+from prefect_ft.worker.coordinator import Coordinator
 
 FAULT = {"rank": 1, "kind": "exception", "text": "boom"}
 
@@ -41,6 +41,7 @@ class Told:
                 size=self.size,
                 iteration=iteration,
                 step=None,
+                without=[],
                 barrier_s=10,
             )
 
@@ -52,9 +53,9 @@ class Told:
             self.say(f"rank{rank}", op=op, rank=rank, iteration=0, active=active, completion_s=5)
 
 
-def began(iteration: int, *ranks: int, fault: Any = None) -> dict[str, Any]:
-    members = [[rank, None] for rank in ranks]
-    return {"ev": "round", "iteration": iteration, "members": members, "fault": fault}
+def began(iteration: int, *ranks: int, size: int = 2, fault: Any = None) -> dict[str, Any]:
+    without = [rank for rank in range(size) if rank not in ranks]
+    return {"ev": "round", "iteration": iteration, "without": without, "step": None, "fault": fault}
 
 
 @pytest.fixture
@@ -173,3 +174,67 @@ def test_delete_says_whether_it_was_there(two: Told) -> None:
     for number in ("1", "0"):
         two.say("writer", op="delete", keys=["k"], iteration=0)
         assert two.told()["writer"] == {"ev": "value", "value": number}
+
+
+@pytest.fixture
+def three() -> Told:
+    """Three ranks in iteration 0."""
+    told = Told(3)
+    told.enter(0)
+    told.told()
+    return told
+
+
+def standing(told: Told) -> tuple[list[int], list[int]]:
+    return sorted(told.coordinator.bound_ranks), sorted(told.coordinator.excused)
+
+
+def test_who_is_lost_stays_bound_until_the_others_have_done_without(three: Told) -> None:
+    assert standing(Told(2)) == ([], [])
+    assert standing(three) == ([0, 1, 2], [])
+    three.coordinator.left("rank1", 0.0)
+    three.enter(1, 0, 2)
+    assert standing(three) == ([0, 1, 2], [])
+    three.coordinator.left("rank2", 0.0)
+    assert standing(three) == ([0, 1, 2], [1])
+
+
+@pytest.mark.parametrize(
+    ("end", "excused"),
+    [
+        pytest.param({"op": "give_up", "why": "too few"}, [], id="given-up"),
+        pytest.param(
+            {"op": "done", "rank": 0, "iteration": 1, "active": 1, "completion_s": 5}, [1, 2], id="completed"
+        ),
+    ],
+)
+def test_when_a_call_is_over_nobody_is_bound(three: Told, end: dict[str, Any], excused: list[int]) -> None:
+    for rank in (1, 2):
+        three.coordinator.left(f"rank{rank}", 0.0)
+    three.enter(1, 0)
+    three.say("rank0", **end)
+    assert standing(three) == ([], excused)
+
+
+def test_a_call_that_all_have_left_is_over(two: Told) -> None:
+    for rank in (0, 1):
+        two.coordinator.left(f"rank{rank}", 0.0)
+    assert (two.coordinator.over, standing(two)) == ("all ranks have gone", ([], []))
+
+
+def test_who_was_lost_in_an_earlier_call_is_not_waited_for() -> None:
+    told = Told(3)
+    for rank in (0, 2):
+        fields = {"size": 3, "iteration": 0, "step": None, "without": [1], "barrier_s": 10}
+        told.say(f"rank{rank}", op="enter", rank=rank, **fields)
+    assert told.told()["rank0"] == began(0, 0, 2, size=3)
+
+
+def test_who_comes_to_a_call_that_is_over_is_left_out() -> None:
+    said: list[tuple[str, Any]] = []
+    over = Coordinator(lambda who, message: said.append((who, message)), lambda who: None, is_over=True)
+    over.hear("alert2", {"op": "listen", "rank": 2}, 0.0)
+    enter = {"rank": 2, "size": 3, "iteration": 0, "step": None, "without": [], "barrier_s": 10}
+    over.hear("rank2", {"op": "enter", **enter}, 0.0)
+    why = "rank 2 was left out: it was lost, or too late"
+    assert said[1:] == [("rank2", {"ev": "over", "why": why, "excluded": True})]

@@ -328,19 +328,26 @@ go(Wrapper(), train)
     assert [len(outcome.places(rank)) for rank in range(2)] == [1, 1]
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_hundred_restarts_leave_nothing_behind(tmp_path: Path, size: int) -> None:
-    body = """
-def left():
-    status = open("/proc/self/status").read()
-    return [threading.active_count(), len(os.listdir("/proc/self/fd"))], int(status.split("VmRSS:")[1].split()[0])
+LEFT = """
+def process(pid):
+    status = open(f"/proc/{pid}/status").read()
+    threads, kib = (int(status.split(name)[1].split()[0]) for name in ("Threads:", "VmRSS:"))
+    return {"threads": threads, "kib": kib, "open": len(os.listdir(f"/proc/{pid}/fd"))}
+
+def store():
+    for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split():
+        if b"inprocess.server" in open(f"/proc/{pid}/cmdline", "rb").read():
+            return [process(pid)]
+    return []
 
 def train(call: CallWrapper):
-    if call.iteration in (10, 110):
-        note("left", counts=left()[0], kib=left()[1])
+    if call.iteration in (EARLY, LATE):
         all_are_in(call)
-    if call.iteration == 110:
+        note("left", of=[process("self"), *store()])
+        all_are_in(call)
+    if call.iteration == LATE:
         return
+    call.store().set(f"key of {ME} in {call.iteration}", "x" * 100)
     if ME == call.iteration % WORLD:
         note("fail", iteration=call.iteration)
         raise RuntimeError("boom" * 10)
@@ -350,8 +357,28 @@ import logging; logging.disable()
 WORLD = int(os.environ["WORLD_SIZE"])
 go(Wrapper(max_restarts_without_progress=None), train)
 """
-    outcome = inprocess_ranks.run(tmp_path, size, body)
+
+
+@pytest.mark.parametrize(
+    ("size", "early", "late"),
+    [
+        pytest.param(2, 10, 110, id="100-of-2"),
+        pytest.param(4, 10, 110, id="100-of-4"),
+        pytest.param(4, 50, 1050, id="1000-of-4", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+    ],
+)
+def test_many_restarts_leave_nothing_behind(tmp_path: Path, size: int, early: int, late: int) -> None:
+    """In the ranks and in the store: threads, descriptors, memory, and the keys that it is made of."""
+    body = LEFT.replace("EARLY", str(early)).replace("LATE", str(late))
+    outcome = inprocess_ranks.Ranks(tmp_path, size, body).wait(timeout_s=500)
     assert outcome.codes == [0] * size, outcome.output
-    for first, last in outcome.noted("left"):
-        assert first["counts"] == last["counts"]
-        assert last["kib"] - first["kib"] < 300
+    pairs = [
+        (before, after)
+        for first, last in outcome.noted("left")
+        for before, after in zip(first["of"], last["of"], strict=True)
+    ]
+    assert len(pairs) == size + 1
+    assert [before["threads"] for before, _ in pairs] == [after["threads"] for _, after in pairs]
+    # The store may not have heard yet that some have hung up.
+    assert max(after["open"] - before["open"] for before, after in pairs) <= size
+    assert max(after["kib"] - before["kib"] for before, after in pairs) < 300

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import inprocess_ranks
 import pytest
+from torches import torch_python
 
 from tests.conftest import need
 
-PYTHON = os.environ.get("PREFECT_FT_TORCH_PYTHON", sys.executable)
-"""An interpreter that has torch, where it is not the tests' own."""
+PYTHON = torch_python() or sys.executable
 
 TRAIN = """
 import datetime, torch, torch.distributed as dist

@@ -1,6 +1,15 @@
 """These tests start agents and ranks; none of them may leave a process behind."""
 
 from agent_fixtures import agent, client, make_worker, nobody_left, start_agent
-from hanging import make_hanging, stop
+from hanging import make_hanging, stop, workers_of_phase
 
-__all__ = ["agent", "client", "make_hanging", "make_worker", "nobody_left", "start_agent", "stop"]
+__all__ = [
+    "agent",
+    "client",
+    "make_hanging",
+    "make_worker",
+    "nobody_left",
+    "start_agent",
+    "stop",
+    "workers_of_phase",
+]

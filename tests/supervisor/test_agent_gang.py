@@ -197,7 +197,7 @@ else: raise SystemExit({last})
 """
     heard.start(script(code), cwd=str(tmp_path))
     heard.wait("exited", 2)
-    heard.gang.stop(heard.token(1), 0)
+    heard.gang.stop(heard.token(1), 0, complete=last == 0)
     assert [item["step"] for _, event in heard.of("checkpoints") for item in event["new"]] == expected
 
 

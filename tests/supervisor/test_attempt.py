@@ -48,6 +48,10 @@ def lost(worker: int, system_answers: bool = True) -> Event:
     return worker, {"ev": "lost", "system_answers": system_answers, "evidence": None}
 
 
+def call(inside: tuple[int, ...] = (), excused: tuple[int, ...] = (), worker: int = 0) -> Event:
+    return worker, {"ev": "call", "inside": list(inside), "excused": list(excused)}
+
+
 ENDING: Event = (0, {"ev": "ending"})
 """Stands for the moment from which the supervisor ends the ranks."""
 
@@ -299,3 +303,59 @@ def test_what_an_excerpt_says_stands_where_the_output_has_it(events: list[Event]
     evidence = attempt(*events, exited(0, 1)).incident(T).evidence
     assert evidence is not None
     assert (evidence.text, evidence.line) == (FULL[:-1], line)
+
+
+ALL = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("events", "over", "complete"),
+    [
+        pytest.param([call(ALL), exited(1, by=9)], False, False, id="lost-inside"),
+        pytest.param([exited(1, by=9), call(ALL)], False, False, id="told-in-the-other-order"),
+        pytest.param([call(ALL), call((), worker=1), exited(1, by=9)], False, False, id="others-know-of-none"),
+        pytest.param([call((0, 2, 3)), exited(1, by=9)], True, False, id="lost-outside"),
+        pytest.param([call(ALL), exited(1, by=9), call()], True, False, id="the-call-gave-up"),
+        pytest.param([call(ALL), *(exited(rank, by=9) for rank in ALL)], True, False, id="all-lost"),
+        pytest.param([call(ALL), exited(1, by=9), call((), (1,))], False, False, id="the-call-is-completed"),
+        pytest.param(
+            [exited(1, 3), call((), (1,)), *(exited(rank, 0) for rank in (0, 2, 3))], True, True,
+            id="the-others-succeed",
+        ),
+        pytest.param([exited(1, 3), call((), (1,)), exited(2, 1)], True, False, id="another-fails-afterwards"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_its_wrapped_call_does_without_ends_nothing(
+    events: list[Event], over: bool, complete: bool
+) -> None:
+    made = attempt(*events)
+    assert (made.over, made.is_complete) == (over, complete)
+
+
+@pytest.mark.parametrize(
+    ("standing", "blamed", "ended_ns"),
+    [
+        pytest.param(call(), signal.SIGSEGV, 5, id="it-could-not-be-done-without"),
+        pytest.param(call((), (1,)), signal.SIGKILL, 70, id="it-could"),
+    ],
+)
+def test_why_a_call_gave_up_is_not_who_it_has_done_without_for_long(
+    standing: Event, blamed: int, ended_ns: int
+) -> None:
+    made = attempt(
+        call(ALL), exited(1, by=signal.SIGSEGV, t_ns=5), standing, exited(2, by=signal.SIGKILL, t_ns=70)
+    )
+    assert (made.incident(T).signal, made.ended_ns()) == (blamed, ended_ns)
+
+
+def test_what_an_excused_rank_said_is_not_why_another_failed() -> None:
+    told = [
+        raised(1, "ValueError: a bad batch"),
+        exited(1, 1),
+        call((), (1,)),
+        raised(2, "KeyError: 'x'"),
+        exited(2, 1),
+    ]
+    evidence = attempt(call(ALL), *told).incident(T).evidence
+    assert evidence is not None
+    assert evidence.text == "KeyError: 'x'"

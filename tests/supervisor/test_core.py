@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -101,7 +102,8 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
             **{**beside(tmp_path, systems), **(plan_fields or {})},
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
-        told = settings(checkpoints=checkpoints(tmp_path / "ck"), output=output)
+        meeting = {"by": "ranks", "command": ["true"], "cwd": "/", "env": {}}
+        told = settings(checkpoints=checkpoints(tmp_path / "ck"), output=output, rendezvous=meeting)
         backend = ProcessBackend(told, runtime_dir / "run", {})
         supervisor = Supervisor(
             plan,
@@ -334,3 +336,77 @@ def test_what_the_wrapper_gives_up_is_an_exit_with_the_ranks_own_error(make: Mak
     assert phase.run() == ["confirm-once: restart_in_place", "completed: complete"]
     told = [entry.incident for entry in phase.journal.history() if entry.incident.kind == "exit"]
     assert [each.evidence and each.evidence.text for each in told] == ["ValueError: a bad batch"]
+
+
+LOST = """
+from prefect_ft.inprocess import CallWrapper, Wrapper
+
+def train(call: CallWrapper):
+    print("entered", call.iteration, call.rank, call.world_size)
+    store = call.store()
+    store.barrier("in", call.world_size)
+    if call.iteration == 0 and rank == 1 and not restarts:
+        DIE
+    if call.iteration == 1:
+        AFTER
+        store.barrier("out", call.world_size)
+    if call.iteration == 0 and not restarts:
+        signal.pause()
+    if call.rank == 0:
+        save(5)
+
+Wrapper(OPTIONS)(train)()
+THEN
+"""
+
+
+def lost(die: str = "os.kill(os.getpid(), 9)", after: str = "", options: str = "", then: str = "") -> str:
+    code = LOST.replace("DIE", die).replace("AFTER", after or "pass")
+    return code.replace("OPTIONS", options).replace("THEN", then)
+
+
+@pytest.mark.parametrize("die", ["os.kill(os.getpid(), 9)", "sys.exit(3)", "os._exit(0)"])
+def test_an_attempt_goes_on_without_a_rank_that_its_wrapped_call_has_lost(make: Make, die: str) -> None:
+    phase = make(lost(die), workers=3)
+    assert phase.run() == ["completed: complete"]
+    told = [(entry.incident.kind, entry.incident.attempt) for entry in phase.journal.history()]
+    assert told == [("in_process", 1), ("completed", 1)]
+    entered = sorted(line.split("] ")[1] for line in phase.log.read_text().splitlines() if "entered" in line)
+    assert entered == [
+        *(f"entered 0 {rank} 3" for rank in range(3)),
+        *(f"entered 1 {rank} 2" for rank in range(2)),
+    ]
+
+
+def test_the_rank_that_could_have_started_the_store_may_be_lost_too(make: Make) -> None:
+    assert make(lost().replace("rank == 1", "rank == 0", 1), workers=2).run() == ["completed: complete"]
+
+
+@pytest.mark.parametrize(
+    ("options", "decided"),
+    [
+        pytest.param("min_world_size=3", "transient: restart_in_place", id="too-few-are-left"),
+        pytest.param("max_restarts=0", "transient: restart_in_place", id="no-restart-is-left"),
+    ],
+)
+def test_a_call_that_cannot_go_on_ends_the_attempt_by_the_rank_that_was_lost(
+    make: Make, options: str, decided: str
+) -> None:
+    phase = make(lost(options=options), workers=3)
+    assert phase.run() == [decided, "completed: complete"]
+    first = phase.journal.history()[0].incident
+    assert (first.kind, first.worker, first.signal) == ("exit", 1, signal.SIGKILL)
+
+
+def test_who_fails_after_the_call_ends_the_attempt_whoever_was_lost_in_it(make: Make) -> None:
+    phase = make(lost(then="if rank == 2 and not restarts: os.kill(os.getpid(), 11)"), workers=3)
+    assert phase.run() == ["transient: restart_in_place", "completed: complete"]
+    exits = [entry.incident for entry in phase.journal.history() if entry.incident.kind == "exit"]
+    assert [(each.worker, each.signal) for each in exits] == [(2, signal.SIGSEGV)]
+
+
+def test_a_second_wrapped_call_does_not_wait_for_whom_the_first_has_lost(make: Make) -> None:
+    then = "Wrapper()(lambda: print('second'))()"
+    phase = make(lost(then=then), workers=3)
+    assert phase.run() == ["completed: complete"]
+    assert phase.log.read_text().count("] second") == 2

@@ -25,8 +25,8 @@ def plan(**fields: Any) -> PhasePlan:
 def launch(**fields: Any) -> Launch:
     known: dict[str, Any] = {
         "attempt": 1, "restarts": 0, "decision": None, "placement": ("s0", "s1"), "start_counts": ((1, 1), (1, 1)),
-        "master": ("127.0.0.1", 29500), "has_store": False, "resume_step": None, "resume_path": None, "passed_over": {},
-        "skip_eval_at_step": None,
+        "master": ("127.0.0.1", 29500), "has_store": False, "in_process_port": None, "in_process_key": "k",
+        "resume_step": None, "resume_path": None, "passed_over": {}, "skip_eval_at_step": None,
     }  # fmt: skip
     return Launch(**{**known, **fields})
 
@@ -199,3 +199,12 @@ def test_who_has_the_last_word(fields: dict[str, Any], name: str, value: str | N
 def test_ranks_are_told_of_a_store_where_there_is_one() -> None:
     told = {**FIRST, "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert worker_environment(plan(), launch(has_store=True), 1) == told
+
+
+def test_ranks_are_told_where_they_agree_on_restarts_within_their_processes() -> None:
+    told = {
+        **FIRST,
+        "PREFECT_FT_INPROCESS_STORE": "29500:4000",
+        "PREFECT_FT_INPROCESS_KEY": "k",
+    }
+    assert worker_environment(plan(), launch(in_process_port=4000), 1) == told

@@ -39,6 +39,7 @@ class Phase:
     command: list[str]
     stop: StopRequest
     orphan_timeout_s: float = 3600.0
+    meeting: dict[str, Any] | None = None
     epoch: int = 0
     commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lives: list[Supervisor] = field(default_factory=list)
@@ -60,7 +61,11 @@ class Phase:
             policy=Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9),
         )  # fmt: skip
         backend = ProcessBackend(
-            settings(checkpoints=checkpoints(self.directory / "ck"), orphan_timeout_s=self.orphan_timeout_s),
+            settings(
+                checkpoints=checkpoints(self.directory / "ck"),
+                orphan_timeout_s=self.orphan_timeout_s,
+                rendezvous=self.meeting,
+            ),
             self.runtime,
             {},
         )
@@ -281,3 +286,44 @@ def test_systems_on_which_an_attempt_runs_are_not_checked_again(make: Make, tmp_
     assert decision.action == "restart_in_place"
     back._begin()
     assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
+
+
+WRAPPED = """
+from prefect_ft.inprocess import CallWrapper, Wrapper
+
+def train(call: CallWrapper):
+    if call.iteration == 0:
+        call.store().barrier("in", 2)
+        os._exit(5) if rank else signal.pause()
+    open("{reached}", "w").write("again")
+    open("{gate}").read()
+
+Wrapper()(train)()
+"""
+MEETING = {"by": "ranks", "command": ["true"], "cwd": "/", "env": {}}
+
+
+@pytest.mark.parametrize("ends", ["while-it-runs", "unwatched", "alone"])
+def test_a_rank_that_was_lost_while_nobody_watched_is_done_without_all_the_same(
+    make: Make, tmp_path: Path, ends: str
+) -> None:
+    """The call goes on, or has ended, or the agents have left when somebody comes."""
+    reached, gate = Gate(tmp_path / "reached"), Gate(tmp_path / "gate")
+    code = WRAPPED.format(reached=reached.path, gate=gate.path)
+    phase = make(code, orphan_timeout_s=0.1 if ends == "alone" else 3600.0, meeting=MEETING)
+    first = phase.live()
+    first._begin()
+    phase.hang_up(first)
+    reached.wait()
+    if ends != "while-it-runs":
+        gate.open()
+    if ends == "alone":
+        for child in phase.children:
+            child.wait(timeout=30)
+    second = phase.come_back()
+    if ends == "while-it-runs":
+        gate.open()
+    second.attempt()
+    assert second.journal.history()[-1].decision.action == "complete"
+    assert phase.starts(1) == ["0", "1"]
+    assert phase.starts(2) == []

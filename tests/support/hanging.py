@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import KEY, RUN, checkpoints, script, settings
+from agents import KEY, PYTHON, RUN, checkpoints, settings
 from plans import beside
 
+from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import Limits
@@ -50,6 +51,40 @@ def train(steps=4):
 """
 
 
+NOISE_S = 1.5
+"""What a machine with other work may add to everything."""
+
+PEERS = {"at-the-exit": "if rank == 0: sys.exit()"}
+"""What rank 0 does while rank 1 hangs, where that is not waiting for it."""
+
+FAULTS = {
+    "deadlock-in-python": "lock = threading.Lock(); lock.acquire()\ndef deadlock(): lock.acquire()\ndeadlock()",
+    "deadlock-in-c-with-the-interpreters-lock": "import ctypes\nc, m = ctypes.PyDLL(None), bytes(64)\n"
+    "def native(): c.pthread_mutex_lock(m); c.pthread_mutex_lock(m)\nnative()",
+    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "busy-loop": "def spin():\n    while True: pass\nspin()",
+    "busy-loop-that-logs": "def chatter():\n    while True: print('still here'); sum(range(10**6))\nchatter()",
+    "sleep": "def doze(): time.sleep(1000)\ndoze()",
+    "reads-a-fifo": "os.mkfifo('fifo')\ndef read_sample(): open('fifo').read()\nread_sample()",
+    "data-loader": "r, w = os.pipe()\nif os.fork() == 0: time.sleep(1000)\n"
+    "def next_batch(): os.read(r, 1)\nnext_batch()",
+    "at-the-exit": "import atexit\ndef flush(): time.sleep(1000)\natexit.register(flush)",
+    "beats-without-steps": "def retry():\n    while True: beat(step=4); time.sleep(0.01)\nretry()",
+    "main-thread-gone": "import ctypes\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
+    "ctypes.CDLL(None).syscall(60, 0)",
+}
+
+
+def fewer(names: Iterable[str], *always: str) -> list[Any]:
+    """Give parameters of which all but a few take part in long runs alone: each of them takes seconds."""
+    return [name if name in always else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+def fault(name: str) -> str:
+    """What two ranks do of which rank 1 hangs."""
+    return f"train()\n{PEERS.get(name, 'if rank == 0: all_reduce()')}\nbegan()\n{FAULTS[name]}"
+
+
 @dataclass
 class Phase:
     """A phase's supervisor, and the decisions about it in the place of Prefect."""
@@ -84,7 +119,32 @@ class Phase:
         return float(self.lines("hang")[0]["t"]) - self.supervisor.clock.at(began_ns)
 
 
+def assert_found(phase: Phase, name: str) -> None:
+    """Rank 1 is found in time by two kinds of evidence, blamed, told where it is, and restarted."""
+    assert phase.run() == ["suspended: restart_in_place", "completed: complete"]
+    (hang,) = phase.lines("hang")
+    assert (hang["blamed"], hang["worker"]) == (1, 1)
+    assert len({sign["kind"] for sign in hang["evidence"]}) >= 2
+    assert HANG_S - 2 * PERIOD_S <= phase.found_after_s(1) <= HANG_S + PERIOD_S + NOISE_S
+    living = 1 if name == "at-the-exit" else 2
+    assert (phase.directory / hang["diagnosis"]).read_text().count("== rank") == living
+
+
 Make = Callable[..., Phase]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What the workers of a phase are: how a backend is made for systems, and what they have for a Python."""
+
+    backend: Callable[[AgentSettings, Path, tuple[str, ...]], Backend]
+    python: tuple[str, ...]
+
+
+@pytest.fixture
+def workers_of_phase() -> Workers:
+    """Processes on this machine; a test file that wants others has a fixture of this name."""
+    return Workers(lambda told, directory, _: ProcessBackend(told, directory, {}), (PYTHON, "-S"))
 
 
 @pytest.fixture
@@ -94,7 +154,9 @@ def stop() -> Iterator[StopRequest]:
 
 
 @pytest.fixture
-def make_hanging(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None) -> Iterator[Make]:
+def make_hanging(
+    runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None, workers_of_phase: Workers
+) -> Iterator[Make]:
     """Make a phase whose ranks run SCRIPT and then `code`, which `hangs` so many times; then they are done at once."""
     made: list[Phase] = []
     (tmp_path / "ck").mkdir()
@@ -109,6 +171,7 @@ def make_hanging(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_le
         spares: int = 0,
         plan: dict[str, Any] | None = None,
         hang_s: float = HANG_S,
+        device_command: tuple[str, ...] | None = None,
         **limits: Any,
     ) -> Phase:
         systems = tuple(f"s{number}" for number in range(workers + spares))
@@ -121,7 +184,7 @@ def make_hanging(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_le
         journal = Journal(tmp_path / "journal.jsonl")
         plan_of_phase = PhasePlan(
             run_id=RUN, phase="train", phase_index=0, phases=1,
-            command=tuple(script(f"RESTARTS = {hangs}\n" + SCRIPT + code)),
+            command=(*workers_of_phase.python, "-u", "-c", f"RESTARTS = {hangs}\n{SCRIPT}{code}"),
             cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={},
             ranks_per_worker=ranks_per_worker, has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
             **fields,
@@ -129,10 +192,12 @@ def make_hanging(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_le
                 systems=systems, workers=workers, max_num_restarts=3, suspension_restart=response == "restart"
             ),
         )  # fmt: skip
-        told = settings(checkpoints=checkpoints(tmp_path / "ck"), sample_period_s=PERIOD_S)
+        told = settings(
+            checkpoints=checkpoints(tmp_path / "ck"), sample_period_s=PERIOD_S, device_command=device_command
+        )
         supervisor = Supervisor(
             plan_of_phase,
-            ProcessBackend(told, runtime_dir / "run", {}),
+            workers_of_phase.backend(told, runtime_dir / "run", systems),
             key=KEY,
             epoch=1,
             journal=journal,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 
 import pytest
@@ -24,3 +25,21 @@ def torch() -> str:
     if python is None:
         pytest.skip("needs torch: install it, or name an interpreter in PREFECT_FT_TORCH_PYTHON")
     return python
+
+
+@pytest.fixture(scope="session")
+def cuda(torch: str) -> str:
+    """The path of an interpreter whose torch finds a GPU; tests that need one are skipped elsewhere."""
+    ask = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([torch, "-c", ask], capture_output=True, check=False).returncode == 0:
+        return torch
+    if "cuda" in os.environ.get("PREFECT_FT_REQUIRE", "").split(","):
+        pytest.fail(f"cuda is required here: the torch of {torch} finds no GPU")
+    pytest.skip(f"needs a GPU: the torch of {torch} finds none")
+
+
+def skip_without(python: str, module: str) -> None:
+    """Skip the test where an interpreter lacks a framework."""
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    if subprocess.run([python, "-c", look], check=False).returncode:
+        pytest.skip(f"needs {module}: install it for {python}")

@@ -74,6 +74,19 @@ print(os.getsid(0) == os.getpid(), len(os.listdir("/proc/self/fd")))
     assert client.printed().decode().splitlines() == [plain.stdout.splitlines()[0], "True 4"]
 
 
+def test_what_a_shell_has_its_background_ignore_ranks_ignore(make_worker: MakeWorker) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        client = make_worker().attached()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    client.start(script("import signal\nprint(*map(signal.getsignal, (signal.SIGHUP, signal.SIGINT)))"))
+    client.expect("exited", code=0)
+    client.stop()
+    assert client.printed() == b"1 1\n"
+
+
 NOT_EXECUTABLE = 0o644
 
 

@@ -11,7 +11,7 @@ import pytest
 from agent_fixtures import LivingWorker, MakeWorker
 from agents import AgentClient, Gate, script
 
-LINES = 200_000
+LINES = 60_000
 FAIL = f"""
 for number in range({LINES}): print("all is well, says number", number)
 print("RuntimeError: the first one")

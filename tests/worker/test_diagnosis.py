@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import AgentClient, script
+from agent_fixtures import MakeWorker
+from agents import AgentClient, processes_of, script
+
+from prefect_ft.decide.hang.stacks import parsed
 
 BEATS = "from prefect_ft.heartbeat import beat; beat(1); print('up')\n"
 IN_C = (
@@ -68,21 +73,70 @@ def test_who_takes_no_signal_is_sent_none(client: AgentClient) -> None:
     os.kill(pid, 0)
 
 
-def test_a_script_that_uses_the_signal_keeps_it(client: AgentClient) -> None:
+def py_spy(directory: Path, code: str) -> dict[str, str]:
+    """An environment in which this shell script is py-spy."""
+    (directory / "py-spy").write_text(f"#!/bin/sh\n{code}\n")
+    (directory / "py-spy").chmod(0o755)
+    return {"PATH": f"{directory}:{os.environ['PATH']}"}
+
+
+def test_a_script_that_uses_the_signal_keeps_it(make_worker: MakeWorker, tmp_path: Path) -> None:
+    client = make_worker(env=py_spy(tmp_path, "echo no; exit 1")).attached()
     client.start(
         script("import signal; signal.signal(57, lambda *_: print('mine'))\n" + BEATS + "signal.pause()")
     )
     client.expect_printed("up\n")
-    assert diagnosed(client, 1.0)["0"]["stacks"] == {}
+    assert diagnosed(client)["0"]["stacks"] == {}
+    client.expect_printed("mine\n")
 
 
-def test_a_stopped_rank_is_not_waited_for_longer_than_said(client: AgentClient) -> None:
+def test_a_stopped_rank_is_not_waited_for_longer_than_said(make_worker: MakeWorker, tmp_path: Path) -> None:
+    client = make_worker(env=py_spy(tmp_path, "exit 1")).attached()
     pid = client.start(script(BEATS + "import time; time.sleep(1000)"))["pids"]["0"]
     client.expect_printed("up\n")
     os.kill(pid, signal.SIGSTOP)
     found = diagnosed(client, 0.2)["0"]
     assert found["stacks"] == {}
     assert found["processes"][0]["state"].startswith("T")
+
+
+@pytest.fixture
+def spied(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> AgentClient:
+    """Attached to an agent that has py-spy."""
+    path = shutil.which("py-spy")
+    if path is None:
+        pytest.skip("needs py-spy: install prefect-ft[stacks]")
+    return make_worker(env={"PATH": f"{os.path.dirname(path)}:{os.environ['PATH']}"}).attached()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("print('up'); time.sleep(1000)", id="never-beaten"),
+        pytest.param("beat(1); print('up'); os.kill(os.getpid(), signal.SIGSTOP)", id="stopped"),
+        pytest.param(
+            "signal.signal(57, lambda *_: None); beat(1); print('up'); time.sleep(1000)", id="keeps-it"
+        ),
+    ],
+)
+def test_who_does_not_answer_is_looked_at_by_py_spy(spied: AgentClient, code: str) -> None:
+    text = (
+        "import os, signal, time; from prefect_ft.heartbeat import beat\ndef stuck():\n    "
+        + code
+        + "\nstuck()"
+    )
+    pid = spied.start(script(text))["pids"]["0"]
+    spied.expect_printed("up\n")
+    stacks = diagnosed(spied)["0"]["stacks"][str(pid)]
+    assert [name for name, _, _ in parsed(stacks).frames][-2:] == ["stuck", "<module>"]
+
+
+def test_a_py_spy_that_takes_for_ever_is_not_waited_for(make_worker: MakeWorker, tmp_path: Path) -> None:
+    client = make_worker(env=py_spy(tmp_path, "exec sleep 1000")).attached()
+    client.start(script("print('up'); import signal; signal.pause()"))
+    client.expect_printed("up\n")
+    assert diagnosed(client, 0.2)["0"]["stacks"] == {}
+    assert [words for words in processes_of(tmp_path).values() if "sleep" in words] == []
 
 
 def test_ranks_that_have_exited_are_not_asked(client: AgentClient) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from agent_fixtures import MakeWorker
 from agents import AgentClient, Gate, script, wait_until_ended
+from torches import cuda, torch
 
 from prefect_ft.worker import sampling
 from prefect_ft.worker.devices import DeviceMeter, usage
@@ -24,6 +25,8 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.meters import ForestMeter, TreeMeter
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.sampling import Sampling
+
+__all__ = ["cuda", "torch"]
 
 PERIOD_S = 0.02
 
@@ -252,7 +255,7 @@ print(meter.latest)
 def test_nvidias_library_is_asked_where_there_is_one(
     visible: str, used: dict[str, float], tmp_path: Path
 ) -> None:
-    """Against a library of its form: the machine of these tests has no such device."""
+    """Against a library of its form, with more devices than one machine of the tests' has."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -262,3 +265,23 @@ def test_nvidias_library_is_asked_where_there_is_one(
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": visible}
     told = subprocess.run([sys.executable, "-c", READ], env=env, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == str(used)
+
+
+BUSY = """
+import json, subprocess, sys, time
+from prefect_ft.worker.devices import DeviceMeter
+load = "import torch; a = torch.ones(8192, 8192, device='cuda')\nwhile True: (a @ a).sum().item()"
+busy = subprocess.Popen([sys.argv[1], "-c", load])
+meter = DeviceMeter(None)
+while not meter.latest or not meter.latest["0"]:
+    assert busy.poll() is None
+    meter.ask()
+    time.sleep(0.05)
+busy.kill()
+print(json.dumps(meter.latest))
+"""
+
+
+def test_a_device_that_computes_is_seen_computing(cuda: str) -> None:
+    told = subprocess.run([sys.executable, "-c", BUSY, cuda], capture_output=True, text=True, check=True)
+    assert 0 < json.loads(told.stdout)["0"] <= 100

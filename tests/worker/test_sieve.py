@@ -11,7 +11,7 @@ from prefect_ft.decide.classify import LogScanner, builtin_catalogue, judge, sig
 from prefect_ft.decide.classify.scanner import ENDINGS, RESTARTS
 from prefect_ft.model import Verdict
 from prefect_ft.signatures import read_entry
-from prefect_ft.worker.sieve import END_BYTES, FIRST_BYTES, LAST_BYTES, Part, Sieve
+from prefect_ft.worker.sieve import BEFORE_BYTES, END_BYTES, FIRST_BYTES, LAST_BYTES, Part, Sieve
 
 LOGS = sorted((Path(__file__).parents[1] / "decide" / "logs").glob("*.log"))
 QUIET = b"".join(b"all is well, says number %d\n" % number for number in range(10_000))
@@ -102,7 +102,8 @@ def test_so_is_a_new_start_and_an_end(said: str) -> None:
 
 
 def _far(line: str) -> bytes:
-    return QUIET + line.encode() + b"\n" + QUIET
+    """More before and behind it than is kept for its place's sake alone."""
+    return QUIET[: 2 * BEFORE_BYTES] + line.encode() + b"\n" + QUIET[: 2 * END_BYTES]
 
 
 def test_of_a_log_without_errors_the_end_is_chosen() -> None:

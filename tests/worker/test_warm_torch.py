@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from agent_fixtures import MakeWorker
-from torches import torch
+from torches import cuda, torch
 
 from prefect_ft.supervisor.launch import USES_STORE
 
-__all__ = ["torch"]
+__all__ = ["cuda", "torch"]
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -82,3 +82,22 @@ def test_a_training_is_the_same(torch: str, make_worker: MakeWorker, tmp_path: P
         "generators begin anew in each rank"
     )
     assert worker.log == ""
+
+
+def test_forked_ranks_compute_on_a_device(cuda: str, make_worker: MakeWorker, tmp_path: Path) -> None:
+    code = "import torch\nprint(torch.ones(100, 100, device='cuda').sum().item())"
+    (tmp_path / "train.py").write_text(code)
+    worker = make_worker(warm={"modules": ["torch", "torch._dynamo"], "memory_mb": 4096})
+    client = worker.attached()
+    was_warm = []
+    for attempt in (1, 2, 3):
+        first = len(client.heard)
+        started = client.start([cuda, "train.py"], attempt, cwd=str(tmp_path), ranks=2)
+        was_warm.append(started["warm"])
+        for rank in (0, 1):
+            assert client.expect("exited", rank=rank)["code"] == 0, client.heard[first:]
+        client.stop(attempt)
+        assert "".join(e["text"] for e in client.heard[first:] if e["ev"] == "output") == "10000.0\n" * 2
+        if attempt == 1:
+            assert client.expect("warm", parked=2)["left_out"] == {}
+    assert was_warm == [False, True, True]

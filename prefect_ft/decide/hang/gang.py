@@ -15,8 +15,15 @@ from prefect_ft.decide.hang.facts import Hang, Limits, Sample, Sign, Straggler
 from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.track import BUSY_CORES, MAX_LOADS, MIN_LOADS, Track
 
+FRESH = 2
+"""Samples of another worker after which one that has told nothing since is not known any more."""
+
 ALONE = 2.0
 """A worker that is quiet alone, and of whose progress nobody knows, is given so many times the limit."""
+
+
+GRACE = 0.1
+"""Share of its limit that a rank has to get on as well, once what it may have waited for does."""
 
 
 class _StepsMade(NamedTuple):
@@ -37,8 +44,15 @@ class GangWatch:
         self._tracks = {rank: Track(worker, pace) for rank, worker in ranks.items()}
         self._up_to_date: set[int] = set()
         """The workers of which all is known up to now."""
+        self._taken = 0
+        self._told: dict[int, deque[int]] = {}
+        """By worker, which of all samples were its last ones."""
+        self._teller: int | None = None
+        """The worker that told last."""
         self._unconfirmed: tuple[int, ...] = ()
         """The ranks of a verdict that has to be found once more."""
+        self._excused_s: dict[int, float] = {}
+        """When a rank was excused last, by the others, although it seemed to hang; in its worker's watched time."""
         self._heard_since: set[int] = set()
         """The workers that were heard of since it was found."""
         self._devices: dict[int, deque[tuple[float, Mapping[str, float]]]] = {}
@@ -54,9 +68,17 @@ class GangWatch:
         else:
             self._up_to_date.add(worker)
         self._heard_since.add(worker)
+        self._taken += 1
+        self._told.setdefault(worker, deque(maxlen=FRESH + 1)).append(self._taken)
+        self._teller = worker
+        ended = False
         for rank, told in sample.ranks.items():
             if rank in self._tracks:
+                ended |= told.is_over and not self._tracks[rank].last.is_over
                 self._tracks[rank].take(sample.watched_s, told)
+        if ended:  # those that waited for it have a limit's time to end as well
+            for _, track in self._living():
+                track.count_anew()
         if sample.devices is not None:
             devices = self._devices.setdefault(worker, deque(maxlen=MAX_LOADS))
             devices.append((sample.watched_s, sample.devices))
@@ -81,7 +103,7 @@ class GangWatch:
 
     def verdict(self) -> Hang | None:
         """Say who hangs, if anybody does; nobody as long as there is a worker of which it is not known."""
-        if not self._up_to_date >= {track.worker for track in self._tracks.values()}:
+        if not self._knows_all_workers():
             return None
         found = {rank: self._judged(rank, track) for rank, track in self._living()}
         hung = [rank for rank, each in found.items() if each.is_hung]
@@ -90,6 +112,18 @@ class GangWatch:
         if len(hung) == len(found):
             return self._hang("all-workers", hung, found)
         return self._confirmed(self._one_worker(hung, found) or self._one_rank(hung, found))
+
+    def _knows_all_workers(self) -> bool:
+        """Whether all is known of each worker up to now.
+
+        One whose agent was stopped, or cannot sample, may be at work: what it told last condemns neither its own
+        ranks nor those that wait for them.
+        """
+        if self._teller is None or not self._up_to_date >= {track.worker for track in self._tracks.values()}:
+            return False
+        told = self._told[self._teller]
+        since = told[0] if len(told) > FRESH else 0
+        return all(self._told[track.worker][-1] >= since for _, track in self._living())
 
     def _confirmed(self, hang: Hang | None) -> Hang | None:
         """Wait until all workers were heard of again: they tell one after the other, and this one may be first."""
@@ -186,20 +220,20 @@ class GangWatch:
 
     def _one_rank(self, hung: list[int], found: Mapping[int, Judgement]) -> Hang | None:
         """Condemn ranks that say themselves that they do not get on, or can do nothing, and wait for nobody."""
-        others = [each for each in found.values() if not each.is_hung]
-
-        def waits(rank: int) -> bool:
-            """Whether somebody else is at work, in a stage that may take longer, or soon to be judged as well."""
-            return any(
-                not each.gets_on or each.is_quiet or each.limit_s > found[rank].limit_s for each in others
-            )
-
         condemned = [
             rank
             for rank in hung
-            if found[rank].has("state") or (found[rank].has("progress") and not waits(rank))
+            if found[rank].has("state") or (found[rank].has("progress") and not self._is_excused(rank, found))
         ]
         return self._hang("one-rank", condemned, found) if condemned else None
+
+    def _is_excused(self, rank: int, found: Mapping[int, Judgement]) -> bool:
+        """Whether somebody else is at work, in a stage that may take longer, or soon to be judged; or just was."""
+        now_s, limit_s = self._tracks[rank].now_s, found[rank].limit_s
+        others = [each for each in found.values() if not each.is_hung]
+        if any(not each.gets_on or each.is_quiet or each.limit_s > limit_s for each in others):
+            self._excused_s[rank] = now_s
+        return now_s - self._excused_s.get(rank, -limit_s) < GRACE * limit_s
 
     def _hang(self, scope: str, ranks: list[int], found: Mapping[int, Judgement]) -> Hang:
         blamed = self._blamed(ranks, found)

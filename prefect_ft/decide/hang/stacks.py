@@ -29,7 +29,7 @@ WAITS = frozenset(("wait", "acquire", "select", "poll", "join", "result", "get",
 class RankStack:
     """Where a rank's main thread is: function, file and line of each frame, innermost first.
 
-    `note` says where it is that has no such stack: its state in /proc.
+    `note` says of one that has no such stack where it is, or what it is: its state in /proc.
     """
 
     frames: tuple[tuple[str, str, int], ...] = ()
@@ -45,12 +45,12 @@ class RankStack:
         """Where it is in a few words; ranks that are at the same place have the same."""
         waiting = next((name for name, _, _ in self.frames if name in COLLECTIVES), None)
         if waiting is not None:
-            return waiting
+            return f"in {waiting}"
         telling = [frame for frame in self.frames if frame[0] not in WAITS] or list(self.frames)
         if not telling:
-            return self.note or "an unknown place"
+            return self.note or "at an unknown place"
         name, file, line = telling[0]
-        return f"{name} ({file.rpartition('/')[2]}:{line})"
+        return f"in {name} ({file.rpartition('/')[2]}:{line})"
 
 
 def parsed(dump: str, note: str = "") -> RankStack:
@@ -76,7 +76,7 @@ def grouped(stacks: Mapping[int, RankStack]) -> list[tuple[str, tuple[int, ...]]
 
 def described(stacks: Mapping[int, RankStack]) -> str:
     """Say in one line who is where."""
-    return ", ".join(f"{who(ranks)} in {place}" for place, ranks in grouped(stacks))
+    return ", ".join(f"{who(ranks)} {place}" for place, ranks in grouped(stacks))
 
 
 def odd_rank(stacks: Mapping[int, RankStack], among: Sequence[int]) -> int | None:

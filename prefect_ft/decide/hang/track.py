@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from prefect_ft.decide.hang.facts import FIRST_STEP, Limits, RankSample
 from prefect_ft.decide.hang.pace import Pace, median
-from prefect_ft.model import Stage
 
 MAX_LOADS = 400
 """Samples of utilisation that are kept; when they are too many every other one goes."""
@@ -66,8 +65,6 @@ class Track:
         self._pace = pace
         self.began_s: float | None = None
         """When it was first seen."""
-        self._stages_here: set[Stage | None] = set()
-        """The stages that it has been in at this step."""
 
     @property
     def speaks(self) -> bool:
@@ -120,7 +117,6 @@ class Track:
         """Learn from a sample."""
         if self.began_s is None:
             self.began_s = self.progress_s = self.io_s = self.state_s = now_s
-            self._stages_here = {sample.stage}
         else:
             self._compare(now_s, sample)
         self.now_s, self.last = now_s, sample
@@ -128,6 +124,10 @@ class Track:
         self._keep_load(Load(now_s, sample.cpu_s, sample.wait_s or 0.0))
         if sample.step is not None:
             self.steps.append((now_s, sample.step))
+
+    def count_anew(self) -> None:
+        """Count from here on how long it has been quiet: what it may have waited for has just come."""
+        self.progress_s = self.io_s = self.state_s = self.now_s
 
     def _compare(self, now_s: float, sample: RankSample) -> None:
         before = self.last
@@ -143,12 +143,8 @@ class Track:
             self.has_stepped |= is_second or (before.step is not None and sample.step != before.step)
 
     def _gets_on(self, before: RankSample, sample: RankSample) -> bool:
-        """Whether there is progress: a step, a stage that is new at this step, a beat where no step can be."""
-        if sample.step != before.step:
-            self._stages_here = {sample.stage}
-            return True
-        if sample.stage not in self._stages_here:
-            self._stages_here.add(sample.stage)
+        """Whether there is progress: a step, another stage, a beat where no step can be."""
+        if sample.step != before.step or sample.stage != before.stage:
             return True
         steps_count = sample.step is not None and (sample.stage or "train") == "train"
         return sample.beats != before.beats and (not steps_count or before.beats == 0)
@@ -164,17 +160,16 @@ class Track:
     # -- utilisation ------------------------------------------------------------------------------
 
     def flat_load(self, window_s: float) -> float | None:
-        """Give the cores that it has used all through the window if that was always as much; else `None`.
+        """Give the cores that it has wanted all through the window if that was always as much; else `None`.
 
-        By variance and median, once of what it computed, once of what it would have with a processor of its
-        own: a loop on a busy machine wants as much as ever and gets now more, now less.
+        By variance and median, of what it computed and what it would have with a processor of its own: on a busy
+        machine a loop gets now more, now less, and wants as much as ever; what works by fits and starts may get
+        its even share, and wants now more, now less.
         """
-        got, wanted = self._shares(window_s)
-        if len(got) < MIN_LOADS:
+        wanted = self._shares(window_s)
+        if len(wanted) < MIN_LOADS:
             return None
-        slack = FLAT_CORES + TICK_S / (window_s / len(got))
-        if is_flat(got, slack, FLAT_SHARE):
-            return median(got)
+        slack = FLAT_CORES + TICK_S / (window_s / len(wanted))
         return median(wanted) if is_flat(wanted, slack, FLAT_SHARE) else None
 
     def is_starved(self, window_s: float) -> bool:
@@ -192,8 +187,8 @@ class Track:
         since_s = self.now_s - window_s
         return [load for load in self.loads if load.watched_s >= since_s]
 
-    def _shares(self, window_s: float) -> tuple[list[float], list[float]]:
-        got, wanted = [], []
+    def _shares(self, window_s: float) -> list[float]:
+        wanted = []
         loads = iter(self._window(window_s))
         earlier = next(loads, None)
         for later in loads:
@@ -201,11 +196,9 @@ class Track:
             elapsed_s = later.watched_s - earlier.watched_s
             if elapsed_s < min(MIN_INTERVAL_S, window_s / (2 * MIN_LOADS)):
                 continue
-            computed_s = later.cpu_s - earlier.cpu_s
-            got.append(computed_s / elapsed_s)
-            wanted.append((computed_s + later.wait_s - earlier.wait_s) / elapsed_s)
+            wanted.append((later.cpu_s - earlier.cpu_s + later.wait_s - earlier.wait_s) / elapsed_s)
             earlier = later
-        return got, wanted
+        return wanted
 
 
 def is_flat(values: Sequence[float], slack: float, share: float) -> bool:

@@ -7,13 +7,15 @@ whoever has a loop can host it.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, Optional, Set
+from typing import Any, Callable, Dict, FrozenSet, Hashable, List, Optional, Set, Tuple
 
 Message = Dict[str, Any]
 Connection = Hashable
 
 COMPLETED = "completed"
 """What it is over by when all ranks have completed the function."""
+
+DESERTED = "all ranks have gone"
 
 
 class Coordinator:
@@ -22,9 +24,14 @@ class Coordinator:
     `deadline_s` is when `expire` is to be called, by the host's monotonic clock; None: not at all.
     """
 
-    def __init__(self, send: Callable[[Any, Message], None], drop: Callable[[Any], None]) -> None:
-        """`send(connection, message)`; `drop(connection)` closes it without a call of `gone`."""
-        self.over: Optional[str] = None
+    def __init__(
+        self, send: Callable[[Any, Message], None], drop: Callable[[Any], None], *, is_over: bool = False
+    ) -> None:
+        """`send(connection, message)`; `drop(connection)` closes it without a call of `left`.
+
+        `is_over`: this is for who comes when all others have completed the call long since.
+        """
+        self.over: Optional[str] = COMPLETED if is_over else None
         self.deadline_s: Optional[float] = None
         self._send, self._drop = send, drop
         self._iteration = -1
@@ -35,8 +42,12 @@ class Coordinator:
         self._barrier_s = 0.0
         self._seats: Dict[int, Connection] = {}
         self._alerts: Dict[int, Connection] = {}
+        self._rank_of: Dict[Connection, int] = {}
+        """Of both."""
         self._gone: Set[int] = set()
         """Ranks that took part and do not any more, or that never came in time."""
+        self._gone_before: Set[int] = set()
+        """Those of them without which an iteration has run already, or the call was completed."""
         self._entered: Dict[int, Message] = {}
         self._waiting: Dict[int, bool] = {}
         """Ranks that wait for the end of the iteration; whether they have completed it (not in reserve)."""
@@ -44,9 +55,19 @@ class Coordinator:
         self._readers: Dict[Connection, List[str]] = {}
 
     @property
-    def is_deserted(self) -> bool:
-        """Whether ranks took part and none is left."""
-        return bool(self._gone) and not self._seats
+    def excused(self) -> FrozenSet[int]:
+        """The lost ranks that the others have done without, and not only wanted to."""
+        return frozenset(self._gone_before)
+
+    @property
+    def bound_ranks(self) -> FrozenSet[int]:
+        """The ranks of a call that has begun and is not over, those that it goes on without among them."""
+        return frozenset((*self._seats, *self._gone) if self._iteration >= 0 and self.over is None else ())
+
+    @property
+    def stage(self) -> Tuple[int, bool, Optional[str], int]:
+        """Give what changes whenever `excused`, `bound_ranks` or `over` do; cheap."""
+        return self._iteration, self._between, self.over, len(self._gone)
 
     # -- in ---------------------------------------------------------------------------------------
 
@@ -56,7 +77,8 @@ class Coordinator:
         if op in _OF_KEYS:
             self._on_key(connection, message)
         elif op == "listen":
-            self._alerts[int(message["rank"])] = connection
+            rank = int(message["rank"])
+            self._alerts[rank], self._rank_of[connection] = connection, rank
             self._send(connection, {"ev": "listening"})
         elif op == "enter":
             self._enter(connection, message, now_s)
@@ -73,10 +95,9 @@ class Coordinator:
     def left(self, connection: Connection, now_s: float) -> None:
         """Take note that a connection has closed: with one of its two a rank is lost."""
         self._readers.pop(connection, None)
-        for places in (self._seats, self._alerts):
-            for rank, place in list(places.items()):
-                if place == connection:
-                    self._lose(rank, now_s)
+        rank = self._rank_of.pop(connection, None)
+        if rank is not None and connection in (self._seats.get(rank), self._alerts.get(rank)):
+            self._lose(rank, now_s)
 
     def expire(self, now_s: float) -> None:
         """Go on without those who have not come in time."""
@@ -88,17 +109,21 @@ class Coordinator:
             return
         for rank in self._expected() - set(self._entered):
             self._forget(rank)
+        self._note_desertion()
         self._complete_round()
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def _enter(self, connection: Connection, message: Message, now_s: float) -> None:
         rank = int(message["rank"])
+        if self._iteration < 0:
+            self._gone.update(set(message["without"]) - set(self._seats))
         if self.over is not None or rank in self._gone:
-            why = self.over or f"rank {rank} was left out: it was lost, or too late"
-            self._send(connection, {"ev": "over", "why": why, "excluded": self.over is None})
+            is_excluded = self.over in (None, COMPLETED)
+            why = f"rank {rank} was left out: it was lost, or too late" if is_excluded else self.over
+            self._send(connection, {"ev": "over", "why": why, "excluded": is_excluded})
             return
-        self._seats[rank] = connection
+        self._seats[rank], self._rank_of[connection] = connection, rank
         self._size = max(self._size, int(message["size"]))
         if message["iteration"] != self._iteration + 1 or rank not in self._alerts:
             raise ValueError("not the next iteration")
@@ -115,22 +140,35 @@ class Coordinator:
         return (everyone | set(self._seats)) - self._gone
 
     def _complete_round(self) -> None:
-        if not self._between or not self._entered or self._expected() - set(self._entered):
+        if not self._between or not self._entered or not self._all_have_entered():
             return
         self._iteration += 1
         self._between, self.deadline_s = False, None
-        members = [[rank, self._entered[rank]["step"]] for rank in sorted(self._entered)]
         entered, self._entered = self._entered, {}
-        told = {"ev": "round", "iteration": self._iteration, "members": members, "fault": self._fault}
+        steps = [message["step"] for message in entered.values() if message["step"] is not None]
+        told = {
+            "ev": "round",
+            "iteration": self._iteration,
+            # Who is not there: with thousands of ranks it would take long to tell each of them all others.
+            "without": [rank for rank in range(self._size) if rank not in entered],
+            "step": max(steps, default=None),
+            "fault": self._fault,
+        }
         self._fault = None
         for rank in entered:
             self._send(self._seats[rank], told)
+
+    def _all_have_entered(self) -> bool:
+        """Whether nobody is waited for; looks at each rank only when that may be so."""
+        least = self._size - len(self._gone) if self._iteration < 0 else len(self._seats)
+        return len(self._entered) >= least and not self._expected() - set(self._entered)
 
     def _end_iteration(self, fault: Message, now_s: float) -> None:
         """Interrupt all ranks, once in an iteration: what comes after it is part of the same."""
         if self._between or self.over is not None:
             return
         self._between, self._fault = True, fault
+        self._gone_before = self._gone - {fault["rank"]}
         self.deadline_s = now_s + self._barrier_s
         self._alert()
         waiting, self._waiting = self._waiting, {}
@@ -163,6 +201,7 @@ class Coordinator:
 
     def _complete(self) -> None:
         self.over, self.deadline_s = COMPLETED, None
+        self._gone_before = set(self._gone)  # who leaves from now on may do so
         waiting, self._waiting = self._waiting, {}
         for rank in waiting:
             self._send(self._seats[rank], {"ev": "complete"})
@@ -183,10 +222,15 @@ class Coordinator:
         self._forget(rank)
         if not is_member or self.over is not None:
             return
+        self._note_desertion()
         if self._between:
             self._complete_round()
         else:
             self._end_iteration({"rank": rank, "kind": "lost", "text": "its process has gone"}, now_s)
+
+    def _note_desertion(self) -> None:
+        if self._iteration >= 0 and not self._seats:
+            self.over, self.deadline_s = DESERTED, None
 
     def _forget(self, rank: int) -> None:
         self._gone.add(rank)
@@ -194,6 +238,7 @@ class Coordinator:
         self._waiting.pop(rank, None)
         for connection in (self._seats.pop(rank, None), self._alerts.pop(rank, None)):
             if connection is not None:
+                self._rank_of.pop(connection, None)
                 self._drop(connection)
 
     # -- keys -------------------------------------------------------------------------------------

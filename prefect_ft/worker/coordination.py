@@ -1,0 +1,234 @@
+"""The store of in-process restarts: connections of ranks, who of them may speak, and the calls they take part in.
+
+Owns its listener and its connections; what is said there is the coordinator's, of which each call of a
+wrapped function has its own. Nothing here waits; everything happens in the loop of whoever hosts it: an
+agent, or a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from prefect_ft.worker.coordinator import Coordinator, Message
+from prefect_ft.worker.loop import Loop, now_s
+from prefect_ft.worker.peer import Peer
+
+KEY_VARIABLE = "PREFECT_FT_INPROCESS_KEY"
+"""The secret that ranks and store share; where it is not set, whoever reaches the port may speak."""
+
+STORE_VARIABLE = "PREFECT_FT_INPROCESS_STORE"
+"""The agent's store, as `served_at` puts it; it is of no other ranks than those that meet at that port."""
+
+BACKLOG = 4096
+HEARTBEAT_S = 30.0
+"""After which a machine that does not answer counts as lost, where nobody says otherwise."""
+
+_DEADLINE, _LEFT = "in-process deadline", "in-process left"
+
+
+class Standing(NamedTuple):
+    """Ranks whose end does not end the others: all `inside` a call, which goes on without whoever is lost.
+
+    `excused` are lost ranks that a call has gone on without: they are not why it ended, if it did.
+    """
+
+    inside: Tuple[int, ...] = ()
+    excused: Tuple[int, ...] = ()
+
+
+def served_at(master_port: str, port: Optional[int]) -> str:
+    """Say at which port the agent serves the ranks that meet at `master_port`.
+
+    A launcher that the agent's ranks are gives its own ranks another one: they are none of the agent's.
+    """
+    return f"{master_port}:{port}"
+
+
+def port_served_at(told: str, master_port: str) -> Optional[int]:
+    """Give the port of the agent's store for ranks that meet at `master_port`; None: it has none for them."""
+    theirs, _, port = told.partition(":")
+    return int(port) if theirs == master_port and port.isdigit() else None
+
+
+def proof(nonce: str, key: str) -> str:
+    """Give what shows that its sender knows the key, without telling it."""
+    return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def tune(connection: socket.socket, heartbeat_s: float) -> None:
+    """Send at once, and have the kernel find out within `heartbeat_s` that the other machine has gone."""
+    probe_s = max(1, round(heartbeat_s / 4))
+    for option, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, probe_s),
+        (socket.TCP_KEEPINTVL, probe_s),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, round(1000 * heartbeat_s)),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+class _Call:
+    """One call of a wrapped function, and the connections of those that take part in it."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.peers: Dict[Peer, None] = {}
+
+
+class Coordination:
+    """Serves behind a listening socket. Calls have numbers, which every rank counts for itself."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        key: str,
+        loop: Loop,
+        *,
+        first_call: int = 0,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Calls below `first_call` are over. `on_change()` is called when `standing` has changed."""
+        listening.setblocking(False)
+        self._listening, self._key, self._loop = listening, key, loop
+        self._began_at = self._first_call = first_call
+        self._on_change = on_change
+        self._nonces: Dict[Peer, str] = {}
+        self._call_of: Dict[Peer, int] = {}
+        self._calls: Dict[int, _Call] = {}
+        self._excused: Dict[int, None] = {}
+        self._have_left: List[Peer] = []
+        self._last_seen: Tuple[object, ...] = ()
+        self._last_told = Standing()
+        loop.watch(listening, lambda _: self._accept())
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody takes part in a call."""
+        return bool(self._call_of)
+
+    @property
+    def has_ended_one(self) -> bool:
+        """Whether a call is over that was served here."""
+        return self._first_call > self._began_at
+
+    @property
+    def standing(self) -> Standing:
+        """Give whose end is not everybody's."""
+        inside = {rank for call in self._calls.values() for rank in call.coordinator.bound_ranks}
+        return Standing(tuple(sorted(inside)), tuple(sorted(self._excused)))
+
+    def stop_listening(self) -> None:
+        """Let somebody else have the port; who is connected stays. Idempotent."""
+        if self._listening.fileno() >= 0:
+            self._loop.forget(self._listening)
+            self._listening.close()
+
+    def close(self) -> None:
+        """Hang up on all. Idempotent."""
+        self.stop_listening()
+        for peer in (*self._nonces, *self._call_of):
+            peer.close()
+        for timer in (_DEADLINE, _LEFT):
+            self._loop.drop(timer)
+
+    # -- connections ------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:
+            return
+        peer = Peer(connection, self._loop, self._hear, self._left, lambda: None)
+        self._nonces[peer] = secrets.token_hex(16)
+        peer.send({"ev": "challenge", "nonce": self._nonces[peer]})
+
+    def _hear(self, peer: Peer, message: Message) -> None:
+        try:
+            if peer in self._nonces:
+                self._admit(peer, message)
+            else:
+                self._calls[self._call_of[peer]].coordinator.hear(peer, message, now_s())
+        except (KeyError, TypeError, ValueError, IndexError):
+            peer.close()
+            self._left(peer)
+        self._after_change()
+
+    def _admit(self, peer: Peer, message: Message) -> None:
+        expected = proof(self._nonces.pop(peer), self._key)
+        if not hmac.compare_digest(expected, str(message["proof"])):
+            raise ValueError("a stranger")
+        number = int(message["call"])
+        peer.trust()
+        self._call_of[peer] = number
+        if number not in self._calls:
+            self._calls[number] = _Call(
+                Coordinator(
+                    send=lambda peer, told: peer.send(told),
+                    drop=self._drop,
+                    is_over=number < self._first_call,
+                )
+            )
+        self._calls[number].peers[peer] = None
+
+    def _left(self, peer: Peer) -> None:
+        """Put it off: it may be found out while something is being sent to all."""
+        self._have_left.append(peer)
+        self._loop.after(_LEFT, 0.0, self._bury)
+
+    def _bury(self) -> None:
+        while self._have_left:
+            peer = self._have_left.pop()
+            self._nonces.pop(peer, None)
+            number = self._call_of.get(peer)
+            if number is not None:
+                self._forget(peer)
+                self._calls[number].coordinator.left(peer, now_s())
+        self._after_change()
+
+    def _drop(self, peer: Peer) -> None:
+        self._forget(peer)
+        peer.close()
+
+    def _forget(self, peer: Peer) -> None:
+        number = self._call_of.pop(peer, None)
+        if number is not None:
+            del self._calls[number].peers[peer]
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def _after_change(self) -> None:
+        seen = tuple((number, call.coordinator.stage, not call.peers) for number, call in self._calls.items())
+        if seen != self._last_seen:
+            self._last_seen = seen
+            self._settle()
+            if (standing := self.standing) != self._last_told:
+                self._last_told = standing
+                self._on_change()
+        self._loop.drop(_DEADLINE)
+        deadlines_s = [call.coordinator.deadline_s for call in self._calls.values()]
+        due_s = min((each for each in deadlines_s if each is not None), default=None)
+        if due_s is not None:
+            self._loop.after(_DEADLINE, max(0.0, due_s - now_s()), self._expire)
+
+    def _settle(self) -> None:
+        """Take note of calls that are over; forget those that nobody is connected for any more."""
+        for number, call in list(self._calls.items()):
+            self._excused.update(dict.fromkeys(call.coordinator.excused))
+            if call.coordinator.over is not None:
+                self._first_call = max(self._first_call, number + 1)
+                if not call.peers:
+                    del self._calls[number]
+
+    def _expire(self) -> None:
+        now = now_s()
+        for call in list(self._calls.values()):
+            deadline_s = call.coordinator.deadline_s
+            if deadline_s is not None and deadline_s <= now:
+                call.coordinator.expire(now)
+        self._after_change()

@@ -1,0 +1,144 @@
+"""The store of in-process restarts, as an agent hosts it: over real connections, call after call."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from prefect_ft.inprocess.client import Address, Connection
+from prefect_ft.inprocess.errors import StoreLostError
+from prefect_ft.worker.coordination import Coordination, Standing, port_served_at, served_at
+from prefect_ft.worker.loop import Loop
+
+
+class Host:
+    """A loop of its own that serves; `told` are the standings that it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[Standing] = []
+        listening = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port: int = listening.getsockname()[1]
+        self._loop, (self._hear, self._ring) = Loop(), socket.socketpair()
+        self.coordination = Coordination(listening, "key", self._loop, on_change=self._tell)
+        self._loop.watch(self._hear, lambda _: None)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _tell(self) -> None:
+        self.told.append(self.coordination.standing)
+
+    def _serve(self) -> None:
+        while not self._is_over.is_set():
+            self._loop.step()
+
+    def stop(self) -> list[Standing]:
+        """Serve no more, and give what was told up to now. Idempotent."""
+        self._is_over.set()
+        self._ring.send(b".")
+        self._thread.join()
+        return self.told
+
+    def close(self) -> None:
+        self.stop()
+        self.coordination.close()
+        self._hear.close()
+        self._ring.close()
+
+
+class Rank:
+    """One rank's two connections for one call."""
+
+    def __init__(self, host: Host, rank: int, call: int) -> None:
+        address = Address("127.0.0.1", host.port, "key", 30.0, call)
+        self.rank = rank
+        self.control, self.alert = Connection(address, 5.0), Connection(address, 5.0)
+        self.alert.ask(5.0, op="listen", rank=rank)
+
+    def enter(self, size: int) -> None:
+        fields = {"size": size, "iteration": 0, "step": None, "without": [], "barrier_s": 30}
+        self.control.send(op="enter", rank=self.rank, **fields)
+
+    def complete(self, active: int) -> None:
+        self.control.send(op="done", rank=self.rank, iteration=0, active=active, completion_s=30)
+
+    def hear(self) -> str:
+        return str(self.control.receive(5.0)["ev"])
+
+    def close(self) -> None:
+        self.control.close()
+        self.alert.close()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with closing(Host()) as made:
+        yield made
+
+
+def run_call(host: Host, number: int, size: int) -> None:
+    """Have a call begin and be completed."""
+    ranks = [Rank(host, rank, number) for rank in range(size)]
+    for rank in ranks:
+        rank.enter(size)
+    assert [rank.hear() for rank in ranks] == ["round"] * size
+    for rank in ranks:
+        rank.complete(size)
+    assert [rank.hear() for rank in ranks] == ["complete"] * size
+    for rank in ranks:
+        rank.close()
+
+
+def test_calls_follow_each_other_and_each_binds_its_ranks_while_it_runs(host: Host) -> None:
+    for number in range(3):
+        run_call(host, number, 2)
+    assert host.stop() == [Standing((0, 1)), Standing()] * 3
+
+
+def test_who_comes_too_late_to_a_call_takes_no_part_in_the_next_one(host: Host) -> None:
+    run_call(host, 0, 2)
+    with closing(Rank(host, 2, 0)) as late:
+        late.enter(3)
+        answer = late.control.receive(5.0)
+    assert (answer["ev"], answer["excluded"]) == ("over", True)
+    run_call(host, 1, 2)
+
+
+def test_the_next_call_may_begin_while_somebody_is_still_in_the_last(host: Host) -> None:
+    first = [Rank(host, rank, 0) for rank in range(2)]
+    for rank in first:
+        rank.enter(2)
+    for rank in first:
+        assert rank.hear() == "round"
+        rank.complete(2)
+    assert first[0].hear() == "complete"
+    run_call(host, 1, 2)
+    assert first[1].hear() == "complete"
+    for rank in first:
+        rank.close()
+
+
+def test_strangers_and_what_they_leave_are_nobodys_concern(host: Host) -> None:
+    address = Address("127.0.0.1", host.port, "guessed", 30.0, 0)
+    with closing(Connection(address, 5.0)) as stranger, pytest.raises(StoreLostError):
+        stranger.ask(5.0, op="listen", rank=0)
+    socket.create_connection(("127.0.0.1", host.port)).close()
+    run_call(host, 0, 1)
+    assert host.stop() == [Standing((0,)), Standing()]
+
+
+@pytest.mark.parametrize(
+    ("told", "port"),
+    [
+        pytest.param(served_at("29500", 4000), 4000, id="ours"),
+        pytest.param(served_at("29400", 4000), None, id="of-who-started-the-launcher"),
+        pytest.param("", None, id="no-agent"),
+        pytest.param(served_at("29500", None), None, id="no-port-was-free"),
+    ],
+)
+def test_the_agents_store_is_for_the_agents_own_ranks(told: str, port: int | None) -> None:
+    assert port_served_at(told, "29500") == port
