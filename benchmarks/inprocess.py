@@ -2,7 +2,8 @@
 
 Both sides run the same function with the same interpreter, in turn; the peer at its defaults and at the best
 settings that we know. The payload `idle` waits in sleeps of 5 ms, `busy` is a Python loop, `all_reduce` is
-blocked in a collective of gloo (ours alone: the peer waits for the group's time-out there).
+blocked in a collective of gloo (ours alone: the peer waits for the group's time-out there). `SIGKILL, a spare`:
+rank 1 kills itself, one rank more than are to run has been started, and the others sleep.
 
     python -m benchmarks.inprocess [--json FILE] [--quick] [--peers DIRECTORY]
 """
@@ -17,11 +18,18 @@ import venv
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.harness import OURS, Results, finish, options, row
+from benchmarks.harness import OURS, Results, Row, finish, options, row
 
 PEER = "nvidia-resiliency-ext"
 REQUIREMENTS = ("torch==2.13.0", f"{PEER}==0.4.1", "numpy")
 SETTINGS = {(OURS, "default"): "ours", (PEER, "default"): "default", (PEER, "tuned"): "tuned"}
+CASES = {
+    "idle": "raise→entered, idle",
+    "busy": "raise→entered, busy",
+    "all_reduce": "raise→entered, all_reduce",
+    "spare": "SIGKILL, a spare→entered",
+}
+Sides = list[tuple[str, str]]
 SCRIPT = """
 import datetime, gc, json, logging, os, sys, time, warnings
 warnings.filterwarnings("ignore")
@@ -30,6 +38,7 @@ import torch, torch.distributed as dist
 torch.set_num_threads(1)
 logging.disable()
 side, payload, last = os.environ["SIDE"], os.environ["PAYLOAD"], int(os.environ["RESTARTS"])
+active = int(os.environ["ACTIVE"])
 ME, events = int(os.environ["RANK"]), open(os.environ["EVENTS"] + os.environ["RANK"], "w", buffering=1)
 
 def note(what, iteration):
@@ -47,17 +56,22 @@ def train(call):
         return
     fails_s = time.monotonic() + 0.3 if ME == 1 else float("inf")
     while time.monotonic() < fails_s:
-        if payload == "idle":
+        if payload in ("idle", "spare"):
             time.sleep(0.005)
         elif payload == "all_reduce" and ME != 1:
             dist.all_reduce(total)
     note("fail", call.iteration)
+    if payload == "spare":
+        os.kill(os.getpid(), 9)
     raise RuntimeError("boom")
 
 if side == "ours":
     from prefect_ft.inprocess import CallWrapper, Wrapper
+    from prefect_ft.inprocess.rank_assignment import compose, fill_gaps, max_active
 
-    @Wrapper(max_restarts_without_progress=None)
+    @Wrapper(
+        max_restarts_without_progress=None,
+        rank_assignment=compose(fill_gaps, max_active(active)))
     def wrapped(call: CallWrapper):
         train(call)
 else:
@@ -74,7 +88,7 @@ else:
     @inprocess.Wrapper(
         store_kwargs={"timeout": timedelta(seconds=60)},
         rank_assignment=inprocess.Compose(
-            inprocess.rank_assignment.ActivateAllRanks(), inprocess.rank_assignment.ShiftRanks()),
+            inprocess.rank_assignment.MaxActiveWorldSize(active), inprocess.rank_assignment.ShiftRanks()),
         **{name: timedelta(seconds=value) for name, value in seconds.items()})
     def wrapped(call: inprocess.CallWrapper = None):
         train(call)
@@ -109,20 +123,25 @@ def peer_python(directory: Path) -> str:
 
 
 def measure(python: str, side: str, payload: str, ranks: int, restarts: int) -> list[float]:
-    """Have rank 1 raise some times; give the milliseconds until the last rank was in the function again."""
+    """Have rank 1 fail some times; give the milliseconds until the last that is to run was in the function again.
+
+    Who kills itself fails once.
+    """
+    with_spare = payload == "spare"
+    started, times = ranks + with_spare, 1 if with_spare else restarts
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
-        processes = start_ranks(python, ["-c", SCRIPT], ranks, _environment(name, side, payload, restarts))
+        told = {"SIDE": side, "PAYLOAD": payload, "RESTARTS": str(times), "ACTIVE": str(ranks)}
+        processes = start_ranks(python, ["-c", SCRIPT], started, {**told, "EVENTS": f"{name}/"})
         try:
             for process in processes:
                 process.wait(timeout=120)
+        except subprocess.TimeoutExpired:
+            pass  # who did not come back has no row
         finally:
             for process in processes:
                 process.kill()
-        return restarts_ms(Path(name), ranks)
-
-
-def _environment(directory: str, side: str, payload: str, restarts: int) -> dict[str, str]:
-    return {"SIDE": side, "PAYLOAD": payload, "RESTARTS": str(restarts), "EVENTS": f"{directory}/"}
+                process.wait()
+        return restarts_ms(Path(name), started, active=ranks)
 
 
 def start_ranks(
@@ -147,8 +166,8 @@ def _free_port() -> int:
         return port
 
 
-def restarts_ms(directory: Path, ranks: int) -> list[float]:
-    """Give, for each failure that ranks noted, the milliseconds until the last was in the function again."""
+def restarts_ms(directory: Path, ranks: int, active: int) -> list[float]:
+    """Give, for each failure that ranks noted, the milliseconds until `active` were in the function again."""
     failed: dict[int, float] = {}
     entered: dict[int, list[float]] = defaultdict(list)
     for rank in range(ranks):
@@ -158,7 +177,7 @@ def restarts_ms(directory: Path, ranks: int) -> list[float]:
                 failed[int(iteration)] = float(at)
             else:
                 entered[int(iteration)].append(float(at))
-    times = {n: entered[n + 1] for n in failed if len(entered[n + 1]) == ranks}
+    times = {n: entered[n + 1] for n in failed if len(entered[n + 1]) == active}
     return [1000 * (max(times[n]) - failed[n]) for n in times]
 
 
@@ -182,26 +201,28 @@ def steps_ratio(python: str, rounds: int, steps: int) -> tuple[list[float], list
     return seconds["wrapped"], seconds["bare"]
 
 
+def rows_of(python: str, payload: str, ranks: int, sides: Sides, times: tuple[int, int]) -> list[Row]:
+    """Measure one payload on all sides, in turn; `times`: rounds, and restarts in each."""
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for _ in range(times[0]):
+        for side in sides:
+            values[side] += measure(python, SETTINGS[side], payload, ranks, times[1])
+    case = CASES[payload]
+    return [row(side[0], case, values[side], settings=side[1], ranks=ranks) for side in sides if values[side]]
+
+
 def main() -> None:
     """Measure all sides in turn, some rounds of some restarts each."""
     extra = {"type": Path, "default": Path("build/peers/nvrx"), "help": "the environment that has the peer"}
     arguments = options(__doc__.splitlines()[0] if __doc__ else "", [("--peers", extra)])
     python = peer_python(arguments.peers)
-    rounds, restarts = (1, 3) if arguments.quick else (3, 5)
+    times = (1, 3) if arguments.quick else (3, 5)
     results = Results()
-    for ranks in (2, 4):
-        for payload in ("idle", "busy", "all_reduce"):
-            sides = [
-                s for s in SETTINGS if s[0] == OURS or not (arguments.no_peers or payload == "all_reduce")
-            ]
-            values: dict[tuple[str, str], list[float]] = defaultdict(list)
-            for _ in range(rounds):
-                for side in sides:
-                    values[side] += measure(python, SETTINGS[side], payload, ranks, restarts)
-            results.rows += [
-                row(side[0], f"raise→entered, {payload}", values[side], settings=side[1], ranks=ranks)
-                for side in sides
-            ]
+    for ranks in (2, 4, 8):
+        for payload in CASES:
+            alone = arguments.no_peers or payload == "all_reduce"
+            sides = [side for side in SETTINGS if side[0] == OURS or not alone]
+            results.rows += rows_of(python, payload, ranks, sides, times)
     wrapped, bare = steps_ratio(python, 3 if arguments.quick else 7, 1000)
     results.notes.append(f"1000 steps of 1 ms, bare over wrapped: {min(bare) / min(wrapped):.4f}")
     finish(results, arguments)

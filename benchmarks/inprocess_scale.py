@@ -127,7 +127,7 @@ def real_ranks_ms(ranks: int, restarts: int) -> list[float]:
         finally:
             for process in processes:
                 process.kill()
-        return restarts_ms(Path(name), ranks)
+        return restarts_ms(Path(name), ranks, active=ranks)
 
 
 def main() -> None:

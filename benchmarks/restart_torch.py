@@ -1,11 +1,12 @@
-"""Crash of one rank until all are in `main()`, have met (gloo), and have taken an optimizer step: ours and torchrun.
+"""Crash of one rank until all are in `main()`, have met (gloo), and have taken an optimizer step: ours and launchers.
 
 Ours goes the whole way: agent, supervisor, journal with fsync, decision, Prefect's retry, checkpoint choice,
-start; warm (`warm: auto`) and cold. torchrun is started with the variable without which its second attempt
-does not meet, and with its shortest monitor interval. All start the same script with the same interpreter,
-in turn; it is that of a virtual environment which is made where `--venv` says, with torch alone in it.
+start; warm (`warm: auto`) and cold. torchrun and ft_launcher (nvidia-resiliency-ext) are started with the
+variable without which torchrun's second attempt does not meet, by default and with the shortest monitor
+interval. All start the same script with the same interpreter, in turn; it is that of a virtual environment
+which is made where `--venv` says.
 
-    python -m benchmarks.restart_torch [--json FILE] [--quick] [--venv DIRECTORY]
+    python -m benchmarks.restart_torch [--json FILE] [--svg FILE] [--quick] [--venv DIRECTORY]
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from benchmarks.drawing import drawn
 from benchmarks.harness import OURS, Results, finish, options, row
 
-TORCH = "torch==2.13.0"
+REQUIREMENTS = ("torch==2.13.0", "nvidia-resiliency-ext==0.4.1", "numpy")
 EVENTS = {"main": "crash→main", "gloo": "crash→gloo ready", "step": "crash→first step"}
 SCRIPT = """
 import os, sys, time
@@ -82,20 +84,29 @@ if __name__ == "__main__":
 def interpreter_of(venv: Path) -> Path:
     """Make the virtual environment that all sides use, unless it is there; give its interpreter."""
     python = venv / "bin" / "python"
-    if not (venv / "bin" / "torchrun").exists():
+    if not (venv / "bin" / "ft_launcher").exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", TORCH, "numpy"], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
     return python.absolute()
 
 
-def torchrun(python: Path, interval: str | None, directory: Path, ranks: int, crashes: int) -> None:
-    """Run the script by torchrun."""
-    how = ["--standalone", "--nnodes=1", f"--nproc-per-node={ranks}", f"--max-restarts={crashes}"]
+LAUNCHERS = {
+    "torchrun": ["--standalone"],
+    "ft_launcher": ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--ignore-missing-fault-tol-cfg"],
+}
+"""Programs of the virtual environment that start ranks and start them again, and what each needs."""
+
+
+def launcher(which: tuple[str, str | None], python: Path, directory: Path, ranks: int, crashes: int) -> None:
+    """Run the script by a launcher; `which`: its name and monitor interval, None: its default."""
+    name, interval = which
+    how = [*LAUNCHERS[name], "--nnodes=1", f"--nproc-per-node={ranks}", f"--max-restarts={crashes}"]
     if interval is not None:
         how.append(f"--monitor-interval={interval}")
     env = {**os.environ, **own_environment(directory, crashes), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    command = [str(python.parent / "torchrun"), *how, "script.py"]
-    subprocess.run(command, cwd=directory, env=env, check=True, stderr=subprocess.DEVNULL)
+    command = [str(python.parent / name), *how, "script.py"]
+    quiet = subprocess.DEVNULL
+    subprocess.run(command, cwd=directory, env=env, check=True, stdout=quiet, stderr=quiet, timeout=300)
 
 
 def train_flow_run(python: Path, warm: str, directory: Path, ranks: int, crashes: int) -> None:
@@ -168,19 +179,27 @@ def main() -> None:
     """Measure all sides in turn, some rounds of some crashes each."""
     arguments = options(
         "Crash of one rank until all ranks are in main(), have met, and have taken a step.",
-        [("--venv", {"type": Path, "default": Path(".benchmark-venv"), "help": "where torch is or is put"})],
+        [
+            (
+                "--venv",
+                {"type": Path, "default": Path(".benchmark-venv"), "help": "where torch is or is put"},
+            ),
+            ("--svg", {"type": Path, "metavar": "FILE", "help": "draw the rows there"}),
+        ],
     )
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     python = interpreter_of(arguments.venv)
     sides: dict[tuple[str, str], Side] = {
-        ("torchrun", "default"): partial(torchrun, python, None),
-        ("torchrun", "interval .01"): partial(torchrun, python, ".01"),
+        ("torchrun", "default"): partial(launcher, ("torchrun", None), python),
+        ("torchrun", "interval .01"): partial(launcher, ("torchrun", ".01"), python),
+        ("ft_launcher", "default"): partial(launcher, ("ft_launcher", None), python),
+        ("ft_launcher", "interval .01"): partial(launcher, ("ft_launcher", ".01"), python),
         ("cold", "default"): partial(train_flow_run, python, "off"),
         (OURS, "warm: auto"): partial(train_flow_run, python, "auto"),
     }
     if arguments.no_peers:
-        sides = {key: side for key, side in sides.items() if key[0] != "torchrun"}
+        sides = {key: side for key, side in sides.items() if key[0] not in LAUNCHERS}
     rounds, crashes = (1, 3) if arguments.quick else (3, 5)
     results = Results()
     for ranks in (2, 4):
@@ -195,6 +214,8 @@ def main() -> None:
         ]
     results.notes.append("cold is prefect-ft too, with warm: off and the rendezvous store")
     finish(results, arguments)
+    if arguments.svg:
+        arguments.svg.write_text(drawn(results.rows))
 
 
 if __name__ == "__main__":

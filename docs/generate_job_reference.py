@@ -68,7 +68,7 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     (
         DockerInfrastructure,
         "engine",
-    ): "Only engines on this host, by a `unix://` socket: see [docker.md](docker.md)",
+    ): "`unix://` of this machine, `tcp://` with TLS, or `ssh://`: see [docker.md](docker.md#engines)",
     (DockerInfrastructure, "systems"): "Nothing holds them: another run may use the same engine",
     (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (Suspension, "stages"): "By stage: `load`, `compile`, `train`, `validate`, `checkpoint`, `finish`",

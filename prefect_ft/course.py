@@ -10,7 +10,7 @@ An incident that was not decided about, or was only reported, ended nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -48,6 +48,8 @@ class AttemptSummary:
     first_step: int | None = None
     last_step: int | None = None
     steps_lost: int | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    """How long each stage of the restart took that led to it; of the first attempt there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

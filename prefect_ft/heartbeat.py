@@ -2,7 +2,8 @@
 
 Owns the file that a rank's beats go to, both sides of it. It runs inside the user's training, so it
 must never raise, wait or cost anything worth naming there; it imports the standard library alone
-(not `typing`, which takes longer to import than all the rest) and nothing else of this package.
+(not `typing`, which takes longer to import than all the rest) and nothing else of this package. Where a framework
+has the loop, `prefect_ft.callbacks` calls it.
 
 The file, 64 bytes: magic with the version (7) · the notice byte (1) · record (48) · its CRC-32 (4) ·
 how often a checkpoint was asked for (4), which is the agent's to write. A beat is a store into shared

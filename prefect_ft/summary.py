@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prefect_ft.course import PARTS, AttemptSummary, Course, course_of
 from prefect_ft.journal import Line
 from prefect_ft.model import RESTARTS
+from prefect_ft.stages import stages_by_attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
     course = course_of(lines, last_t)
     spent_s = _spent_s(course)
     decisions = [each.decision for each in course.judged]
+    stages = stages_by_attempt(lines)
     return PhaseSummary(
         phase=head.get("phase", ""),
         run=head.get("run", ""),
@@ -95,7 +97,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         status=end.get("status", "running"),
         reason=end.get("reason", ""),
         restarts=dict(Counter(each.action for each in decisions if each.action in RESTARTS)),
-        attempts=course.attempts,
+        attempts=tuple(replace(each, stages_s=stages.get(each.number, {})) for each in course.attempts),
         time_s={"total": round(last_t, 3), **{part: round(spent_s[part], 3) for part in PARTS}},
         effective_ratio=round(spent_s["productive"] / last_t, 4) if last_t else None,
         isolated_systems=tuple(dict.fromkeys(name for each in decisions for name in each.isolate)),

@@ -54,6 +54,19 @@ def docker_engine() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def docker_engine_tls(docker_engine: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the same engine by TCP, with its certificates where clients look for them."""
+    import engine
+
+    try:
+        url, certificates = engine.tls_of(docker_engine)
+    except OSError:
+        pytest.skip("needs an engine of the tests' own: the one that was given has no TLS")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+    return url
+
+
 def need(name: str, present: bool, why: str) -> None:
     """Skip the test where the machine lacks something; a failure where PREFECT_FT_REQUIRE names it."""
     if present:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -531,7 +532,9 @@ CASES = {
 @pytest.mark.parametrize(("lines", "expected"), CASES.values(), ids=CASES.keys())
 def test_a_phase_as_its_journal_tells_it(lines: list[Line], expected: PhaseSummary) -> None:
     now_t = expected.time_s["total"] if expected.status == "running" and lines else None
-    assert summarise(lines, now_t) == expected
+    found = summarise(lines, now_t)
+    attempts = tuple(replace(attempt, stages_s={}) for attempt in found.attempts)  # test_stages.py has them
+    assert replace(found, attempts=attempts) == expected
 
 
 @pytest.mark.parametrize(("lines", "expected"), CASES.values(), ids=CASES.keys())

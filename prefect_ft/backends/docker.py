@@ -1,7 +1,8 @@
-"""Workers as containers of Docker engines on this machine, each with its agent as PID 1.
+"""Workers as containers of Docker engines, each with its agent as PID 1.
 
 A worker's directory is mounted into its container, and nobody else's: so the agent's socket is reached
-without the engine, and training does not end with that. What belongs to a run is known by its labels.
+without the engine, and training does not end with that. Where the engine is elsewhere it is copied in, and
+the agent reached through the engine. What belongs to a run is known by its labels.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException
 from requests.exceptions import RequestException
 
-from prefect_ft.backends import engine
+from prefect_ft.backends import elsewhere, engine
 from prefect_ft.backends.base import OUT_OF_MEMORY, Address, AgentSettings, Found, Worker
 from prefect_ft.backends.docker_request import (
     PHASE,
@@ -42,10 +43,12 @@ from prefect_ft.backends.home import (
 )
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.strays import end_strays
+from prefect_ft.backends.transport import host_of, is_here
 from prefect_ft.config import DockerInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.model import Evidence
+from prefect_ft.worker.agent import LEFT
 
 AGENT_TIMEOUT_S = 60.0
 """How long a container's agent may take until it listens."""
@@ -115,21 +118,53 @@ class DockerBackend:
         home, name = self._home(worker), self._name(worker)
         with self._engine(worker.system) as client:
             if self._lives(client, worker):
-                return address_of(home)
+                return self._address(worker)
             self._remove(worker)  # what another life of the orchestrator may have left under this name
             found = self._interpreter(worker)
             self._make_home(worker, found)
-            mounted = Mounted(
-                home=str(home), payload=str(payload_directory(self._directory.parent)), binds=self._binds
-            )
+            mounted, copied = self._mounted(worker)
             own = labels(self._settings.run_id, self._settings.phase_index, worker)
             system = self._systems[worker.system]
             request = create_request(self._infrastructure, system, own, python=found.name, mounted=mounted)
             client.create_container_from_config(request, name)
+            if mounted.is_copied:
+                elsewhere.copy_in(client, name, copied, found)
             client.start(name)
             self._await_agent(client, worker)
-            write_host(home, self._host(client, name))
-        return address_of(home)
+            write_host(home, self._host(client, worker))
+        return self._address(worker)
+
+    def _mounted(self, worker: Worker) -> tuple[Mounted, list[Path]]:
+        """Give what is mounted into a worker's container, and what is copied where nothing can be.
+
+        Directories that a phase needs are mounted in either case: they are those of the engine's machine.
+        """
+        home, payload = self._home(worker), payload_directory(self._directory.parent)
+        if self._is_here(worker):
+            return Mounted(home=str(home), payload=str(payload), binds=self._binds), []
+        files = [bind for bind in self._binds if Path(bind.partition(":")[0]).is_file()]
+        binds = [bind for bind in self._binds if bind not in files]
+        copied = [home, payload, *(Path(bind.partition(":")[0]) for bind in files)]
+        return Mounted(home=str(home), payload=str(payload), binds=binds, is_copied=True), copied
+
+    def _is_here(self, worker: Worker) -> bool:
+        return is_here(self._url(worker.system))
+
+    def _address(self, worker: Worker) -> Address:
+        """Give where a worker's agent listens."""
+        here = address_of(self._home(worker))
+        if self._is_here(worker):
+            return here
+        return elsewhere.AddressElsewhere(
+            socket_path=here.socket_path,
+            host=here.host,
+            engine=lambda: engine.connect(self._url(worker.system)),
+            container=self._name(worker),
+            relay=self._relay(worker),
+        )
+
+    def _relay(self, worker: Worker) -> tuple[str, ...]:
+        return elsewhere.relay_words(self._interpreter(worker), payload_directory(self._directory.parent))
 
     def _interpreter(self, worker: Worker) -> engine.Interpreter:
         with self._engine(worker.system) as client:
@@ -140,7 +175,7 @@ class DockerBackend:
         home = self._home(worker)
         (home / "io").mkdir(mode=0o700, parents=True)
         config = write_agent_config(home, self._settings, worker)
-        if found.uid in (0, os.getuid()):
+        if found.uid in (0, os.getuid()) or not self._is_here(worker):
             return
         try:
             for path in (home, home / "io", config):
@@ -154,6 +189,12 @@ class DockerBackend:
     def _await_agent(self, client: engine.Client, worker: Worker) -> None:
         """Wait until an agent listens; raises BackendError with its last words if it does not."""
         home, name = self._home(worker), self._name(worker)
+        if not self._is_here(worker):
+            words = [*self._relay(worker), str(home / SOCKET), f"{AGENT_TIMEOUT_S:g}"]
+            with suppress(APIError):  # it has ended already
+                if elsewhere.listens(client, name, words):
+                    return
+            raise BackendError(self._why_not(client, worker), system=worker.system)
         deadline = time.monotonic() + AGENT_TIMEOUT_S
         look_at = time.monotonic() + LOOK_S
         while not (home / SOCKET).exists():
@@ -174,15 +215,17 @@ class DockerBackend:
         how = evidence.text if evidence is not None else "it does not listen"
         return f"the agent of worker {worker.number} did not begin: {how}" + (f": {words}" if words else "")
 
-    def _host(self, client: engine.Client, name: str) -> str:
+    def _host(self, client: engine.Client, worker: Worker) -> str:
         """Give the address by which other workers reach a container; the machine's own where it shares that."""
-        told = engine.described(client, name) or {}
+        told = engine.described(client, self._name(worker)) or {}
+        machine = "127.0.0.1" if self._is_here(worker) else host_of(self._url(worker.system))
         networks = told.get("NetworkSettings", {}).get("Networks", {}).values()
-        return next((each["IPAddress"] for each in networks if each.get("IPAddress")), "127.0.0.1")
+        return next((each["IPAddress"] for each in networks if each.get("IPAddress")), machine)
 
     def _lives(self, client: engine.Client, worker: Worker) -> bool:
         told = engine.described(client, self._name(worker))
-        return told is not None and told["State"]["Running"] and (self._home(worker) / SOCKET).exists()
+        listens = not self._is_here(worker) or (self._home(worker) / SOCKET).exists()
+        return told is not None and told["State"]["Running"] and listens
 
     # -- destroying -------------------------------------------------------------------------------
 
@@ -230,16 +273,26 @@ class DockerBackend:
 
         In the order of epoch and decision. By their directories, for which no engine is needed, and by labels.
         """
-        homes = found_in(self._directory, self._settings.phase_index)
+        homes = [self._completed(each) for each in found_in(self._directory, self._settings.phase_index)]
         known = {found.worker for found in homes}
         others = [
-            Found(worker=worker, address=address_of(self._home(worker)), result=None)
+            self._completed(Found(worker=worker, address=address_of(self._home(worker)), result=None))
             for worker in self._labelled()
             if worker not in known
         ]
         return sorted(
             [*homes, *others], key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number)
         )
+
+    def _completed(self, found: Found) -> Found:
+        """Give what was found with how it is reached elsewhere, and with what it left there."""
+        worker = found.worker
+        if worker.system not in self._systems or self._is_here(worker):
+            return found
+        with suppress(BackendError), self._engine(worker.system) as client:  # one that is away says nothing
+            left = elsewhere.read_there(client, self._name(worker), self._home(worker) / LEFT)
+            return Found(worker=worker, address=self._address(worker), result=left)
+        return found
 
     def _labelled(self) -> list[Worker]:
         wanted = [f"{RUN}={self._settings.run_id}", f"{PHASE}={self._settings.phase_index}"]

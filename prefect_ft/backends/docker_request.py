@@ -27,12 +27,13 @@ class Mounted:
     """What of this machine is in a worker's container, each at the path that it has here.
 
     `home` is the worker's own directory, `payload` what its agent is run from, `binds` are further ones
-    as HOST:CONTAINER[:ro].
+    as HOST:CONTAINER[:ro]. `is_copied`: the first two are copied in, because the engine is elsewhere.
     """
 
     home: str
     payload: str
     binds: Sequence[str] = ()
+    is_copied: bool = False
 
 
 def container_name(run_id: str, phase_index: int, worker: Worker) -> str:
@@ -92,7 +93,7 @@ def _host_config(
     devices = infrastructure.devices if system.devices is None else system.devices
     own = [f"{mounted.home}:{mounted.home}", f"{mounted.payload}:{mounted.payload}:ro"]
     config = {
-        "Binds": [*own, *mounted.binds, *infrastructure.volumes],
+        "Binds": [*([] if mounted.is_copied else own), *mounted.binds, *infrastructure.volumes],
         "NetworkMode": infrastructure.network,
         "NanoCpus": None if resources.cpus is None else round(resources.cpus * 10**9),
         "CpusetCpus": resources.cpuset,

@@ -1,4 +1,4 @@
-"""Docker engines on this machine: reached, asked for an image, and each failure told in words that help.
+"""Docker engines: reached, asked for an image, and each failure told in words that help.
 
 Everything that talks with an engine raises BackendError, whose text says what to do.
 """
@@ -6,7 +6,7 @@ Everything that talks with an engine raises BackendError, whose text says what t
 from __future__ import annotations
 
 import os
-import socket
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests.exceptions import RequestException
 
+from prefect_ft.backends.transport import client_arguments, unreachable
 from prefect_ft.config import DockerInfrastructure, DockerSystem
+from prefect_ft.config.container import ENGINE
 from prefect_ft.errors import BackendError
 
 Client: TypeAlias = Any
@@ -25,7 +27,7 @@ Client: TypeAlias = Any
 
 DEFAULT = "unix:///var/run/docker.sock"
 
-MIN_API = (1, 41)
+OLDEST, MIN_API = "1.41", (1, 41)
 """That of Docker 20.10, the oldest engine that this has run on."""
 
 TIMEOUT_S = 60
@@ -54,59 +56,46 @@ class Interpreter:
 def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> str:
     """Give the engine of a system."""
     url = system.engine or infrastructure.engine or os.environ.get("DOCKER_HOST") or DEFAULT
-    if not url.startswith("unix://"):
-        raise BackendError(f"DOCKER_HOST is {url}: only engines on this host can be used, like {DEFAULT}")
+    if not re.fullmatch(ENGINE, url):
+        raise BackendError(f"DOCKER_HOST is {url}: write unix://PATH, tcp://HOST:PORT or ssh://USER@HOST")
     return url
 
 
 def connect(url: str) -> Client:
     """Give a client of an engine that is there and new enough."""
-    if why := _unreachable(url):
+    if why := unreachable(url):
         raise BackendError(why)
     with told(url):
-        return docker.APIClient(base_url=url, version=_spoken(url), timeout=TIMEOUT_S)
+        return _client(url, _spoken(url), TIMEOUT_S)
+
+
+def _client(url: str, version: str, timeout_s: int) -> Client:
+    client: Client = docker.APIClient(**client_arguments(url), version=version, timeout=timeout_s)
+    client.trust_env = False  # else REQUESTS_CA_BUNDLE takes the place of the engine's own authority
+    return client
 
 
 @cache
 def _spoken(url: str) -> str:
     """Give the version of the API that an engine speaks, asked once."""
-    with closing(docker.APIClient(base_url=url, version="auto", timeout=TIMEOUT_S)) as client:
-        spoken = str(client.api_version)
+    with closing(_client(url, OLDEST, TIMEOUT_S)) as client:
+        spoken = str(client.version(api_version=False)["ApiVersion"])
     if tuple(map(int, spoken.split("."))) < MIN_API:
-        wanted = ".".join(map(str, MIN_API))
         raise BackendError(
-            f"the engine at {url} speaks API {spoken}: {wanted} is needed, Docker 20.10 or newer"
+            f"the engine at {url} speaks API {spoken}: {OLDEST} is needed, Docker 20.10 or newer"
         )
     return spoken
 
 
 def answers(url: str) -> bool:
     """Whether an engine is there."""
-    if _unreachable(url):
+    if unreachable(url):
         return False
     try:
-        client: Client = docker.APIClient(
-            base_url=url, version=".".join(map(str, MIN_API)), timeout=PING_TIMEOUT_S
-        )
-        with closing(client):
+        with closing(_client(url, OLDEST, PING_TIMEOUT_S)) as client:
             return bool(client.ping())
-    except (DockerException, RequestException, OSError):
+    except (BackendError, DockerException, RequestException, OSError):
         return False
-
-
-def _unreachable(url: str) -> str | None:
-    """Say why nobody answers, in plainer words than a client library has for it; None: somebody does."""
-    path = url.removeprefix("unix://")
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as knock:
-        knock.settimeout(PING_TIMEOUT_S)
-        try:
-            knock.connect(path)
-        except PermissionError:
-            return f"no permission for {path}: add this user to the group that owns it, or run as who may"
-        except OSError as exc:
-            why = f"no Docker engine answers at {url} ({exc.strerror})"
-            return f"{why}: start it, or give another one's `engine`"
-    return None
 
 
 @contextmanager
@@ -118,7 +107,7 @@ def told(url: str) -> Iterator[None]:
         said = exc.explanation or str(exc)
         raise BackendError(f"the engine at {url} refused: {_one_line(said)}") from exc
     except (DockerException, RequestException, OSError) as exc:
-        why = _unreachable(url) or f"the engine at {url} fails: {_one_line(exc)}"
+        why = unreachable(url) or f"the engine at {url} fails: {_one_line(exc)}"
         raise BackendError(why) from exc
 
 

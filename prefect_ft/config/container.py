@@ -18,6 +18,9 @@ from prefect_ft.config.fields import (
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
+ENGINE = r"unix:///.+|tcp://[^/@:]+:[0-9]+|ssh://([^/@:]+@)?[^/@:-][^/@:]*(:[0-9]+)?(/.+)?"
+"""A socket of this machine, TCP with TLS, or SSH, with the path of the engine's socket there."""
+
 OWNED = ("Image", "Entrypoint", "Cmd")
 """Parts of a request that are said elsewhere, or are the agent's."""
 
@@ -41,8 +44,9 @@ def _image(value: str) -> str:
 
 
 def _engine(value: str) -> str:
-    if not re.fullmatch(r"unix:///.+", value):
-        raise problem(f"must be an engine on this host, like unix:///var/run/docker.sock, got {shown(value)}")
+    if not re.fullmatch(ENGINE, value):
+        example = "like unix:///var/run/docker.sock, tcp://HOST:2376 or ssh://USER@HOST"
+        raise problem(f"must be an engine's address, {example}, got {shown(value)}")
     return value
 
 

@@ -58,18 +58,24 @@ class Pool:
 
     def release_expired(self, now: float) -> list[str]:
         """Make systems usable whose isolation has lasted as long as the policy says, and say which."""
-        expired = [name for name, until in self._isolated_until.items() if now >= until]
-        for name in expired:
-            del self._isolated_until[name]
-        self.next_release_t = min(self._isolated_until.values(), default=inf)
+        isolated, self._isolated_until, self.next_release_t = self._isolated_until, {}, inf
+        expired = []
+        for name, until in isolated.items():
+            if now >= until:
+                expired.append(name)
+            else:
+                self._isolate(name, until)
         return expired
 
     def isolate(self, systems: Collection[str], now: float) -> None:
         """Take systems out of use."""
-        until = now + self.ttl_s
         for name in systems:
-            self._isolated_until[name] = until
-        self.next_release_t = min(self.next_release_t, until)
+            self._isolate(name, now + self.ttl_s)
+
+    def _isolate(self, name: str, until: float) -> None:
+        self._isolated_until[name] = until
+        if until < self.next_release_t:  # noqa: PLR1730  # calling min() costs as much as all the rest
+            self.next_release_t = until
 
     def not_isolated(self, systems: Collection[str]) -> tuple[str, ...]:
         """Keep those that are still to be isolated."""
@@ -86,7 +92,7 @@ class Pool:
 
     def can_replace(self, systems: Collection[str]) -> bool:
         """Say whether some worker stands on these systems, and each that does could move to a spare."""
-        displaced = len([name for name in self.gang if name in systems])
+        displaced = len(set(self.gang).intersection(systems))
         return 0 < displaced <= len(self.spares(systems))
 
     def next_gang(self, action: Action, isolate: Collection[str]) -> Gang:
@@ -112,7 +118,7 @@ class Pool:
     def _moved(self, isolate: Collection[str], wanted: tuple[str | None, ...]) -> Gang:
         spares = iter(self.spares(isolate))
         seats = [next(spares, None) if name is None or name in isolate else name for name in wanted]
-        return tuple([name for name in seats if name is not None])
+        return tuple(filter(None, seats))
 
 
 def recreated(action: Action, before: Gang, after: Gang) -> tuple[int, ...]:

@@ -204,6 +204,7 @@ def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
     rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
     gang = s.pool.next_gang(action, isolate)
+    recreate = recreated(action, before, gang)
     delay_s = backoff_s(s, proposal)
     resume_step = s.checkpoints.next_step(s.incident, rule) if action in RESTARTS else None
     s.settle(rule, action, isolate, gang, resume_step)
@@ -212,10 +213,10 @@ def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
         rule=rule,
         action=action,
         isolate=isolate,
-        recreate=recreated(action, before, gang),
+        recreate=recreate,
         placement=gang,
         delay_s=delay_s,
         resume_step=resume_step,
         counters=s.counters(),
-        reason=sentence(s, proposal, before, delay_s, resume_step),
+        reason=sentence(s, proposal, before, recreate, delay_s=delay_s, resume_step=resume_step),
     )

@@ -15,7 +15,7 @@ from prefect_ft.decide.budgets import is_counted
 from prefect_ft.decide.moves import MAX_UNCONDITIONAL
 from prefect_ft.decide.placement import Gang
 from prefect_ft.decide.situation import Situation
-from prefect_ft.model import RESTARTS, Evidence, Incident, Kind
+from prefect_ft.model import RESTARTS, Action, Evidence, Incident, Kind
 
 _WORDS: Mapping[Kind, str] = {
     "completed": "completed",
@@ -34,13 +34,21 @@ MAX_QUOTE = 160
 _HEALED = {True: "healed", False: "healing failed", None: "healing not tried"}
 
 
-def sentence(s: Situation, proposal: Proposal, before: Gang, delay_s: float, resume_step: int | None) -> str:
+def sentence(
+    s: Situation,
+    proposal: Proposal,
+    before: Gang,
+    recreate: tuple[int, ...],
+    *,
+    delay_s: float,
+    resume_step: int | None,
+) -> str:
     """Say what happened, where the budgets stand, and what is done about it; `s` is settled already."""
     facts = [_what(s) + _progress(s), *_budgets(s, proposal)]
     done = [proposal.why] if proposal.why else []
     if proposal.isolate:
         done.append(f"{' and '.join(proposal.isolate)} isolated")
-    done.append(_done(proposal, before, s.pool.gang))
+    done.append(_done(proposal.action, before, s.pool.gang, recreate))
     end = ""
     if proposal.action in RESTARTS:
         end = " from scratch" if resume_step is None else f" from step {resume_step}"
@@ -144,12 +152,12 @@ def _budgets(s: Situation, proposal: Proposal) -> list[str]:
     return stand
 
 
-def _done(proposal: Proposal, before: Gang, gang: Gang) -> str:
-    match proposal.action:
+def _done(action: Action, before: Gang, gang: Gang, recreate: tuple[int, ...]) -> str:
+    match action:
         case "restart_in_place":
             done = "restarted in place"
         case "replace_workers":
-            moved = [f"{worker} on {name}" for worker, name in enumerate(gang) if before[worker] != name]
+            moved = [f"{worker} on {gang[worker]}" for worker in recreate]
             done = f"worker {' and '.join(moved)} created anew, the others restarted in place"
         case "rebuild" | "isolate_and_rebuild":
             change = "" if len(gang) == len(before) else f" ({len(gang)} instead of {len(before)})"
@@ -163,5 +171,5 @@ def _done(proposal: Proposal, before: Gang, gang: Gang) -> str:
         case "continue":
             done = "reported only, the attempt goes on"
         case _:
-            assert_never(proposal.action)
+            assert_never(action)
     return done

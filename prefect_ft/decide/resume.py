@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from prefect_ft.model import Incident, Mode
 
+STEP_BACK = frozenset(("numeric", "checkpoint-unreadable"))
+"""The rules that do not resume from the last checkpoint."""
+
 
 class Hold(NamedTuple):
     """Where the rule `numeric` keeps the phase until it makes progress; `None` is from scratch."""
@@ -26,8 +29,8 @@ class Checkpoints:
     set_aside: frozenset[int] = frozenset()
     _baseline: int = 0
     _seen: int = 0
+    resumed_from: int | None = None
     _good: set[int] = field(default_factory=set)
-    _resumed_from: int | None = None
     _hold: Hold | None = None
 
     @property
@@ -86,20 +89,19 @@ class Checkpoints:
         """Say which checkpoint could not be loaded: at `load` the one resumed from, else the last."""
         if self.mode == "eval":
             return None
-        if incident.stage == "load" and self._resumed_from is not None:
-            return self._resumed_from
+        if incident.stage == "load" and self.resumed_from is not None:
+            return self.resumed_from
         return self._last(incident)
 
-    def restart(self, incident: Incident, rule: str, resume_step: int | None) -> None:
-        """Take note of a restart: what it sets aside, where it holds the phase, what it resumes from."""
+    def step_back(self, incident: Incident, rule: str, resume_step: int | None) -> None:
+        """Take note of a restart by a rule of `STEP_BACK`: what it sets aside, where it holds the phase."""
         if rule == "numeric":
             self._hold = Hold(resume_step)
-        elif rule == "checkpoint-unreadable":
-            bad = self.unreadable(incident)
-            if bad is not None:
-                self._good.discard(bad)
-                self.set_aside |= {bad}
-        self._resumed_from = resume_step
+            return
+        bad = self.unreadable(incident)
+        if bad is not None:
+            self._good.discard(bad)
+            self.set_aside |= {bad}
 
     def _last(self, incident: Incident) -> int | None:
         return max(self._good, default=None) if incident.step is None else incident.step

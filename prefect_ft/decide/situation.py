@@ -21,7 +21,7 @@ from prefect_ft.decide.incidents import (
     suspected_systems,
 )
 from prefect_ft.decide.placement import Gang, Pool
-from prefect_ft.decide.resume import Checkpoints
+from prefect_ft.decide.resume import STEP_BACK, Checkpoints
 from prefect_ft.model import (
     RESTARTS,
     Action,
@@ -31,6 +31,9 @@ from prefect_ft.model import (
     Incident,
     Policy,
 )
+
+READ_MORE = frozenset(("device_fault", "completed"))
+"""Kinds beside exits without a class that say more than stands in the line."""
 
 
 @dataclass(slots=True)
@@ -70,7 +73,7 @@ class Situation:
             self._release_systems(incident.t)
         self.checkpoints.verify(incident)
         self.incomplete = False
-        if incident.kind != "exit" or incident.failure_class in UNCLASSIFIED:
+        if incident.failure_class in UNCLASSIFIED if incident.kind == "exit" else incident.kind in READ_MORE:
             incident = self._read(incident)
         self.incident = incident
         if decision is None:
@@ -132,7 +135,9 @@ class Situation:
                 budgets.suspect(suspected)
         if action in RESTARTS:
             budgets.count_restart(rule, action, incident.failure_class)
-            self.checkpoints.restart(incident, rule, resume_step)
+            if rule in STEP_BACK:
+                self.checkpoints.step_back(incident, rule, resume_step)
+            self.checkpoints.resumed_from = resume_step
         if isolate:
             pool.isolate(isolate, incident.t)
             budgets.clear_suspicion(isolate)

@@ -105,6 +105,8 @@ class Supervisor:
         self._placement: tuple[str, ...] = ()
         """Where the workers of the last attempt are."""
         self._number = 0
+        self._begun_t = 0.0
+        """When it was begun to carry out the last decision."""
         self._last_started: int | None = None
 
     @property
@@ -205,6 +207,7 @@ class Supervisor:
 
     def _begin(self) -> Attempt:
         """Carry out the last decision until an attempt runs; a recovery action that fails is judged anew."""
+        self._begun_t = round(self.clock.now(), 6)
         history = self.journal.history()
         decision = history[-1].decision if history else None
         self._saves.set_aside(set_aside(self.plan.policy, history))
@@ -313,6 +316,7 @@ class Supervisor:
             "resume_path": launch.resume_path,
             "passed_over": dict(launch.passed_over),
             "decisions": len(self.journal.history()),
+            "begun_t": self._begun_t,
         }
 
     def _tell_started(self, launch: Launch, attempt: Attempt) -> None:
@@ -436,13 +440,14 @@ class Supervisor:
             self._attempt.ending = True
         t = self.clock.now()
         deaths = self._gang.stop(self._token, self._grace_s(), complete=is_complete)
+        reaped_t = round(self.clock.now(), 6)
         self._hangs.end()
         if self._attempt is not None:
             self._take_reports(self._attempt)
             self._heal(self._attempt)
         attempt, self._attempt = self._attempt, None
         incident = replace(self._explained(self._incident(attempt, t)), **self._known_saves())
-        facts = self._facts(attempt, deaths)
+        facts = {**self._facts(attempt, deaths), "reaped_t": reaped_t}
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)
         decision = self._judge(incident, **facts)

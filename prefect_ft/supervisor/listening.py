@@ -45,6 +45,8 @@ class Listener:
         self._mask = mask
         self._said: set[str] = set()
         """What has been told of how ranks are started."""
+        self._up: set[tuple[int, str]] = set()
+        """How far each attempt has been seen to come up."""
 
     def hear(self, worker: int, event: Event) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
@@ -61,6 +63,8 @@ class Listener:
                 self._checkpoints(event)
             case "warm":
                 self._warm(worker, event)
+            case "came_up":
+                self._came_up(worker, event)
             case _:
                 pass
         if self.attempt is not None:
@@ -103,6 +107,22 @@ class Listener:
             if text not in self._said:
                 self._said.add(text)
                 tell(Notice(text=f"{self._phase}: {text}"))
+
+    def _came_up(self, worker: int, event: Event) -> None:
+        """Record when ranks first printed, and when they had met: of the first worker that tells it."""
+        attempt, what = event["token"][2], event["what"]
+        if (attempt, what) not in self._up:
+            self._up.add((attempt, what))
+            at_t = round(self._clock.at(event["t_ns"]), 6)
+            self._journal.append(
+                "came-up",
+                t=self._clock.now(),
+                utc=utc_now(),
+                attempt=attempt,
+                worker=worker,
+                what=what,
+                at_t=at_t,
+            )
 
     def _checkpoints(self, event: Event) -> None:
         attempt = self.attempt.number if self.attempt is not None else event["token"][2]

@@ -17,6 +17,9 @@ _ALONE = "bBdEIOPqRsSuvx"
 """Options of one letter that stand for themselves."""
 
 _WITH_ARGUMENT = "WX"
+_LONGEST_FIRST_LINE = 256
+"""Bytes of it that the kernel reads."""
+
 _LAUNCHERS = ("torch", "accelerate", "deepspeed")
 """Packages of which a module that is run as a program starts ranks of its own."""
 
@@ -34,12 +37,42 @@ class Program(NamedTuple):
     arguments: Tuple[str, ...]
 
 
+def written_out(command: Sequence[str], cwd: str) -> List[str]:
+    """Give what the kernel makes of a script `….py` whose first line names Python; others as they are.
+
+    Scripts without that ending are left alone: most of them are launchers that a package has installed.
+    """
+    path = os.path.join(cwd, command[0])
+    if not os.path.dirname(command[0]) or not path.endswith(".py") or not os.access(path, os.X_OK):
+        return list(command)
+    words = _first_line(path)
+    is_python = bool(words) and _PYTHON.match(os.path.basename(words[0])) is not None
+    return [*words, *command] if is_python else list(command)
+
+
+def _first_line(path: str) -> List[str]:
+    """Give the words of a script's `#!`, without `env` before them; none where there are none."""
+    try:
+        with open(path, "rb") as file:
+            line = file.read(_LONGEST_FIRST_LINE).partition(b"\n")[0]
+    except OSError:
+        return []
+    if not line.startswith(b"#!"):
+        return []
+    words = os.fsdecode(line[2:]).strip().split(None, 1)  # what follows the interpreter is one word
+    if words and os.path.basename(words[0]) == "env":
+        rest = words[1] if len(words) == 2 else ""
+        return rest[2:].split() if rest.startswith("-S") else [rest] if rest else []
+    return words
+
+
 def program_of(command: Sequence[str], cwd: str, env: Dict[str, str]) -> Optional[Program]:
     """Take a command apart that runs Python directly; None for every other one.
 
     Also None for what runs Python otherwise than on a script, a module or code: from standard input, or
     to go on with in a dialogue.
     """
+    command = written_out(command, cwd)
     if not _PYTHON.match(os.path.basename(command[0])):
         return None
     interpreter = _found(command[0], cwd, env)

@@ -76,7 +76,14 @@ class Execution:
         self._sampling = sampling
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
-        self._rendezvous = Rendezvous(loop, rendezvous, self._tell_standing)
+        self._rendezvous = Rendezvous(
+            loop,
+            rendezvous,
+            on_met=lambda: self._came_up("rendezvous"),
+            on_change=self._tell_standing,
+        )
+        self._has_printed = False
+        """Whether a rank of this attempt has."""
         self._warm = WarmStart(io_directory, warm, loop, lambda **fields: reporter.send("warm", **fields))
         self._note: Optional[Dict[str, Any]] = None
         """What the orchestrator wants to be told again of the last start."""
@@ -137,11 +144,14 @@ class Execution:
             self._rendezvous.close()
             self._reporter.send("start_failed", **_failure(exc, command[0]))
             return
-        self._gang = gang
+        self._gang, self._has_printed = gang, False
         for rank in gang.ranks.values():
             self._watch(rank)
         if self._changes is None:
             self._files_changed()
+        elif self._loop.is_set("changes"):  # the first line is to be seen when it comes
+            self._loop.drop("changes")
+            self._read_changes()
         self._reporter.send(
             "started",
             pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
@@ -202,6 +212,9 @@ class Execution:
     def _hand_on(self, ranks: Iterable[Rank]) -> bool:
         """Hand on what these ranks have; False: something is left."""
         waiting = ranks = list(ranks)
+        if not self._has_printed and any(rank.spool.has_begun for rank in ranks):
+            self._has_printed = True
+            self._came_up("first-line")
         for rank in ranks:
             self._tell_beat(rank)
             self._tell_reports(rank)
@@ -257,10 +270,15 @@ class Execution:
         """Give an excerpt of all that each rank printed, for who comes when this agent has gone."""
         return {rank.number: rank.spool.excerpt_of_all() for rank in self._ranks()}
 
+    def _came_up(self, what: str) -> None:
+        self._reporter.send("came_up", what=what, t_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
     def _files_changed(self) -> None:
         """Put looking off a little: a rank that prints a lot must not wake the agent at every line."""
         if self._changes is None:
             self._loop.after("changes", UNWATCHED_S, self._look_for_changes)
+        elif not self._has_printed:
+            self._read_changes()  # when the first line comes is told, so it is not put off
         else:
             self._loop.forget(self._changes)
             self._loop.after("changes", COALESCE_S, self._read_changes)

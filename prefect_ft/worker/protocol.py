@@ -177,6 +177,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "in_process": {"rank": INT, "n": INT, "report": RESTART},
     "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
+    "came_up": {"what": STRING, "t_ns": INT},
     "call": {"inside": INTS, "excused": INTS},
     "stopped": {
         "stuck": INTS,

@@ -24,13 +24,19 @@ class Rendezvous:
     """One worker's. `open` and `close` go with the attempts; ranks are told what `describe` says."""
 
     def __init__(
-        self, loop: Loop, wanted: Optional[Dict[str, Any]], on_change: Callable[[], None] = lambda: None
+        self,
+        loop: Loop,
+        wanted: Optional[Dict[str, Any]],
+        *,
+        on_met: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """`wanted`: by whom (`auto`, `agent`, `ranks`) and for which command; None: never by this agent.
 
-        `on_change()` is called when `standing` has changed.
+        `on_met()` is called when as many clients as there are ranks have come to the agent's store, and
+        `on_change()` when `standing` has changed.
         """
-        self._loop, self._on_change = loop, on_change
+        self._loop, self._on_met, self._on_change = loop, on_met, on_change
         self._port = ReservedPort()
         self._serves = wanted is not None and _serves(wanted)
         self._store: Optional[StoreServer] = None
@@ -61,7 +67,10 @@ class Rendezvous:
         if env.get(USES_STORE) == "True" and env.get("MASTER_PORT") == str(self._port.number):
             bound = self._port.hand_over()
             if bound is not None:
-                self._store = StoreServer(bound, self._loop)
+                size = env.get("WORLD_SIZE")
+                self._store = StoreServer(
+                    bound, self._loop, lambda count: self._on_met() if str(count) == size else None
+                )
         self._port.give_away()
         own, self._last_standing = self._own_port, Standing()
         told = env.get(coordination.STORE_VARIABLE)

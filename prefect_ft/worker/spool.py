@@ -72,6 +72,11 @@ class Spool:
         """What was handed on last, up to the position; empty after a jump."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything has been printed."""
+        return self._end() > 0
+
     def rewind(self, position: int) -> None:
         """Hand everything from `position` on again, to a reader who has only what is before it."""
         if self._keeping.stays:

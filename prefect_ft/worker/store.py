@@ -396,9 +396,15 @@ _QUESTIONS: Dict[int, Callable[[_Client, _Question], None]] = {
 class StoreServer:
     """One attempt's store. `is_foreign`: a client of torch's spoke otherwise than those that are known."""
 
-    def __init__(self, bound: socket.socket, loop: Loop) -> None:
-        """Listen on a socket that is bound; raises OSError. The socket is this store's from then on."""
+    def __init__(
+        self, bound: socket.socket, loop: Loop, on_client: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Listen on a socket that is bound; raises OSError. The socket is this store's from then on.
+
+        `on_client(count)`: so many have come by now.
+        """
         self.contents = Contents()
+        self._on_client, self._have_come = on_client, 0
         self.loop = loop
         self.is_foreign = False
         self._listener = bound
@@ -436,3 +442,5 @@ class StoreServer:
             self.loop.after("store", RETRY_S, self._listen)
             return
         self._clients.add(_Client(connection, self))
+        self._have_come += 1
+        self._on_client(self._have_come)

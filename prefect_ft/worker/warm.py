@@ -15,7 +15,7 @@ import subprocess
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from prefect_ft.worker import zygote
-from prefect_ft.worker.command import Program, program_of
+from prefect_ft.worker.command import Program, program_of, written_out
 from prefect_ft.worker.learner import Learner
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.processes import descendants
@@ -134,7 +134,7 @@ class WarmStart:
 
         def start(rank_env: Environment, output: int) -> Process:
             parked = self._parked.pop(0)
-            order = {"command": list(command), "cwd": cwd, "env": rank_env}
+            order = {"command": written_out(command, cwd), "cwd": cwd, "env": rank_env}
             try:
                 with parked.connection as connection:
                     connection.settimeout(ANSWER_TIMEOUT_S)

@@ -26,6 +26,15 @@ def process_backend(directory: Path, changes: Mapping[str, Any], _: pytest.Fixtu
 
 
 def docker_backend(directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest) -> Backend:
+    return docker_backend_on(request.getfixturevalue("docker_engine"), directory, changes)
+
+
+def elsewhere_backend(directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest) -> Backend:
+    """The same engine by TCP and TLS: then nothing is mounted, and agents are reached through it."""
+    return docker_backend_on(request.getfixturevalue("docker_engine_tls"), directory, changes)
+
+
+def docker_backend_on(engine: str, directory: Path, changes: Mapping[str, Any]) -> Backend:
     from prefect_ft.backends.docker import DockerBackend
 
     systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
@@ -34,14 +43,18 @@ def docker_backend(directory: Path, changes: Mapping[str, Any], request: pytest.
             "type": "docker",
             "image": IMAGE,
             "systems": systems,
-            "engine": request.getfixturevalue("docker_engine"),
+            "engine": engine,
         }
     )
     return DockerBackend(settings(**changes), directory, infrastructure)
 
 
 MakeBackend = Callable[[Path, Mapping[str, Any], pytest.FixtureRequest], Backend]
-BACKENDS: dict[str, MakeBackend] = {"process": process_backend, "docker": docker_backend}
+BACKENDS: dict[str, MakeBackend] = {
+    "process": process_backend,
+    "docker": docker_backend,
+    "docker-elsewhere": elsewhere_backend,
+}
 
 
 @dataclass
@@ -78,7 +91,16 @@ def run(client: AgentClient, code: str, attempt: int = 1, **env: str) -> str:
     return "".join(piece["text"] for piece in pieces)
 
 
-@pytest.fixture(params=BACKENDS)
+LONG = {"docker-elsewhere"}
+"""Seconds for each test; tests/docker has a quick one of whole runs there."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.long, pytest.mark.timeout(300)] if name in LONG else [])
+        for name in BACKENDS
+    ]
+)
 def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) -> Iterator[Under]:
     def make(**changes: Any) -> Backend:
         return BACKENDS[request.param](directory, changes, request)

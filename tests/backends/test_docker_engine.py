@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import IMAGE, Engine
+from engine import IMAGE, Engine, make_certificates
 
 from prefect_ft.backends import engine
 from prefect_ft.config import JobConfig
@@ -57,12 +57,36 @@ def test_the_first_engine_that_is_away_is_named(docker_engine: str, tmp_path: Pa
     assert field == "infrastructure.systems[1].engine"
 
 
-def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu-box:2376")
-    assert refusal(None) == (
-        "infrastructure.engine",
-        "DOCKER_HOST is tcp://gpu-box:2376: only engines on this host can be used, like unix:///var/run/docker.sock",
-    )
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        pytest.param(
+            "http://gpu-box", "DOCKER_HOST is http://gpu-box: write unix://PATH, tcp://HOST:PORT or ssh://USER@HOST",
+            id="no-such-way",
+        ),
+        pytest.param(
+            "tcp://gpu-box:2376",
+            "tcp://gpu-box:2376 needs TLS, and {0} has no ca.pem: set DOCKER_CERT_PATH to a directory with "
+            "ca.pem, cert.pem, key.pem",
+            id="no-certificates",
+        ),
+    ],
+)  # fmt: skip
+def test_what_an_engine_elsewhere_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", url)
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    assert refusal(None) == ("infrastructure.engine", message.format(tmp_path))
+
+
+def test_an_engine_that_was_signed_by_somebody_else_is_not_believed(
+    docker_engine_tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_certificates(tmp_path / "other")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "other"))
+    _, message = refusal(docker_engine_tls)
+    assert "CERTIFICATE_VERIFY_FAILED" in message
 
 
 def as_nobody(call: Callable[[], object]) -> str:

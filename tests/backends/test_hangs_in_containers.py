@@ -29,7 +29,7 @@ def workers_of_phase(docker_engine: str, tmp_path: Path) -> Workers:
     return Workers(backend, ("python3", "-S"))
 
 
-@pytest.mark.parametrize("name", fewer(FAULTS, "stopped", "deadlock-in-c-with-the-interpreters-lock"))
+@pytest.mark.parametrize("name", fewer(FAULTS, "stopped"))
 def test_a_rank_that_hangs_in_a_container_is_found_blamed_and_restarted(
     name: str, make_hanging: Make
 ) -> None:

@@ -179,6 +179,8 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         f"log and journal: {phase}",
     ):
         assert said in out
+    titles = " ".join(out.partition("Restarts, milliseconds")[2].splitlines()[1].split())
+    assert titles == "phase attempt detect reap decide retry wait start first line rendezvous"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_json_is_one_document_with_the_summaries(
     assert set(document["attempts"][0]) == {
         "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",
         "rule", "action", "reason",
-        "blamed", "resume_step", "first_step", "last_step", "steps_lost",
+        "blamed", "resume_step", "first_step", "last_step", "steps_lost", "stages_s",
     }  # fmt: skip
     assert set(document["time_s"]) == {"total", *PARTS}
     shown = [

@@ -44,6 +44,8 @@ def test_the_least_that_has_to_be_said(tmp_path: Path) -> None:
         pytest.param("shm_size: 512MB", "shm_size", 512 << 20, id="as-others-write-it"),
         pytest.param("shm_size: 1000", "shm_size", 1000, id="bytes"),
         pytest.param("ulimits: {nofile: 1024}", "ulimits", {"nofile": "1024"}, id="limit"),
+        pytest.param("engine: tcp://box:2376", "engine", "tcp://box:2376", id="tls"),
+        pytest.param("engine: ssh://me@box:22/run/d.sock", "engine", "ssh://me@box:22/run/d.sock", id="ssh"),
         pytest.param("volumes: ['data:/data']", "volumes", ("data:/data",), id="a-volume-by-name"),
         pytest.param(
             "systems: [a, {name: b, engine: 'unix:///b.sock'}]",
@@ -82,10 +84,10 @@ def test_values(tmp_path: Path, text: str, field: str, value: Any) -> None:
             id="no-size",
         ),
         pytest.param(
-            "image: i\nengine: tcp://box:2376",
-            "infrastructure.engine: must be an engine on this host, like unix:///var/run/docker.sock, "
-            "got 'tcp://box:2376'",
-            id="an-engine-elsewhere",
+            "image: i\nengine: ssh://-oProxyCommand=x",
+            "infrastructure.engine: must be an engine's address, like unix:///var/run/docker.sock, "
+            "tcp://HOST:2376 or ssh://USER@HOST, got 'ssh://-oProxyCommand=x'",
+            id="no-address-of-an-engine",
         ),
         pytest.param(
             "image: i\nvolumes: [data]",

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from prefect_ft import decide
-from prefect_ft.decide.classify import Catalogue, builtin_catalogue, with_own
+from prefect_ft.decide.classify import Catalogue, builtin_catalogue, signs_of, with_own
 from prefect_ft.decide.classify.heads import read_line
-from prefect_ft.decide.classify.literals import keys_of
+from prefect_ft.decide.classify.literals import keys_of, texts_of
 from prefect_ft.signatures import EntryError, Signature, compiled, read_entry
 
 FILE = Path(decide.__file__).with_name("signatures.yaml")
@@ -25,7 +25,7 @@ def taken_by(line: str, catalogue: Catalogue = OURS) -> str | None:
 
 
 def test_every_entry_has_the_form_and_is_read_as_it_stands() -> None:
-    assert tuple(map(read_entry, ENTRIES)) == tuple(OURS)
+    assert tuple(map(read_entry, ENTRIES)) == tuple(builtin_catalogue.__wrapped__())
 
 
 def test_no_entry_takes_the_example_of_another() -> None:
@@ -70,10 +70,64 @@ def test_the_keys_of_a_pattern_are_in_what_it_matches(each: Signature) -> None:
         pytest.param(r"charlie|\d+", None, id="nothing-in-one-alternative"),
         pytest.param("[[:alpha:]]charlie", None, id="what-is-not-understood"),
         pytest.param("(" * 900 + "charlie" + ")" * 900, None, id="what-is-too-deep-to-be-read"),
+        pytest.param(r"\bcharlie\b", ["charlie"], id="a-place-asks-for-nothing"),
+        pytest.param(r"^charlie$", ["charlie"], id="nor-do-the-ends"),
+        pytest.param(r"char\.lie", [r"char\.lie"], id="an-escaped-sign-is-itself"),
+        pytest.param(r"charlie\tdelta", ["charlie\\\tdelta"], id="a-tab-too"),
+        pytest.param(r"charlie\d", ["charlie"], id="a-class-by-its-letter-is-anything"),
+        pytest.param("charlie]", [r"charlie\]"], id="a-bracket-that-opens-nothing"),
+        pytest.param("charlie[]x]y", ["charlie"], id="a-bracket-in-a-class"),
+        pytest.param(r"charlie[^\]]y", ["charlie"], id="an-escaped-bracket-in-a-class"),
+        pytest.param("charlie[xy]", ["charlie"], id="two-letters"),
+        pytest.param("charlie.delta", ["charlie"], id="the-first-of-two-alike"),
+        pytest.param("(?P<name>charlie)", ["charlie"], id="a-group-with-a-name"),
+        pytest.param("(?:charlie|)delta", ["delta"], id="a-group-that-may-be-empty"),
+        pytest.param("charlie|(?:delta|hotel)", ["charlie", "delta", "hotel"], id="a-group-of-two"),
+        pytest.param("(?:charlie){2}", ["charlie"], id="a-repeated-group"),
+        pytest.param("(?:charlie)?delta", ["delta"], id="a-group-that-may-be-missing"),
+        pytest.param("ab{0}charlie", ["charlie"], id="none-of-a-letter"),
+        pytest.param("x+?charlie", ["charlie"], id="as-few-as-can-be"),
+        pytest.param("(?-i)charlie", ["charlie"], id="a-flag-that-is-taken-off"),
+        pytest.param("(?s:charlie)", ["charlie"], id="another-flag"),
+        pytest.param("(?<!x)charlie", None, id="a-group-of-another-kind"),
+        pytest.param("(charlie", None, id="a-group-without-its-end"),
+        pytest.param("charlie)", None, id="an-end-without-its-group"),
+        pytest.param("charlie[", None, id="a-class-without-its-end"),
+        pytest.param("error 123456", [r"error\ 123456"], id="a-common-word-with-more"),
+        pytest.param(".123456.", ["123456"], id="six-figures"),
+        pytest.param(".12345.", ["(?:12345)"], id="five-figures-tell-little"),
+        pytest.param(".alpha.", ["alpha"], id="five-letters"),
+        pytest.param(".alph.", ["(?:alph)"], id="four-letters-tell-little"),
+        pytest.param(".OOM.", ["OOM"], id="but-three-capitals-tell"),
+        pytest.param(".a-b.", ["a\\-b"], id="or-three-signs"),
+        pytest.param(r"\w \w", None, id="one-sign-is-no-text"),
     ],
 )
 def test_keys(pattern: str, keys: list[str] | None) -> None:
     assert keys_of(pattern) == keys
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        pytest.param("charlie.{3}hotel lima", ["hotel lima"], id="the-longer-of-two"),
+        pytest.param("(?:alpha|bravo) x?y|delta", ["alpha", "bravo", "delta"], id="one-of-each"),
+        pytest.param("(?i)Charlie", ["Charlie"], id="as-it-is-written"),
+        pytest.param("charlie.(?:delta|bravo)", ["charlie"], id="one-rather-than-two"),
+        pytest.param(r"\d+", [], id="none"),
+    ],
+)
+def test_texts(pattern: str, texts: list[str]) -> None:
+    assert texts_of(pattern) == texts
+
+
+def test_lines_are_known_by_the_texts_of_what_says_why() -> None:
+    own = [
+        Signature(id=role, failure_class="crash", pattern=f"{role} charlie|delta{role}", role=role)
+        for role in ("root", "cascade", "advice")
+    ]
+    expected = ("root charlie", "deltaroot", "cascade charlie", "deltacascade")
+    assert signs_of([*own, own[0]]) == expected
 
 
 ENTRY = {"id": "mine", "class": "config", "pattern": "no licence"}

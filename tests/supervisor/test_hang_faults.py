@@ -1,20 +1,19 @@
-"""Ranks that really hang are found in time, blamed rightly and restarted; ranks that are quiet are let be."""
+"""Ranks that really hang are found in time, blamed rightly, told where they are, and restarted or reported."""
 
 from __future__ import annotations
 
 import pytest
 from frozen import FrozenFiles
 from hanging import FAULTS, HANG_S, Make, assert_found, fault, fewer
+from pages import named, subsections
 
 
-@pytest.mark.parametrize(
-    "name", fewer(FAULTS, "stopped", "busy-loop-that-logs", "data-loader", "at-the-exit")
-)
+@pytest.mark.parametrize("name", fewer(FAULTS, "stopped", "busy-loop-that-logs"))
 def test_a_rank_that_hangs_is_found_blamed_and_restarted(name: str, make_hanging: Make) -> None:
     assert_found(make_hanging(fault(name)), name)
 
 
-@pytest.mark.parametrize("name", ["deadlock-in-python", "sleep", "busy-loop"])
+@pytest.mark.parametrize("name", fewer(("deadlock-in-python", "sleep", "busy-loop"), "busy-loop"))
 def test_ranks_without_heartbeats_that_hang_together_are_found(name: str, make_hanging: Make) -> None:
     phase = make_hanging(f"began()\n{FAULTS[name]}")
     assert phase.run() == ["suspended: restart_in_place", "completed: complete"]
@@ -32,6 +31,7 @@ def test_ranks_of_one_worker_are_told_apart(make_hanging: Make) -> None:
     assert hang["where"].startswith("ranks 0, 1 and 3 in all_reduce, rank 2 in <module>")
 
 
+@pytest.mark.long
 def test_a_fourth_suspension_in_a_row_fails(make_hanging: Make) -> None:
     phase = make_hanging("time.sleep(1000)", workers=1, hang_s=1.0, hangs=9)
     assert phase.run() == [*["suspended: restart_in_place"] * 3, "suspended: fail"]
@@ -46,7 +46,7 @@ def test_without_restart_it_is_reported_once_and_the_training_goes_on(make_hangi
     assert (over["n"], over["went_on"]) == (1, True)
 
 
-def test_a_shadow_only_records(make_hanging: Make) -> None:
+def test_a_shadow_only_records_and_what_it_records_is_explained(make_hanging: Make) -> None:
     phase = make_hanging(
         f"train()\ntime.sleep({1.8 * HANG_S})\ntrain(6)", workers=1, plan={"response": "shadow"}
     )
@@ -54,6 +54,10 @@ def test_a_shadow_only_records(make_hanging: Make) -> None:
     (hang,) = phase.lines("hang")
     assert (hang["response"], hang["diagnosis"]) == ("shadow", None)
     assert [line["went_on"] for line in phase.lines("hang-over")] == [True]
+    explained = subsections("journal.md", "The journal")
+    for kind in ("hang", "hang-over", "pace"):
+        documented = set(named(explained[f"`{kind}`"])) | {"type", "t", "utc"}
+        assert [set(line) for line in phase.lines(kind)] == [documented]
 
 
 def test_a_hang_together_with_a_report_of_a_fault_is_the_fault(make_hanging: Make) -> None:
@@ -67,24 +71,12 @@ def test_a_hang_together_with_a_report_of_a_fault_is_the_fault(make_hanging: Mak
     assert len(phase.lines("hang")) == 1
 
 
+@pytest.mark.long
 def test_a_hang_after_a_line_of_the_hardware_is_the_hardwares(make_hanging: Make) -> None:
     line = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
     phase = make_hanging(f"if rank: print({line!r})\ntime.sleep(1000)")
     phase.run()
     assert phase.decided[0].startswith("node-lost: ")
-
-
-def test_what_the_journal_says_of_hangs_is_explained(make_hanging: Make) -> None:
-    from pages import named, subsections
-
-    phase = make_hanging(
-        f"train()\ntime.sleep({1.8 * HANG_S})\ntrain(6)", workers=1, plan={"response": "shadow"}
-    )
-    phase.run()
-    explained = subsections("journal.md", "The journal")
-    for kind in ("hang", "hang-over", "pace"):
-        documented = set(named(explained[f"`{kind}`"])) | {"type", "t", "utc"}
-        assert [set(line) for line in phase.lines(kind)] == [documented]
 
 
 @pytest.mark.long  # an agent gives processes 20 s to end

@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,17 @@ class Engine:
                 raise AssertionError((self.directory / "log").read_text()[-3000:])
             time.sleep(0.05)
 
+    def tls_options(self) -> list[str]:
+        """Make certificates for it and for its clients; give the options with which it listens by TCP."""
+        make_certificates(self.directory / "certificates")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        (self.directory / "tls").write_text(f"tcp://127.0.0.1:{port}")
+        files = {"cacert": "ca.pem", "cert": "server-cert.pem", "key": "server-key.pem"}
+        told = [f"--tls{option}={self.directory / 'certificates' / name}" for option, name in files.items()]
+        return [f"--host=tcp://127.0.0.1:{port}", "--tlsverify", *told]
+
     def _answers(self) -> bool:
         if not self.socket.exists():
             return False
@@ -162,6 +174,30 @@ class Engine:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def tls_of(url: str) -> tuple[str, Path]:
+    """Give the address by TCP, and the directory of a client's certificates, of an engine that has them."""
+    directory = Path(url.removeprefix("unix://")).parent
+    return (directory / "tls").read_text(), directory / "certificates"
+
+
+def make_certificates(directory: Path) -> None:
+    """Make an authority, and what it has signed for a server on 127.0.0.1 and for a client."""
+    directory.mkdir(parents=True)
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl(
+        "req", "-x509", *key, "-days", "2", "-subj", "/CN=test", "-keyout", "ca-key.pem", "-out", "ca.pem"
+    )
+    for prefix, usage in (("server-", "serverAuth"), ("", "clientAuth")):
+        (directory / "ext").write_text(f"subjectAltName=IP:127.0.0.1\nextendedKeyUsage={usage}\n")
+        signed = ["-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-extfile", "ext", "-days", "2"]
+        openssl("req", *key, "-subj", f"/CN={usage}", "-keyout", f"{prefix}key.pem", "-out", "request")
+        openssl("x509", "-req", "-in", "request", *signed, "-out", f"{prefix}cert.pem")
+
+
 def _processes_of(directory: Path) -> list[int]:
     """Give the processes with a directory among their words; the standard library alone has to do for this."""
     found = []
@@ -177,12 +213,12 @@ def _ip(*words: str) -> bool:
 
 
 @contextmanager
-def engine(*options: str) -> Iterator[Engine]:
-    """An engine that lives while entered."""
+def engine(*options: str, with_tls: bool = False) -> Iterator[Engine]:
+    """An engine that lives while entered; `with_tls`: by TCP too, see `tls_url`."""
     directory = Path(tempfile.mkdtemp(prefix="pft-engine-"))  # short, for its socket's path
     made = Engine(directory)
     try:
-        made.start(*options)
+        made.start(*options, *(made.tls_options() if with_tls else ()))
         yield made
     finally:
         made.stop()
@@ -198,7 +234,7 @@ def engine_for_tests() -> Iterator[str]:
         there.make_image()
         yield given
         return
-    with engine() as own:
+    with engine(with_tls=True) as own:
         own.make_image()
         yield own.url
 

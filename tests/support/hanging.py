@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from agents import KEY, PYTHON, RUN, checkpoints, settings
 from plans import beside
+from recorded import recording
 
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process import ProcessBackend
@@ -155,10 +157,17 @@ def stop() -> Iterator[StopRequest]:
 
 @pytest.fixture
 def make_hanging(
-    runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None, workers_of_phase: Workers
+    request: pytest.FixtureRequest,
+    runtime_dir: Path,
+    tmp_path: Path,
+    stop: StopRequest,
+    nobody_left: None,
+    workers_of_phase: Workers,
 ) -> Iterator[Make]:
     """Make a phase whose ranks run SCRIPT and then `code`, which `hangs` so many times; then they are done at once."""
     made: list[Phase] = []
+    traces = ExitStack()
+    name = request.node.callspec.params["name"] if "name" in request.fixturenames else request.node.name
     (tmp_path / "ck").mkdir()
     (runtime_dir / "run").mkdir()
 
@@ -206,9 +215,11 @@ def make_hanging(
             stop=stop,
             check=lambda: None,
         )
+        traces.enter_context(recording(name, supervisor._hangs, fields["suspension"].limits))
         made.append(Phase(supervisor, journal, tmp_path))
         return made[-1]
 
     yield make
     for phase in made:
         phase.supervisor.close()
+    traces.close()

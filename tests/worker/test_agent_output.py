@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from itertools import groupby
 from pathlib import Path
 
@@ -202,3 +203,15 @@ def test_the_files_of_an_attempt_go_when_the_next_one_starts(
         "2-0.beat.stacks",
         "2-0.log",
     ]
+
+
+def test_when_the_first_line_came_is_told_once_in_an_attempt(client: AgentClient) -> None:
+    for attempt in (1, 2):
+        before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        client.start(script("print('up'); print('more')"), attempt)
+        told = client.expect("came_up")
+        assert (told["what"], told["token"]) == ("first-line", client.token(attempt))
+        assert before_ns < told["t_ns"] < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        client.expect("exited")
+        client.stop(attempt)
+    assert len([event for event in client.heard if event["ev"] == "came_up"]) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_ft.worker.command import Program, program_of, talks_to_store, torch_version
+from prefect_ft.worker.command import Program, program_of, talks_to_store, torch_version, written_out
 
 PYTHON = sys.executable
 
@@ -48,6 +48,31 @@ def test_a_name_is_looked_up_and_a_path_begins_at_the_working_directory(tmp_path
     by_path = program_of(["bin/python3", "t.py"], str(tmp_path), {})
     assert [by_name, by_path] == [Program(str(python), (), "script", "t.py", ())] * 2
     assert program_of(["bin/python3", "t.py"], str(tmp_path / "bin"), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "name", "words"),
+    [
+        pytest.param("#!/usr/bin/python3", "t.py", ["/usr/bin/python3"], id="path"),
+        pytest.param("#! /usr/bin/python3 -u ", "t.py", ["/usr/bin/python3", "-u"], id="one-option"),
+        pytest.param("#!/usr/bin/env python3", "t.py", ["python3"], id="env"),
+        pytest.param("#!/usr/bin/env -S python3 -u -O", "t.py", ["python3", "-u", "-O"], id="env-of-many-words"),
+        pytest.param("#!/usr/bin/env python3 -u", "t.py", None, id="a-name-with-a-blank"),
+        pytest.param("#!/bin/sh", "t.py", None, id="another-interpreter"),
+        pytest.param("#!/usr/bin/env", "t.py", None, id="env-of-nothing"),
+        pytest.param("#!", "t.py", None, id="nobody"),
+        pytest.param("import os", "t.py", None, id="no-such-line"),
+        pytest.param("#!/usr/bin/python3", "torchrun", None, id="what-a-package-installs"),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_makes_of_a_script(
+    first: str, name: str, words: list[str] | None, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(first + "\nprint()\n")
+    command = [f"./{name}", "-x"]
+    assert written_out(command, str(tmp_path)) == command, "nobody may execute it"
+    (tmp_path / name).chmod(0o755)
+    assert written_out(command, str(tmp_path)) == [*(words or []), *command]
 
 
 def installed(directory: Path, version: str | None) -> Path:

@@ -88,6 +88,7 @@ def test_groups_meet_and_work_in_attempt_after_attempt(meeting: LivingWorker, to
         assert told["store"] is True
         start(client, told, torch, GROUPS, attempt, ranks)
         expect_success(client, ranks)
+        assert client.expect("came_up", what="rendezvous")["token"] == client.token(attempt)
         told = client.stop(attempt)
         ports.append(told["port"])
     assert len(set(ports)) == 3, "each attempt has a place of its own"

@@ -80,12 +80,18 @@ def programs(directory: Path) -> dict[str, list[str]]:
     write(directory, "package/__init__.py", "")
     write(directory, "package/look.py", LOOK)
     write(directory, "package/__main__.py", LOOK)
+    write(directory, "own.py", f"#!{PYTHON} -u\n{LOOK}")
+    write(directory, "env.py", f"#!/usr/bin/env -S {PYTHON} -X dev\n{LOOK}")
+    for name in ("own.py", "env.py"):
+        (directory / name).chmod(0o755)
     (directory / "link.py").symlink_to(directory / "sub" / "look.py")
     return {
         "script": [PYTHON, "look.py", "a", "--b"],
         "script by its path": [PYTHON, str(directory / "sub" / "look.py")],
         "script with a dot": [PYTHON, "./look.py"],
         "script by a link": [PYTHON, "link.py"],
+        "script by its first line": ["./own.py", "a"],
+        "script by env": [str(directory / "env.py"), "-b"],
         "module": [PYTHON, "-m", "look", "a"],
         "module in a package": [PYTHON, "-m", "package.look"],
         "package": [PYTHON, "-m", "package", "-x"],
@@ -98,7 +104,8 @@ def programs(directory: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("way", [
-    "script", "script by its path", "script with a dot", "script by a link", "module", "module in a package",
+    "script", "script by its path", "script with a dot", "script by a link", "script by its first line",
+    "script by env", "module", "module in a package",
     "package", "code", "options", "isolated", "no site", "safe path",
 ])  # fmt: skip
 def test_what_a_rank_sees_is_what_it_sees_when_it_is_executed(

@@ -1,0 +1,71 @@
+"""How long the stages of each restart took: a pure function of a phase's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prefect_ft.journal import Line
+from prefect_ft.model import RESTARTS
+
+STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous")
+"""In their order: until the failure was noticed; until every process had ended; until the decision was on disk;
+until Prefect had entered the task again; the backoff; until all ranks had been started; until the first of them
+printed something; until they had met."""
+
+Stages = dict[str, float]
+
+
+@dataclass(slots=True)
+class _Failure:
+    """What ended the last attempt, and the last decision since."""
+
+    incident: Line
+    decision: Line | None = None
+
+
+def stages_by_attempt(lines: Sequence[Line]) -> Mapping[int, Stages]:
+    """Give the seconds of each stage of the restart that led to an attempt, those that are known.
+
+    Attempts that no restart led to are left out.
+    """
+    found: dict[int, Stages] = {}
+    started_t: dict[int, float] = {}
+    failure: _Failure | None = None
+    incidents = {line["n"]: line for line in lines if line["type"] == "incident"}
+    for line in lines:
+        match line["type"]:
+            case "decision" if line["action"] in RESTARTS and line["n"] in incidents:
+                failure = failure or _Failure(incidents[line["n"]])
+                failure.decision = line
+            case "attempt":
+                started_t[line["attempt"]] = line["t"]
+                if failure is not None and failure.decision is not None:
+                    found[line["attempt"]] = _until_started(failure.incident, failure.decision, line)
+                failure = None
+            case "came-up" if line["attempt"] in found:
+                name = line["what"].replace("-", "_")
+                since_t = started_t[line["attempt"]]
+                found[line["attempt"]][name] = _between(since_t, line["at_t"])
+                started_t[line["attempt"]] = max(since_t, line["at_t"])
+            case _:
+                pass
+    return found
+
+
+def _until_started(incident: Line, decision: Line, attempt: Line) -> Stages:
+    reaped_t = incident.get("reaped_t") or incident["t"]
+    begun_t = attempt.get("begun_t") or decision["t"]
+    delay_s = decision["delay_s"]
+    return {
+        "detect": _between(incident["ended_t"], incident["t"]),
+        "reap": _between(incident["t"], reaped_t),
+        "decide": _between(reaped_t, decision["t"]),
+        "retry": _between(decision["t"], begun_t),
+        "wait": delay_s,
+        "start": _between(begun_t + delay_s, attempt["t"]),
+    }
+
+
+def _between(since_t: float, until_t: float) -> float:
+    return round(max(0.0, until_t - since_t), 6)

@@ -1,0 +1,223 @@
+"""What the end of a process says by itself, and which findings are kept for it to be weighed against."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
+from prefect_ft.decide.classify.findings import Finding, LogFindings, Store
+from prefect_ft.decide.classify.progress import Progress, place_of
+from prefect_ft.model import Evidence
+from prefect_ft.signatures import Signature
+
+SETUP = "a restart meets the same set-up: correct it and start again"
+HOST = "a kill without a word is often the host's memory: look into its kernel log"
+OUTSIDE = "somebody ended it from outside: the scheduler's log says who"
+
+
+def ended_by(name, failure_class, hint=""):
+    text = f"ended by {name}"
+    return Told(failure_class, Evidence(rule="signal", text=text, hint=hint), text)
+
+
+def ended_with(code, failure_class, hint, recoverable=None):
+    text = f"exit code {code}"
+    return Told(failure_class, Evidence(rule="exit-code", text=text, hint=hint), text, recoverable)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "got_on", "expected"),
+    [
+        pytest.param(None, None, False, None, id="nothing-known"),
+        pytest.param(0, None, False, None, id="zero"),
+        pytest.param(1, None, False, ended_with(1, "unknown", ""), id="one"),
+        pytest.param(
+            93,
+            None,
+            False,
+            ended_with(
+                93, "config", "the program asks not to be started again: its own output says why", False
+            ),
+            id="do-not-requeue",
+        ),
+        pytest.param(
+            126,
+            None,
+            False,
+            ended_with(
+                126, "config", "the command cannot be executed: look at its permissions and its first line"
+            ),
+            id="not-executable",
+        ),
+        pytest.param(
+            127,
+            None,
+            False,
+            ended_with(127, "config", "there is no such command: look at PATH and at the spelling"),
+            id="no-command",
+        ),
+        pytest.param(139, None, False, ended_by("SIGSEGV", "crash"), id="a-shell's-segfault"),
+        pytest.param(-6, None, False, ended_by("SIGABRT", "crash"), id="a-parent's-abort"),
+        pytest.param(1, 11, False, ended_by("SIGSEGV", "crash"), id="the-signal-before-the-code"),
+        pytest.param(None, 2, False, ended_by("SIGINT", "cancelled"), id="interrupted"),
+        pytest.param(None, 9, True, ended_by("SIGKILL", "unknown", HOST), id="killed"),
+        pytest.param(None, 15, True, ended_by("SIGTERM", "preempted", OUTSIDE), id="ended-while-it-got-on"),
+        pytest.param(None, 15, False, ended_by("SIGTERM", "unknown", OUTSIDE), id="ended-before-that"),
+        pytest.param(None, 1, False, ended_by("SIGHUP", "unknown"), id="another-signal"),
+        pytest.param(250, None, False, ended_with(250, "unknown", ""), id="no-signal-of-that-number"),
+    ],
+)
+def test_what_a_status_says(exit_code, signal, got_on, expected):
+    assert by_status(exit_code, signal, got_on=got_on) == expected
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "expected"),
+    [
+        (None, None, None),
+        (None, 9, 9),
+        (-9, None, 9),
+        (137, None, 9),
+        (1, None, None),
+        (0, None, None),
+        (1, 9, 9),
+    ],
+)
+def test_the_signal_behind_a_code(exit_code, signal, expected):
+    assert signal_of(exit_code, signal) == expected
+
+
+USAGE = "train.py: error: the following arguments are required: --data"
+MISSING = "sh: 1: trian: not found"
+FORBIDDEN = "sh: ./x: Permission denied"
+
+
+def setup(rule, text, line):
+    return Told("config", Evidence(rule=rule, text=text, file="a", line=line, hint=SETUP), text)
+
+
+@pytest.mark.parametrize(
+    ("tail", "exit_code", "expected"),
+    [
+        pytest.param((USAGE,), 2, setup("usage", USAGE, 1), id="usage"),
+        pytest.param((f"{USAGE}  ",), 2, setup("usage", USAGE, 1), id="without-its-margin"),
+        pytest.param((USAGE, "bye"), 2, setup("usage", USAGE, 1), id="not-the-very-last-line"),
+        pytest.param((USAGE, USAGE), 2, setup("usage", USAGE, 2), id="the-last-of-two"),
+        pytest.param((USAGE,), 1, None, id="another-code"),
+        pytest.param(("hi", USAGE), None, setup("usage", USAGE, 2), id="code-unknown"),
+        pytest.param((USAGE, "bye"), None, None, id="code-unknown-and-not-the-last-line"),
+        pytest.param((), None, None, id="code-unknown-and-no-line"),
+        pytest.param((), 2, None, id="no-line"),
+        pytest.param(("srun: error: the following",), 2, None, id="a-launcher's-own-words"),
+        pytest.param((MISSING,), 127, setup("no-such-command", MISSING, 1), id="no-command"),
+        pytest.param((FORBIDDEN,), 126, setup("no-such-command", FORBIDDEN, 1), id="no-permission"),
+        pytest.param((MISSING,), 2, None, id="no-command-with-the-code-of-usage"),
+        pytest.param((f"{MISSING} here",), 127, None, id="more-words"),
+    ],
+)  # fmt: skip
+def test_what_last_words_say(tail, exit_code, expected):
+    assert by_last_words([LogFindings(file="a", tail=tail)], exit_code) == expected
+
+
+def test_the_first_log_with_last_words_counts():
+    logs = [
+        LogFindings(file=file, tail=tail) for file, tail in (("b", ("hi",)), ("a", (USAGE,)), ("c", (USAGE,)))
+    ]
+    assert by_last_words(logs, 2) == setup("usage", USAGE, 1)
+
+
+def finding(order, rule="r", failure_class="crash"):
+    signature = Signature(id=rule, failure_class=failure_class, pattern="x")
+    return Finding(signature=signature, text="x", line=order + 1, order=order)
+
+
+def kept(store):
+    return [one.order for one in store.in_order()]
+
+
+def test_of_a_rule_the_first_and_the_last_four_are_kept():
+    store = Store()
+    for order in range(20):
+        assert store.is_among_the_first("r") is (order < 4)
+        store.add(finding(order))
+    assert kept(store) == [0, 1, 2, 3, 16, 17, 18, 19]
+
+
+def test_what_is_kept_comes_in_the_order_of_the_log():
+    store = Store()
+    for order, rule in ((3, "a"), (1, "b"), (2, "a")):
+        store.add(finding(order, rule))
+    assert kept(store) == [1, 2, 3]
+
+
+def test_of_two_hundred_rules_each_is_kept_and_no_further_one():
+    store = Store()
+    for order in range(202):
+        store.add(finding(order, f"r{order}"))
+    store.add(finding(300, "r0"))
+    assert kept(store) == [*range(200), 300]
+
+
+def test_a_finding_is_dropped_and_nothing_that_equals_it():
+    store = Store()
+    one, same = finding(0), finding(0)
+    store.add(one)
+    store.drop(finding(1, "other"))
+    store.drop(same)
+    assert kept(store) == [0]
+    store.drop(one)
+    assert not store
+    assert store.is_among_the_first("r")
+
+
+def test_what_is_dropped_among_the_last_leaves_no_more_room_than_before():
+    store, all_of_them = Store(), [finding(order) for order in range(12)]
+    for one in all_of_them[:8]:
+        store.add(one)
+    store.drop(all_of_them[6])
+    for one in all_of_them[8:]:
+        store.add(one)
+    assert kept(store) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def test_whole_classes_are_forgotten():
+    store = Store()
+    store.add(finding(0, "a", "crash"))
+    store.add(finding(1, "b", "config"))
+    store.forget(lambda failure_class: failure_class == "crash")
+    assert kept(store) == [1]
+    store.clear()
+    assert kept(store) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("step 10", "step 10", id="a-step"),
+        pytest.param("epoch: 3, batch 7", "step 3 7", id="two-places"),
+        pytest.param("global_step=12.5", "step 12.5", id="a-part-of-a-name"),
+        pytest.param("3/9 [00:01<00:02, 1it/s]", "bar 3", id="a-bar"),
+        pytest.param("loss = 0.25 at once", "loss 0.25", id="a-loss"),
+        pytest.param("step 10 loss 0.25", "step 10", id="the-step-before-the-loss"),
+        pytest.param("saved at step 10", None, id="a-checkpoint"),
+        pytest.param("wandb: step 10", None, id="a-tracker"),
+        pytest.param('  File "x.py" step 10', None, id="a-frame"),
+        pytest.param("training", None, id="no-place"),
+        pytest.param("x" * 400 + " step 10", None, id="the-first-columns"),
+        pytest.param(
+            "\r" + "x" * 400 + " step 10", "step 10", id="the-last-ones-where-a-line-was-overwritten"
+        ),
+    ],
+)
+def test_where_a_run_says_that_it_is(text, expected):
+    assert place_of(text) == expected
+
+
+def test_places_are_counted_once_and_up_to_a_bound():
+    progress = Progress()
+    assert [progress.see(text) for text in ("step 1", "step 1", "words", "step 2")] == [1, 1, 1, 2]
+    for number in range(100):
+        progress.see(f"step {number}")
+    assert progress.places == 64
+    progress.clear()
+    assert progress.places == 0

@@ -1,0 +1,235 @@
+"""The root among findings: what explains most, what came first, what only followed, and whom it blames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from prefect_ft.decide.classify import judge
+from prefect_ft.decide.classify.chains import GENERIC
+from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.tracebacks import Raised
+from prefect_ft.model import Evidence, Verdict
+from prefect_ft.signatures import Signature
+
+ECC = Signature(id="ecc", failure_class="hardware", pattern="x", blame="device", hint="look at the device")
+FULL = Signature(id="full", failure_class="storage", pattern="x")
+CONFIG = Signature(id="config", failure_class="config", pattern="x")
+WATCHDOG = Signature(
+    id="watchdog", failure_class="collective_timeout", pattern="x", role="cascade", blame="none"
+)
+RESET = Signature(id="reset", failure_class="network", pattern="x", role="cascade")
+ABORTED = Signature(id="aborted", failure_class="crash", pattern="x", role="cascade")
+SEGFAULT = Signature(id="segfault", failure_class="crash", pattern="x")
+UNKNOWN = Signature(id="killed", failure_class="unknown", pattern="x")
+FINAL = Signature(id="final", failure_class="network", pattern="x", recoverable=False)
+
+
+def said(signature, order, **fields):
+    return Finding(signature=signature, text=f"{signature.id} {order}", line=order + 1, order=order, **fields)
+
+
+def threw(signature, order, *, name="KeyError", is_cleanup=False, is_aside=False, begun=None, **fields):
+    raised = Raised(name, "x", order - 5 if begun is None else begun, "a.py", "f", is_cleanup, is_aside)
+    return said(signature, order, raised=raised, **fields)
+
+
+def log(*findings, file="a", **fields):
+    return LogFindings(file=file, findings=findings, tail=("the end",), **fields)
+
+
+def rooted(logs, **ended):
+    """The rule and the line of the root, and those of what only followed."""
+    verdict = judge(logs, **ended)
+    root = verdict.evidence and (verdict.evidence.rule, verdict.evidence.file, verdict.evidence.line)
+    return root, [(one.rule, one.file, one.line) for one in verdict.cascades]
+
+
+def test_a_verdict_whole():
+    root = Evidence(rule="ecc", text="ecc 3", file="a", line=4, hint="look at the device")
+    followed = Evidence(rule="watchdog", text="watchdog 7", role="cascade", file="a", line=8)
+    assert judge([log(said(ECC, 3), said(WATCHDOG, 7))], exit_code=1) == Verdict(
+        failure_class="hardware",
+        recoverable=True,
+        blame="device",
+        signature="dc4230ef427b",
+        evidence=root,
+        cascades=(followed,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("logs", "ended", "expected"),
+    [
+        ([], {}, Verdict(failure_class="unknown", recoverable=True, blame="none", signature=None)),
+        ([log()], {}, Verdict(failure_class="none", recoverable=None, blame="none", signature=None)),
+        (
+            [log(said(ECC, 1))],
+            {"exit_code": 0},
+            Verdict(failure_class="none", recoverable=None, blame="none", signature=None),
+        ),
+        (
+            [],
+            {"exit_code": 93},
+            Verdict(
+                failure_class="config",
+                recoverable=False,
+                blame="none",
+                signature="2bdc632ea9d5",
+                evidence=Evidence(
+                    rule="exit-code",
+                    text="exit code 93",
+                    hint="the program asks not to be started again: its own output says why",
+                ),
+            ),
+        ),
+    ],
+    ids=["nothing", "lines-alone", "completed", "told-by-its-code"],
+)  # fmt: skip
+def test_without_a_root(logs, ended, expected):
+    assert judge(logs, **ended) == expected
+
+
+@pytest.mark.parametrize(
+    ("findings", "root"),
+    [
+        pytest.param([said(ECC, 5), said(FULL, 3)], ("full", 4), id="the-earlier-of-two"),
+        pytest.param([said(RESET, 1), said(ECC, 5)], ("ecc", 6), id="what-explains-before-what-follows"),
+        pytest.param([said(RESET, 1), said(SEGFAULT, 5)], ("reset", 2), id="a-bare-crash-only-if-it-was-first"),
+        pytest.param([said(SEGFAULT, 1), said(RESET, 5)], ("segfault", 2), id="as-here"),
+        pytest.param([said(ECC, 1, level="W"), said(RESET, 5)], ("reset", 6), id="a-warning-is-no-cause"),
+        pytest.param([said(ECC, 1, level="E"), said(RESET, 5)], ("ecc", 2), id="an-error-is"),
+        pytest.param([threw(ECC, 6, is_aside=True), said(RESET, 9)], ("reset", 10), id="nor-is-a-thread's-end"),
+        pytest.param([said(CONFIG, 1), threw(GENERIC, 37, begun=32)], ("python-exception", 38), id="a-later-exception"),
+        pytest.param([said(CONFIG, 1), threw(GENERIC, 36, begun=31)], ("config", 2), id="what-was-said-just-before-it"),
+        pytest.param([said(FULL, 1), threw(GENERIC, 37, begun=32)], ("full", 2), id="storage-is-not-outdone"),
+        pytest.param([said(ECC, 1), threw(ECC, 31)], ("ecc", 32), id="the-exception-that-says-the-same"),
+        pytest.param([said(ECC, 1), threw(ECC, 32)], ("ecc", 2), id="not-one-far-below"),
+        pytest.param([said(ECC, 1), threw(ECC, 9, rank="1")], ("ecc", 2), id="nor-of-another-rank"),
+        pytest.param([threw(GENERIC, 6), said(ECC, 14)], ("ecc", 15), id="what-its-message-says"),
+        pytest.param([threw(FULL, 6), said(ECC, 8)], ("full", 7), id="where-its-first-line-says-nothing"),
+        pytest.param([threw(ABORTED, 6), said(RESET, 8)], ("reset", 9), id="a-bare-consequence-says-nothing-either"),
+        pytest.param([threw(GENERIC, 6), said(RESET, 8)], ("python-exception", 7), id="a-consequence-is-no-message"),
+        pytest.param([threw(FULL, 6), threw(FULL, 16)], ("full", 7), id="what-is-full-shows-first-where-it-matters"),
+        pytest.param([threw(CONFIG, 6), threw(CONFIG, 16)], ("config", 17), id="the-last-exception-ended-it"),
+        pytest.param(
+            [threw(CONFIG, 6), threw(CONFIG, 16, is_cleanup=True)], ("config", 7), id="not-the-one-while-cleaning-up"
+        ),
+        pytest.param([threw(FULL, 6), threw(GENERIC, 16, name="RuntimeError")], ("full", 7), id="nor-a-wrapper"),
+        pytest.param([threw(CONFIG, 6), threw(RESET, 16)], ("config", 7), id="nor-what-follows"),
+        pytest.param(
+            [threw(GENERIC, 6, name="KeyboardInterrupt"), threw(RESET, 16)],
+            ("python-exception", 7),
+            id="nor-what-an-interrupt-brings",
+        ),
+    ],
+)  # fmt: skip
+def test_the_root_of_one_log(findings, root):
+    rule, line = root
+    assert rooted([log(*findings)], exit_code=1)[0] == (rule, "a", line)
+
+
+@pytest.mark.parametrize(
+    ("logs", "root"),
+    [
+        pytest.param([log(said(RESET, 1)), log(said(ECC, 9), file="b")], ("ecc", "b", 10), id="what-explains"),
+        pytest.param(
+            [log(said(RESET, 1)), log(said(WATCHDOG, 9), file="b")], ("watchdog", "b", 10), id="a-time-out-first"
+        ),
+        pytest.param(
+            [log(said(ECC, 1, stamp=7.0)), log(said(ECC, 9, stamp=5.0), file="b")], ("ecc", "b", 10), id="the-earlier"
+        ),
+        pytest.param(
+            [log(said(ECC, 1, stamp=7.0)), log(said(ECC, 9), file="b")], ("ecc", "a", 2), id="if-all-say-when"
+        ),
+        pytest.param(
+            [log(said(ECC, 1, stamp=7.0)), log(said(ECC, 9, stamp=5.0), file="b"), log(said(RESET, 1), file="c")],
+            ("ecc", "b", 10),
+            id="all-that-weigh-the-same",
+        ),
+    ],
+)  # fmt: skip
+def test_the_root_of_a_job(logs, root):
+    assert rooted(logs, exit_code=1)[0] == root
+
+
+@pytest.mark.parametrize(
+    ("logs", "followed"),
+    [
+        pytest.param(
+            [log(said(ECC, 1), said(RESET, 2), said(RESET, 3)), log(said(RESET, 4), file="b")],
+            [("reset", "a", 3), ("reset", "b", 5)],
+            id="the-first-of-each-rule-and-log",
+        ),
+        pytest.param([log(said(ECC, 1), said(FULL, 2), said(SEGFAULT, 3))], [("segfault", "a", 4)], id="no-other-root"),
+        pytest.param([log(said(ECC, 1), said(FULL, 2, level="W"))], [], id="nothing-that-is-only-mentioned"),
+        pytest.param([log(said(ECC, 1), said(UNKNOWN, 2))], [("killed", "a", 3)], id="a-bare-report"),
+        pytest.param(
+            [log(said(ECC, 1), *(said(replace(RESET, id=f"r{n}"), n + 2) for n in range(40)))],
+            [(f"r{n}", "a", n + 3) for n in range(32)],
+            id="thirty-two-at-most",
+        ),
+    ],
+)  # fmt: skip
+def test_what_only_followed(logs, followed):
+    assert rooted(logs, exit_code=1)[1] == followed
+
+
+@pytest.mark.parametrize(
+    ("findings", "ended", "rule"),
+    [
+        pytest.param([said(WATCHDOG, 1)], {"signal": 6}, "watchdog", id="a-watchdog-aborts"),
+        pytest.param([said(RESET, 1)], {"signal": 6}, "signal", id="a-lost-peer-does-not"),
+        pytest.param([said(WATCHDOG, 1)], {"signal": 11}, "signal", id="nor-does-a-watchdog-crash"),
+        pytest.param(
+            [said(UNKNOWN, 1)], {"exit_code": 93}, "exit-code", id="a-code-tells-more-than-a-report"
+        ),
+        pytest.param([said(UNKNOWN, 1)], {"exit_code": 1}, "killed", id="one-without-meaning-does-not"),
+        pytest.param([said(RESET, 1)], {"signal": 9}, "signal", id="a-kill-before-a-lost-peer"),
+        pytest.param([said(RESET, 1)], {"exit_code": 93}, "reset", id="but-no-code"),
+        pytest.param([said(WATCHDOG, 1)], {"exit_code": 93}, "exit-code", id="a-code-that-forbids-a-restart"),
+        pytest.param([said(WATCHDOG, 1)], {"exit_code": 127}, "watchdog", id="one-that-does-not"),
+        pytest.param([said(ECC, 1)], {"signal": 11}, "ecc", id="nothing-tells-more-than-a-cause"),
+        pytest.param([said(ECC, 1, level="W")], {}, None, id="a-mention-alone-is-nothing"),
+    ],
+)
+def test_whether_the_end_says_more(findings, ended, rule):
+    verdict = judge([log(*findings)], **ended)
+    assert (verdict.evidence and verdict.evidence.rule) == rule
+
+
+@pytest.mark.parametrize(
+    ("logs", "blame"),
+    [
+        pytest.param([log(said(WATCHDOG, 1))], "none", id="one-log"),
+        pytest.param([log(said(WATCHDOG, 1)), log(file="b")], "peer", id="some-are-silent"),
+        pytest.param([log(said(WATCHDOG, 1)), log(said(WATCHDOG, 1), file="b")], "none", id="none-is-silent"),
+        pytest.param([log(said(ECC, 1)), log(file="b")], "device", id="the-entry-s-own"),
+    ],
+)
+def test_who_is_blamed(logs, blame):
+    assert judge(logs, exit_code=1).blame == blame
+
+
+@pytest.mark.parametrize(
+    ("findings", "failure_class"),
+    [
+        pytest.param([said(ECC, 5)], "hardware", id="a-cause-after-it-was-through"),
+        pytest.param([said(RESET, 5)], "none", id="what-follows-from-others"),
+        pytest.param([said(RESET, 3)], "network", id="what-followed-before"),
+        pytest.param([said(RESET, 4)], "none", id="at-that-very-line"),
+    ],
+)
+def test_what_is_said_once_a_run_is_through(findings, failure_class):
+    assert judge([log(*findings, completed=4)]).failure_class == failure_class
+
+
+def test_an_entry_narrows_what_its_class_says():
+    assert judge([log(said(FINAL, 1))], exit_code=1).recoverable is False
+
+
+def test_a_hint_of_the_class_stands_where_the_entry_has_none():
+    assert judge([log(said(FULL, 1))], exit_code=1).evidence.hint == (
+        "look at space, quota and state of the file system; /dev/shm is one too"
+    )
