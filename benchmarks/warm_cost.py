@@ -59,7 +59,14 @@ def run(python: Path, warm: str) -> dict[str, list[float]]:
             "warm": warm,
         }  # fmt: skip
         env = {"EVENTS": str(events), "LEARNING_S": "20", "OMP_NUM_THREADS": "1"}
-        job = {"name": "benchmark", "model_dir": "model", "env": env, "phases": [phase]}
+        restarts = {"max_num_restarts": 3}
+        job = {
+            "name": "benchmark",
+            "model_dir": "model",
+            "autorestart": restarts,
+            "env": env,
+            "phases": [phase],
+        }
         summary = train_flow(JobConfig.model_validate(job).at(directory))[0]
         assert summary["status"] == "completed", summary["reason"]
         told = defaultdict(list)
