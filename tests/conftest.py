@@ -43,6 +43,16 @@ def prefect_server() -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the first test that needs the engine the time to start it, on a machine that others load."""
+    for item in items:
+        if (
+            "docker_engine" in getattr(item, "fixturenames", ())
+            and item.get_closest_marker("timeout") is None
+        ):
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[str]:
     """The URL of a Docker engine that has the image `engine.IMAGE`."""

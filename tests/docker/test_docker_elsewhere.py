@@ -119,6 +119,7 @@ def test_a_gang_on_an_engine_by_tls_and_on_one_here(
     assert nothing_left(docker_engine)
 
 
+@pytest.mark.long
 def test_a_gang_on_an_engine_by_ssh_and_on_one_here(docker_engine: str, sshd: str, tmp_path: Path) -> None:
     train_flow(job(tmp_path, sshd, docker_engine))
     assert_restarted(tmp_path)

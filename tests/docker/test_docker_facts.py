@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deaths import journals, of_type
-from engine import IMAGE, Engine, engine
+from engine import IMAGE, Engine, engine, tls_of
 
 from prefect_ft import JobConfig, train_flow
 from prefect_ft.backends.engine import connect
@@ -70,12 +70,17 @@ def test_a_rank_that_is_killed_has_not_run_out_of_memory(
     assert told(tmp_path, "incident")[0]["class"] == "unknown"
 
 
+@pytest.mark.parametrize("way", ["socket", pytest.param("tls", marks=pytest.mark.long)])
 def test_an_engine_that_dies_with_its_containers_is_a_lost_system(
-    prefect_server: None, job: MakeJob, tmp_path: Path
+    prefect_server: None, job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    with engine() as second:
+    with engine(with_tls=way == "tls") as second:
         second.make_image()
-        systems = ["spare", {"name": "s1", "engine": second.url}][::-1]
+        url = second.url
+        if way == "tls":
+            url, certificates = tls_of(second.url)
+            monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+        systems = [{"name": "s1", "engine": url}, "spare"]
         wait = "time.sleep(60) if attempt == 1 else None"
 
         def crash(fact: Fact) -> None:
@@ -86,7 +91,7 @@ def test_an_engine_that_dies_with_its_containers_is_a_lost_system(
             train_flow(job(wait, systems=systems))
     first = told(tmp_path, "incident")[0]
     assert (first["kind"], first["worker"]) == ("system_lost", 0)
-    assert first["evidence"]["text"].startswith(f"no Docker engine answers at {second.url}")
+    assert first["evidence"]["text"].startswith(f"no Docker engine answers at {url}")
     decision = told(tmp_path, "decision")[0]
     assert (decision["rule"], decision["isolate"], decision["placement"]) == (
         "node-lost",

@@ -16,8 +16,6 @@ from engine import IMAGE
 from prefect_ft import JobConfig, train_flow
 from prefect_ft.backends.engine import Client, connect
 
-RESTARTS = 50
-
 SCRIPT = """
 import os, signal, sys, zipfile
 attempt = int(os.environ["PREFECT_FT_ATTEMPT"])
@@ -80,9 +78,12 @@ def descriptors() -> Iterator[str]:
 
 
 @pytest.mark.timeout(300)
-def test_fifty_restarts_leave_nothing_behind(docker_engine: str, client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [4, pytest.param(50, marks=pytest.mark.long)])
+def test_restarts_leave_nothing_behind(
+    docker_engine: str, client: Client, tmp_path: Path, restarts: int
+) -> None:
     train_flow(job(tmp_path / "first", docker_engine, 2))  # what stays open for good is open then
     before = left(client)
-    (summary,) = train_flow(job(tmp_path / "many", docker_engine, RESTARTS))
-    assert summary["restarts"] == {"restart_in_place": RESTARTS // 2, "rebuild": RESTARTS // 2}
+    (summary,) = train_flow(job(tmp_path / "many", docker_engine, restarts))
+    assert summary["restarts"] == {"restart_in_place": restarts // 2, "rebuild": restarts // 2}
     assert left(client) == before

@@ -44,7 +44,14 @@ def api(docker_engine: str, api: None) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize(
-    "moment", ["before_start", "in_training", "before_action", "in_action", "between_phases"]
+    "moment",
+    [
+        pytest.param("before_start", marks=pytest.mark.long),
+        pytest.param("in_training", marks=pytest.mark.long),
+        pytest.param("before_action", marks=pytest.mark.long),
+        "in_action",
+        pytest.param("between_phases", marks=pytest.mark.long),
+    ],
 )
 def test_the_flow_process_is_killed(job: MakeJob, api: Client, moment: str) -> None:
     path = job()
@@ -53,6 +60,7 @@ def test_the_flow_process_is_killed(job: MakeJob, api: Client, moment: str) -> N
     assert_right(path)
 
 
+@pytest.mark.long
 def test_all_of_it_is_killed_as_by_the_machines_power(job: MakeJob, api: Client, tmp_path: Path) -> None:
     path = job()
     assert live(path, "in_training/power") == -9
@@ -85,6 +93,7 @@ def test_a_container_is_removed_by_hand(job: MakeJob, api: Client, tmp_path: Pat
     assert first["evidence"]["rule"] in ("container-removed", "container-ended")
 
 
+@pytest.mark.long
 def test_containers_count_their_starts(job: MakeJob, api: Client, tmp_path: Path) -> None:
     """In place the container stays; its command is started again in it."""
     path = job()

@@ -19,7 +19,7 @@ from prefect_ft.backends.engine import connect
 ROOT = Path(__file__).parents[2]
 IMAGE = "prefect-ft/quickstart:latest"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from hanging import FAULTS, HANG_S, Make, assert_found, fault, fewer
 from pages import named, subsections
 
 
-@pytest.mark.parametrize("name", fewer(FAULTS, "stopped", "busy-loop-that-logs"))
+@pytest.mark.parametrize("name", fewer(FAULTS, "stopped", "beats-without-steps"))
 def test_a_rank_that_hangs_is_found_blamed_and_restarted(name: str, make_hanging: Make) -> None:
     assert_found(make_hanging(fault(name)), name)
 
 
-@pytest.mark.parametrize("name", fewer(("deadlock-in-python", "sleep", "busy-loop"), "busy-loop"))
+@pytest.mark.parametrize("name", fewer(("deadlock-in-python", "sleep", "busy-loop"), "sleep"))
 def test_ranks_without_heartbeats_that_hang_together_are_found(name: str, make_hanging: Make) -> None:
     phase = make_hanging(f"began()\n{FAULTS[name]}")
     assert phase.run() == ["suspended: restart_in_place", "completed: complete"]

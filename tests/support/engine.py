@@ -25,7 +25,7 @@ from typing import Any
 
 DEADLINE_S = 60.0
 IMAGE = "prefect-ft/test:latest"
-PACKAGES = ("docker.io", "iproute2", "cgroupfs-mount", "apparmor")
+PACKAGES = ("docker.io", "iproute2", "cgroupfs-mount", "apparmor", "openssl")
 """An engine needs control groups, and where the kernel has AppArmor a parser of its profiles."""
 NETWORKS = range(1, 200)
 """Numbers for bridges: several engines on a machine must not share one."""
@@ -143,6 +143,10 @@ class Engine:
     def kill(self) -> None:
         """Let it die; containers go on without it."""
         self._end(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Let it end in order; with live-restore containers go on without it."""
+        self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
         pid = int((self.directory / "pid").read_text())
