@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,7 +30,7 @@ PATIENCE_MS = 30_000
 CHROMIUM = (
     "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-    f"--virtual-time-budget={PATIENCE_MS}",
+    f"--virtual-time-budget={PATIENCE_MS}", "--run-all-compositor-stages-before-draw",
 )  # fmt: skip
 
 
@@ -106,6 +107,7 @@ def main(target: Path) -> None:
         directory = Path(name)
         site = Site(directory)
         with site.served():
+            shutil.rmtree(ROOT / "runs" / "quickstart", ignore_errors=True)  # each fault comes once
             site.run(
                 "prefect_ft.cli", "run", "flows/quickstart.yaml", "--model-dir", str(directory / "model")
             )
@@ -115,16 +117,20 @@ def main(target: Path) -> None:
             )
             (flow_run,) = site.ask("/flow_runs")
             (deployment,) = site.ask("/deployments")
+            artifacts = {
+                each["key"]: f"{site.address}/artifacts/artifact/{each['id']}"
+                for each in site.ask("/artifacts")
+            }
             take(
                 f"{site.address}/runs/flow-run/{flow_run['id']}", target / "flow-run.png", 900,
                 ["Completed", "pretrain", "finetune", "rule=confirm-once"],
             )  # fmt: skip
             take(
-                f"{site.address}/artifacts/key/fault-recovery", target / "fault-recovery.png", 1000,
+                artifacts["fault-recovery"], target / "fault-recovery.png", 1000,
                 ["fault-recovery", "What happened", "data:image/svg+xml"],
             )  # fmt: skip
             take(
-                f"{site.address}/artifacts/key/restart-ledger", target / "restart-ledger.png", 700,
+                artifacts["restart-ledger"], target / "restart-ledger.png", 700,
                 ["restart-ledger", "restart_in_place", "budgets after"],
             )  # fmt: skip
             take(
