@@ -28,8 +28,8 @@ def test_a_job_or_the_path_of_one_is_taken(job: Any) -> None:
         (
             {"autorestart": {"max_num_restarts": 999}},
             (
-                "Validation failed for field 'job.autorestart.max_num_restarts'. Failure reason: 999 is greater than the "
-                "maximum of 128"
+                "Validation failed for field 'job.autorestart.max_num_restarts'. Failure reason: 999 is greater than "
+                "the maximum of 128"
             ),
         ),
         (
