@@ -176,9 +176,9 @@ class Reporter:
         """Show what there is to show; give whether all of it has been."""
         try:
             self._show(self._connected())
-        except (ConfigError, JournalError, OSError) as exc:
+        except (ConfigError, JournalError) as exc:
             self._fail(exc)
-            return True  # a journal that cannot be read is not read the next time either
+            return True  # a journal that is damaged is so the next time too
         except Exception as exc:
             self._fail(exc)
             return False
