@@ -43,8 +43,8 @@ from prefect_ft.reporting.records import (
 from prefect_ft.reporting.tail import ShownTail
 from prefect_ft.run import Run
 
-QUIET_S = 0.05
-"""How long a restart is left alone before it is shown: they would share one interpreter."""
+QUIET_S = 1.0
+"""How long a restart is left alone before it is shown: what starts would share interpreter and cores with that."""
 
 ASK_S = 5.0
 """How often it is asked whether the flow run is to be cancelled, while nothing happens."""
@@ -91,7 +91,7 @@ class Reporter:
         self._has_news = self._is_idle = self._is_recovering = False
         self._refreshed_s = 0.0
         self._orphans_ended = False
-        self._settled = threading.Event()
+        self._over = threading.Event()
         self._last_success_s = time.monotonic()
         self._closing = self._abandoned = False
         self._connection = ExitStack()
@@ -109,17 +109,10 @@ class Reporter:
         match fact:
             case StepReached():
                 self._progress.reached(fact)
-            case AttemptStarted():
-                self._settled.set()
-                self._wakes.put(fact)
-            case Decided():
-                self._settled.clear()
-                self._wakes.put(fact)
-            case Proposed():
-                self._wakes.put(fact)
             case PhaseStarted() | PhaseEnded():
                 self._progress.begin(fact)
-                self._settled.set()
+                self._wakes.put(fact)
+            case AttemptStarted() | Decided() | Proposed():
                 self._wakes.put(fact)
             case _:
                 pass
@@ -127,7 +120,7 @@ class Reporter:
     def close(self) -> None:
         """Wait until everything is shown; not for long where the API does not answer."""
         self._closing = True
-        self._settled.set()
+        self._over.set()
         self._wakes.put(None)
         began_s = time.monotonic()
         while self._thread.is_alive():
@@ -159,7 +152,7 @@ class Reporter:
             return
         self._is_idle = False
         if isinstance(facts[0], Decided) and facts[0].decision.action in RESTARTS:
-            self._settled.wait(QUIET_S)
+            self._over.wait(QUIET_S)
         while not self._wakes.empty():
             facts.append(self._wakes.get())
         for fact in facts:
@@ -183,9 +176,9 @@ class Reporter:
         """Show what there is to show; give whether all of it has been."""
         try:
             self._show(self._connected())
-        except (ConfigError, JournalError, OSError) as exc:
+        except (ConfigError, JournalError) as exc:
             self._fail(exc)
-            return True  # a journal that cannot be read is not read the next time either
+            return True  # a journal that is damaged is so the next time too
         except Exception as exc:
             self._fail(exc)
             return False
