@@ -368,11 +368,13 @@ def test_a_signal_asks_as_well_and_nobody_is_waited_for_longer_than_the_grace(la
     code = """
 import signal
 signal.signal(signal.SIGUSR1, lambda *_: open(f"asked-{worker}", "w"))
+open(f"ready-{worker}", "w")
+while not os.path.exists("ready-0"): time.sleep(0.001)
 if attempt == 1 and worker == 1: report_fault(0, "E1", "critical")
 while attempt == 1: time.sleep(0.001)
 if not (os.path.exists("asked-0") and os.path.exists("asked-1")): die()
 """
-    phase = {"checkpoints": {"path": "ck", "on_demand": {"signal": "SIGUSR1", "grace_s": 0.5}}}
+    phase = {"checkpoints": {"path": "ck", "on_demand": {"signal": "SIGUSR1", "grace_s": 1.0}}}
     assert ladder(CODE + code, POOL, phase=phase) == [FIRST, ISOLATED]
 
 

@@ -9,6 +9,7 @@ PREFECT_FT_TEST_ENGINE=unix:///… has the tests use an engine that runs already
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
@@ -53,6 +54,14 @@ def install() -> None:
     )
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """While one engine comes up no other does: both would make the same chains of the packet filter."""
+    with open(Path(tempfile.gettempdir()) / "prefect-ft-test-engines.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Engine:
     """An engine in a directory; its data, socket, log and pid are in there."""
 
@@ -75,7 +84,7 @@ class Engine:
         if " /sys/fs/cgroup" not in Path("/proc/mounts").read_text() and shutil.which("cgroupfs-mount"):
             subprocess.run(["cgroupfs-mount"], check=True)  # no service manager has done it
         bridge = self._bridge()
-        with (self.directory / "log").open("ab") as log:
+        with _alone(), (self.directory / "log").open("ab") as log:
             process = self._process = subprocess.Popen(
                 [
                     "dockerd",
@@ -94,6 +103,9 @@ class Engine:
                 stderr=log,
                 start_new_session=True,
             )
+            self._wait_until_it_answers(process)
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not self._answers():
             if process.poll() is not None or time.monotonic() > deadline:

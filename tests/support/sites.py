@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from http import HTTPStatus
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,17 @@ class Site:
     def flow_run(self, flow_run_id: str) -> dict[str, Any]:
         (run,) = self.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [flow_run_id]}}})
         return dict(run)
+
+    def times_begun(self, flow_run_id: str) -> int:
+        """Give how often a process has begun to run a flow run.
+
+        (Its `run_count` counts, besides, each name that its running is given.)
+        """
+        address = f"{self.api}/flow_run_states/?flow_run_id={flow_run_id}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            states = sorted(json.load(answer), key=lambda state: str(state["timestamp"]))
+        types = [state["type"] for state in states]
+        return sum(after == "RUNNING" != before for before, after in pairwise(types))
 
     def wait_for(self, flow_run_id: str, *states: str) -> dict[str, Any]:
         """Wait until a flow run is in one of these states."""
