@@ -7,6 +7,7 @@ the retry handler.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +43,9 @@ from prefect_ft.supervisor.upkeep import Upkeep
 
 MAX_PASSED_OVER = 5
 """Checkpoints that could not be verified and are named at the start of an attempt."""
+
+FILE_CLOCK_S = 0.02
+"""How far the time that a file system gives a file may lie behind the clock: a tick or two."""
 
 
 class Supervisor:
@@ -414,7 +418,7 @@ class Supervisor:
         planned = can_still_save or self._stop.wants_checkpoint
         if on_demand is None or not planned or not attempt.is_running:
             return
-        before = self._saves.written
+        asked_s = time.time() - FILE_CLOCK_S  # one that was written before may be reported only now
         self._gang.ask_checkpoint(self._token, signal_number(on_demand))
         tell(
             Notice(
@@ -423,7 +427,7 @@ class Supervisor:
         )
         with suppress(StopWantedError):
             self._gang.serve(
-                lambda: self._saves.written > before or not attempt.is_running,
+                lambda: self._saves.newest_s > asked_s or not attempt.is_running,
                 timeout_s=on_demand.grace_s,
                 heeds_stop=self._stop.wanted is None,
             )

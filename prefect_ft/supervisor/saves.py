@@ -23,8 +23,8 @@ class Saves:
         self._told: dict[int, Identity] = {}
         """All that has ever been reported, good still or not."""
         self._set_aside: dict[int, Identity | None] = {}
-        self.written = 0
-        """How many checkpoints have been reported that were not known."""
+        self.newest_s = 0.0
+        """When the newest one was written that was not known before it was reported, since the epoch."""
         self._highest_step: int | None = None
         self._seen_step: int | None = None
         self._baseline_step: int | None = None
@@ -40,7 +40,7 @@ class Saves:
         """
         last = event["last"]
         new = [item for item in event["new"] if self._told.get(item["step"]) != _identity(item)]
-        self.written += len(new)
+        self.newest_s = max([self.newest_s, *(item["mtime"] for item in new if item["mtime"] is not None)])
         for item in event["new"]:
             self._whole[item["step"]] = self._told[item["step"]] = _identity(item)
             self._highest_step = max(item["step"], self._highest_step or 0)
