@@ -37,7 +37,7 @@ def main():
         with zipfile.ZipFile(f"checkpoints/.tmp-{step}", "w") as file:
             file.writestr("weights", "x" * 1000)
         os.replace(f"checkpoints/.tmp-{step}", f"checkpoints/step-{step}.npz")
-    time.sleep(0.5)
+    time.sleep(float(os.environ["WORK_S"]))
     if rank == 1:
         log("crash")
         os._exit(1)
@@ -48,14 +48,16 @@ if __name__ == "__main__":
 """
 
 
-def popen_loop(directory: Path, ranks: int, crashes: int) -> None:
+def popen_loop(directory: Path, ranks: int, crashes: int, work_s: float) -> None:
     """Do what a launcher must at least do: wait for the rank that ends, kill the others, start all again."""
     for attempt in range(crashes + 1):
         processes = [
             subprocess.Popen(
                 [sys.executable, "script.py"],
                 cwd=directory,
-                env=_environment(directory, crashes, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(attempt)),
+                env=_environment(
+                    directory, crashes, work_s, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(attempt)
+                ),
             )
             for rank in range(ranks)
         ]
@@ -67,7 +69,7 @@ def popen_loop(directory: Path, ranks: int, crashes: int) -> None:
             process.wait()
 
 
-def train_flow_run(directory: Path, ranks: int, crashes: int) -> None:
+def train_flow_run(directory: Path, ranks: int, crashes: int, work_s: float) -> None:
     """Run the same script as a job of one phase."""
     from prefect_ft import JobConfig, train_flow
 
@@ -76,7 +78,7 @@ def train_flow_run(directory: Path, ranks: int, crashes: int) -> None:
             "name": "benchmark",
             "model_dir": "model",
             "autorestart": {"max_num_restarts": 128, "stop_on_repeat": 0},
-            "env": _own_environment(directory, crashes),
+            "env": _own_environment(directory, crashes, work_s),
             "phases": [
                 {
                     "name": "restart",
@@ -91,12 +93,12 @@ def train_flow_run(directory: Path, ranks: int, crashes: int) -> None:
     assert summary["restarts"] == {"restart_in_place": crashes}, summary["restarts"]
 
 
-def _own_environment(directory: Path, crashes: int) -> dict[str, str]:
-    return {"EVENTS": str(directory / "events"), "CRASHES": str(crashes)}
+def _own_environment(directory: Path, crashes: int, work_s: float) -> dict[str, str]:
+    return {"EVENTS": str(directory / "events"), "CRASHES": str(crashes), "WORK_S": str(work_s)}
 
 
-def _environment(directory: Path, crashes: int, **own: str) -> dict[str, str]:
-    return {**os.environ, **_own_environment(directory, crashes), **own}
+def _environment(directory: Path, crashes: int, work_s: float, **own: str) -> dict[str, str]:
+    return {**os.environ, **_own_environment(directory, crashes, work_s), **own}
 
 
 def crash_to_main_ms(events: Path) -> list[float]:
@@ -112,13 +114,13 @@ def crash_to_main_ms(events: Path) -> list[float]:
     return [1000 * (max(entered[attempt + 1]) - at) for attempt, at in crashed.items()]
 
 
-def measure(side: str, ranks: int, crashes: int) -> list[float]:
-    """Have one side crash and come back `crashes` times."""
+def measure(side: str, ranks: int, crashes: int, work_s: float = 0.5) -> list[float]:
+    """Have one side crash and come back `crashes` times; each attempt works for so long before it crashes."""
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
         directory = Path(name)
         (directory / "script.py").write_text(SCRIPT)
         (directory / "checkpoints").mkdir()
-        {"popen": popen_loop, OURS: train_flow_run}[side](directory, ranks, crashes)
+        {"popen": popen_loop, OURS: train_flow_run}[side](directory, ranks, crashes, work_s)
         return crash_to_main_ms(directory / "events")
 
 

@@ -102,13 +102,16 @@ def should_checkpoint() -> bool:
 
 
 def ask_checkpoint(path: str | os.PathLike[str]) -> None:
-    """Have `should_checkpoint` answer true in the rank whose heartbeat file this is; the agent's side.
+    """Have `should_checkpoint` answer true in the rank whose heartbeat file this is or will be; the agent's side.
 
-    Raises OSError, ValueError where the file is no heartbeat: the rank has not asked yet, nor beaten.
+    Raises OSError, ValueError where the file is something else.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
         content = os.pread(fd, _SIZE, 0)
+        if not content:  # the rank has not looked yet, nor beaten
+            content = _MAGIC.ljust(_SIZE, b"\0")
+            os.pwrite(fd, content, 0)
         if len(content) != _SIZE or not content.startswith(_MAGIC):
             raise ValueError(f"{path} is no heartbeat file")
         (asked,) = _ASKED.unpack_from(content, _ASKED_AT)
@@ -239,6 +242,8 @@ class _Writer:
 def _claim(path: str) -> tuple[int, mmap.mmap]:
     """Make the file this process's own, empty; raises where it is another's or something else.
 
+    What was asked for before anybody beat is asked of this process.
+
     The lock is gone with the process, not with its children: a rank that is started again gets it.
     Writing all bytes takes the space now: a store into a hole of a full disk would be a bus error.
     """
@@ -249,7 +254,8 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
         if not stat.S_ISREG(os.fstat(fd).st_mode) or not (ours or not found):
             raise ValueError(f"{path} is no heartbeat file")
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.pwrite(fd, _MAGIC.ljust(_SIZE, b"\0"), 0)
+        has_beaten = any(found[_SEALED_PLACE])  # another process, before this one
+        os.pwrite(fd, _MAGIC.ljust(_SIZE if has_beaten or not found else _ASKED_AT, b"\0"), 0)
         return fd, mmap.mmap(fd, _SIZE)
     except BaseException:
         os.close(fd)

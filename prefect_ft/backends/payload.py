@@ -9,7 +9,6 @@ import compileall
 import contextlib
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -24,7 +23,7 @@ _MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main
 
 
 def payload_directory(parent: Path) -> Path:
-    """Give the payload's directory below `parent`, made if it is not there whole. Safe against a race."""
+    """Give the payload's directory below `parent`, made if it is not there whole. Several may do so at once."""
     name, files = _payload()
     target = parent / name
     if not all((target / file).is_file() for file in files):  # cleaners of temporary files leave ruins
@@ -48,21 +47,29 @@ def _source_paths(root: Path) -> Iterable[Path]:
 
 
 def _write(files: Mapping[str, bytes], target: Path) -> None:
-    """Make the directory whole and then move it into place; who comes second throws its own away."""
-    scratch = Path(tempfile.mkdtemp(prefix=".payload-", dir=target.parent))
-    try:
-        new = scratch / "new"
-        for name, content in files.items():
-            path = new / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        # Agents start together: each would compile all of it by itself.
-        compileall.compile_dir(new, quiet=2, stripdir=str(new), prependdir=str(target))
-        for path in (new, *new.rglob("*")):  # containers may run as another user, whatever our umask is
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        with contextlib.suppress(FileNotFoundError):
-            target.rename(scratch / "ruin")
-        with contextlib.suppress(OSError):  # somebody else's is in place
-            os.rename(new, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    """Put the files in place one by one; what is there stays: somebody may run from it, or have it mounted."""
+    target.mkdir(exist_ok=True)
+    target.chmod(0o755)  # containers may run as another user, whatever our umask is
+    for name, content in files.items():
+        path = target / name
+        for directory in reversed(path.relative_to(target).parents[:-1]):
+            (target / directory).mkdir(exist_ok=True)
+            (target / directory).chmod(0o755)
+        if not path.is_file():
+            _put(path, content)
+    # Agents start together: each would compile all of it by itself.
+    compileall.compile_dir(target, quiet=2)
+    for cache in target.rglob("__pycache__"):
+        cache.chmod(0o755)
+        for path in cache.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another who makes it now
+                path.chmod(0o644)
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Make a file that is whole from the first moment that it is there."""
+    fd, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        os.fchmod(fd, 0o644)
+    os.replace(name, path)

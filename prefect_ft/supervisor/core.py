@@ -7,7 +7,6 @@ the retry handler.
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -418,7 +417,7 @@ class Supervisor:
         planned = can_still_save or self._stop.wants_checkpoint
         if on_demand is None or not planned or not attempt.is_running:
             return
-        asked_s = time.time() - FILE_CLOCK_S  # one that was written before may be reported only now
+        asked_s = epoch_now() - FILE_CLOCK_S  # one that was written before may be reported only now
         self._gang.ask_checkpoint(self._token, signal_number(on_demand))
         tell(
             Notice(

@@ -86,7 +86,7 @@ class Rank:
         """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
         if self.exit is not None:
             return
-        with contextlib.suppress(OSError, ValueError):  # it has not looked or beaten yet
+        with contextlib.suppress(OSError, ValueError):  # the rank has put something else there
             heartbeat.ask_checkpoint(self.beat_path)
         if number is not None:
             with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,19 +54,22 @@ def test_every_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
     assert modes == {(True, 0o755), (False, 0o644)}
 
 
-def test_two_may_make_it_at_once(tmp_path: Path) -> None:
-    start = threading.Barrier(4)
+def test_several_may_make_it_at_once_and_whoever_has_it_mounted_keeps_it(tmp_path: Path) -> None:
+    start = threading.Barrier(8)
 
-    def make() -> None:
+    def make(_: int) -> int:
         start.wait()
-        payload_directory(tmp_path)
+        return os.open(payload_directory(tmp_path), os.O_DIRECTORY)  # a mount stays with the directory too
 
-    threads = [threading.Thread(target=make) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(list(tmp_path.iterdir())) == 1
+    with ThreadPoolExecutor(8) as pool:
+        mounted = list(pool.map(make, range(8)))
+    try:
+        assert len(list(tmp_path.iterdir())) == 1
+        for fd in mounted:
+            assert {"__main__.py", "prefect_ft"} <= set(os.listdir(fd))
+    finally:
+        for fd in mounted:
+            os.close(fd)
 
 
 def test_the_heartbeat_is_found_there_without_anything_installed(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def test_a_system_is_checked_again_once_it_is_suspected(ladder: Ladder, tmp_path
 
 SAVES = """
 if attempt == 1 and worker == 1:
-    os.utime("ck/step-5.npz", (1e9, 1e9))  # long before
+    os.utime("ck/step-5.npz", (1e9, 1e9))  # one of this moment would do
     report_fault(0, "E1", "critical")
 while attempt == 1:
     time.sleep(0.001)
@@ -358,8 +358,7 @@ while attempt == 1:
 """
 
 
-# Ranks that end by themselves may do so before their last checkpoint has been reported: then it is not known yet.
-@pytest.mark.parametrize("then", ["wait()", pytest.param("sys.exit()", marks=pytest.mark.long)])
+@pytest.mark.parametrize("then", ["wait()", "sys.exit()"])
 def test_who_still_works_saves_before_a_planned_stop(ladder: Ladder, then: str) -> None:
     """Whether it waits to be ended then or ends by itself, which completes nothing."""
     phase = {"checkpoints": {"path": "ck", "on_demand": {}}}

@@ -410,7 +410,15 @@ def test_without_an_agent_nobody_asks(path, monkeypatch):
     assert rank.should_checkpoint() is False
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 64], ids=["empty", "something-else"])
+def test_who_is_asked_before_it_looks_hears_of_it(path, monkeypatch):
+    ask_checkpoint(path)
+    rank = fresh_rank(path, monkeypatch)
+    assert [rank.should_checkpoint(), rank.should_checkpoint()] == [True, False]
+    rank.beat(5)
+    assert read(path).step == 5
+
+
+@pytest.mark.parametrize("content", [b"x" * 3, b"x" * 64], ids=["short", "something-else"])
 def test_what_is_no_heartbeat_is_not_written_to(path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="no heartbeat"):
