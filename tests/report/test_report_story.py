@@ -126,9 +126,9 @@ HUNG = [
 ]
 GAVE_UP = [
     (
-        "The run tabular gave up at step 140, after 11 min 8 s: A piece of the training data could not "
-        "be used (rank 0, on node-a, exit code 1) «ValueError: shard-0017.tar: record 88 is truncated»; it came back in "
-        "the same words at the same place, which is no chance: it would again."
+        "The run tabular gave up at step 140, after 11 min 8 s: A piece of the training data could "
+        "not be used (rank 0, on node-a, exit code 1) «ValueError: shard-0017.tar: record 88 is truncated»; it came "
+        "back in the same words at the same place, which is no chance: it would again."
     ),
     "Mend what made it fail («ValueError: shard-0017.tar: record 88 is truncated»): it will not go on by itself.",
     (
