@@ -286,7 +286,9 @@ def completed_sentence(phases: Sequence[PhaseSummary]) -> str:
 
 def _silence(story: Story) -> str:
     if story.silent_s < LONG_SILENCE_S:
-        return f"is running{_place(story)}, for {duration(story.total_s)} now."
+        step = story.phases[-1].summary.final_step
+        known = f" Its last known step is {step:,}." if step is not None else ""
+        return f"is running{_phase(story)}, for {duration(story.total_s)} now.{known}"
     return (
         f"had been running for {duration(story.total_s)}{_place(story)} when its journal fell silent, "
         f"{duration(story.silent_s)} ago; what came after that is not known and not counted."
@@ -296,7 +298,11 @@ def _silence(story: Story) -> str:
 def _place(story: Story) -> str:
     last = story.phases[-1]
     at = f" at step {last.summary.final_step:,}" if last.summary.final_step is not None else ""
-    return (f" in phase {last.name}" if len(story.phases) > 1 else "") + at
+    return _phase(story) + at
+
+
+def _phase(story: Story) -> str:
+    return f" in phase {story.phases[-1].name}" if len(story.phases) > 1 else ""
 
 
 def _given_up(story: Story) -> str:

@@ -118,7 +118,7 @@ CAME_THROUGH = [
 ]
 HUNG = [
     "Nothing: it goes on by itself.",
-    "The run vision is running at step 1,200, for 1 h 40 min now.",
+    "The run vision is running, for 1 h 40 min now. Its last known step is 1,200.",
     "The training hung (worker 1, on node-b)",
     "no step for 1800 s; 3 ranks in all_reduce, rank 3 in read()",
     "30 min 3 s until the training ran again",
