@@ -385,6 +385,8 @@ class Supervisor:
         self._hangs.record(hang, where, name)
         incident = incident_of(hang, attempt, self.clock.now(), where)
         match suspension.response:
+            case "restart" if attempt.is_complete:
+                pass  # all ranks came to their end while it was looked where they are
             case "restart":
                 attempt.suspension = incident
                 attempt.hung_since_t = incident.t - max(sign.lasted_s for sign in hang.signs)
