@@ -32,9 +32,7 @@ def test_ranks_of_one_worker_are_told_apart(make_hanging: Make) -> None:
 
 
 def test_who_comes_to_its_end_while_it_is_looked_where_it_is_has_completed(make_hanging: Make) -> None:
-    phase = make_hanging(
-        "signal.signal(57, lambda *_: os._exit(0))\ntrain()\ntime.sleep(1000)", workers=1
-    )
+    phase = make_hanging("signal.signal(57, lambda *_: os._exit(0))\ntrain()\ntime.sleep(1000)", workers=1)
     assert phase.run() == ["completed: complete"]
     assert len(phase.lines("hang")) == 1
 

@@ -176,7 +176,9 @@ def test_who_has_become_another_program_meanwhile_is_sent_none(
     client.expect_printed("up\n")
     while len(processes.children(pid)) < 1:
         pass
-    client.say("diagnose", token=client.token(1), timeout_s=5.0)  # the stopped parent is asked first, for 0.5 s
+    client.say(
+        "diagnose", token=client.token(1), timeout_s=5.0
+    )  # the stopped parent is asked first, for 0.5 s
     go.touch()
     child = client.expect("diagnosis")["ranks"]["0"]["processes"][1]
     assert child["state"][0] in "RS"
