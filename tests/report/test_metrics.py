@@ -120,9 +120,7 @@ class Together(FileIO):
         return super().read(size) or b""
 
 
-def test_who_asks_at_the_same_time_is_told_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_asks_at_the_same_time_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefect_ft.report.tail.open", Together, raising=False)
     port = free_port()
     with serving(Metrics(port=port), a_run(tmp_path)), ThreadPoolExecutor(2) as pool:
