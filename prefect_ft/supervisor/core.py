@@ -380,7 +380,7 @@ class Supervisor:
         if suspension.response != "shadow":  # who only looks on touches nothing
             diagnosis = diagnosis_of(self._gang.diagnose(self._token, TIMEOUT_S))
             hang = with_blame(hang, odd_rank(diagnosis.stacks, hang.ranks), attempt)
-            number = 1 + sum(1 for line in self.journal.lines if line["type"] == "hang")
+            number = self._hangs.next_number
             where, name = diagnosis.where, write(self.plan.directory, number, hang, diagnosis, attempt)
         self._hangs.record(hang, where, name)
         incident = incident_of(hang, attempt, self.clock.now(), where)
