@@ -275,8 +275,10 @@ def _offer_stacks(path: str) -> None:
         if any(int(mask, 16) >> (STACKS_SIGNAL - 1) & 1 for mask in masks):
             return
         low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
-        os.close(low)
+        try:
+            fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+        finally:
+            os.close(low)
         faulthandler.register(STACKS_SIGNAL, file=fd, all_threads=True, chain=False)
     except Exception:  # a limit on descriptors, a Python without faulthandler: then there are no stacks
         return

@@ -158,7 +158,13 @@ _FORMS: Mapping[str, Form] = {
         "target_step": _is_step,
         "limits": _are_limits,
     },
-    "attempt": {"attempt": _is_count, "resume_step": _is_step, "placement": _is_texts},
+    "attempt": {
+        "attempt": _is_count,
+        "resume_step": _is_step,
+        "placement": _is_texts,
+        "begun_t": _is_time_or_none,
+    },
+    "came-up": {"attempt": _is_count, "what": _is_text, "at_t": _is_time},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
     "report": {"report": _is_report},
     "warm": {
@@ -186,6 +192,7 @@ _FORMS: Mapping[str, Form] = {
         "first_step": _is_step,
         "last_step": _is_step,
         "healing_s": _is_time_or_none,
+        "reaped_t": _is_time_or_none,
     },
     "proposed": {"n": _is_count, "action": _is_text, "reason": _is_text, "until": _is_utc},
     "answer": {"n": _is_count, "answer": _is_text, "by": _is_text},

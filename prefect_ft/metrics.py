@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -55,11 +56,14 @@ class _RunCollector(Collector):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._tails: dict[Path, Tail] = {}
+        self._one_at_a_time = Lock()
+        """Each question has a thread of its own, and a tail reads every line once."""
 
     def collect(self) -> Iterable[Metric]:
-        for directory in phase_directories_of(self._run):
-            self._tails.setdefault(directory, Tail(directory))
-        return families(story_of([tail.journal() for tail in self._tails.values()]))
+        with self._one_at_a_time:
+            for directory in phase_directories_of(self._run):
+                self._tails.setdefault(directory, Tail(directory))
+            return families(story_of([tail.journal() for tail in self._tails.values()]))
 
 
 def families(story: Story) -> list[Metric]:

@@ -103,10 +103,9 @@ class DockerBackend:
             return []
         self._note_engines()
         try:
-            for worker in workers:  # one after the other what is done once for all, such as a pull
-                self._interpreter(worker)
+            pythons = self._interpreters(workers)
             with ThreadPoolExecutor(len(workers)) as pool:
-                return list(pool.map(self._create, workers))
+                return list(pool.map(self._create, workers, pythons))
         except BackendError:
             self.destroy(workers)
             raise
@@ -114,13 +113,12 @@ class DockerBackend:
             self.destroy(workers)
             raise BackendError(f"a worker cannot be started: {exc}") from exc
 
-    def _create(self, worker: Worker) -> Address:
+    def _create(self, worker: Worker, found: engine.Interpreter) -> Address:
         home, name = self._home(worker), self._name(worker)
         with self._engine(worker.system) as client:
             if self._lives(client, worker):
-                return self._address(worker)
+                return self._address(worker, found)
             self._remove(worker)  # what another life of the orchestrator may have left under this name
-            found = self._interpreter(worker)
             self._make_home(worker, found)
             mounted, copied = self._mounted(worker)
             own = labels(self._settings.run_id, self._settings.phase_index, worker)
@@ -130,9 +128,9 @@ class DockerBackend:
             if mounted.is_copied:
                 elsewhere.copy_in(client, name, copied, found)
             client.start(name)
-            self._await_agent(client, worker)
+            self._await_agent(client, worker, found)
             write_host(home, self._host(client, worker))
-        return self._address(worker)
+        return self._address(worker, found)
 
     def _mounted(self, worker: Worker) -> tuple[Mounted, list[Path]]:
         """Give what is mounted into a worker's container, and what is copied where nothing can be.
@@ -150,7 +148,7 @@ class DockerBackend:
     def _is_here(self, worker: Worker) -> bool:
         return is_here(self._url(worker.system))
 
-    def _address(self, worker: Worker) -> Address:
+    def _address(self, worker: Worker, found: engine.Interpreter) -> Address:
         """Give where a worker's agent listens."""
         here = address_of(self._home(worker))
         if self._is_here(worker):
@@ -160,11 +158,20 @@ class DockerBackend:
             host=here.host,
             engine=lambda: engine.connect(self._url(worker.system)),
             container=self._name(worker),
-            relay=self._relay(worker),
+            relay=self._relay(found),
         )
 
-    def _relay(self, worker: Worker) -> tuple[str, ...]:
-        return elsewhere.relay_words(self._interpreter(worker), payload_directory(self._directory.parent))
+    def _relay(self, found: engine.Interpreter) -> tuple[str, ...]:
+        return elsewhere.relay_words(found, payload_directory(self._directory.parent))
+
+    def _interpreters(self, workers: Sequence[Worker]) -> list[engine.Interpreter]:
+        """Give the Python of each worker; each engine is asked once, one after the other: it may pull the image."""
+        by_engine: dict[str, engine.Interpreter] = {}
+        for worker in workers:
+            url = self._url(worker.system)
+            if url not in by_engine:
+                by_engine[url] = self._interpreter(worker)
+        return [by_engine[self._url(worker.system)] for worker in workers]
 
     def _interpreter(self, worker: Worker) -> engine.Interpreter:
         with self._engine(worker.system) as client:
@@ -186,11 +193,11 @@ class DockerBackend:
             )
             raise BackendError(message, system=worker.system) from exc
 
-    def _await_agent(self, client: engine.Client, worker: Worker) -> None:
+    def _await_agent(self, client: engine.Client, worker: Worker, found: engine.Interpreter) -> None:
         """Wait until an agent listens; raises BackendError with its last words if it does not."""
         home, name = self._home(worker), self._name(worker)
         if not self._is_here(worker):
-            words = [*self._relay(worker), str(home / SOCKET), f"{AGENT_TIMEOUT_S:g}"]
+            words = [*self._relay(found), str(home / SOCKET), f"{AGENT_TIMEOUT_S:g}"]
             with suppress(APIError):  # it has ended already
                 if elsewhere.listens(client, name, words):
                     return
@@ -291,7 +298,8 @@ class DockerBackend:
             return found
         with suppress(BackendError), self._engine(worker.system) as client:  # one that is away says nothing
             left = elsewhere.read_there(client, self._name(worker), self._home(worker) / LEFT)
-            return Found(worker=worker, address=self._address(worker), result=left)
+            address = self._address(worker, self._interpreter(worker))
+            return Found(worker=worker, address=address, result=left)
         return found
 
     def _labelled(self) -> list[Worker]:

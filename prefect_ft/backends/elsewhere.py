@@ -24,6 +24,7 @@ from requests.exceptions import RequestException
 
 from prefect_ft.backends.base import Address
 from prefect_ft.backends.engine import Client, Interpreter
+from prefect_ft.errors import BackendError
 
 MAX_WAITING = 1 << 20
 """Bytes that are held for a side that does not take them."""
@@ -48,7 +49,7 @@ class AddressElsewhere(Address):
             return _connected(
                 self.engine(), self.container, [*self.relay, str(self.socket_path), f"{timeout_s:g}"]
             )
-        except (DockerException, RequestException) as exc:
+        except (BackendError, DockerException, RequestException) as exc:
             raise ConnectionError(str(exc)) from exc
 
 
@@ -89,8 +90,12 @@ def read_there(client: Client, container: str, path: Path) -> Mapping[str, Any] 
 
 
 def _connected(client: Client, container: str, words: list[str]) -> socket.socket:
-    started = client.exec_create(container, words, stdin=True, stderr=False)["Id"]
-    stream = client.exec_start(started, socket=True)
+    try:
+        started = client.exec_create(container, words, stdin=True, stderr=False)["Id"]
+        stream = client.exec_start(started, socket=True)
+    except BaseException:
+        client.close()
+        raise
     ours, theirs = socket.socketpair()
     # The SDK gives a socket for TLS, and its file otherwise; both live as long as what they are of.
     connection: socket.socket = stream if isinstance(stream, socket.socket) else stream._sock
@@ -115,6 +120,8 @@ class _Pump:
             with selectors.DefaultSelector() as selector:
                 while self._is_open():
                     self._wait(selector)
+            self._ours.setblocking(True)  # whoever reads may be slower than it came
+            self._ours.sendall(self._to_us)
         except OSError:
             pass  # either side is gone: so is the other, for who speaks with it
         finally:
@@ -134,7 +141,7 @@ class _Pump:
         selector.select()
 
     def _is_open(self) -> bool:
-        """Move what can be moved; False: a side has ended, and what it said has been handed on."""
+        """Move what can be moved; False: a side has ended, and all that it said has come."""
         theirs = _received(self._stream) if len(self._to_us) < MAX_WAITING else b""
         mine = _received(self._ours) if len(self._to_stream) < MAX_WAITING else b""
         self._framed += theirs or b""

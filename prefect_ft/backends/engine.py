@@ -139,24 +139,24 @@ def _has_image(client: Client, image: str) -> bool:
 
 
 def interpreter(client: Client, url: str, infrastructure: DockerInfrastructure) -> Interpreter:
-    """Find the Python of an infrastructure's image, getting the image first; asked once of each image."""
+    """Find the Python of an infrastructure's image, getting the image first; what is found is remembered."""
     with told(url):
         identity = image_id(client, url, infrastructure.image, infrastructure.pull)
-    found = _interpreter(url, identity, infrastructure.user)
-    if found is None:
-        wanted = ".".join(map(str, MIN_PYTHON))
-        raise BackendError(
-            f"image {infrastructure.image} has no Python {wanted} or newer on its PATH as {' or '.join(PYTHONS)}: "
-            "the agent in the container needs one"
-        )
-    return found
+    return _interpreter(url, identity, infrastructure.user, infrastructure.image)
 
 
 @cache
-def _interpreter(url: str, identity: str, user: str | None) -> Interpreter | None:
+def _interpreter(url: str, identity: str, user: str | None, image: str) -> Interpreter:
+    """Look for it. Raises BackendError, also where the engine has only failed just now: that is not remembered."""
     with told(url), closing(connect(url)) as client:
-        tried = (_try(client, identity, user, name) for name in PYTHONS)
-        return next((found for found in tried if found is not None), None)
+        for name in PYTHONS:
+            if (found := _try(client, identity, user, name)) is not None:
+                return found
+    wanted = ".".join(map(str, MIN_PYTHON))
+    raise BackendError(
+        f"image {image} has no Python {wanted} or newer on its PATH as {' or '.join(PYTHONS)}: "
+        "the agent in the container needs one"
+    )
 
 
 def _try(client: Client, identity: str, user: str | None, name: str) -> Interpreter | None:

@@ -98,11 +98,15 @@ class _Forward:
         """Raises BackendError with what ssh says."""
         self._directory = Path(tempfile.mkdtemp(prefix="prefect-ft-ssh-"))
         self.socket = self._directory / "docker.sock"
+        self._said = self._directory / "ssh.log"
+        """A file, because nobody reads a pipe as long as ssh lives."""
+        try:
+            self._process = self._begun(url)
+        except OSError as exc:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            why = f"{exc.strerror}; install OpenSSH's client"
+            raise BackendError(f"no Docker engine answers at {url} (ssh: {why})") from exc
         atexit.register(self.close)
-        self._process = subprocess.Popen(
-            self._command(url), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
         deadline = time.monotonic() + SSH_TIMEOUT_S
         while not self.socket.exists():
             if not self.lives or time.monotonic() > deadline:
@@ -110,6 +114,13 @@ class _Forward:
                 self.close()
                 raise BackendError(f"no Docker engine answers at {url} (ssh: {said})")
             time.sleep(0.01)
+
+    def _begun(self, url: str) -> subprocess.Popen[bytes]:
+        with self._said.open("wb") as said:
+            return subprocess.Popen(
+                self._command(url), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
 
     def _command(self, url: str) -> list[str]:
         """Give ssh's words; `cat` on the other side ends when this process does, and ssh with it."""
@@ -139,9 +150,9 @@ class _Forward:
         return self._process.poll() is None
 
     def _last_words(self) -> str:
-        if self.lives or self._process.stderr is None:
+        if self.lives:
             return "it does not log in"
-        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        lines = self._said.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self._process.returncode}"
 
     def close(self) -> None:

@@ -84,6 +84,7 @@ class TrainingRun(JobRun[TrainingResult]):
         """Get hold of the model directory, and of what speaks with the workers; `_open` lets go of it all."""
         holding = begin_run(job, vacancy(Path(job.model_dir), job.lease_s))
         run, stop = holding.run, StopRequest()
+        self._open.callback(stop.close)
         self._open.enter_context(
             holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record)
         )

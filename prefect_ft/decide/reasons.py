@@ -80,7 +80,7 @@ def _details(incident: Incident) -> list[str]:
     if incident.exit_code:
         details.append(f"exit code {incident.exit_code}")
     if incident.signal is not None:
-        details.append(_signal_name(incident.signal))
+        details.append(signal_name(incident.signal))
     if incident.worker is not None:
         details.append(f"worker {incident.worker}")
     if incident.system is not None or incident.systems:
@@ -90,7 +90,8 @@ def _details(incident: Incident) -> list[str]:
     return details
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Give a signal's name, or its number where it has none."""
     try:
         return Signals(number).name
     except ValueError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from signal import Signals
 
+from prefect_ft.decide.reasons import signal_name
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
 from prefect_ft.report.rules import RULE_MEANINGS
@@ -60,16 +60,6 @@ _DONE: Mapping[Action, str] = {
     "cancel": "Ended the run",
     "fail": "Gave up",
     "continue": "Left the training alone",
-}
-ACTION_NAMES: Mapping[Action, str] = {
-    "restart_in_place": "restarted in place",
-    "replace_workers": "workers replaced",
-    "rebuild": "rebuilt",
-    "isolate_and_rebuild": "isolated and rebuilt",
-    "complete": "completed",
-    "cancel": "cancelled",
-    "fail": "gave up",
-    "continue": "went on",
 }
 
 _CLASSES: Mapping[FailureClass, str] = {
@@ -167,14 +157,6 @@ def _details(incident: Incident, where: tuple[str, ...]) -> Iterator[str]:
         yield signal_name(incident.signal)
     elif incident.exit_code:
         yield f"exit code {incident.exit_code}"
-
-
-def signal_name(number: int) -> str:
-    """Give a signal's name."""
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def done(event: Event) -> str:

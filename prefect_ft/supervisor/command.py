@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -77,14 +77,11 @@ class Command:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        pidfd = os.pidfd_open(process.pid)
-        try:
+        with ExitStack() as undo:
+            undo.callback(_end, process)
+            pidfd = os.pidfd_open(process.pid)
+            undo.callback(os.close, pidfd)
             ended, _, _ = select.select([pidfd, self._over], [], [], self._timeout_s)
-        finally:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
-            process.wait()
-            os.close(pidfd)
         output.seek(max(0, output.seek(0, os.SEEK_END) - (1 << 20)))
         printed = output.read()
         if pidfd in ended:
@@ -96,6 +93,12 @@ class Command:
         for fd in (self._over, self._over_end):
             with suppress(OSError):
                 os.close(fd)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
+    process.wait()
 
 
 def _said(process: subprocess.Popen[bytes], printed: bytes) -> str:

@@ -380,11 +380,13 @@ class Supervisor:
         if suspension.response != "shadow":  # who only looks on touches nothing
             diagnosis = diagnosis_of(self._gang.diagnose(self._token, TIMEOUT_S))
             hang = with_blame(hang, odd_rank(diagnosis.stacks, hang.ranks), attempt)
-            number = 1 + sum(1 for line in self.journal.lines if line["type"] == "hang")
+            number = self._hangs.next_number
             where, name = diagnosis.where, write(self.plan.directory, number, hang, diagnosis, attempt)
         self._hangs.record(hang, where, name)
         incident = incident_of(hang, attempt, self.clock.now(), where)
         match suspension.response:
+            case "restart" if attempt.is_complete:
+                pass  # all ranks came to their end while it was looked where they are
             case "restart":
                 attempt.suspension = incident
                 attempt.hung_since_t = incident.t - max(sign.lasted_s for sign in hang.signs)

@@ -211,7 +211,7 @@ class AgentGang:
         try:
             addresses = self._backend.exchange(old, workers)
         except BackendError as exc:
-            raise WorkerGoneError(numbers[0], str(exc), exc.system) from exc
+            raise WorkerGoneError((*numbers, *destroy)[0], str(exc), exc.system) from exc
         for worker, address in zip(workers, addresses, strict=True):
             self._attach(worker, address)
         for number, answer in self._await_answers(numbers, "attached").items():

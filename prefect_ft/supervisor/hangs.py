@@ -156,9 +156,14 @@ class Hangs:
 
     # -- out --------------------------------------------------------------------------------------
 
+    @property
+    def next_number(self) -> int:
+        """The number of the phase's next verdict, from 1."""
+        return 1 + sum(1 for line in self._journal.lines if line["type"] == "hang")
+
     def record(self, hang: Hang, where: str | None, diagnosis: str | None) -> None:
         """Write a verdict into the journal. `where` says where the ranks are, `diagnosis` names the file."""
-        number = 1 + sum(1 for line in self._journal.lines if line["type"] == "hang")
+        number = self.next_number
         signs = [
             {"kind": sign.kind, "rank": sign.rank, "text": sign.text, "lasted_s": round(sign.lasted_s, 1)}
             for sign in hang.signs[:MAX_SIGNS]

@@ -67,10 +67,15 @@ class StopRequest:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None is a handler that was not set by Python
-        read_end, self._read_end = self._read_end, -1  # the numbers may soon be somebody else's
-        write_end, self._write_end = self._write_end, -1
-        os.close(read_end)
-        os.close(write_end)
+        self.close()
+
+    def close(self) -> None:
+        """Wake nobody any more; for one that was never entered. Idempotent."""
+        ends = self._read_end, self._write_end
+        self._read_end = self._write_end = -1  # the numbers may soon be somebody else's
+        for end in ends:
+            if end >= 0:
+                os.close(end)
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
         if self.wanted is not None:

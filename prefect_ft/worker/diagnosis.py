@@ -42,6 +42,12 @@ class Diagnosis:
         self._asking = [_Asking(rank, self._pids[rank.number]) for rank in living]
         self._look()
 
+    def close(self) -> None:
+        """Look no longer, and tell nobody. Idempotent."""
+        self._loop.drop("diagnosis")
+        for asking in self._asking:
+            asking.close()
+
     def _look(self) -> None:
         over = time.monotonic() >= self._deadline_s
         waiting = [asking for asking in self._asking if not asking.go_on()]
@@ -69,7 +75,7 @@ class _Asking:
         self.stacks: Dict[str, str] = {}
         self._path = rank.beat_path + heartbeat.STACKS
         self._pids = pids
-        self._left = [pid for pid in pids if _takes_signal(pid)]
+        self._left = list(pids)
         self._asked: Optional[int] = None
         self._asked_s = 0.0
         self._begin = self._size = 0
@@ -96,7 +102,9 @@ class _Asking:
             return False
         self._asked = None
         while self._left and self._asked is None:
-            self._ask(self._left.pop(0))
+            pid = self._left.pop(0)
+            if _takes_signal(pid):  # now: what it forked may have become another program meanwhile
+                self._ask(pid)
         return self._asked is None
 
     def _ask(self, pid: int) -> None:

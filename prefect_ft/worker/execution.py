@@ -99,6 +99,7 @@ class Execution:
         """What the attempt before printed, where output stays."""
         self._last_look = 0
         """The number of that look's question."""
+        self._diagnosis: Optional[Diagnosis] = None
         self._changes = _changes_of(io_directory)
         if self._changes is not None:
             loop.watch(self._changes, lambda _: self._files_changed())
@@ -326,10 +327,15 @@ class Execution:
 
     def diagnose(self, timeout_s: float) -> None:
         """Find out where the ranks are; `diagnosis` follows."""
-        self._loop.drop("diagnosis")
-        Diagnosis(
+        self._end_diagnosis()
+        self._diagnosis = Diagnosis(
             self._ranks(), timeout_s, self._loop, lambda found: self._reporter.send("diagnosis", ranks=found)
         )
+
+    def _end_diagnosis(self) -> None:
+        if self._diagnosis is not None:
+            self._diagnosis.close()
+            self._diagnosis = None
 
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask all ranks for a checkpoint; `number` is the signal that says so besides, if any."""
@@ -344,6 +350,7 @@ class Execution:
         `complete`: every rank of every worker has ended by itself, so nobody is writing any more.
         """
         self._complete = complete
+        self._end_diagnosis()
         self._loop.drop("kill")
         if self._gang is not None and grace_s > 0 and not self.is_idle:
             self._gang.terminate()
@@ -399,8 +406,9 @@ class Execution:
         self._reporter.send("stopped", stuck=stuck, deaths=deaths, **self._rendezvous.describe())
 
     def reader_gone(self) -> None:
-        """Nobody waits for `stopped` any more; a stop that was ordered is carried out all the same."""
+        """Nobody waits for answers any more; a stop that was ordered is carried out all the same."""
         self._sampling.nobody_listens()
+        self._end_diagnosis()
         self._awaited.clear()
         self._untold.clear()
 

@@ -195,6 +195,7 @@ def test_destroying_is_idempotent_and_takes_what_never_was(under: Under) -> None
     under.create(0)
     for _ in range(2):
         under.backend.destroy(workers(0, 1))
+        assert under.backend.find() == []
 
 
 def test_destroying_a_worker_whose_agent_has_left(under: Under) -> None:
@@ -202,6 +203,7 @@ def test_destroying_a_worker_whose_agent_has_left(under: Under) -> None:
     client.say("leave", token=[1, 0, 1])
     client.hear_to_the_end()
     under.backend.destroy(workers(0))
+    assert under.backend.find() == []
 
 
 def test_creating_is_idempotent(under: Under) -> None:

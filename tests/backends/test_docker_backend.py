@@ -92,6 +92,22 @@ def test_the_runs_key_is_nowhere_in_what_an_engine_tells(containers: Containers)
     assert (json.loads(config.read_text())["key"], config.stat().st_mode & 0o777) == (KEY, 0o600)
 
 
+def test_an_engine_is_asked_for_the_image_once_for_all_workers(
+    containers: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `pull: always` each time is a pull."""
+    asked: list[str] = []
+    interpreter = module.engine.interpreter
+
+    def counted(client: Client, url: str, infrastructure: DockerInfrastructure) -> Any:
+        asked.append(url)
+        return interpreter(client, url, infrastructure)
+
+    monkeypatch.setattr("prefect_ft.backends.engine.interpreter", counted)
+    containers.backend().create([WORKER, Worker(number=1, system="s1", epoch=1, decision=0)])
+    assert asked == [containers.url]
+
+
 def test_a_worker_sees_its_own_directory_and_no_other(containers: Containers) -> None:
     look = f"import os; print(sorted(os.listdir({str(containers.directory)!r})))"
     backend = containers.backend()

@@ -8,7 +8,7 @@ import os
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from engine import IMAGE, Engine, make_certificates
 
 from prefect_ft.backends import engine
-from prefect_ft.config import JobConfig
+from prefect_ft.config import DockerInfrastructure, JobConfig
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.preflight import check_engines
 
@@ -41,6 +41,19 @@ def test_an_engine_that_has_the_image_will_do(docker_engine: str) -> None:
     check_engines(job(docker_engine))
     with closing(engine.connect(docker_engine)) as client:
         assert client.containers(all=True, filters={"label": "prefect-ft.probe"}) == []
+
+
+def test_an_engine_that_could_run_nothing_just_now_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = engine.Interpreter("python3", 0, 0)
+    answers = iter([None, None, found])
+    monkeypatch.setattr(engine, "connect", lambda _: nullcontext())
+    monkeypatch.setattr(engine, "image_id", lambda *_: "sha256:of-this-test")
+    monkeypatch.setattr(engine, "closing", lambda client: client)
+    monkeypatch.setattr(engine, "_try", lambda *_: next(answers))
+    infrastructure = DockerInfrastructure(type="docker", image=IMAGE)
+    with pytest.raises(BackendError, match=f"image {IMAGE} has no Python"):
+        engine.interpreter(None, "unix:///e.sock", infrastructure)
+    assert engine.interpreter(None, "unix:///e.sock", infrastructure) == found
 
 
 def test_no_engine(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -129,6 +130,24 @@ with tempfile.TemporaryDirectory() as scratch:
 damage = st.binary(max_size=40) | st.sampled_from(
     (b"\n", b"\0" * 300, b"[" * 100_000, b'{"type":1}\n', b"9" * 5000)
 )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param({"type": "came-up", "what": "first-line", "at_t": 3.0}, id="of-no-attempt"),
+        pytest.param(
+            {"type": "came-up", "attempt": 1, "what": 7, "at_t": 3.0}, id="of-nothing-that-is-known"
+        ),
+        pytest.param({"type": "came-up", "attempt": 1, "what": "first-line"}, id="at-no-time"),
+    ],
+)
+def test_a_line_without_what_readers_rely_on_does_not_count(path: Path, line: dict[str, Any]) -> None:
+    filled(path)
+    lines = read_lines(path)
+    with path.open("a") as file:
+        file.write(json.dumps({"t": 3.0, "utc": UTC, **line}) + "\n")
+    assert read_lines(path) == lines
 
 
 @given(start=st.integers(0, len(EXAMPLE)), length=st.integers(0, 60), garbage=damage)

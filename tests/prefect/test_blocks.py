@@ -220,6 +220,19 @@ def test_a_command_that_runs_is_ended_before_it_runs_again(
     assert not any(Path(f"/proc/{pid}").exists() for pid in again)
 
 
+def test_what_has_been_stopped_keeps_no_pipe(block: Callable[[str], ProcessTraining]) -> None:
+    training = block("pass")
+    before = pipes()
+    training.start().wait_for_completion()
+    assert pipes() > before
+    training.stop()
+    assert pipes() == before
+
+
+def pipes() -> set[Path]:
+    return {found for each in Path("/proc/self/fd").iterdir() if (found := each.resolve()).match("pipe:*")}
+
+
 def await_files(directory: Path, count: int) -> set[str]:
     import signal
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
+import pytest
 import yaml
 from past_runs import came_through, gave_up, write
 from prometheus_client import CollectorRegistry, generate_latest
@@ -83,6 +88,11 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def asked(port: int) -> str:
+    told: bytes = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read()
+    return told.decode()
+
+
 def a_run(directory: Path) -> Run:
     run = new_run(directory / "model", "j")
     phase = run.add_phase("pretrain", 0, {})
@@ -94,9 +104,29 @@ def a_run(directory: Path) -> Run:
 def test_a_run_serves_them_as_long_as_it_lasts(tmp_path: Path) -> None:
     port = free_port()
     with serving(Metrics(port=port), a_run(tmp_path)):
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+        text = asked(port)
     assert samples(text)["prefect_ft_lost_steps", of()] == 619
     socket.create_server(("127.0.0.1", port)).close()
+
+
+class Together(FileIO):
+    """Waits, before it is read, for another one to be read; not for long."""
+
+    met = threading.Barrier(2)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        with suppress(threading.BrokenBarrierError):
+            self.met.wait(0.2)
+        return super().read(size) or b""
+
+
+def test_who_asks_at_the_same_time_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_ft.report.tail.open", Together, raising=False)
+    port = free_port()
+    with serving(Metrics(port=port), a_run(tmp_path)), ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(asked, (port, port)))
+    restarts = ("prefect_ft_restarts_total", of(rule="node-lost", action="isolate_and_rebuild"))
+    assert [samples(text)[restarts] for text in texts] == [1, 1]
 
 
 def test_a_port_that_is_taken_is_told_and_the_run_goes_on(tmp_path: Path) -> None:

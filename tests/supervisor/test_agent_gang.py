@@ -311,6 +311,9 @@ def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
     with pytest.raises(WorkerGoneError, match="no room") as caught:
         heard.create(2)
     assert (caught.value.worker, caught.value.system) == (0, "s1")
+    with pytest.raises(WorkerGoneError, match="no room") as caught:
+        heard.change(GangChange(destroy=(1,), create=()), "s0")
+    assert caught.value.worker == 1
 
 
 def test_an_agent_that_does_not_answer_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,12 @@ def test_ranks_of_one_worker_are_told_apart(make_hanging: Make) -> None:
     assert hang["where"].startswith("ranks 0, 1 and 3 in all_reduce, rank 2 in <module>")
 
 
+def test_who_comes_to_its_end_while_it_is_looked_where_it_is_has_completed(make_hanging: Make) -> None:
+    phase = make_hanging("signal.signal(57, lambda *_: os._exit(0))\ntrain()\ntime.sleep(1000)", workers=1)
+    assert phase.run() == ["completed: complete"]
+    assert len(phase.lines("hang")) == 1
+
+
 @pytest.mark.long
 def test_a_fourth_suspension_in_a_row_fails(make_hanging: Make) -> None:
     phase = make_hanging("time.sleep(1000)", workers=1, hang_s=1.0, hangs=9)

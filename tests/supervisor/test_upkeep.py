@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -74,6 +75,18 @@ def test_what_it_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     assert run("sh", "-c", f"sleep 600 & echo $! > {pid}").succeeded
     await_end(int(pid.read_text()))
+
+
+def test_one_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def no_more(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.pidfd_open", no_more)
+    assert run("sleep", "600").problem == "sleep does not start: [Errno 24] Too many open files"
+    await_end(*begun)
 
 
 def test_one_that_nobody_needs_any_more_is_ended() -> None:

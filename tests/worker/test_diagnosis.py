@@ -13,6 +13,7 @@ from agent_fixtures import MakeWorker
 from agents import AgentClient, processes_of, script
 
 from prefect_ft.decide.hang.stacks import parsed
+from prefect_ft.worker import processes
 
 BEATS = "from prefect_ft.heartbeat import beat; beat(1); print('up')\n"
 IN_C = (
@@ -143,3 +144,41 @@ def test_ranks_that_have_exited_are_not_asked(client: AgentClient) -> None:
     client.start(["sh", "-c", 'test "$RANK" = 1 || exec sleep 1000'], ranks=2)
     client.expect("exited", rank=1)
     assert list(diagnosed(client)) == ["0"]
+
+
+def test_a_stop_ends_it_and_it_is_not_told_afterwards(make_worker: MakeWorker, tmp_path: Path) -> None:
+    client = make_worker(env=py_spy(tmp_path, "exec sleep 1000")).attached()
+    waits = script("print('up'); import signal; signal.pause()")
+    client.start(waits)
+    client.expect_printed("up\n")
+    client.say("diagnose", token=client.token(1), timeout_s=60)
+    client.stop()
+    assert [words for words in processes_of(tmp_path).values() if "sleep" in words] == []
+    client.start(waits, attempt=2)
+    client.expect("came_up", what="first-line", token=client.token(2))
+    assert [event for event in client.heard if event["ev"] == "diagnosis"] == []
+
+
+BECOMES = """
+parent = os.getpid()
+if os.fork() == 0:
+    while open(f"/proc/{parent}/stat").read().split()[2] != "T" or not os.path.exists(GO): pass
+    os.execvp("sleep", ["sleep", "1000"])
+os.kill(parent, signal.SIGSTOP)"""
+
+
+def test_who_has_become_another_program_meanwhile_is_sent_none(
+    make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    client = make_worker(env=py_spy(tmp_path, "exit 1")).attached()
+    go = tmp_path / "go"
+    pid = client.start(script(f"import os, signal\nGO = {str(go)!r}\n{BEATS}{BECOMES}"))["pids"]["0"]
+    client.expect_printed("up\n")
+    while len(processes.children(pid)) < 1:
+        pass
+    client.say(
+        "diagnose", token=client.token(1), timeout_s=5.0
+    )  # the stopped parent is asked first, for 0.5 s
+    go.touch()
+    child = client.expect("diagnosis")["ranks"]["0"]["processes"][1]
+    assert child["state"][0] in "RS"

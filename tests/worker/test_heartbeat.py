@@ -260,6 +260,19 @@ def test_no_room_for_the_file_is_nobodys_problem(path):
     assert (rank.wait(), read(path)) == (0, None)
 
 
+def test_without_a_descriptor_high_enough_for_stacks_none_is_left_open(path):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+
+    code = (
+        "import glob, os; from heartbeat import beat; beat(1); beat(2)\n"
+        "opened = [os.path.realpath(name) for name in glob.glob('/proc/self/fd/*')]\n"
+        "assert not [path for path in opened if path.endswith('.stacks')], opened"
+    )
+    assert start(code, path, preexec_fn=few).wait() == 0
+    assert read(path).step == 2
+
+
 def test_a_deleted_file_is_nobodys_problem(path, monkeypatch):
     rank = fresh_rank(path, monkeypatch, times=[0, SECOND])
     rank.beat(1)

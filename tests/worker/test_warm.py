@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from agent_fixtures import LivingWorker, MakeWorker
 from agents import PYTHON, AgentClient
+
+from prefect_ft.worker.learner import DIRECTORY
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 LOOK = "import like_cold\nlike_cold.show(dict(globals()))\n"
@@ -368,6 +371,14 @@ def test_what_is_learned_from_sees_nothing_of_it(make_site: MakeSite, tmp_path: 
     for command in ([PYTHON, "look.py"], [PYTHON, "p.py"]):
         first, second = (site.run(command, PYTHONPATH=path) for site in (learning, off))
         assert _without_agent(first[2]) == _without_agent(second[2])
+
+
+def test_where_nothing_can_be_noted_imports_go_on() -> None:
+    code = "import colorsys, sys; print([type(each).__name__ for each in sys.meta_path][0])"
+    env = {"PYTHONPATH": DIRECTORY, "PREFECT_FT_IMPORTS": "/dev/full"}
+    assert (
+        subprocess.run([PYTHON, "-c", code], env=env, check=True, capture_output=True).stdout == b"_Notes\n"
+    )
 
 
 def _without_agent(printed: str) -> list[str]:

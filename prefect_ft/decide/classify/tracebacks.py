@@ -40,9 +40,6 @@ _ENDING = re.compile(
 _PATIENCE_LINES = 400
 _DIGITS = re.compile(r"\d+")
 
-Wraps = Callable[["Raised", "Raised", bool], bool]
-"""Whether the second exception of a chain only wraps the first; told whether it is its direct cause."""
-
 
 @dataclass(frozen=True, slots=True)
 class Raised:

@@ -7,7 +7,6 @@ was suspended nor one that was too busy to sample makes a rank look silent.
 from __future__ import annotations
 
 from prefect_ft.decide.hang.facts import (
-    EVIDENCE_KINDS,
     Hang,
     Limits,
     LogPattern,
@@ -21,7 +20,6 @@ from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.stacks import RankStack, described, odd_rank
 
 __all__ = [
-    "EVIDENCE_KINDS",
     "GangWatch",
     "Hang",
     "Limits",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from prefect_ft.model import Stage
 
 EvidenceKind = Literal["progress", "io", "utilisation", "state", "log"]
-EVIDENCE_KINDS: tuple[EvidenceKind, ...] = get_args(EvidenceKind)
 """The kinds of evidence; each is independent of the others."""
-
 
 FIRST_STEP = "first_step"
 """Stands beside the stages for what comes before the first step."""

@@ -22,10 +22,12 @@ class _Notes:
         if os.getpid() == self._pid:
             try:
                 fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError:
+                try:
+                    os.write(fd, name.encode("utf-8", "replace") + b"\n")
+                finally:
+                    os.close(fd)
+            except OSError:  # a full disk: what cannot be noted is imported all the same
                 return
-            os.write(fd, name.encode("utf-8", "replace") + b"\n")
-            os.close(fd)
 
 
 def _step_aside() -> "str | None":
