@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from deaths import journals, of_type
 from sites import Site
 
 SCRIPT = """
@@ -18,35 +20,66 @@ if os.environ["PREFECT_FT_RESTART_COUNT"] == "0":
 """
 
 
-@pytest.fixture
-def small_job(site: Site) -> None:
-    """A small job in the place of the quickstart's."""
+@pytest.fixture(params=["sqlite", "postgres"])
+def stored(request: pytest.FixtureRequest) -> Site:
+    """A site for each database that a server can store in; its job is a small one."""
+    site: Site = request.getfixturevalue("site" if request.param == "sqlite" else "site_on_postgres")
+    assert (site.directory / "home" / "prefect.db").exists() == (request.param == "sqlite")
     (site.directory / "ck").mkdir()
     (site.directory / "script.py").write_text(SCRIPT)
     (site.directory / "flows" / "quickstart.yaml").write_text(
         "name: small\nmodel_dir: ../model\ncwd: ..\nautorestart: {max_num_restarts: 3}\n"
         "phases: [{name: train, command: [python, script.py], checkpoints: {path: ../ck}}]\n"
     )
+    return site
+
+
+def of_run(site: Site, flow_run_id: str) -> dict[str, Any]:
+    """What the API has of a flow run: states from its start on, task runs, warnings, our events, artifacts by key."""
+    this = {"flow_runs": {"id": {"any_": [flow_run_id]}}}
+    told = {"any_resource": {"id": [f"prefect.flow-run.{flow_run_id}"]}, "event": {"prefix": ["prefect-ft."]}}
+    artifacts = {"artifacts": {"flow_run_id": {"any_": [flow_run_id]}}}
+    return {
+        "states": [
+            state["name"] for state in site.states(flow_run_id) if state["type"] in ("RUNNING", "COMPLETED")
+        ],
+        "tasks": [
+            (task["name"], task["run_count"], task["state_name"])
+            for task in site.post("/task_runs/filter", this)
+        ],
+        "warnings": [
+            line["message"]
+            for line in site.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run_id]}}})
+            if line["level"] == 30
+        ],
+        "events": {
+            (event["event"], event["payload"].get("rule"))
+            for event in site.post("/events/filter", {"filter": told})["events"]
+        },
+        "artifacts": {each["key"]: each["data"] for each in site.post("/artifacts/filter", artifacts)},
+    }
 
 
 @pytest.mark.timeout(300)
-def test_a_deployed_run_survives_a_crash_and_shows_it(site: Site, small_job: None) -> None:
-    site.start_worker()
-    site.prefect("deployment", "run", "train-flow/default", "--watch", timeout_s=200)
+def test_a_deployed_run_survives_a_crash_and_shows_it(stored: Site) -> None:
+    stored.start_worker()
+    stored.prefect("deployment", "run", "train-flow/default", "--watch", timeout_s=200)
 
-    runs = site.post("/flow_runs/filter", {})
-    assert [run["state_name"] for run in runs] == ["Completed"], runs
-    tasks = site.post("/task_runs/filter", {})
-    assert [(task["name"], task["run_count"], task["state_name"]) for task in tasks] == [
-        ("train", 2, "Completed")
+    (run,) = stored.post("/flow_runs/filter", {})
+    found = of_run(stored, run["id"])
+    assert found["states"] == ["Running", "Restarting in place", "Running", "Completed"]
+    assert found["tasks"] == [("train", 2, "Completed")]
+    (warning,) = found["warnings"]
+    assert "rule=transient action=restart_in_place" in warning
+    assert found["events"] >= {
+        ("prefect-ft.restart", "transient"), ("prefect-ft.phase-completed", None), ("prefect-ft.ended", None),
+    }  # fmt: skip
+    assert set(found["artifacts"]) == {"restart-ledger", "fault-recovery"}
+    (lines,) = journals(stored.directory / "model").values()
+    columns = {"rule": "rule", "action": "action", "reason": "reason", "resume step": "resume_step"}
+    rows = [{name: row[name] for name in columns} for row in json.loads(found["artifacts"]["restart-ledger"])]
+    assert rows == [
+        {name: line[field] for name, field in columns.items()} for line in of_type(lines, "decision")
     ]
-    warnings = [line["message"] for line in site.post("/logs/filter", {}) if line["level"] == 30]
-    assert any("rule=transient action=restart_in_place" in str(message) for message in warnings), warnings
-    artifacts = {each["key"]: each["data"] for each in site.post("/artifacts/latest/filter", {})}
-    assert set(artifacts) == {"restart-ledger", "fault-recovery"}
-    rows = json.loads(str(artifacts["restart-ledger"]))
-    assert [(row["rule"], row["action"]) for row in rows] == [
-        ("transient", "restart_in_place"),
-        ("completed", "complete"),
-    ]
-    site.stop(site.processes.pop())
+    assert [row["rule"] for row in rows] == ["transient", "completed"]
+    stored.stop(stored.processes.pop())

@@ -35,9 +35,12 @@ _observers.set((*_observers.get(), mortal.watch))
 
 
 class Site:
-    """`directory` is the checkout; `start_server` and `start_worker` are called again after a kill."""
+    """`directory` is the checkout; `start_server` and `start_worker` are called again after a kill.
 
-    def __init__(self, directory: Path, runtime: Path) -> None:
+    `database` is the URL of the one in which the server stores; None: SQLite, in the checkout.
+    """
+
+    def __init__(self, directory: Path, runtime: Path, database: str | None = None) -> None:
         self.directory = directory
         for name in ("flows", "deployments"):
             shutil.copytree(ROOT / name, directory / name)
@@ -53,6 +56,8 @@ class Site:
             "PWD": str(directory),
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",  # the command line of other tests quietens it
         }
+        if database is not None:
+            self.env["PREFECT_API_DATABASE_CONNECTION_URL"] = database
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
@@ -133,11 +138,14 @@ class Site:
 
         (Its `run_count` counts, besides, each name that its running is given.)
         """
+        types = [state["type"] for state in self.states(flow_run_id)]
+        return sum(after == "RUNNING" != before for before, after in pairwise(types))
+
+    def states(self, flow_run_id: str) -> list[dict[str, Any]]:
+        """Give the states of a flow run, the oldest first."""
         address = f"{self.api}/flow_run_states/?flow_run_id={flow_run_id}"
         with urllib.request.urlopen(address, timeout=30) as answer:
-            states = sorted(json.load(answer), key=lambda state: str(state["timestamp"]))
-        types = [state["type"] for state in states]
-        return sum(after == "RUNNING" != before for before, after in pairwise(types))
+            return sorted(json.load(answer), key=lambda state: str(state["timestamp"]))
 
     def wait_for(self, flow_run_id: str, *states: str) -> dict[str, Any]:
         """Wait until a flow run is in one of these states."""
