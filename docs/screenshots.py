@@ -116,7 +116,7 @@ def main(target: Path) -> None:
                 "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"
             )
             (flow_run,) = site.ask("/flow_runs")
-            (deployment,) = site.ask("/deployments")
+            (deployment,) = [each for each in site.ask("/deployments") if each["name"] == "default"]
             artifacts = {
                 each["key"]: f"{site.address}/artifacts/artifact/{each['id']}"
                 for each in site.ask("/artifacts")
