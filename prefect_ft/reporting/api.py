@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
@@ -20,11 +22,15 @@ from prefect.client.schemas.filters import (
     TaskRunFilterState,
     TaskRunFilterStateType,
 )
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.client.schemas.sorting import LogSort
 from prefect.events import Event
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.input.run_input import keyset_from_base_key
 from prefect.states import Crashed
 
+from prefect_ft.model import Answer
+from prefect_ft.reporting.question import WAITING, Question
 from prefect_ft.reporting.records import EventNote
 
 LOGGER = "prefect.flow_runs"
@@ -81,6 +87,45 @@ class OpenApi:
         """
         state: State[Any] = State(type=StateType.RUNNING, name=name, message=message)
         self._client.set_flow_run_state(self._id, state)
+
+    def ask(self, question: Question) -> None:
+        """Pause the flow run until the question's form is filled in; its process goes on.
+
+        Where it holds a slot of a concurrency limit its state only has the name: a pause would give the slot up,
+        and Prefect ends a process whose slot is gone. A pause has no time-out: Prefect would fail the flow run.
+        """
+        state = self._client.read_flow_run(self._id).state
+        if state is None or not state.is_running():
+            return
+        if state.state_details.deployment_concurrency_lease_id is not None:
+            self.name_state(WAITING, question.message)
+            return
+        keyset = keyset_from_base_key(question.key)
+        self._put_input(keyset["schema"], question.schema)
+        self._put_input(keyset["description"], question.description)
+        # A pause of the same key is refused the second time, and whoever comes back pauses again.
+        details = StateDetails(pause_key=str(uuid4()), run_input_keyset={**keyset})
+        paused: State[Any] = State(
+            type=StateType.PAUSED, name=WAITING, message=question.message, state_details=details
+        )
+        self._client.set_flow_run_state(self._id, paused)
+
+    def _put_input(self, key: str, value: Any) -> None:
+        try:
+            self._client.create_flow_run_input(self._id, key, json.dumps(value))
+        except PrefectHTTPStatusError as exc:
+            if exc.response.status_code != HTTPStatus.CONFLICT:  # else an earlier life has put it there
+                raise
+
+    def answer_to(self, question: Question) -> Answer | None:
+        """Give what the question's form was filled in with."""
+        try:
+            told = self._client.read_flow_run_input(self._id, keyset_from_base_key(question.key)["response"])
+        except PrefectHTTPStatusError as exc:
+            if exc.response.status_code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        return question.answer_in(json.loads(told))
 
     def log(self, level: int, message: str, utc: str) -> None:
         """Write a line into the flow run's log."""

@@ -25,9 +25,6 @@ STATE_NAMES: Mapping[Action, str] = {
 }
 """What the flow run's state is called while such a decision is carried out."""
 
-WAITING = "Waiting for approval"
-"""What it is called while a decision waits for a person."""
-
 _EVENT_IDS = UUID("5f0d6a0e-8a52-4b69-9a6b-6a5a2f1f0c11")
 
 

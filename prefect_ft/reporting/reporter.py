@@ -26,10 +26,10 @@ from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseS
 from prefect_ft.report.story import story_of
 from prefect_ft.report.tail import phase_directories_of
 from prefect_ft.reporting.api import FlowRunApi, OpenApi
+from prefect_ft.reporting.asking import Asking
 from prefect_ft.reporting.pages import LEDGER_KEY, PAGE_KEY, ledger, recovery_page
 from prefect_ft.reporting.progress import Progress
 from prefect_ft.reporting.records import (
-    WAITING,
     DecisionRecord,
     EventNote,
     Record,
@@ -87,6 +87,7 @@ class Reporter:
         self._states: deque[tuple[float, str, str | None]] = deque()
         self._wanted: deque[EventNote] = deque()
         """Events of decisions that wait for a person."""
+        self._asking = Asking(run)
         self._progress = Progress()
         self._has_news = self._is_idle = self._is_recovering = False
         self._refreshed_s = 0.0
@@ -141,7 +142,8 @@ class Reporter:
                 is_done = self._try()
                 if is_done and self._closing and self._wakes.empty():
                     return
-                self._wait(AGAIN_S if not is_done else REFRESH_S if self._has_news else ASK_S)
+                is_soon = self._has_news or self._asking.is_waiting
+                self._wait(AGAIN_S if not is_done else REFRESH_S if is_soon else ASK_S)
 
     def _wait(self, timeout_s: float) -> None:
         """Wait until something happens, or it is time to look by oneself; leave a restart alone meanwhile."""
@@ -165,9 +167,7 @@ class Reporter:
             self._states.append((now_s, name, fact.decision.reason))
             self._is_recovering = True
         elif isinstance(fact, Proposed):
-            self._states.append((now_s, WAITING, f"{fact.decision.reason} (until {fact.until})"))
             self._wanted.append(approval_wanted(self._run.run_id, fact))
-            self._is_recovering = True
         elif isinstance(fact, AttemptStarted) and self._is_recovering:
             self._states.append((now_s, "Running", None))
             self._is_recovering = False
@@ -215,6 +215,9 @@ class Reporter:
         for tail in self._phases():
             for record in records_of(self._run.run_id, tail.directory.name, tail.lines, tail.shown):
                 self._show_record(api, tail, record)
+        if not self._closing:
+            self._asking.look(api, self._phases())
+            self._succeeded()
         self._show_standing(api)
         if self._is_idle and not self._closing and api.is_cancelled():
             self._on_cancel("cancelled in Prefect")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+import postgres
 import pytest
 from sites import Site, arm
 
+from tests.conftest import need
 
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A deployed train-flow with its automations; no worker runs."""
-    site = Site(tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("rt"))
+
+@contextmanager
+def deployed(factory: pytest.TempPathFactory, database: str | None = None) -> Iterator[Site]:
+    """A deployed train-flow; no worker runs."""
+    site = Site(factory.mktemp("site"), factory.mktemp("rt"), database)
     arm(site)
     try:
         site.start_server()
@@ -20,3 +24,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
     finally:
         site.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site whose server stores in SQLite."""
+    with deployed(tmp_path_factory) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def site_on_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site whose server stores in a PostgreSQL of its own."""
+    why_not = postgres.why_not()
+    need("postgres", why_not is None, why_not or "")
+    with postgres.postgres() as database, deployed(tmp_path_factory, database.url) as site:
+        yield site

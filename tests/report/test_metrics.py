@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import socket
+import subprocess
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +26,7 @@ from prefect_ft.metrics import families, serving
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import Run, new_run
+from tests.conftest import need
 
 ROOT = Path(__file__).parents[2]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -76,11 +81,32 @@ def test_a_budget_that_is_used_up_has_nothing_left() -> None:
     assert found["prefect_ft_budget_left", of(budget="failures_without_progress")] == 1
 
 
-def test_the_example_alerts_are_about_metrics_that_there_are() -> None:
-    rules = yaml.safe_load((ROOT / "deployments" / "alerts.yaml").read_text())["groups"][0]["rules"]
-    names = {name for name, _ in told(story_of([PhaseJournal(lines=came_through().lines)]))}
-    for rule in rules:
-        assert any(name in rule["expr"] for name in names), rule
+ALERTS = ROOT / "deployments" / "alerts.yaml"
+
+
+@pytest.mark.parametrize(
+    "rule", yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"], ids=lambda rule: str(rule["alert"])
+)
+def test_the_example_alerts_are_about_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
+    story = story_of([PhaseJournal(lines=came_through().lines)])
+    labels: dict[str, set[str]] = {}
+    for family in families(story):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    used = re.findall(r"(prefect_ft_\w+)(?:\{(\w+)=)?", rule["expr"])
+    assert used
+    assert [(name, label) for name, label in used if label not in {"", *labels.get(name, ())}] == []
+    assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= labels[used[0][0]]
+
+
+def test_the_example_alerts_are_rules_to_prometheus() -> None:
+    promtool = shutil.which("promtool")
+    need("promtool", promtool is not None, "Debian's package prometheus has it")
+    checked = subprocess.run(
+        [str(promtool), "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def free_port() -> int:

@@ -35,9 +35,12 @@ _observers.set((*_observers.get(), mortal.watch))
 
 
 class Site:
-    """`directory` is the checkout; `start_server` and `start_worker` are called again after a kill."""
+    """`directory` is the checkout; `start_server` and `start_worker` are called again after a kill.
 
-    def __init__(self, directory: Path, runtime: Path) -> None:
+    `database` is the URL of the one in which the server stores; None: SQLite, in the checkout.
+    """
+
+    def __init__(self, directory: Path, runtime: Path, database: str | None = None) -> None:
         self.directory = directory
         for name in ("flows", "deployments"):
             shutil.copytree(ROOT / name, directory / name)
@@ -53,6 +56,8 @@ class Site:
             "PWD": str(directory),
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",  # the command line of other tests quietens it
         }
+        if database is not None:
+            self.env["PREFECT_API_DATABASE_CONNECTION_URL"] = database
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
@@ -94,13 +99,13 @@ class Site:
         """Run a `prefect` command to its end."""
         return self.command("prefect", *arguments, timeout_s=timeout_s)
 
-    def command(self, module: str, *arguments: str, timeout_s: float = DEADLINE_S) -> str:
-        """Run a Python module's command to its end."""
+    def command(self, module: str, *arguments: str, timeout_s: float = DEADLINE_S, returns: int = 0) -> str:
+        """Run a Python module's command to its end, which is to be `returns`."""
         process = subprocess.run(
             [sys.executable, "-m", module, *arguments],
             cwd=self.directory, env=self.env, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
-        assert process.returncode == 0, process.stdout + process.stderr
+        assert process.returncode == returns, process.stdout + process.stderr
         return process.stdout
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -120,7 +125,7 @@ class Site:
 
     def begin(self, job: Path) -> str:
         """Have the deployment run a job; give the flow run's id."""
-        (deployment,) = self.post("/deployments/filter", {})
+        (deployment,) = self.post("/deployments/filter", {"deployments": {"name": {"any_": ["default"]}}})
         run = self.post(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"job": str(job)}})
         return str(run["id"])
 
@@ -133,11 +138,14 @@ class Site:
 
         (Its `run_count` counts, besides, each name that its running is given.)
         """
+        types = [state["type"] for state in self.states(flow_run_id)]
+        return sum(after == "RUNNING" != before for before, after in pairwise(types))
+
+    def states(self, flow_run_id: str) -> list[dict[str, Any]]:
+        """Give the states of a flow run, the oldest first."""
         address = f"{self.api}/flow_run_states/?flow_run_id={flow_run_id}"
         with urllib.request.urlopen(address, timeout=30) as answer:
-            states = sorted(json.load(answer), key=lambda state: str(state["timestamp"]))
-        types = [state["type"] for state in states]
-        return sum(after == "RUNNING" != before for before, after in pairwise(types))
+            return sorted(json.load(answer), key=lambda state: str(state["timestamp"]))
 
     def wait_for(self, flow_run_id: str, *states: str) -> dict[str, Any]:
         """Wait until a flow run is in one of these states."""

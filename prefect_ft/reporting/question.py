@@ -1,0 +1,107 @@
+"""The form in which Prefect asks about a decision that waits for a person, and what its answers mean.
+
+Pure. A choice is one word or two with the meaning that `prefect-ft approve` gives them: what cannot be done cannot
+be chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prefect_ft.journal import Line, proposal_in
+from prefect_ft.model import Answer
+
+WAITING = "Waiting for approval"
+"""What the flow run's state is called while a decision waits for a person."""
+
+SOMEBODY = "somebody in Prefect"
+"""Who answered, where the form does not say it: Prefect knows no names."""
+
+_CHOICES: Mapping[str, tuple[str, Answer]] = {
+    "approve": ("do as proposed", Answer(answer="approve", by="")),
+    "reject": ("restart instead, and isolate nothing", Answer(answer="reject", by="")),
+    "restart_in_place": (
+        "start again in the same workers",
+        Answer(answer="change", by="", action="restart_in_place"),
+    ),
+    "rebuild": ("create all workers anew", Answer(answer="change", by="", action="rebuild")),
+    "fail": ("give up", Answer(answer="change", by="", action="fail")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """About the decision `number` of the phase in `directory`; `key` names it among a flow run's inputs.
+
+    (In the letters that Prefect takes: lower case, digits, dashes.)
+    """
+
+    key: str
+    directory: str
+    number: int
+    message: str
+    description: str
+    choices: Mapping[str, Answer]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The form, as JSON Schema."""
+        answer = {
+            "type": "string",
+            "title": "Answer",
+            "description": "What is to be done.",
+            "enum": list(self.choices),
+            "position": 0,
+        }
+        by = {"type": "string", "title": "Your name", "description": "For the journal.", "position": 1}
+        return {
+            "title": "Answer",
+            "type": "object",
+            "properties": {"answer": answer, "by": by},
+            "required": ["answer"],
+            "additionalProperties": False,
+        }
+
+    def answer_in(self, told: Mapping[str, Any]) -> Answer | None:
+        """Read a form that was filled in; None: it answers nothing."""
+        answer = self.choices.get(str(told.get("answer")))
+        return replace(answer, by=str(told.get("by") or SOMEBODY)) if answer is not None else None
+
+
+def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | None:
+    """Give what a phase's journal waits to be told; None: nothing."""
+    proposed = proposal_in(lines)
+    if proposed is None:
+        return None
+    head: Line = next((line for line in lines if line["type"] == "phase"), {})
+    systems = [str(name) for name in head.get("systems") or ()]
+    return Question(
+        key=re.sub(r"[^a-z0-9]+", "-", f"prefect-ft {run} {directory} {proposed['n']}".lower()),
+        directory=directory,
+        number=proposed["n"],
+        message=f"{proposed['reason']} (until {proposed['until']})",
+        description=_description(proposed, systems),
+        choices={
+            **{name: answer for name, (_, answer) in _CHOICES.items()},
+            **{f"isolate {name}": Answer(answer="change", by="", isolate=(name,)) for name in systems},
+        },
+    )
+
+
+def _description(proposed: Line, systems: Sequence[str]) -> str:
+    meanings = [f"- `{name}`: {meaning}" for name, (meaning, _) in _CHOICES.items()]
+    if systems:
+        meanings.append(f"- `isolate {systems[0]}`, …: take this system out of use instead, and start again")
+    isolated = f" of {' and '.join(proposed['isolate'])}" if proposed.get("isolate") else ""
+    return "\n".join(
+        [
+            f"Proposed: **{proposed['action']}**{isolated}. {proposed['reason']}",
+            "",
+            f"Without an answer until {proposed['until']} it is: {proposed.get('default', 'approve')}.",
+            "",
+            *meanings,
+        ]
+    )
