@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prefect_ft.decide.hang.facts import (
     EVIDENCE_KINDS,
+    ContainerSample,
     Hang,
     Limits,
     LogPattern,
@@ -22,6 +23,7 @@ from prefect_ft.decide.hang.stacks import RankStack, described, odd_rank
 
 __all__ = [
     "EVIDENCE_KINDS",
+    "ContainerSample",
     "GangWatch",
     "Hang",
     "Limits",
