@@ -1,13 +1,13 @@
-"""Crash of a rank in a container until the first line of the next attempt: in place, rebuilt, and by hand.
+"""Crash of a rank in a container until the next attempt's first line, and until it has imported what it needs.
 
 Ours goes the whole way: agent, supervisor, journal with fsync, decision, Prefect's retry, checkpoint
-choice, start. By hand is what a script around the `docker` command does at once when the command ends:
-`docker restart -t 0`, and `docker rm -f` with `docker run`. All start the same script with the same cold
-interpreter, in the same image, in turn.
+choice, start; in place, warm (`warm: auto`) and cold, and rebuilt. By hand is what a script around the
+`docker` command does at once when the command ends: `docker restart -t 0`, and `docker rm -f` with
+`docker run`. All start the same script in the same image, in turn; it imports NumPy and scikit-learn.
 
     python -m benchmarks.docker [--json FILE] [--quick]
 
-It needs an engine (DOCKER_HOST, else /var/run/docker.sock) with an image that has `python3`; see
+It needs an engine (DOCKER_HOST, else /var/run/docker.sock) with an image that has `python3` and both; see
 `deployments/make_image.py`.
 """
 
@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import OURS, Results, Row, finish, options, row
+from benchmarks.harness import OURS, Results, finish, options, row, workplace
 
-IN_PLACE, REBUILT = "crash→first line, same container", "crash→first line, new container"
+EVENTS = {"line": "crash→first line", "imported": "crash→imported"}
+IN_PLACE, REBUILT = "same container", "new container"
 NAME = "prefect-ft-benchmark"
+LEARNING_S = 15.0
+"""How long the first attempt lasts of a job that learns what to keep ready, so that all is ready when it crashes."""
+
 SCRIPT = """
 import time
 began = time.monotonic()
@@ -36,18 +39,35 @@ def log(what, at):
         file.write(f"{what} {at:.6f}\\n")
 
 log("line", began)
+import numpy, sklearn.linear_model
+log("imported", time.monotonic())
 count = open(f"{place}/events").read().count("line")
 if count <= int(os.environ["CRASHES"]):
     with zipfile.ZipFile(f"{place}/checkpoints/.tmp", "w") as file:
         file.writestr("weights", "x" * 1000)
     os.replace(f"{place}/checkpoints/.tmp", f"{place}/checkpoints/step-{count}.npz")
-    time.sleep(0.5)
+    try:
+        from prefect_ft.heartbeat import beat
+    except ImportError:
+        def beat(**_): pass
+    until = time.monotonic() + float(os.environ["FIRST_S" if count == 1 else "LATER_S"])
+    step = 0
+    while time.monotonic() < until:
+        step += 1
+        beat(step=step)
+        time.sleep(0.05)
     log("crash", time.monotonic())
     os._exit(1)
 """
 
 
-def ours(directory: Path, image: str, crashes: int, *, rebuild: bool) -> None:
+def environment(directory: Path, crashes: int, first_s: float = 0.5) -> dict[str, str]:
+    """Give what the script wants to know; the first attempt lasts so long, the others as long as parking takes."""
+    told = {"PLACE": directory, "CRASHES": crashes, "FIRST_S": first_s, "LATER_S": 0.5 if first_s < 1 else 2}
+    return {name: str(value) for name, value in told.items()} | {"OMP_NUM_THREADS": "1"}
+
+
+def ours(directory: Path, image: str, crashes: int, *, rebuild: bool = False, warm: bool = False) -> None:
     """Run the script as a job of one phase."""
     from prefect_ft import JobConfig, train_flow
 
@@ -57,12 +77,13 @@ def ours(directory: Path, image: str, crashes: int, *, rebuild: bool) -> None:
             "model_dir": "model",
             "infrastructure": {"type": "docker", "image": image, "volumes": [f"{directory}:{directory}"]},
             "autorestart": {"max_num_restarts": 128, "stop_on_repeat": 0, "rebuild_only": rebuild},
-            "env": {"PLACE": str(directory), "CRASHES": str(crashes)},
+            "env": environment(directory, crashes, first_s=LEARNING_S if warm else 0.5),
             "phases": [
                 {
                     "name": "restart",
                     "command": ["python3", f"{directory}/script.py"],
                     "checkpoints": {"path": "checkpoints"},
+                    "warm": "auto" if warm else "off",
                 }
             ],
         }
@@ -92,15 +113,17 @@ def by_run(directory: Path, image: str, crashes: int) -> None:
 
 
 def _run_words(directory: Path, image: str, crashes: int) -> list[str]:
-    place = [
-        "--env",
-        f"PLACE={directory}",
-        "--env",
-        f"CRASHES={crashes}",
+    env = [f"--env={name}={value}" for name, value in environment(directory, crashes).items()]
+    return [
+        "--name",
+        NAME,
+        *env,
         "--volume",
         f"{directory}:{directory}",
+        image,
+        "python3",
+        f"{directory}/script.py",
     ]
-    return ["--name", NAME, *place, image, "python3", f"{directory}/script.py"]
 
 
 def _docker(*words: str) -> str:
@@ -108,49 +131,55 @@ def _docker(*words: str) -> str:
     return done.stdout.strip()
 
 
-def crash_to_line_ms(events: Path) -> list[float]:
-    """Give, for each crash, the milliseconds until the next line was reached."""
+def times_ms(events: Path) -> dict[str, list[float]]:
+    """Give, for each event and crash, the milliseconds until the next attempt was there."""
     told = [(what, float(at)) for what, at in map(str.split, events.read_text().splitlines())]
-    return [1000 * (after - at) for (what, at), (_, after) in pairwise(told) if what == "crash"]
+    crashes = [number for number, (what, _) in enumerate(told) if what == "crash"]
+    return {
+        what: [1000 * (told[number + later][1] - told[number][1]) for number in crashes]
+        for later, what in enumerate(EVENTS, start=1)
+    }
 
 
 Way = Callable[[Path, str, int], None]
 
 WAYS: dict[tuple[str, str, str], Way] = {
-    (OURS, "default", IN_PLACE): lambda *given: ours(*given, rebuild=False),
+    ("cold", "default", IN_PLACE): ours,
+    (OURS, "warm: auto", IN_PLACE): partial(ours, warm=True),
     ("docker", "restart -t 0", IN_PLACE): by_restart,
-    (OURS, "rebuild_only", REBUILT): lambda *given: ours(*given, rebuild=True),
+    (OURS, "rebuild_only", REBUILT): partial(ours, rebuild=True),
     ("docker", "rm -f, run", REBUILT): by_run,
 }
-"""Side, settings and case of everything that is measured, in turn."""
+"""Side, settings and place of everything that is measured, in turn."""
 
 
-def measure(way: Way, image: str, crashes: int) -> list[float]:
+def measure(way: Way, image: str, crashes: int) -> dict[str, list[float]]:
     """Let one way crash and come back `crashes` times."""
-    with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
-        directory = Path(name)
-        (directory / "script.py").write_text(SCRIPT)
-        (directory / "checkpoints").mkdir()
+    with workplace(SCRIPT) as directory:
         way(directory, image, crashes)
-        return crash_to_line_ms(directory / "events")
+        return times_ms(directory / "events")
 
 
 def main() -> None:
     """Measure all ways in turn, some rounds of some crashes each."""
-    image = ("--image", {"default": "prefect-ft/quickstart:latest", "help": "an image with python3"})
-    arguments = options("Crash of a rank in a container until the next attempt's first line.", [image])
+    image = (
+        "--image",
+        {"default": "prefect-ft/quickstart:latest", "help": "an image with NumPy and scikit-learn"},
+    )
+    about = "Crash of a rank in a container until the next attempt's first line, and its imports."
+    arguments = options(about, [image])
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     rounds, crashes = (1, 3) if arguments.quick else (6, 5)
-    ways = {key: way for key, way in WAYS.items() if key[0] == OURS or not arguments.no_peers}
+    ways = {key: way for key, way in WAYS.items() if key[0] != "docker" or not arguments.no_peers}
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for key, way in ways.items():
-            values[key] += measure(way, arguments.image, crashes)
-    rows: list[Row] = [
-        row(side, case, values[side, settings, case], settings=settings) for side, settings, case in ways
-    ]
-    finish(Results(rows=rows), arguments)
+        for (side, settings, place), way in ways.items():
+            for what, times in measure(way, arguments.image, crashes).items():
+                values[side, settings, f"{EVENTS[what]}, {place}"] += times
+    rows = [row(side, case, times, settings=settings) for (side, settings, case), times in values.items()]
+    notes = ["cold is prefect-ft too, with warm: off"]
+    finish(Results(rows=rows, notes=notes), arguments)
 
 
 if __name__ == "__main__":

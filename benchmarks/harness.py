@@ -7,7 +7,9 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -15,6 +17,16 @@ from pathlib import Path
 from typing import Any
 
 OURS = "prefect-ft"
+
+
+@contextmanager
+def workplace(script: str) -> Iterator[Path]:
+    """A directory with what is to be run as `script.py` and a place for its `checkpoints`; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
+        directory = Path(name)
+        (directory / "script.py").write_text(script)
+        (directory / "checkpoints").mkdir()
+        yield directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

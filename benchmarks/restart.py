@@ -12,11 +12,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.harness import OURS, Results, finish, options, row
+from benchmarks.harness import OURS, Results, finish, options, row, workplace
 
 CASE = "crash→main"
 SCRIPT = """
@@ -116,10 +115,7 @@ def crash_to_main_ms(events: Path) -> list[float]:
 
 def measure(side: str, ranks: int, crashes: int, work_s: float = 0.5) -> list[float]:
     """Have one side crash and come back `crashes` times; each attempt works for so long before it crashes."""
-    with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
-        directory = Path(name)
-        (directory / "script.py").write_text(SCRIPT)
-        (directory / "checkpoints").mkdir()
+    with workplace(SCRIPT) as directory:
         {"popen": popen_loop, OURS: train_flow_run}[side](directory, ranks, crashes, work_s)
         return crash_to_main_ms(directory / "events")
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from benchmarks.drawing import drawn
-from benchmarks.harness import OURS, Results, finish, options, row
+from benchmarks.harness import OURS, Results, finish, options, row, workplace
 
 REQUIREMENTS = ("torch==2.13.0", "nvidia-resiliency-ext==0.4.1", "numpy")
 EVENTS = {"main": "crash→main", "gloo": "crash→gloo ready", "step": "crash→first step"}
@@ -167,10 +166,7 @@ Side = Callable[[Path, int, int], None]
 
 def measure(side: Side, ranks: int, crashes: int) -> dict[str, list[float]]:
     """Have one side crash and come back `crashes` times."""
-    with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
-        directory = Path(name)
-        (directory / "script.py").write_text(SCRIPT)
-        (directory / "checkpoints").mkdir()
+    with workplace(SCRIPT) as directory:
         side(directory, ranks, crashes)
         return times_ms(directory / "events")
 

@@ -21,8 +21,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import IO
 
-PACKAGES = "/opt/packages"
-"""Where the packages are in the image; they need no site-packages of whatever layout."""
+PACKAGES = "/opt/site-packages"
+"""Where the packages are in the image: by that name they are told from a program's own modules."""
 
 LEFT_OUT = {
     "site-packages",

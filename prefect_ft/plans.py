@@ -28,6 +28,7 @@ from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,
+    AsTorchrun,
     PhasePlan,
     SourcePlan,
     SuspensionPlan,
@@ -59,7 +60,7 @@ def phase_plan(
         phase=phase.name,
         phase_index=index,
         phases=len(job.phases),
-        command=_command(phase) if is_here else phase.command,
+        command=_command(phase, is_here=is_here),
         cwd=str(phase.cwd or IMAGES_OWN),
         binds=() if infrastructure.type == "process" else _binds(phase, infrastructure, env),
         inherited=frozenset(os.environ) if is_here else frozenset(),
@@ -71,6 +72,7 @@ def phase_plan(
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         directory=directory,
+        as_torchrun=_as_torchrun(phase, run),
         suspension=_suspension(job, index, run, directory),
         on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
         sources=_sources(job, index, run, env),
@@ -185,10 +187,15 @@ def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
     return {PARAMS_VARIABLE: str(path.absolute())}
 
 
-def _command(phase: Phase) -> tuple[str, ...]:
-    """`python` as the first word is the interpreter of the flow itself; no other word is rewritten."""
-    first, *rest = phase.command
-    return (sys.executable if first == "python" else first, *rest)
+def _command(phase: Phase, *, is_here: bool) -> tuple[str, ...]:
+    """Give what ranks run. Here `python` as the first word is the flow's own interpreter."""
+    first, *rest = phase.launched.command if phase.launched is not None else phase.command
+    return (sys.executable if is_here and first == "python" else first, *rest)
+
+
+def _as_torchrun(phase: Phase, run: Run) -> AsTorchrun | None:
+    asked = phase.launched
+    return None if asked is None else AsTorchrun(role=asked.role, run_id=asked.run_id or run.run_id)
 
 
 def _ranks_per_worker(phase: Phase, infrastructure: Infrastructure, env: Mapping[str, str]) -> int:

@@ -88,7 +88,7 @@ def _check_checkpoints(path: str, field: str, *, is_inside: bool) -> None:
 
 def _check_command(phase: Phase, env: Mapping[str, str], field: str) -> None:
     """Look for the first phase's command; an earlier phase may yet make a later one's."""
-    name = phase.command[0]
+    name = (phase.launched or phase).command[0]
     if name == "python":
         return
     path = str(Path(phase.cwd or ".") / name) if "/" in name else name

@@ -211,6 +211,10 @@ def warnings(job: JobConfig) -> list[str]:
             said |= dict.fromkeys(f"{where}: {message}" for message in _useless_classes(section))
         if phase.mode == "eval" and phase.target_step is not None:
             said[f"phases[{index}].target_step: has no effect in the mode eval; leave it out"] = None
+        if phase.launched is not None and (options := phase.launched.without_effect):
+            verb = "have" if len(options) > 1 else "has"
+            message = f"{', '.join(options)} {verb} no effect with rewrite_launcher: {_DECIDED_HERE}"
+            said[f"phases[{index}].command: {message}"] = None
         written = job.env_of(index).get(_HANG_DETECT)
         if written is not None and _hang_detect_minutes(written) is None:
             where = dotted((*(("phases", index) if _HANG_DETECT in phase.env else ()), "env", _HANG_DETECT))
@@ -219,6 +223,7 @@ def warnings(job: JobConfig) -> list[str]:
 
 
 _HANG_DETECT = "MA_HANG_DETECT_TIME"
+_DECIDED_HERE = "restarts, rendezvous, output and stopping are this job's"
 _EARLIER_RULES: dict[FailureClass, str] = {
     "compile": "non-recoverable",
     "assertion": "non-recoverable",
@@ -260,6 +265,10 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
             message = f"the name of a phase must be unique; {phase.name!r} is also phases[{other}]"
             yield ("phases", index, "name"), message
         section, workers = job.autorestart_of(index), job.infrastructure_of(index).workers
+        asked = phase.launched.workers if phase.launched is not None else None
+        if asked not in (None, workers):
+            message = f"--nnodes or --standalone asks for {asked}, and infrastructure.workers is {workers}"
+            yield ("phases", index, "command"), f"{message}; write the same number, or leave the option out"
         if section is None and job.suspension_of(index).restart:
             where = (*_where(job, index, "suspension"), "restart")
             yield where, "needs autorestart; write autorestart: {max_num_restarts: 3}, or restart: false"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
+from typing_extensions import Self
 
 from prefect_ft.config.fields import (
     Directory,
@@ -16,8 +18,10 @@ from prefect_ft.config.fields import (
     Text,
     WholeNumber,
     Words,
+    problem,
 )
 from prefect_ft.config.infrastructure import Infrastructure
+from prefect_ft.config.launcher import Launched, launched
 from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints
 from prefect_ft.config.suspension import Suspension
@@ -35,6 +39,11 @@ class Phase(Section):
     command: Words = Field(
         description="The program and its arguments, which are not rewritten",
         examples=[["python", "train.py"]],
+    )
+    rewrite_launcher: StrictBool = Field(
+        default=False,
+        description="The command is one of torchrun's: its workers' own command is run in its place, with the "
+        "ranks and restarts of this job; nproc_per_worker is that of its option",
     )
     params: Params | None = Field(
         default=None,
@@ -81,3 +90,34 @@ class Phase(Section):
     infrastructure: Infrastructure | None = Field(
         default=None, description="Replaces the job's infrastructure"
     )
+
+    @property
+    def launched(self) -> Launched | None:
+        """What the launcher in the command asks for; None: the command is run as it is."""
+        return launched(self.command) if self.rewrite_launcher else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ranks_of_the_launcher(cls, value: Any) -> Any:
+        """Take over the number of ranks that the launcher asks for where the phase itself says none."""
+        if not isinstance(value, dict) or value.get("rewrite_launcher") is not True:
+            return value
+        command = value.get("command")
+        is_words = isinstance(command, (list, tuple)) and all(isinstance(word, str) for word in command)
+        if not is_words or not command or "nproc_per_worker" in value:
+            return value
+        try:
+            ranks = launched(command).ranks_per_worker
+        except PydanticCustomError:  # told when all fields have been looked at
+            return value
+        return value if ranks is None else {**value, "nproc_per_worker": ranks}
+
+    @model_validator(mode="after")
+    def _agrees_with_the_launcher(self) -> Self:
+        asked = self.launched
+        if asked is None or asked.ranks_per_worker in (None, self.nproc_per_worker):
+            return self
+        message = (
+            f"is {self.nproc_per_worker}, and --nproc-per-node in the command is {asked.ranks_per_worker}"
+        )
+        raise problem(f"{message}; keep one of the two", "nproc_per_worker")

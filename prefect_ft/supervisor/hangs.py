@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.decide.hang import GangWatch, Hang, Limits, Pace, RankSample, Sample
+from prefect_ft.decide.hang import ContainerSample, GangWatch, Hang, Limits, Pace, RankSample, Sample
 from prefect_ft.journal import Journal, Line
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
@@ -242,7 +242,14 @@ def sample_of(event: Event) -> Sample:
         )
         for rank, told in event["ranks"].items()
     }
-    return Sample(watched_s=event["watched_s"], ranks=ranks, devices=event["devices"], is_past=event["past"])
+    counts = event.get("container")  # agents that were started by an earlier release do not tell it
+    return Sample(
+        watched_s=event["watched_s"],
+        ranks=ranks,
+        devices=event["devices"],
+        container=ContainerSample(**counts) if counts is not None else None,
+        is_past=event["past"],
+    )
 
 
 def pauses_in(lines: Sequence[Line]) -> list[Mapping[str, Sequence[float]]]:

@@ -22,6 +22,14 @@ Environment = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsTorchrun:
+    """What ranks that torchrun would have started are told besides: the names of their role and their group."""
+
+    role: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
@@ -31,7 +39,8 @@ class PhasePlan:
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro].
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
-    `directory` is the phase's own, for what it leaves behind.
+    `directory` is the phase's own, for what it leaves behind. `as_torchrun` is there where the command was
+    one of torchrun's.
     """
 
     run_id: str
@@ -56,6 +65,7 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
+    as_torchrun: AsTorchrun | None = None
     ask: AskPlan = field(default_factory=AskPlan)
 
 
@@ -112,6 +122,8 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
         "PREFECT_FT_RESTART_ACTION": launch.decision.action if launch.decision else "",
         "PREFECT_FT_RESUME_FROM": launch.resume_path or "",
     }
+    if plan.as_torchrun is not None:
+        env |= _names_of_torchrun(plan, plan.as_torchrun, worker, len(launch.placement))
     if launch.has_store:
         env[USES_STORE] = "True"
     if launch.in_process_port is not None:
@@ -126,8 +138,12 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
     """Give each rank of a worker, by its global number, the variables of its own."""
     first = worker * plan.ranks_per_worker
     return {
-        first + local: {"RANK": str(first + local), "LOCAL_RANK": str(local)}
-        for local in range(plan.ranks_per_worker)
+        rank: {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank - first),
+            **({"ROLE_RANK": str(rank)} if plan.as_torchrun is not None else {}),
+        }
+        for rank in range(first, first + plan.ranks_per_worker)
     }
 
 
@@ -156,7 +172,23 @@ def _defaults(plan: PhasePlan) -> Environment:
         "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "-1",
         "MA_HANG_DETECT_TIME": str(math.ceil(plan.hang_detect_time_s / 60)),
     }
+    if plan.as_torchrun is not None:
+        defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
     if plan.ranks_per_worker > 1:
         # As torchrun: several ranks on a machine must not each start a thread for every core.
         defaults["OMP_NUM_THREADS"] = "1"
     return {name: value for name, value in defaults.items() if name not in plan.inherited}
+
+
+def _names_of_torchrun(plan: PhasePlan, about: AsTorchrun, worker: int, workers: int) -> Environment:
+    """Give what torchrun calls a worker's place in the gang: a node is a worker, and all have one role."""
+    policy = plan.policy
+    return {
+        "GROUP_RANK": str(worker),
+        "GROUP_WORLD_SIZE": str(workers),
+        "ROLE_NAME": about.role,
+        "ROLE_WORLD_SIZE": str(workers * plan.ranks_per_worker),
+        "TORCHELASTIC_RUN_ID": about.run_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(policy.max_num_restarts if policy.autorestart else 0),
+        USES_STORE: "False",
+    }

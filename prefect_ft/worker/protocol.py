@@ -103,6 +103,10 @@ USAGE = Type(
     "{device: percent}",
     lambda value: isinstance(value, dict) and all(type(each) in (int, float) for each in value.values()),
 )
+COUNTS = Type(
+    "{throttled_s, oom_kills}",
+    lambda value: isinstance(value, dict) and set(value) == {"throttled_s", "oom_kills"},
+)
 SAMPLES = Type(
     "{rank: sample}",
     _by_rank(
@@ -172,7 +176,13 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "stage_t_ns": _or_null(INT),
         "stage_step": _or_null(INT),
     },
-    "sample": {"watched_s": SECONDS, "past": BOOL, "devices": _or_null(USAGE), "ranks": SAMPLES},
+    "sample": {
+        "watched_s": SECONDS,
+        "past": BOOL,
+        "devices": _or_null(USAGE),
+        "container": _or_null(COUNTS),
+        "ranks": SAMPLES,
+    },
     "diagnosis": {"ranks": DIAGNOSES},
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "in_process": {"rank": INT, "n": INT, "report": RESTART},

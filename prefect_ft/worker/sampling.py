@@ -10,6 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from prefect_ft import heartbeat
+from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.gang import Rank
 from prefect_ft.worker.loop import Loop
@@ -33,6 +34,7 @@ class Sampling:
         self._usual_s = self._period_s = period_s
         self._make_devices = devices
         self._devices: Optional[DeviceMeter] = None
+        self._container = own_container()
         self._loop, self._reporter = loop, reporter
         self._ranks: List[Rank] = []
         self._forest: Optional[ForestMeter] = None
@@ -94,6 +96,7 @@ class Sampling:
             {
                 "watched_s": round(self._watched_s, 3),
                 "devices": self._devices.latest if self._devices is not None else None,
+                "container": self._container.read() if self._container is not None else None,
                 "ranks": {rank.number: self._rank(rank, totals.get(rank.number)) for rank in self._ranks},
             }
         )

@@ -154,6 +154,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "name": "p",
                 "mode": "train",
                 "command": ["python", "t.py"],
+                "rewrite_launcher": False,
                 "params": None,
                 "nproc_per_worker": 1,
                 "checkpoints": {

@@ -9,7 +9,7 @@ import pytest
 from plans import beside
 
 from prefect_ft.model import Action, Counters, Decision, Policy
-from prefect_ft.supervisor.launch import Launch, PhasePlan, rank_environments, worker_environment
+from prefect_ft.supervisor.launch import AsTorchrun, Launch, PhasePlan, rank_environments, worker_environment
 
 
 def plan(**fields: Any) -> PhasePlan:
@@ -140,6 +140,35 @@ def nobody_left() -> None:
 )
 def test_what_worker_1_is_told(about: Launch, changed: dict[str, str]) -> None:
     assert worker_environment(plan(), about, 1) == {**FIRST, **changed}
+
+
+def test_ranks_of_a_torchrun_command_are_told_what_torchrun_tells() -> None:
+    told = {"as_torchrun": AsTorchrun(role="trainer", run_id="job7"), "ranks_per_worker": 2}
+    policy = Policy(systems=("s0", "s1"), workers=2, max_num_restarts=5)
+    torchruns = plan(policy=policy, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, **told)
+    env = worker_environment(torchruns, launch(has_store=True), 1)
+    assert {name: env[name] for name in env.keys() - worker_environment(plan(), launch(), 1).keys()} == {
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+        "ROLE_NAME": "trainer",
+        "ROLE_WORLD_SIZE": "4",
+        "TORCHELASTIC_MAX_RESTARTS": "5",
+        "TORCHELASTIC_RUN_ID": "job7",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+    }
+    assert rank_environments(torchruns, 1) == {
+        2: {"RANK": "2", "LOCAL_RANK": "0", "ROLE_RANK": "2"},
+        3: {"RANK": "3", "LOCAL_RANK": "1", "ROLE_RANK": "3"},
+    }
+    without = worker_environment(plan(**told), launch(), 0)
+    assert (without["TORCHELASTIC_USE_AGENT_STORE"], without["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == (
+        "False",
+        "1",
+    )
+    unrestarted = plan(policy=Policy(systems=("s0",), workers=1, autorestart=False), **told)
+    assert worker_environment(unrestarted, launch(), 0)["TORCHELASTIC_MAX_RESTARTS"] == "0"
 
 
 def test_a_gang_that_shrank_counts_its_ranks_anew() -> None:

@@ -7,6 +7,7 @@ was suspended nor one that was too busy to sample makes a rank look silent.
 from __future__ import annotations
 
 from prefect_ft.decide.hang.facts import (
+    ContainerSample,
     Hang,
     Limits,
     LogPattern,
@@ -20,6 +21,7 @@ from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.stacks import RankStack, described, odd_rank
 
 __all__ = [
+    "ContainerSample",
     "GangWatch",
     "Hang",
     "Limits",

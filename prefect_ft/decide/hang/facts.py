@@ -39,16 +39,30 @@ class RankSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSample:
+    """What the kernel counts of a container, since it began. `None`: not known.
+
+    `throttled_s` is for how long its quota kept its processes from computing, `oom_kills` how many of them were
+    killed because its memory was used up.
+    """
+
+    throttled_s: float | None = None
+    oom_kills: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """All ranks of one worker at one moment.
 
     `watched_s` is how long they have been watched by then. `devices` is the share of each device that is in
-    use, in percent; `None`: not known. `is_past`: others of this worker, that are newer, are on their way.
+    use, in percent; `None`: not known. `container` is `None` where the worker is in none. `is_past`: others of
+    this worker, that are newer, are on their way.
     """
 
     watched_s: float
     ranks: Mapping[int, RankSample]
     devices: Mapping[str, float] | None = None
+    container: ContainerSample | None = None
     is_past: bool = False
 
 
@@ -109,7 +123,8 @@ class Sign:
 class Hang:
     """A verdict: these ranks hang. `blamed` is the one that the others wait for, `worker` where it all is.
 
-    Both are `None` where nobody can be told to be to blame. `scope` is the rule that found it.
+    Both are `None` where nobody can be told to be to blame. `scope` is the rule that found it. `beside` is
+    what else is to be said of where they run, and is no evidence.
     """
 
     scope: Literal["all-workers", "one-worker", "one-rank"]
@@ -118,13 +133,15 @@ class Hang:
     limit_s: float
     blamed: int | None = None
     worker: int | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """What the evidence is, in one line: of the rank to blame, else of the first one."""
         rank = self.ranks[0] if self.blamed is None else self.blamed
         said = [sign.text for sign in self.signs if sign.rank in (rank, None)]
-        return f"{who(self.ranks)} hang{'s' if len(self.ranks) == 1 else ''}; rank {rank}: {'; '.join(said)}"
+        hang = f"{who(self.ranks)} hang{'s' if len(self.ranks) == 1 else ''}; rank {rank}: {'; '.join(said)}"
+        return "; ".join((hang, *self.beside))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from prefect_ft.decide.hang.container import Container
 from prefect_ft.decide.hang.evidence import Judgement, is_quiet, judged
 from prefect_ft.decide.hang.facts import Hang, Limits, Sample, Sign, Straggler
 from prefect_ft.decide.hang.pace import Pace
@@ -55,6 +56,7 @@ class GangWatch:
         """When a rank was excused last, by the others, although it seemed to hang; in its worker's watched time."""
         self._heard_since: set[int] = set()
         """The workers that were heard of since it was found."""
+        self._containers: dict[int, Container] = {}
         self._devices: dict[int, deque[tuple[float, Mapping[str, float]]]] = {}
         self._lines: dict[int, tuple[int, float]] = {}
         """Of each log pattern that is due: the rank whose output it was seen in, and when."""
@@ -72,10 +74,11 @@ class GangWatch:
         self._told.setdefault(worker, deque(maxlen=FRESH + 1)).append(self._taken)
         self._teller = worker
         ended = False
+        throttled = self._containers.setdefault(worker, Container()).take(sample)
         for rank, told in sample.ranks.items():
             if rank in self._tracks:
                 ended |= told.is_over and not self._tracks[rank].last.is_over
-                self._tracks[rank].take(sample.watched_s, told)
+                self._tracks[rank].take(sample.watched_s, told, throttled.get(rank, 0.0))
         if ended:  # those that waited for it have a limit's time to end as well
             for _, track in self._living():
                 track.count_anew()
@@ -239,6 +242,7 @@ class GangWatch:
         blamed = self._blamed(ranks, found)
         workers = {self._tracks[rank].worker for rank in ranks}
         worker = self._tracks[blamed].worker if blamed is not None else next(iter(workers))
+        beside = [text for each in sorted(workers) for text in self._containers[each].said(f"worker {each}")]
         return Hang(
             scope=scope,  # type: ignore[arg-type]
             ranks=tuple(ranks),
@@ -246,6 +250,7 @@ class GangWatch:
             limit_s=max(found[rank].limit_s for rank in ranks),
             blamed=blamed,
             worker=worker if blamed is not None or len(workers) == 1 else None,
+            beside=tuple(beside),
         )
 
     def _blamed(self, ranks: list[int], found: Mapping[int, Judgement]) -> int | None:

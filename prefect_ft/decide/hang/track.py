@@ -40,7 +40,7 @@ BUSY_CORES = 0.5
 
 
 class Load(NamedTuple):
-    """The time that a rank has computed, and waited for a processor, up to a moment of watched time."""
+    """The time that a rank has computed, and could have and got no processor, up to a moment of watched time."""
 
     watched_s: float
     cpu_s: float
@@ -63,6 +63,8 @@ class Track:
         self.steps: deque[tuple[float, int]] = deque(maxlen=MAX_LOADS)
         """When which step was seen."""
         self._pace = pace
+        self._kept_off_s = 0.0
+        """For how long it could have computed and got no processor, or its container was not let."""
         self.began_s: float | None = None
         """When it was first seen."""
 
@@ -113,15 +115,20 @@ class Track:
             stage_s = own_s if limits.first_step_s else self._pace.limit_s(stage, limits)
         return max(own_s, stage_s)
 
-    def take(self, now_s: float, sample: RankSample) -> None:
-        """Learn from a sample."""
+    def take(self, now_s: float, sample: RankSample, throttled_s: float = 0.0) -> None:
+        """Learn from a sample; since the last one its container was kept from computing for it so long.
+
+        The kernel counts waiting for the main thread alone, and throttling for whichever thread it hits.
+        """
         if self.began_s is None:
             self.began_s = self.progress_s = self.io_s = self.state_s = now_s
         else:
             self._compare(now_s, sample)
+            waited_s = (sample.wait_s or 0.0) - (self.last.wait_s or 0.0)
+            self._kept_off_s += max(waited_s, throttled_s)
         self.now_s, self.last = now_s, sample
         self.knows_io = sample.io is not None
-        self._keep_load(Load(now_s, sample.cpu_s, sample.wait_s or 0.0))
+        self._keep_load(Load(now_s, sample.cpu_s, self._kept_off_s))
         if sample.step is not None:
             self.steps.append((now_s, sample.step))
 
