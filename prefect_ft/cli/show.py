@@ -14,7 +14,6 @@ from prefect_ft.console import QuietConsole, plain
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Line, proposal_in
 from prefect_ft.report import page, read_phase, read_story
-from prefect_ft.report.stages_table import stages_table
 from prefect_ft.report.terminal import STATUS_STYLES, show
 from prefect_ft.run import phase_directories
 from prefect_ft.summary import PhaseSummary, WarmSummary, summarise
@@ -74,9 +73,6 @@ def print_report(directories: Sequence[Path], console: Console | None = None) ->
     """Print the report of the run of these phases."""
     console = console or console_for()
     show(read_story(directories), console)
-    summaries = _summaries(directories)
-    if any(attempt.stages_s for summary in summaries for attempt in summary.attempts):
-        console.print(stages_table(summaries))
     for directory in directories:
         console.print(Text(f"  log and journal: {directory}", style="dim"), soft_wrap=True)
 

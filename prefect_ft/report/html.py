@@ -8,6 +8,7 @@ from datetime import timedelta
 from prefect_ft.report.advice import FORMULA, SOURCE
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import colours, printable, style
+from prefect_ft.report.restarts import STAGE_MEANINGS, restart_rows, stages_known
 from prefect_ft.report.steps import steps
 from prefect_ft.report.story import Event, Hang, PhaseStory, Story
 from prefect_ft.report.timeline import timeline
@@ -47,6 +48,7 @@ def page(story: Story) -> str:
             _steps(story),
             _section("What happened, and what was done", "".join(_events(story))),
             _hangs(story),
+            _restarts(story),
             _section("How often to save", "".join(_advice(story))),
             _phases(story),
             _terms(),
@@ -225,6 +227,27 @@ def _lines(content: str) -> str:
 # -- the rest ---------------------------------------------------------------------------------------
 
 
+def _restarts(story: Story) -> str:
+    rows = restart_rows(story)[-MAX_EVENTS:]
+    if not rows:
+        return ""
+    stages = {stage.replace("_", " "): STAGE_MEANINGS[stage] for stage in stages_known(story)}
+    heads = "<th>phase</th>" + "".join(f"<th class='num'>{name}</th>" for name in ("attempt", *stages))
+    lines = "".join(_restart(*row) for row in rows)
+    meanings = "".join(f"<dt>{name}</dt><dd>{meaning}</dd>" for name, meaning in stages.items())
+    return _section(
+        "How long each restart took",
+        f"<div class='wide'><table><tr>{heads}</tr>{lines}</table></div>"
+        f"<details><summary>What the columns are</summary><dl>{meanings}</dl></details>",
+        "In milliseconds, from the failure on; each column begins where the one before it ends.",
+    )
+
+
+def _restart(phase: str, *cells: str) -> str:
+    numbers = "".join(f"<td class='num'>{cell}</td>" for cell in cells)
+    return f"<tr><td>{printable(phase)}</td>{numbers}</tr>"
+
+
 def _advice(story: Story) -> Iterator[str]:
     yield from (f"<p>{printable(said)}</p>" for said in advice_lines(story.advice))
     yield (
@@ -287,7 +310,7 @@ _CSS = (
     "i.out{background:repeating-linear-gradient(135deg,var(--lane) 0 4px,var(--wait) 4px 6px)}"
     "table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:5px 12px 5px 0;text-align:left;"
     "border-bottom:1px solid var(--line);vertical-align:top}th{color:var(--soft);font-weight:500}"
-    ".num{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}td:first-child{white-space:nowrap}"
+    ".wide{overflow-x:auto}.num{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}td:first-child{white-space:nowrap}"
     "article{display:grid;grid-template-columns:34px 1fr;gap:10px;padding:16px 0;border-bottom:1px solid var(--line)}"
     "article p{margin:4px 0}.number{background:var(--detect);color:#fff;font-weight:600;font-size:13px;width:26px;"
     "height:26px;border-radius:50%;display:grid;place-items:center}"

@@ -15,6 +15,7 @@ from prefect_ft.course import Span
 from prefect_ft.report.advice import FORMULA, SOURCE
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import tick_label
+from prefect_ft.report.restarts import restart_rows, stages_known
 from prefect_ft.report.story import Event, Hang, Lane, Story
 from prefect_ft.report.timeline import shown_lanes
 from prefect_ft.report.words import (
@@ -77,6 +78,9 @@ def _parts(story: Story, width: int) -> Iterator[RenderableType]:
         yield _head("Where it hung")
         yield from (Padding(part, (0, 0, 0, 2), expand=False) for hang in story.hangs for part in _hang(hang))
     yield from _oddities(story)
+    if rows := restart_rows(story):
+        yield _head("How long each restart took, in milliseconds")
+        yield _restarts(stages_known(story), rows)
     yield _head("How often to save")
     yield from (Padding(plain(said), (0, 0, 0, 2), expand=False) for said in advice_lines(story.advice))
     yield Padding(Text(f"{FORMULA}; {SOURCE}", style="dim"), (0, 0, 0, 2), expand=False)
@@ -223,6 +227,15 @@ def _times(story: Story) -> Table:
             symbol, style = _CELLS[part]
             bar = Text(symbol * max(1, round(40 * seconds / total_s)), style=style)
             table.add_row(f"  {PART_NAMES[part]}", duration(seconds), share(seconds / total_s), bar)
+    return table
+
+
+def _restarts(stages: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("  phase", "attempt", *(stage.replace("_", " ") for stage in stages)):
+        table.add_column(name, justify="left" if name == "  phase" else "right")
+    for phase, *cells in rows:
+        table.add_row(plain(f"  {phase}"), *cells)
     return table
 
 

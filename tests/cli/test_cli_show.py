@@ -179,8 +179,6 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         f"log and journal: {phase}",
     ):
         assert said in out
-    titles = " ".join(out.partition("Restarts, milliseconds")[2].splitlines()[1].split())
-    assert titles == "phase attempt detect reap decide retry wait start first line rendezvous"
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,14 @@ from prefect_ft.model import Evidence, Policy
 from prefect_ft.report import Story, page, read_story, timeline
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import TimeScale, tick_label
+from prefect_ft.report.restarts import STAGE_MEANINGS
 from prefect_ft.report.rules import RULE_MEANINGS
 from prefect_ft.report.steps import lost_area
 from prefect_ft.report.story import Climb, PhaseJournal, story_of
 from prefect_ft.report.terminal import show
 from prefect_ft.report.timeline import clusters
 from prefect_ft.report.words import duration, lead, share
+from prefect_ft.stages import STAGES
 
 ALL = pytest.mark.parametrize("make", PAST_RUNS.values(), ids=PAST_RUNS)
 
@@ -157,6 +159,26 @@ def test_what_happened_why_and_what_it_cost_is_said_in_the_terminal_and_on_the_p
     story = told(make(), now_t=now_t)
     for shown in (words_of(page(story)), re.sub(r"\s+", " ", printed(story))):
         assert [each for each in said if each.replace("`", "") not in shown.replace("`", "")] == []
+
+
+def test_each_restart_has_its_stages_in_the_terminal_and_on_the_page() -> None:
+    """Of what nothing is known there is no column."""
+    run = came_through()
+    ready = next(line["t"] for line in run.lines if line["type"] == "attempt" and line["attempt"] == 2)
+    run.append("came-up", ready + 2, attempt=2, worker=0, what="first-line", at_t=ready + 1.25)
+    run.lines.sort(key=lambda line: line["t"])
+    story = told(run)
+    titles = ["phase", "attempt", "detect", "reap", "decide", "retry", "wait", "start", "first line"]
+    assert [*STAGE_MEANINGS] == [*STAGES]
+    table = [line.split() for line in printed(story).partition("in milliseconds\n")[2].splitlines()[:3]]
+    assert table[0] == " ".join(titles).split()
+    assert [row[:2] for row in table[1:]] == [["pretrain", "2"], ["pretrain", "3"]]
+    assert table[1][-1] == "1,250.0"
+    section = page(story).partition("<h2>How long each restart took</h2>")[2].partition("</table>")[0]
+    assert re.findall(r"<th[^>]*>(.+?)</th>", section) == titles
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in section.split("<tr>")[2:]]
+    assert [[cell for cell in row if cell] for row in cells] == table[1:]
+    assert "How long each restart took" not in page(told()) + printed(told())
 
 
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
