@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +104,19 @@ def types(holding: Holding) -> list[str]:
     directory = holding.run.directory_of(0)
     assert directory is not None
     return [line["type"] for line in read_lines(directory / "journal.jsonl")]
+
+
+def test_torchruns_workers_are_run_without_it(tmp_path: Path) -> None:
+    place = "'seen-{RANK}-{ROLE_RANK}'.format(**os.environ)"
+    code = f"import os, sys; print(sys.executable, sys.argv, file=open({place}, 'w'))"
+    (tmp_path / "look.py").write_text(code)
+    command = ["torchrun", "--standalone", "--nproc-per-node=2", "look.py", "-x"]
+    phase = {"name": "p", "mode": "eval", "command": command, "rewrite_launcher": True}
+    with begun(job_in(tmp_path, phases=[phase])) as (holding, stop):
+        assert PhaseExecution(job_of(holding.run), 0, holding, stop).execute(to_the_end).status == "completed"
+        conclude(holding, "completed")
+    seen = {path.name: path.read_text() for path in tmp_path.glob("seen-*")}
+    assert seen == dict.fromkeys(("seen-0-0", "seen-1-1"), f"{sys.executable} ['look.py', '-x']\n")
 
 
 def test_who_is_ended_from_outside_leaves_training_alone(tmp_path: Path, runtime_dir: Path) -> None:

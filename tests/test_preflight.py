@@ -49,6 +49,12 @@ def test_a_job_that_can_run_leaves_only_directories(tmp_path: Path) -> None:
             id="command-on-path",
         ),
         pytest.param(
+            {"phase": {"command": ["/nowhere/torchrun", "t.py"], "rewrite_launcher": True}},
+            "phases[0].command",
+            "command not found: '/nowhere/python'",
+            id="beside-torchrun",
+        ),
+        pytest.param(
             {"phase": {"command": ["true"], "env": {"PATH": "/nowhere"}}},
             "phases[0].command",
             "command not found: 'true'",

@@ -50,6 +50,7 @@ thread = threading.Thread(target=compute); thread.start(); thread.join()
 """
 
 
+@pytest.mark.long  # with a twentieth of a processor all takes long; what is judged is tried every time as a trace
 @pytest.mark.parametrize("workers_of_phase", [{"resources": {"cpus": 0.05}}], indirect=True)
 def test_who_is_quiet_because_its_container_is_throttled_is_left_alone(make_hanging: Make) -> None:
     phase = make_hanging(COMPUTES_IN_A_THREAD, workers=1)
@@ -86,7 +87,9 @@ HAS_SPY = {"volumes": [f"{SPY}:/usr/bin/py-spy:ro"]}
             id="py-spy-in-the-image",
             marks=pytest.mark.skipif(SPY is None, reason="needs py-spy: install prefect-ft[stacks]"),
         ),
-        pytest.param({}, "", "rank 0 in hrtimer_nanosleep", id="neither-so-by-the-kernel"),
+        pytest.param(
+            {}, "", "rank 0 in hrtimer_nanosleep", id="neither-so-by-the-kernel", marks=pytest.mark.long
+        ),
     ],
     indirect=["workers_of_phase"],
 )

@@ -63,7 +63,11 @@ def _without_what_is_ours(rank: dict[str, Any], runtime_dir: str) -> dict[str, A
 
 @pytest.mark.timeout(240)  # to import torch takes seconds
 @pytest.mark.parametrize(
-    "words", [["look.py", "a", "--b"], ["-m", "pack.look", "-x"]], ids=["script", "module"]
+    "words",
+    [
+        pytest.param(["look.py", "a", "--b"], id="script"),
+        pytest.param(["-m", "pack.look", "-x"], id="module", marks=pytest.mark.long),
+    ],
 )
 def test_ranks_see_what_they_see_under_torchrun(
     words: list[str], torch: str, tmp_path: Path, runtime_dir: Path, prefect_server: None
