@@ -64,7 +64,7 @@ class PhaseExecution:
         self._gate = Gate(
             self._plan.ask,
             self._plan.phase,
-            answers=lambda number: holding.run.take_answer(self._directory.name, number),
+            answers=lambda number: holding.run.answer_to(self._directory.name, number),
             clock=self._clock,
             stop=stop,
         )

@@ -290,4 +290,6 @@ def answer_from_json(told: Mapping[str, Any]) -> Answer | None:
     is_known = kind in get_args(AnswerKind) and (action is None or action in get_args(Action))
     if not is_known or not isinstance(isolate, list) or not all(isinstance(each, str) for each in isolate):
         return None
+    if kind == "change" and action is None and not isolate:
+        return None
     return Answer(answer=kind, by=str(by or ""), action=action, isolate=tuple(isolate))  # type: ignore[arg-type]

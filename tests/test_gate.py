@@ -16,7 +16,7 @@ from prefect_ft.course import course_of
 from prefect_ft.errors import LeaseLostError
 from prefect_ft.journal import Journal, Line, proposal_in, read_lines
 from prefect_ft.judge import judge, judge_pending
-from prefect_ft.model import Decision, Incident, Policy
+from prefect_ft.model import Answer, Decision, Incident, Policy
 from prefect_ft.observe import Fact, Proposed, observed_by
 from prefect_ft.run import Run, new_run
 from prefect_ft.supervisor import AskPlan, Gate, StopRequest
@@ -42,7 +42,7 @@ class Phase:
         return Gate(
             AskPlan(**{"before": ASKED, **plan}),
             "train",
-            answers=lambda number: self.run.take_answer(self.directory.name, number),
+            answers=lambda number: self.run.answer_to(self.directory.name, number),
             clock=PhaseClock(10.0),
             stop=self.stop,
         )
@@ -91,7 +91,6 @@ def test_an_answer_from_the_command_line(
     proposed, answered, decided = phase.lines("proposed", "answer", "decision")
     assert (proposed["action"], answered["answer"], answered["by"]) == ("isolate_and_rebuild", answer, "ann")
     assert decided["action"] == action
-    assert not (phase.run.root / "answer.json").exists()
     assert proposal_in(read_lines(phase.directory / "journal.jsonl")) is None
 
 
@@ -129,6 +128,21 @@ def test_whoever_comes_back_finds_the_proposal_and_the_time_that_is_left(
     assert decision.action == "rebuild"
     assert [fact.until for fact in told if isinstance(fact, Proposed)] == [proposed["until"]]
     assert len(phase.lines("proposed")) == 1
+
+
+def test_an_answer_outlives_whoever_dies_before_it_is_carried_out(phase: Phase) -> None:
+    phase.run.answer(phase.directory.name, 1, Answer(answer="reject", by="ann"))
+
+    def die(number: int) -> Answer | None:
+        assert phase.run.answer_to(phase.directory.name, number) is not None
+        raise KeyboardInterrupt
+
+    dying = Gate(AskPlan(before=ASKED), "train", answers=die, clock=PhaseClock(10.0), stop=phase.stop)
+    with pytest.raises(KeyboardInterrupt):
+        judge(phase.journal, POLICY, LOST, PhaseClock(10.0), gate=dying)
+    decided = judge_pending(phase.journal, POLICY, PhaseClock(10.0), phase.gate())
+    assert decided is not None
+    assert (decided.action, decided.isolate) == ("rebuild", ())
 
 
 def test_an_answer_that_comes_while_it_waits(phase: Phase) -> None:
@@ -184,9 +198,15 @@ def test_what_cannot_be_answered_is_an_error_of_one_line(
 
 @pytest.mark.parametrize(
     "damage",
-    ["", "[]", '{"answer": "maybe"}', '{"directory": "x", "n": 1, "answer": "approve", "isolate": []}'],
+    [
+        "",
+        "[]",
+        '{"answer": "maybe"}',
+        '{"directory": "x", "n": 1, "answer": "approve", "isolate": []}',
+        '{"directory": "%s", "n": 1, "answer": "change", "isolate": []}',
+    ],
 )
 def test_what_is_no_answer_is_removed_and_waited_on(phase: Phase, damage: str) -> None:
-    (phase.run.root / "answer.json").write_text(damage)
+    (phase.run.root / "answer.json").write_text(damage.replace("%s", phase.directory.name))
     assert phase.judge(timeout_s=0.05).action == "isolate_and_rebuild"
     assert not (phase.run.root / "answer.json").exists()

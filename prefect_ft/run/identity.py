@@ -125,17 +125,18 @@ class Run:
         """Answer to the proposed decision of a phase; it waits for whoever holds the run, now or later."""
         write_json(self.root / _ANSWER, {"directory": directory, "n": number, **asdict(answer)})
 
-    def take_answer(self, directory: str, number: int) -> Answer | None:
-        """Give the answer to a decision, once; what is none, or to another one, is removed."""
+    def answer_to(self, directory: str, number: int) -> Answer | None:
+        """Give the answer to a decision. It stays, whoever dies before it is carried out; to another one, it goes."""
         path = self.root / _ANSWER
         if not path.exists():
             return None
         told = read_json(path)
-        with contextlib.suppress(OSError):
-            path.unlink()
-        if (told.get("directory"), told.get("n")) != (directory, number):
+        found = answer_from_json(told)
+        if found is None or (told.get("directory"), told.get("n")) != (directory, number):
+            with contextlib.suppress(OSError):
+                path.unlink()
             return None
-        return answer_from_json(told)
+        return found
 
 
 def new_run_id() -> str:

@@ -6,6 +6,7 @@ Files are opened once and read again and again: that is most of what makes it ch
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
@@ -14,6 +15,9 @@ from prefect_ft.worker import processes
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _READ = 4096
+
+MAX_FOLLOWED = 200
+"""Processes of a worker that are followed, three descriptors each: an agent may have 1024, and needs others."""
 
 WALK_SHARE = 2000
 """A look for new processes is followed by a pause of so many times its duration: bounds what large trees cost."""
@@ -99,9 +103,9 @@ class TreeMeter:
         self._cpu_s = 0.0
         self._io = 0
 
-    def follow(self, pids: Iterable[int]) -> None:
-        """Look at these processes from now on, besides the rank itself."""
-        wanted: Set[int] = {self._pid, *pids}
+    def follow(self, pids: Iterable[int], most: int = MAX_FOLLOWED) -> None:
+        """Look at these processes from now on, besides the rank itself; at the first of them, where they are many."""
+        wanted: Set[int] = {self._pid, *itertools.islice(pids, most - 1)}
         for pid in set(self._meters) - wanted:
             self._drop(pid)
         for pid in wanted - set(self._meters):
@@ -157,8 +161,9 @@ class ForestMeter:
     def _walk(self) -> None:
         """Find the processes of each rank: those below it, and orphans of its session."""
         orphans = self._orphans()
+        most = max(1, MAX_FOLLOWED // len(self._pids)) if self._pids else 0
         for rank, pid in self._pids.items():
-            self._trees[rank].follow([*processes.descendants(pid), *orphans.get(pid, ())])
+            self._trees[rank].follow([*processes.descendants(pid), *orphans.get(pid, ())], most)
 
     def _orphans(self) -> Dict[int, List[int]]:
         """Give what has lost its parents and came to this process, by the rank whose session it is in."""

@@ -108,15 +108,14 @@ def test_who_cannot_be_ended_is_named_after_the_time(tmp_path: Path) -> None:
     told = run(
         """
 zombie = start("true")
-began, spent = time.monotonic(), time.process_time()
+spent = time.process_time()
 left = processes.end_descendants(lambda: None, 0.2)
-took_s, cpu_s = time.monotonic() - began, time.process_time() - spent
-print(json.dumps({"left": left, "zombie": zombie.pid, "took_s": took_s, "cpu_s": cpu_s}))
+cpu_s = time.process_time() - spent
+print(json.dumps({"left": left, "zombie": zombie.pid, "cpu_s": cpu_s}))
 """,
         tmp_path,
     )
     assert told["left"] == [told["zombie"]]
-    assert told["took_s"] < 2
     assert told["cpu_s"] < 0.15
 
 

@@ -206,6 +206,20 @@ def test_a_process_that_is_gone_is_no_error() -> None:
     tree.close()
 
 
+def test_of_many_processes_the_first_are_followed(tmp_path: Path) -> None:
+    others = [subprocess.Popen(["sleep", "1000"]) for _ in range(4)]
+    tree, before = TreeMeter(os.getpid()), len(os.listdir("/proc/self/fd"))
+    try:
+        tree.follow([other.pid for other in others], most=3)
+        assert len(os.listdir("/proc/self/fd")) == before + 3 * 3
+        assert tree.read() is not None
+    finally:
+        tree.close()
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
     ranks = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
     before = len(os.listdir("/proc/self/fd"))
