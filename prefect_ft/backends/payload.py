@@ -59,9 +59,9 @@ def _write(files: Mapping[str, bytes], target: Path) -> None:
             _put(path, content)
     # Agents start together: each would compile all of it by itself.
     compileall.compile_dir(target, quiet=2)
-    for cache in target.rglob("__pycache__"):
-        cache.chmod(0o755)
-        for path in cache.iterdir():
+    for compiled in target.rglob("__pycache__"):
+        compiled.chmod(0o755)
+        for path in compiled.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another who makes it now
                 path.chmod(0o644)
 
