@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 WITH_TORCH := .venv-torch/bin/python
 JOBS ?= 2
 
-.PHONY: quickstart quickstart-docker test torch lint clean
+.PHONY: quickstart quickstart-docker test torch lint docs clean
 
 quickstart: $(VENV)/.quickstart
 	rm -rf runs/quickstart
@@ -36,6 +36,10 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The pages, in site/.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -50,5 +54,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --no-compile --no-build-isolation -e '.[quickstart,dev]'
 	touch $@ $(VENV)/.quickstart
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --no-compile mkdocs-material
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-torch runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-torch runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,6 +26,7 @@ from prefect_ft.report.words import (
     what,
     why,
 )
+from prefect_ft.reporting.markdown import as_text
 
 LEDGER_KEY = "restart-ledger"
 PAGE_KEY = "fault-recovery"
@@ -79,8 +80,8 @@ def recovery_page(story: Story) -> str:
 
 
 def _blocks(story: Story) -> Iterator[str]:
-    yield f"# {_text(story.job)}: {story.status}"
-    yield _text(lead(story))
+    yield f"# {as_text(story.job)}: {story.status}"
+    yield as_text(lead(story))
     if not story.phases:
         return
     yield "## What to do now"
@@ -97,30 +98,24 @@ def _blocks(story: Story) -> Iterator[str]:
     if not story.disturbances:
         yield "Nothing disturbed this run."
     yield "## How often to save"
-    yield " ".join(_text(said) for said in advice_lines(story.advice))
+    yield " ".join(as_text(said) for said in advice_lines(story.advice))
 
 
 def _happening(event: Event) -> str:
     evidence = event.judged.incident.evidence
-    said = [f"**{event.number}. {_text(what(event))}**, after {duration(event.t)}"]
+    said = [f"**{event.number}. {as_text(what(event))}**, after {duration(event.t)}"]
     if evidence is not None:
         said.append(
             f"`{''.join(char if char.isprintable() and char != '`' else ' ' for char in evidence.text)}`"
         )
-    said.append(f"{_text(done(event))} {' '.join(map(_text, passed_over(event)))}".strip())
+    said.append(f"{as_text(done(event))} {' '.join(map(as_text, passed_over(event)))}".strip())
     spent = f" Cost: {cost(event)}." if cost(event) else ""
-    said.append(f"Why: {_text(why(event))}.")
-    said.append(f"Rule `{event.judged.decision.rule}`: {_text(event.judged.decision.reason)}.{spent}")
+    said.append(f"Why: {as_text(why(event))}.")
+    said.append(f"Rule `{event.judged.decision.rule}`: {as_text(event.judged.decision.reason)}.{spent}")
     return "  \n".join(said)
 
 
 def _with_code(said: str) -> str:
     """Leave what stands between backticks as what is to be typed."""
     parts = said.split("`")
-    return "".join(f"`{part}`" if number % 2 else _text(part) for number, part in enumerate(parts))
-
-
-def _text(content: str) -> str:
-    """Give a text from somewhere else as one line that Markdown leaves as it is."""
-    plain = "".join(char if char.isprintable() else " " for char in content)
-    return "".join(f"\\{char}" if char in "\\`*_[]<>#|!$" else char for char in plain)
+    return "".join(f"`{part}`" if number % 2 else as_text(part) for number, part in enumerate(parts))

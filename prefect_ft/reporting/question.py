@@ -13,6 +13,7 @@ from typing import Any
 
 from prefect_ft.journal import Line, proposal_in
 from prefect_ft.model import Answer
+from prefect_ft.reporting.markdown import as_text
 
 WAITING = "Waiting for approval"
 """What the flow run's state is called while a decision waits for a person."""
@@ -83,7 +84,7 @@ def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | N
         directory=directory,
         number=proposed["n"],
         message=f"{proposed['reason']} (until {proposed['until']})",
-        description=_description(proposed, systems),
+        description=_description(proposed),
         choices={
             **{name: answer for name, (_, answer) in _CHOICES.items()},
             **{f"isolate {name}": Answer(answer="change", by="", isolate=(name,)) for name in systems},
@@ -91,14 +92,13 @@ def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | N
     )
 
 
-def _description(proposed: Line, systems: Sequence[str]) -> str:
+def _description(proposed: Line) -> str:
     meanings = [f"- `{name}`: {meaning}" for name, (meaning, _) in _CHOICES.items()]
-    if systems:
-        meanings.append(f"- `isolate {systems[0]}`, …: take this system out of use instead, and start again")
-    isolated = f" of {' and '.join(proposed['isolate'])}" if proposed.get("isolate") else ""
+    meanings.append("- `isolate SYSTEM`: take this system out of use instead, and start again")
+    isolated = f" of {as_text(' and '.join(proposed['isolate']))}" if proposed.get("isolate") else ""
     return "\n".join(
         [
-            f"Proposed: **{proposed['action']}**{isolated}. {proposed['reason']}",
+            f"Proposed: **{as_text(proposed['action'])}**{isolated}. {as_text(proposed['reason'])}",
             "",
             f"Without an answer until {proposed['until']} it is: {proposed.get('default', 'approve')}.",
             "",

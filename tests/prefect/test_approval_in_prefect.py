@@ -176,7 +176,7 @@ def test_a_flow_run_that_does_not_run_is_left_alone(client: SyncPrefectClient) -
 
 def test_the_choices_are_those_of_approve() -> None:
     proposed = {
-        "type": "proposed", "n": 2, "action": "isolate_and_rebuild", "isolate": ["s0"], "reason": "s0 is lost",
+        "type": "proposed", "n": 2, "action": "isolate_and_rebuild", "isolate": ["s0"], "reason": "lost: ![](//x)",
         "until": "2030-01-01T00:00:00Z", "default": "reject",
     }  # fmt: skip
     question = question_in("r-1", "2030_restartable", [{"type": "phase", "systems": ["s0", "s1"]}, proposed])
