@@ -1,8 +1,9 @@
 """What a decision costs: decisions a second at histories of several lengths, for several courses of a phase.
 
 Each course is a story that a phase can live through, repeated to the length that is wanted; each of its
-incidents is the last one in turn. The history is folded anew for each decision, as it is in a run. A second is one
-of CPU time, so that other work on the machine counts as little as can be.
+incidents is the last one in turn. Of `alone` the history is folded anew for each decision, as it is in a run, which
+decides once in a while. Of `in turn` every incident of the history is decided after the one before, as a replay does
+it. A second is one of CPU time, so that other work on the machine counts as little as can be.
 
     python -m benchmarks.decide [--json FILE] [--quick] [--no-peers]
 """
@@ -10,12 +11,12 @@ of CPU time, so that other work on the machine counts as little as can be.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from benchmarks.harness import OURS, Results, Row, finish, options, row
-from prefect_ft.decide import decide
+from prefect_ft.decide import InTurn, decide
 from prefect_ft.model import RESTARTS, Entry, Evidence, History, Incident, Policy
 
 LENGTHS = (1, 10, 100)
@@ -123,22 +124,38 @@ def undecided(course: Course, first: int, length: int) -> History:
     return (*history[:-1], Entry(incident=history[-1].incident))
 
 
-def decisions_per_s(policy: Policy, histories: list[History], measure_s: float) -> float:
-    """Decide about each history in turn, again and again, for at least that much CPU time."""
+def alone(policy: Policy, history: History) -> int:
+    """Decide about the last incident; give the number of decisions."""
+    decide(policy, history)
+    return 1
+
+
+def in_turn(policy: Policy, history: History) -> int:
+    """Decide about all incidents; give the number of decisions."""
+    deciding = InTurn(policy)
+    for entry in history:
+        deciding.decide(entry.incident)
+    return len(history)
+
+
+WAYS: Mapping[str, Callable[[Policy, History], int]] = {"alone": alone, "in turn": in_turn}
+
+
+def decisions_per_s(way: str, policy: Policy, histories: list[History], measure_s: float) -> float:
+    """Decide about each history, again and again, for at least that much CPU time."""
     decided, began_s = 0, time.process_time()
     while (elapsed_s := time.process_time() - began_s) < measure_s:
         for history in histories:
-            decide(policy, history)
-        decided += len(histories)
+            decided += WAYS[way](policy, history)
     return decided / elapsed_s
 
 
-def measure(name: str, length: int, repeats: int, measure_s: float) -> Row:
-    """Measure one course at one length."""
+def measure(name: str, length: int, way: str, repeats: int, measure_s: float) -> Row:
+    """Measure one course at one length, decided one way."""
     course = COURSES[name]
     histories = [undecided(course, first, length) for first in range(len(course.incidents))]
-    speeds = [decisions_per_s(course.policy, histories, measure_s) for _ in range(repeats)]
-    return row(OURS, f"{name}, history {length}", speeds, unit="decisions/s")
+    speeds = [decisions_per_s(way, course.policy, histories, measure_s) for _ in range(repeats)]
+    return row(OURS, f"{name}, history {length}", speeds, unit="decisions/s", settings=way)
 
 
 def main() -> None:
@@ -146,7 +163,12 @@ def main() -> None:
     arguments = options("What a decision costs.")
     repeats, measure_s = (5, 0.02) if arguments.quick else (25, 0.02)
     results = Results(
-        rows=[measure(name, length, repeats, measure_s) for name in COURSES for length in LENGTHS],
+        rows=[
+            measure(name, length, way, repeats, measure_s)
+            for name in COURSES
+            for length in LENGTHS
+            for way in WAYS
+        ],
         notes=["seconds of CPU time; 8 systems, 4 workers (shrinking: 4 systems)"],
     )
     finish(results, arguments)

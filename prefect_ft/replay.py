@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from prefect_ft.decide import decide, initial_placement
+from prefect_ft.decide import InTurn, decide, initial_placement
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.decide.incidents import classified
 from prefect_ft.errors import ConfigError, JournalError
@@ -113,35 +113,28 @@ def replay(policy: Policy, recording: Recording, catalogue: Catalogue | None = N
     in a file of incidents; so take all decisions before showing one. What a journal goes on to tell after
     a decision that would have ended the phase is left out: it would not have happened.
     """
-    history: History = ()
+    deciding, last = InTurn(policy), None
     for entry, number in zip(recording.history, recording.numbers, strict=True):
-        if recording.is_journal and _end_of(history) is not None:
+        has_ended = last is not None and last.action not in (*RESTARTS, "continue")
+        if has_ended and recording.is_journal:
             return
         try:
-            _check_order(history)
-            _check_place(policy, history, entry.incident)
+            _check_end(last if has_ended else None)
+            _check_place(policy, last, entry.incident)
         except ConfigError as exc:
             raise ConfigError(exc.message, file=recording.file, line=number, field=exc.field) from exc
-        known = classified(entry.incident, catalogue)  # once, and not again for each later decision
-        decision = decide(policy, (*history, Entry(incident=known)))
-        history = (*history, Entry(incident=known, decision=decision))
-        yield decision
+        last = deciding.decide(classified(entry.incident, catalogue))
+        yield last
 
 
-def _end_of(history: History) -> Decision | None:
-    """Give the decision that ended the phase."""
-    last = history[-1].decision if history else None
-    return last if last is not None and last.action not in (*RESTARTS, "continue") else None
-
-
-def _check_order(history: History) -> None:
-    if (end := _end_of(history)) is not None:
+def _check_end(end: Decision | None) -> None:
+    if end is not None:
         raise ConfigError(
             f"nothing may follow, since incident {end.n} ended the phase ({end.action})", field="kind"
         )
 
 
-def _check_place(policy: Policy, history: History, incident: Incident) -> None:
+def _check_place(policy: Policy, last: Decision | None, incident: Incident) -> None:
     """Make sure that what a machine reports is put to a machine's account."""
     if incident.kind not in ("device_fault", "system_lost"):
         return
@@ -153,7 +146,6 @@ def _check_place(policy: Policy, history: History, incident: Incident) -> None:
         return
     if incident.worker is None:
         raise ConfigError(f"a {incident.kind} has to name system, systems or worker", field="system")
-    last = history[-1].decision if history else None
     gang = last.placement if last is not None else initial_placement(policy) or ()
     if incident.worker >= len(gang):
         raise ConfigError(f"unknown worker {incident.worker}; the gang has {len(gang)}", field="worker")

@@ -10,9 +10,10 @@ from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
 from prefect_ft.decide.gate import asks_before
 from prefect_ft.decide.incidents import is_report, with_verdict
 from prefect_ft.decide.placement import initial_placement
-from prefect_ft.decide.policy import decide, decide_as_told
+from prefect_ft.decide.policy import InTurn, decide, decide_as_told
 
 __all__ = [
+    "InTurn",
     "asks_before",
     "decide",
     "decide_as_told",

@@ -17,7 +17,7 @@ from prefect_ft.decide.moves import Move, always
 from prefect_ft.decide.placement import recreated
 from prefect_ft.decide.reasons import sentence
 from prefect_ft.decide.situation import Situation, fold
-from prefect_ft.model import RESTARTS, Answer, Decision, FailureClass, History, Kind, Policy
+from prefect_ft.model import RESTARTS, Answer, Decision, FailureClass, History, Incident, Kind, Policy
 
 SAME_DEVICE_FAULTS = 3
 
@@ -176,27 +176,40 @@ def propose(s: Situation) -> Proposal:
     return Proposal(name, *move)
 
 
+class InTurn:
+    """Decides about a phase's incidents in turn, each decision taken for carried out; nothing is folded twice."""
+
+    def __init__(self, policy: Policy, history: History = ()) -> None:
+        """`history` is what has been decided before."""
+        self._situation = fold(policy, history)
+        self._number = len(history)
+
+    def decide(self, incident: Incident, answer: Answer | None = None) -> Decision:
+        """Decide about the next incident; `answer` is what a person says to that."""
+        s = self._situation
+        self._number += 1
+        s.arrive(incident)
+        proposal = check(s, propose(s))
+        return _settled(s, proposal if answer is None else answered(s, proposal, answer), self._number)
+
+
 def decide(policy: Policy, history: History) -> Decision:
     """Decide about the last incident of a phase's history.
 
     Of earlier incidents the recorded decision is what was done. Raises ValueError without an incident.
     """
-    s, proposal = _proposed(policy, history)
-    return _settled(s, proposal, len(history))
+    return _before_last(policy, history).decide(history[-1].incident)
 
 
 def decide_as_told(policy: Policy, history: History, answer: Answer) -> Decision:
     """Decide as `decide`, and then as a person answered to that."""
-    s, proposal = _proposed(policy, history)
-    return _settled(s, answered(s, proposal, answer), len(history))
+    return _before_last(policy, history).decide(history[-1].incident, answer)
 
 
-def _proposed(policy: Policy, history: History) -> tuple[Situation, Proposal]:
+def _before_last(policy: Policy, history: History) -> InTurn:
     if not history:
         raise ValueError("decide needs a history with at least one incident")
-    s = fold(policy, history[:-1])
-    s.arrive(history[-1].incident)
-    return s, check(s, propose(s))
+    return InTurn(policy, history[:-1])
 
 
 def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:

@@ -132,7 +132,7 @@ _STANDINGS: Mapping[str, Callable[[Situation], str]] = {
         f"unconditional restart {s.budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}"
     ),
     "preempted": _preemptions,
-    "repeated-failure": lambda s: f"{s.budgets.same_failure} times in a row at step {s.incident.step}",
+    "repeated-failure": lambda s: f"{s.budgets.same_failure} times in a row since step {s.incident.step}",
     "fault-repeated": lambda s: f"{s.same_device_fault} times within a day",
     "fault-user-induced": lambda s: f"{s.same_device_fault} times within a day",
 }

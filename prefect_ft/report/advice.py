@@ -19,6 +19,9 @@ from prefect_ft.course import Course
 from prefect_ft.journal import Line
 from prefect_ft.model import RESTARTS
 
+LONGEST = 0.5
+"""Costs of a checkpoint above so many mean times between failures are beyond what the formula is for."""
+
 FORMULA = "T = √(2CM)·(1 + ⅓·√(C/2M) + ⅑·C/2M) - C, and T = M where C ≥ 2M"
 SOURCE = (
     "J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), "
@@ -53,10 +56,22 @@ class Advice:
 
     @property
     def fitting_cost_s(self) -> float | None:
-        """The cost of a checkpoint for which the present interval would be the best, by Young's formula."""
-        if self.interval_s is None or not self.between_failures_s:
+        """The cost of a checkpoint for which the present interval would be the best; `None` too where none is."""
+        mean_s = self.between_failures_s
+        if (
+            self.interval_s is None
+            or not mean_s
+            or self.interval_s >= best_interval_s(LONGEST * mean_s, mean_s)
+        ):
             return None
-        return self.interval_s**2 / (2 * self.between_failures_s)
+        low_s, high_s = 0.0, LONGEST * mean_s
+        for _ in range(60):  # the formula has no inverse in closed form, and grows with the cost
+            cost_s = (low_s + high_s) / 2
+            if best_interval_s(cost_s, mean_s) < self.interval_s:
+                low_s = cost_s
+            else:
+                high_s = cost_s
+        return low_s
 
     def loss(self, interval_s: float) -> float | None:
         """Give the share of the time that saving and work done again take at an interval, to the first order."""

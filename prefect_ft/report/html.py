@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 
 from prefect_ft.report.advice import FORMULA, SOURCE
+from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import colours, printable, style
 from prefect_ft.report.steps import steps
 from prefect_ft.report.story import Event, Hang, PhaseStory, Story
@@ -23,6 +25,7 @@ from prefect_ft.report.words import (
     passed_over,
     share,
     what,
+    why,
 )
 
 MAX_EVENTS = 500
@@ -34,6 +37,7 @@ def page(story: Story) -> str:
     body = "".join(
         [
             _header(story),
+            _section("What to do now", _next_steps(story)),
             _section(
                 "When",
                 timeline(story) + _legend(story),
@@ -68,7 +72,7 @@ def _header(story: Story) -> str:
         (share(story.effective_ratio), "of the time was useful work"),
         (f"{story.restarts:,}", "restart" if story.restarts == 1 else "restarts"),
         (duration(max(lost_s, 0.0)), "went elsewhere"),
-        (f"{story.steps_lost:,}", "steps lost and done again"),
+        (f"{story.steps_lost:,}", "steps lost"),
     ]
     boxes = "".join(
         f"<div><b>{printable(value)}</b><span>{printable(what_of)}</span></div>" for value, what_of in tiles
@@ -78,6 +82,16 @@ def _header(story: Story) -> str:
         f'<h1>{printable(story.job)} <span class="pill {printable(story.status)}">{printable(story.status)}</span></h1>'
         f'<p class="lead">{printable(lead(story))}</p><div class="tiles">{boxes}</div></header>'
     )
+
+
+def _next_steps(story: Story) -> str:
+    return "".join(f"<p>{_with_code(said)}</p>" for said in next_steps(story))
+
+
+def _with_code(said: str) -> str:
+    """Mark what stands between backticks as what is to be typed."""
+    parts = [printable(part) for part in said.split("`")]
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
 # -- time -------------------------------------------------------------------------------------------
@@ -131,7 +145,7 @@ def _events(story: Story) -> Iterator[str]:
 def _event(event: Event, story: Story, limits: Mapping[str, int | None]) -> str:
     judged = event.judged
     where = f"phase {event.phase}, " if len(story.phases) > 1 else ""
-    head = f"after {duration(event.t)} · {where}attempt {judged.attempt}"
+    head = f"{_clock(story, event)}after {duration(event.t)} · {where}attempt {judged.attempt}"
     evidence = judged.incident.evidence
     quoted = f"<blockquote>{printable(evidence.text)}</blockquote>" if evidence is not None else ""
     hint = f"<p class='hint'>{printable(evidence.hint)}</p>" if evidence is not None and evidence.hint else ""
@@ -142,12 +156,17 @@ def _event(event: Event, story: Story, limits: Mapping[str, int | None]) -> str:
         f"<p class='done'>→ {printable(done(event))}</p>"
         + "".join(f"<p>{printable(said)}</p>" for said in passed_over(event))
         + (f"<p class='cost'>Cost: {printable(spent)}.</p>" if spent else "")
-        + f"<details><summary>Why: rule <code>{printable(judged.decision.rule)}</code></summary><dl>"
+        + f"<details><summary>Why: {printable(why(event))}</summary><dl>"
+        f"<dt>rule</dt><dd>{printable(judged.decision.rule)}</dd>"
         f"<dt>decision</dt><dd>{printable(judged.decision.action)}</dd>"
         f"<dt>reason</dt><dd>{printable(judged.decision.reason)}</dd>"
         f"<dt>budgets after it</dt><dd>{printable(budgets(judged.decision.counters, limits))}</dd>"
         f"{''.join(_facts(event))}</dl></details></div></article>"
     )
+
+
+def _clock(story: Story, event: Event) -> str:
+    return f"{story.began + timedelta(seconds=event.t):%Y-%m-%d %H:%M:%S} UTC, " if story.began else ""
 
 
 def _facts(event: Event) -> Iterator[str]:
@@ -209,7 +228,8 @@ def _lines(content: str) -> str:
 def _advice(story: Story) -> Iterator[str]:
     yield from (f"<p>{printable(said)}</p>" for said in advice_lines(story.advice))
     yield (
-        f"<p class='note'>M is the mean time of work between two failures, C what a checkpoint costs: "
+        f"<p class='note'>T is the best time between two checkpoints, M the mean time of work between two failures, "
+        f"C what a checkpoint costs: "
         f"{printable(FORMULA)}. {printable(SOURCE)}.</p>"
     )
 

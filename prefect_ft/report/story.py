@@ -17,6 +17,9 @@ from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
 from prefect_ft.summary import HangSummary, PhaseSummary, reached_t, summarise
 
+LONG_SILENCE_S = 3600.0
+"""After so long without a word nobody knows what a run does: that time is nobody's work."""
+
 WORK = ("productive", "recompute")
 """The parts of the time in which ranks run."""
 
@@ -31,6 +34,16 @@ class PhaseJournal:
     lines: Sequence[Line]
     now_t: float | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the last line was written, of a phase without an end."""
+        return max(self.now_t - float(self.lines[-1]["t"]), 0.0) if self.now_t is not None else 0.0
+
+    @property
+    def known_t(self) -> float | None:
+        """Up to when it is taken to have gone on."""
+        return self.now_t if self.silent_s < LONG_SILENCE_S else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +60,8 @@ class Event:
     """Something that was decided about, in its order.
 
     `number` counts those from 1 that a person would call a disturbance; `None`: the phase came to its end.
-    `down_s` is from its happening to the next attempt's beginning, `None` where none followed; `passed_over` are
-    the checkpoints that this one found damaged, each with the reason.
+    `joined` are the systems that got a worker by it. `down_s` is from its happening to the next attempt's beginning,
+    `None` where none followed; `passed_over` are the checkpoints that this one found damaged, each with the reason.
     """
 
     number: int | None
@@ -56,6 +69,7 @@ class Event:
     phase: str
     judged: Judged
     where: tuple[str, ...]
+    joined: tuple[str, ...]
     down_s: float | None
     steps_lost: int | None
     passed_over: Mapping[str, str]
@@ -167,12 +181,8 @@ def story_of(phases: Sequence[PhaseJournal]) -> Story:
         events=_numbered(parts),
         hangs=tuple(hang for part in parts for hang in _hangs(part)),
         advice=advise((part.journal.lines, part.course) for part in parts),
-        silent_s=_silent_s(begun[-1]) if begun else 0.0,
+        silent_s=begun[-1].silent_s if begun else 0.0,
     )
-
-
-def _silent_s(journal: PhaseJournal) -> float:
-    return max(journal.now_t - float(journal.lines[-1]["t"]), 0.0) if journal.now_t is not None else 0.0
 
 
 def _utc(line: Line) -> datetime:
@@ -189,13 +199,13 @@ class _Part:
 def _part(journal: PhaseJournal, offset: float) -> _Part:
     lines = journal.lines
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
-    end_t = reached_t(lines, journal.now_t)
+    end_t = reached_t(lines, journal.known_t)
     course = course_of(lines, end_t)
     story = PhaseStory(
         name=str(head.get("phase", "")),
         start=offset,
         end=offset + end_t,
-        summary=summarise(lines, journal.now_t),
+        summary=summarise(lines, journal.known_t),
         spans=tuple(_moved(span, offset) for span in course.spans),
         climbs=tuple(_climbs(lines, course, offset, end_t)),
         target_step=head.get("target_step"),
@@ -278,12 +288,14 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
     ended = next((each for each in attempts if each.number == judged.attempt), None)
     follower = next((each for each in attempts if each.start >= judged.decided_t), None)
     down_s = follower.start - judged.ended_t if follower is not None else None
+    before = _placement(part.course.gangs, judged.attempt)
     return Event(
         number=number,
         t=part.story.start + judged.ended_t,
         phase=part.story.name,
         judged=judged,
-        where=places(judged.incident, _placement(part.course.gangs, judged.attempt)),
+        where=places(judged.incident, before),
+        joined=tuple(name for name in judged.decision.placement if before and name not in before),
         down_s=down_s if judged.decision.action in RESTARTS else None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
         passed_over=_passed_over(part, follower) if down_s is not None else {},

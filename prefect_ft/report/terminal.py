@@ -13,6 +13,7 @@ from rich.text import Text
 from prefect_ft.console import plain
 from prefect_ft.course import Span
 from prefect_ft.report.advice import FORMULA, SOURCE
+from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import tick_label
 from prefect_ft.report.story import Event, Hang, Lane, Story
 from prefect_ft.report.timeline import shown_lanes
@@ -26,6 +27,7 @@ from prefect_ft.report.words import (
     passed_over,
     share,
     what,
+    why,
 )
 
 MAX_WIDTH = 120
@@ -60,6 +62,8 @@ def _parts(story: Story, width: int) -> Iterator[RenderableType]:
     yield plain(lead(story))
     if not story.phases:
         return
+    yield _head("What to do now")
+    yield from (Padding(plain(said), (0, 0, 0, 2), expand=False) for said in next_steps(story))
     yield _head("When")
     yield from _timeline(story, width - NAME_WIDTH)
     yield _head("Where the time went")
@@ -242,8 +246,9 @@ def _event(event: Event, story: Story) -> Iterator[RenderableType]:
     lines += [plain(said) for said in passed_over(event)]
     if spent := cost(event):
         lines.append(Text("cost: ", style="dim").append(spent))
-    why = f"rule {judged.decision.rule}: {judged.decision.reason}"
-    lines.append(Text("why: ", style="dim").append(plain(why)))
+    lines.append(Text("why: ", style="dim").append(plain(why(event))))
+    reason = f"{judged.decision.rule}: {judged.decision.reason}"
+    lines.append(Text("rule: ", style="dim").append(plain(reason)))
     yield from (Padding(line, (0, 0, 0, 5), expand=False) for line in lines)
 
 

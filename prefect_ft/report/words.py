@@ -7,7 +7,8 @@ from signal import Signals
 
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
-from prefect_ft.report.story import Event, Story
+from prefect_ft.report.rules import RULE_MEANINGS
+from prefect_ft.report.story import LONG_SILENCE_S, Event, Story
 from prefect_ft.summary import PhaseSummary
 
 PART_NAMES: Mapping[str, str] = {
@@ -23,7 +24,7 @@ PART_NAMES: Mapping[str, str] = {
 }
 PART_MEANINGS: Mapping[str, str] = {
     "productive": "training that the result rests on",
-    "recompute": "training that no checkpoint had saved when a failure came, and that had to be done again",
+    "recompute": "training after the checkpoint from which the run went on, or would go on: it is done again",
     "detect": "from a failure until it was noticed",
     "heal": "the job's own command tried to mend a faulty device",
     "decide": "what still ran was ended, and it was decided what to do",
@@ -42,11 +43,13 @@ TERMS: Mapping[str, str] = {
     "rank": "one training process",
     "worker": "the ranks on one system, and the small agent that starts and watches them",
     "system": "a machine, or a part of one, that can run a worker; one without a worker is a spare",
+    "phase": "one training command with its checkpoints; a job's phases come one after the other",
     "rule": "the line of the recovery policy that decided; each has a name",
+    "budget": "how often a run may be restarted: failures count since the last new checkpoint, each kind to its limit",
+    "suspicion": "how many failures point to a system since it was last in or out of use; at three it is replaced",
+    "suspension": "a hang: all processes are there and nothing moves",
+    "journal": "the file in which the run wrote all this down as it happened",
 }
-
-LONG_SILENCE_S = 3600.0
-"""After so long a run may well have nobody who watches it."""
 
 _DONE: Mapping[Action, str] = {
     "restart_in_place": "Started again in the same workers",
@@ -182,11 +185,19 @@ def done(event: Event) -> str:
         text = text.replace("the system", " and ".join(decision.isolate))
     elif decision.isolate:
         text = f"Took {' and '.join(decision.isolate)} out of use. {text}"
+    if event.joined:
+        text += f" with {' and '.join(event.joined)}"
     if decision.action in RESTARTS:
         text += (
             " from the beginning" if decision.resume_step is None else f" from step {decision.resume_step:,}"
         )
     return f"{text}."
+
+
+def why(event: Event) -> str:
+    """Say why that was done and nothing else."""
+    rule = event.judged.decision.rule
+    return RULE_MEANINGS.get(rule, rule)  # a journal of another version may name one that is not known
 
 
 def cost(event: Event) -> str:
@@ -275,11 +286,27 @@ def completed_sentence(phases: Sequence[PhaseSummary]) -> str:
 
 def _silence(story: Story) -> str:
     if story.silent_s < LONG_SILENCE_S:
-        return ""
+        return f"is running{_place(story)}, for {duration(story.total_s)} now."
     return (
-        f" Its journal has said nothing for {duration(story.silent_s)}; if nobody watches the run any more, "
-        "`prefect-ft resume` goes on with it."
+        f"had been running for {duration(story.total_s)}{_place(story)} when its journal fell silent, "
+        f"{duration(story.silent_s)} ago; what came after that is not known and not counted."
     )
+
+
+def _place(story: Story) -> str:
+    last = story.phases[-1]
+    at = f" at step {last.summary.final_step:,}" if last.summary.final_step is not None else ""
+    return (f" in phase {last.name}" if len(story.phases) > 1 else "") + at
+
+
+def _given_up(story: Story) -> str:
+    """Say why nothing was tried any more; what happened is told with the last event."""
+    last = story.disturbances[-1] if story.disturbances else None
+    if last is None or last.judged.decision.action != "fail":
+        return f"{story.reason}."
+    evidence = last.judged.incident.evidence
+    quote = f" «{evidence.text}»" if evidence is not None else ""
+    return f"{what(last)}{quote}; {why(last)}."
 
 
 def _times(number: int) -> str:
@@ -287,22 +314,21 @@ def _times(number: int) -> str:
 
 
 def _ending(story: Story) -> str:
-    last = story.phases[-1]
-    at = f" at step {last.summary.final_step:,}" if last.summary.final_step is not None else ""
-    where = f" in phase {last.name}" if len(story.phases) > 1 else ""
     total = duration(story.total_s)
     match story.status:
         case "completed":
             phases = {1: "", 2: " with both phases"}.get(
                 len(story.phases), f" with all {len(story.phases)} phases"
             )
+            step = story.phases[-1].summary.final_step
+            at = f" at step {step:,}" if step is not None else ""
             return f"The run {story.job} completed{phases}{at}, after {total}."
         case "failed":
-            return f"The run {story.job} gave up{where}{at}, after {total}: {story.reason}."
+            return f"The run {story.job} gave up{_place(story)}, after {total}: {_given_up(story)}"
         case "cancelled":
-            return f"The run {story.job} was cancelled{where}{at}, after {total}: {story.reason}."
+            return f"The run {story.job} was cancelled{_place(story)}, after {total}: {story.reason}."
         case _:
-            return f"The run {story.job} is running{where}{at}, for {total} now.{_silence(story)}"
+            return f"The run {story.job} {_silence(story)}"
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from prefect_ft.report import Story, timeline
+from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.story import Event
 from prefect_ft.report.words import (
     PART_NAMES,
@@ -23,6 +24,7 @@ from prefect_ft.report.words import (
     passed_over,
     share,
     what,
+    why,
 )
 
 LEDGER_KEY = "restart-ledger"
@@ -81,6 +83,8 @@ def _blocks(story: Story) -> Iterator[str]:
     yield _text(lead(story))
     if not story.phases:
         return
+    yield "## What to do now"
+    yield " ".join(_with_code(said) for said in next_steps(story))
     drawn = base64.b64encode(timeline(story, alone=True).encode()).decode()
     yield f"![Timeline of the run: a line for each system](data:image/svg+xml;base64,{drawn})"
     yield "## Where the time went"
@@ -105,8 +109,15 @@ def _happening(event: Event) -> str:
         )
     said.append(f"{_text(done(event))} {' '.join(map(_text, passed_over(event)))}".strip())
     spent = f" Cost: {cost(event)}." if cost(event) else ""
+    said.append(f"Why: {_text(why(event))}.")
     said.append(f"Rule `{event.judged.decision.rule}`: {_text(event.judged.decision.reason)}.{spent}")
     return "  \n".join(said)
+
+
+def _with_code(said: str) -> str:
+    """Leave what stands between backticks as what is to be typed."""
+    parts = said.split("`")
+    return "".join(f"`{part}`" if number % 2 else _text(part) for number, part in enumerate(parts))
 
 
 def _text(content: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prefect_ft.decide.classify import LogScanner, classify, judge, with_own
 from prefect_ft.decide.classify.heads import read_line
 from prefect_ft.decide.classify.progress import place_of
-from prefect_ft.signatures import read_entry
+from prefect_ft.signatures import EntryError, read_entry
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 TRACEBACK = ["Traceback (most recent call last):", '  File "/a/t.py", line 3, in step', "    f()"]
@@ -155,6 +155,40 @@ def test_the_first_and_the_last_of_a_rule_are_kept() -> None:
     numbers = [each.line for each in scanner.findings().findings]
     assert (numbers[0], numbers[-1]) == (1, 100)
     assert len(numbers) < 20
+
+
+def test_a_line_that_is_given_whole_stays_one_line() -> None:
+    scanner = LogScanner("log")
+    scanner.feed_lines(["two\nin one", OOM])
+    assert [each.line for each in scanner.findings().findings] == [2]
+
+
+def test_a_run_that_got_on_has_got_on_whatever_comes_later() -> None:
+    scanner = LogScanner("log")
+    scanner.feed_lines([OOM, *(f"step {number} loss 2.1" for number in range(50)), *["some words"] * 500])
+    assert scanner.findings().got_on
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_aside"),
+    [
+        pytest.param(["Exception in thread Thread-7 (read):"], True, id="the-line-above-says-so"),
+        pytest.param(["Exception in thread Thread-7 (read):", "step 3"], False, id="not-one-above-that"),
+    ],
+)
+def test_what_makes_a_traceback_one_of_a_thread(lines: list[str], *, is_aside: bool) -> None:
+    scanner = LogScanner("log")
+    scanner.feed_lines([*lines, *TRACEBACK, "KeyError: 'x'"])
+    (finding,) = scanner.findings().findings
+    assert finding.raised is not None
+    assert finding.raised.is_aside is is_aside
+
+
+def test_who_is_told_twice_is_told_by_its_id() -> None:
+    entry = read_entry({"id": "mine", "class": "config", "pattern": "licence"})
+    with pytest.raises(EntryError, match="mine") as caught:
+        with_own([entry, entry])
+    assert caught.value.field == "id"
 
 
 def test_what_ranks_wait_for_is_the_silent_one() -> None:

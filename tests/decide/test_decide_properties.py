@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.decide import decide, initial_placement, set_aside, skip_eval_at, start_counts
+from prefect_ft.decide import InTurn, decide, initial_placement, set_aside, skip_eval_at, start_counts
 from prefect_ft.journal import Journal, history_of, read_lines
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Entry, FailureClass, Incident, Policy, Severity, Stage
@@ -214,6 +214,11 @@ def an_incident_that_was_never_decided_about_had_no_effect(policy, history):
         assert replace(decision, n=last.decision.n) == last.decision
 
 
+def in_turn_each_is_decided_as_by_itself(policy, history):
+    deciding = InTurn(policy)
+    assert [deciding.decide(entry.incident) for entry in history] == [entry.decision for entry in history]
+
+
 def what_a_restart_is_told_is_known(policy, history):
     if not history:
         return
@@ -234,6 +239,7 @@ PROPERTIES = (
     what_costs_no_restart_counts_as_no_failure,
     the_same_history_gives_the_same_decision,
     an_incident_that_was_never_decided_about_had_no_effect,
+    in_turn_each_is_decided_as_by_itself,
     what_a_restart_is_told_is_known,
 )
 

@@ -101,7 +101,7 @@ HEALED = {
         pytest.param(
             POLICY,
             [failed("data", signature="d", step=7)] * 3,
-            "data (signature d) without progress, 3 times in a row at step 7: "
+            "data (signature d) without progress, 3 times in a row since step 7: "
             "it comes back identically, which is not chance, the phase fails",
             id="repeated-names-step-and-signature",
         ),

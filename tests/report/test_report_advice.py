@@ -52,7 +52,7 @@ def test_what_a_journal_knows() -> None:
             advice(), ["one every 1 h", "every 10 min", "One took 10 s", "one every 4 min 2"], id="all"
         ),
         pytest.param(advice(failures=2), ["a rough estimate"], id="few"),
-        pytest.param(advice(cost_s=None), ["the best one if that is 50 s"], id="cost-unknown"),
+        pytest.param(advice(cost_s=None), ["the best one if that is 56 s"], id="cost-unknown"),
         pytest.param(
             advice(interval_s=None, cost_s=None), ["how often it saves is not known"], id="nothing-known"
         ),

@@ -248,7 +248,11 @@ def test_no_cut_is_ever_verified_and_the_one_before_is_chosen(example: Example, 
     assert [item.step for item in finder.scan(settled())] == [100, 200]
 
 
-@pytest.mark.parametrize("example", [example for example in EXAMPLES if example.proven == [""]], ids=str)
+@pytest.mark.parametrize(
+    "example",
+    [example for example in EXAMPLES if example.proven == [""]],
+    ids=lambda example: f"{example.layout}-{example.name}",  # not its bytes: they say when they were made
+)
 def test_trailing_bytes_are_no_end(example: Example, tmp_path: Path) -> None:
     write(tmp_path, example.name, {"": example.files[""] + b"x"})
     assert scan(tmp_path) == []

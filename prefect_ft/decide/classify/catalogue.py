@@ -160,7 +160,7 @@ def _trusted(entry: Mapping[str, Any]) -> Signature:
         recoverable=entry.get("recoverable"),
         hint=entry.get("hint", ""),
         source=entry.get("source", ""),
-        example=entry.get("example", ""),
+        example=entry["example"],
     )
 
 
