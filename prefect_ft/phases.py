@@ -354,5 +354,9 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
 
         grace_s = removal_grace_s(plan.env)
         return DockerBackend(settings, runtime, infrastructure, binds=plan.binds, removal_grace_s=grace_s)
+    if infrastructure.type == "kubernetes":
+        from prefect_ft.backends.kubernetes import KubernetesBackend  # noqa: PLC0415  (its client costs a second)
+
+        return KubernetesBackend(settings, runtime, infrastructure, files=plan.files)
     locks = {system: lock_path(runtime, system) for system in run.told().get("systems", ())}
     return ProcessBackend(settings, runtime, plan.system_env, locks)

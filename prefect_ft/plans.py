@@ -6,6 +6,7 @@ Owns the way from what users write to what the supervisor is given.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from prefect_ft.config import (
     DockerInfrastructure,
     Infrastructure,
     JobConfig,
+    KubernetesInfrastructure,
     Phase,
     in_a_volume,
     own_signatures,
@@ -40,6 +42,9 @@ from prefect_ft.supervisor import (
 IMAGES_OWN = "."
 """A working directory that leaves the choice to a container's image: the agent's own."""
 
+DEVICE = re.compile("/.*(gpu|npu|ascend)", re.IGNORECASE)
+"""Names of resources that are accelerators, like nvidia.com/gpu and huawei.com/Ascend910."""
+
 PARAMS_VARIABLE = "PREFECT_FT_PARAMS"
 REMOVAL_GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 
@@ -62,7 +67,8 @@ def phase_plan(
         phases=len(job.phases),
         command=_command(phase, is_here=is_here),
         cwd=str(phase.cwd or IMAGES_OWN),
-        binds=() if infrastructure.type == "process" else _binds(phase, infrastructure, env),
+        binds=_binds(phase, infrastructure, env) if infrastructure.type == "docker" else (),
+        files=_files(env) if infrastructure.type == "kubernetes" else {},
         inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
         secret_env=plain(infrastructure.secret_env),
@@ -162,8 +168,13 @@ def _binds(phase: Phase, infrastructure: DockerInfrastructure, env: Mapping[str,
     """Give what a phase needs in its containers at the path that it has here, where no volume is there already."""
     wanted = [phase.checkpoints.path] if phase.checkpoints is not None else []
     kept = [path for path in wanted if not in_a_volume(path, infrastructure)]
-    params = [f"{path}:{path}:ro" for name in (PARAMS_VARIABLE,) if (path := env.get(name)) is not None]
+    params = [f"{path}:{path}:ro" for path in _files(env)]
     return (*(f"{path}:{path}" for path in kept), *params)
+
+
+def _files(env: Mapping[str, str]) -> dict[str, Path]:
+    """Give the files of this machine that ranks are told of, by their paths where the ranks are."""
+    return {path: Path(path) for name in (PARAMS_VARIABLE,) if (path := env.get(name)) is not None}
 
 
 def removal_grace_s(env: Mapping[str, str]) -> float | None:
@@ -203,8 +214,16 @@ def _ranks_per_worker(phase: Phase, infrastructure: Infrastructure, env: Mapping
         return phase.nproc_per_worker
     if infrastructure.type == "process":
         return visible_accelerators({**os.environ, **env}) or 1
+    if infrastructure.type == "kubernetes":
+        return _accelerators(infrastructure) or 1
     asked = sum(len(each.device_ids) or (each.count or -1) for each in infrastructure.device_requests)
     return asked if asked > 0 else visible_accelerators({**os.environ, **env}) or 1
+
+
+def _accelerators(infrastructure: KubernetesInfrastructure) -> int:
+    """Count those that a pod asks for, by the names that devices of a vendor's have."""
+    limits = infrastructure.resources.limits
+    return sum(int(count) for name, count in limits.items() if DEVICE.search(name) and count.isdecimal())
 
 
 def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:

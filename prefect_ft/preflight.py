@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from prefect_ft.config import JobConfig, Phase, in_a_volume
+from prefect_ft.config import Infrastructure, JobConfig, Phase, in_a_volume
 from prefect_ft.decide import initial_placement
-from prefect_ft.errors import ConfigError
+from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.pool.quarantine import read
 
 
@@ -25,26 +25,38 @@ def check(job: JobConfig) -> None:
         if is_here and not Path(phase.cwd or ".").is_dir():
             raise ConfigError(f"{phase.cwd} is not a directory", field=f"{where}.cwd")
         if phase.checkpoints is not None:
-            is_inside = infrastructure.type == "docker" and in_a_volume(
-                phase.checkpoints.path, infrastructure
-            )
-            _check_checkpoints(phase.checkpoints.path, f"{where}.checkpoints.path", is_inside=is_inside)
+            path, field = phase.checkpoints.path, f"{where}.checkpoints.path"
+            is_inside = infrastructure.type != "process" and in_a_volume(path, infrastructure)
+            if infrastructure.type == "kubernetes" and not is_inside:
+                raise ConfigError(f"{path} is in no volume of the pods, and would end with them", field=field)
+            _check_checkpoints(path, field, is_inside=is_inside)
     if job.infrastructure_of(0).type == "process":
         _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
 
 
 def check_engines(job: JobConfig) -> None:
-    """Raise ConfigError for the first container engine that a new run of a job could not begin on.
+    """Raise ConfigError for the first container engine or cluster that a new run of a job could not begin on.
 
-    Gets the images where they are missing.
+    Gets the images where an engine has none.
     """
     for index, phase in enumerate(job.phases):
-        infrastructure = job.infrastructure_of(index)
-        if infrastructure.type == "docker" and (index == 0 or phase.infrastructure is not None):
-            from prefect_ft.backends.preparing import check_systems  # noqa: PLC0415  (its client costs 0.1 s)
+        own = phase.infrastructure is not None
+        if index == 0 or own:
+            field = f"phases[{index}].infrastructure" if own else "infrastructure"
+            _check_infrastructure(job.infrastructure_of(index), field)
 
-            own = phase.infrastructure is not None
-            check_systems(infrastructure, f"phases[{index}].infrastructure" if own else "infrastructure")
+
+def _check_infrastructure(infrastructure: Infrastructure, field: str) -> None:
+    if infrastructure.type == "docker":
+        from prefect_ft.backends.preparing import check_systems  # noqa: PLC0415  (its client costs 0.1 s)
+
+        check_systems(infrastructure, field)
+    elif infrastructure.type == "kubernetes":
+        try:
+            from prefect_ft.backends.cluster_check import check_cluster  # noqa: PLC0415  (its client costs a second)
+        except BackendError as exc:  # its client is not installed
+            raise ConfigError(str(exc), field=f"{field}.type") from exc
+        check_cluster(infrastructure, field)
 
 
 def quarantined(job: JobConfig) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -44,12 +45,10 @@ def prefect_server() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the first test that needs the engine the time to start it, on a machine that others load."""
+    """Give the first test that needs the engine, or the cluster, the time to start it, on a loaded machine."""
     for item in items:
-        if (
-            "docker_engine" in getattr(item, "fixturenames", ())
-            and item.get_closest_marker("timeout") is None
-        ):
+        started = {"docker_engine", "kubernetes_cluster"}
+        if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
 
 
@@ -75,6 +74,17 @@ def docker_engine_tls(docker_engine: str, monkeypatch: pytest.MonkeyPatch) -> st
         pytest.skip("needs an engine of the tests' own: the one that was given has no TLS")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
     return url
+
+
+@pytest.fixture(scope="session")
+def kubernetes_cluster() -> Iterator[Any]:
+    """A `kube.Target`: a Kubernetes cluster and a namespace in it."""
+    import kube
+
+    why_not = kube.why_not()
+    need("kubernetes", why_not is None, why_not or "")
+    with kube.cluster_for_tests() as target:
+        yield target
 
 
 def need(name: str, present: bool, why: str) -> None:

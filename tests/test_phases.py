@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from agents import processes_of
+from without_prefect import to_the_end
 
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.cli import main
@@ -22,7 +23,6 @@ from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError
 from prefect_ft.journal import read_lines
 from prefect_ft.judge import judge
-from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.phases import PhaseExecution, summary_of
 from prefect_ft.pool.quarantine import Quarantined, add, read, release
@@ -60,19 +60,6 @@ def job_in(directory: Path, *commands: str, **fields: Any) -> JobConfig:
         "autorestart": {"max_num_restarts": 3},
     }
     return JobConfig.model_validate({**known, "phases": phases, **fields}).at(directory)
-
-
-def to_the_end(supervisor: Supervisor) -> None:
-    """Run all attempts, as Prefect and the retry handler do."""
-    while True:
-        try:
-            return supervisor.attempt()
-        except AttemptFailedError as error:
-            decision = error.decision or judge(
-                supervisor.journal, supervisor.plan.policy, error.incident, supervisor.clock, **error.facts
-            )
-            if decision.action not in RESTARTS:
-                return None
 
 
 def and_die(supervisor: Supervisor) -> None:

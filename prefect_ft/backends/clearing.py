@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from prefect_ft.backends.home import ENGINES
+from prefect_ft.backends.home import CLUSTER, ENGINES
 from prefect_ft.backends.strays import end_strays
 
 
@@ -18,5 +18,9 @@ def clear_directory(directory: Path) -> None:
         from prefect_ft.backends.docker import remove_containers  # noqa: PLC0415  (its client costs 0.1 s)
 
         remove_containers(directory)
+    if (directory / CLUSTER).exists():
+        from prefect_ft.backends.kubernetes import remove_pods  # noqa: PLC0415  (its client costs a second)
+
+        remove_pods(directory)
     end_strays(directory)
     shutil.rmtree(directory, ignore_errors=True)

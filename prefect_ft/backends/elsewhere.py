@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import io
 import json
-import selectors
 import socket
-import ssl
 import struct
 import tarfile
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,15 +21,11 @@ from requests.exceptions import RequestException
 
 from prefect_ft.backends.base import Address
 from prefect_ft.backends.engine import Client, Interpreter
+from prefect_ft.backends.pump import Pump
 from prefect_ft.errors import BackendError
-
-MAX_WAITING = 1 << 20
-"""Bytes that are held for a side that does not take them."""
 
 _HEADER = struct.Struct(">BxxxL")
 """Before each piece of a process's output: which stream, and how many bytes."""
-
-_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,102 +89,25 @@ def _connected(client: Client, container: str, words: list[str]) -> socket.socke
     except BaseException:
         client.close()
         raise
-    ours, theirs = socket.socketpair()
     # The SDK gives a socket for TLS, and its file otherwise; both live as long as what they are of.
     connection: socket.socket = stream if isinstance(stream, socket.socket) else stream._sock
-    pump = _Pump(connection, theirs)
-    held = (getattr(stream, "_response", stream), client)
-    threading.Thread(target=pump.run, args=(held,), name="prefect-ft-relay", daemon=True).start()
-    return ours
+    return Pump.start(connection, _Pieces(), held=(getattr(stream, "_response", stream), client))
 
 
-class _Pump:
-    """Carries bytes between an engine's stream of a process and a socket of ours, until one of them ends."""
+class _Pieces:
+    """What an engine sends of a process: pieces of its output; what it takes goes in as it is."""
 
-    def __init__(self, stream: socket.socket, ours: socket.socket) -> None:
-        self._stream, self._ours = stream, ours
-        self._framed, self._to_us, self._to_stream = bytearray(), bytearray(), bytearray()
-        for side in (stream, ours):
-            side.setblocking(False)
+    has_ended = False  # the stream itself ends
 
-    def run(self, held: tuple[Any, ...]) -> None:
-        """Carry; then close what is `held` meanwhile, because the stream would end with it."""
-        try:
-            with selectors.DefaultSelector() as selector:
-                while self._is_open():
-                    self._wait(selector)
-            self._ours.setblocking(True)  # whoever reads may be slower than it came
-            self._ours.sendall(self._to_us)
-        except OSError:
-            pass  # either side is gone: so is the other, for who speaks with it
-        finally:
-            self._ours.close()
-            self._stream.close()
-            for each in held:
-                each.close()
+    def unwrapped(self, received: bytearray) -> bytes:
+        output = bytearray()
+        while len(received) >= _HEADER.size:
+            _, length = _HEADER.unpack_from(received)
+            if len(received) < _HEADER.size + length:
+                break
+            output += received[_HEADER.size : _HEADER.size + length]
+            del received[: _HEADER.size + length]
+        return bytes(output)
 
-    def _wait(self, selector: selectors.BaseSelector) -> None:
-        for side, out, to_other in (
-            (self._stream, self._to_stream, self._to_us),
-            (self._ours, self._to_us, self._to_stream),
-        ):
-            wanted = selectors.EVENT_READ if len(to_other) < MAX_WAITING else 0
-            wanted |= selectors.EVENT_WRITE if out else 0
-            _watch(selector, side, wanted)
-        selector.select()
-
-    def _is_open(self) -> bool:
-        """Move what can be moved; False: a side has ended, and all that it said has come."""
-        theirs = _received(self._stream) if len(self._to_us) < MAX_WAITING else b""
-        mine = _received(self._ours) if len(self._to_stream) < MAX_WAITING else b""
-        self._framed += theirs or b""
-        self._to_us += _unframed(self._framed)
-        self._to_stream += mine or b""
-        _send(self._ours, self._to_us)
-        _send(self._stream, self._to_stream)
-        return theirs is not None and mine is not None
-
-
-def _watch(selector: selectors.BaseSelector, side: socket.socket, wanted: int) -> None:
-    is_known = side in selector.get_map()
-    if wanted and is_known:
-        selector.modify(side, wanted)
-    elif wanted:
-        selector.register(side, wanted)
-    elif is_known:
-        selector.unregister(side)
-
-
-def _received(side: socket.socket) -> bytes | None:
-    """Give all that has come, also what TLS has read ahead; None: the side has ended, and nothing is left."""
-    data = bytearray()
-    while len(data) < MAX_WAITING:
-        try:
-            piece = side.recv(1 << 16)
-        except _WAITS:
-            return bytes(data)
-        if not piece:
-            return bytes(data) or None
-        data += piece
-    return bytes(data)
-
-
-def _send(side: socket.socket, waiting: bytearray) -> None:
-    while waiting:
-        try:
-            sent = side.send(waiting[: 1 << 16])
-        except _WAITS:
-            return
-        del waiting[:sent]
-
-
-def _unframed(framed: bytearray) -> bytes:
-    """Take the whole pieces of output out of what an engine sends."""
-    output = bytearray()
-    while len(framed) >= _HEADER.size:
-        _, length = _HEADER.unpack_from(framed)
-        if len(framed) < _HEADER.size + length:
-            break
-        output += framed[_HEADER.size : _HEADER.size + length]
-        del framed[: _HEADER.size + length]
-    return bytes(output)
+    def wrapped(self, data: bytes) -> bytes:
+        return data

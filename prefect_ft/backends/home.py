@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
 from prefect_ft.files import read_json
@@ -18,6 +19,9 @@ CONFIG = "agent.json"
 
 ENGINES = "engines.json"
 """The file, in a run's run-time directory, of the container engines that may have workers of the run."""
+
+CLUSTER = "cluster.json"
+"""The file there that tells in which namespaces of which clusters the run may have pods."""
 
 _HOST = "host"
 """The file of the name by which other workers reach this one; absent: it is on this machine."""
@@ -34,7 +38,15 @@ def write_agent_config(
     """Write what the agent is told, the run's key among it, readable for this user alone; give the path."""
     config = home / CONFIG
     config.touch(mode=0o600)
-    told = {
+    config.write_text(json.dumps(agent_config(home, settings, worker, system_lock=system_lock)))
+    return config
+
+
+def agent_config(
+    home: PurePath, settings: AgentSettings, worker: Worker, *, system_lock: Path | None = None
+) -> dict[str, Any]:
+    """Give what an agent is told whose directory is `home`."""
+    return {
         "run": settings.run_id,
         "key": settings.key,
         "worker": worker.number,
@@ -53,8 +65,6 @@ def write_agent_config(
         "warm": settings.warm,
         "system_lock": str(system_lock) if system_lock else None,
     }
-    config.write_text(json.dumps(told))
-    return config
 
 
 def write_host(home: Path, host: str) -> None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import gzip
 import hashlib
+import io
 import os
+import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -29,6 +32,18 @@ def payload_directory(parent: Path) -> Path:
     if not all((target / file).is_file() for file in files):  # cleaners of temporary files leave ruins
         _write(files, target)
     return target
+
+
+def payload_archive() -> tuple[str, bytes]:
+    """Give the payload's name and its files as a compressed tar archive, the same for the same files."""
+    name, files = _payload()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return name, gzip.compress(packed.getvalue(), mtime=0)
 
 
 @cache

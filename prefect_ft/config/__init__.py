@@ -7,6 +7,8 @@ from prefect_ft.config.infrastructure import (
     DockerInfrastructure,
     DockerSystem,
     Infrastructure,
+    KubernetesInfrastructure,
+    KubernetesSystem,
     ProcessInfrastructure,
     System,
     in_a_volume,
@@ -15,6 +17,7 @@ from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import load_job, validate
 from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
+from prefect_ft.config.pod import PodResources, PodVolume, Toleration
 from prefect_ft.config.secret_env import plain, secrets_of, with_secrets
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
 from prefect_ft.config.signatures import own_signatures, read_signatures
@@ -32,14 +35,19 @@ __all__ = [
     "Faults",
     "Infrastructure",
     "JobConfig",
+    "KubernetesInfrastructure",
+    "KubernetesSystem",
     "Metrics",
     "OnDemand",
     "Phase",
+    "PodResources",
+    "PodVolume",
     "ProcessInfrastructure",
     "RecurringLine",
     "Resources",
     "Suspension",
     "System",
+    "Toleration",
     "apply_overrides",
     "in_a_volume",
     "load_job",

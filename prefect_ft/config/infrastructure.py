@@ -21,6 +21,7 @@ from prefect_ft.config.container import (
 )
 from prefect_ft.config.fields import (
     Env,
+    LocalFile,
     Problems,
     Seconds,
     Section,
@@ -33,9 +34,21 @@ from prefect_ft.config.fields import (
     problem,
     shown,
 )
+from prefect_ft.config.pod import (
+    ContainerPatch,
+    LabelKey,
+    Labels,
+    LabelValue,
+    Namespace,
+    ObjectName,
+    PodPatch,
+    PodResources,
+    PodVolume,
+    Toleration,
+)
 from prefect_ft.config.secret_env import SecretEnv
 
-TYPES = ("process", "docker")
+TYPES = ("process", "docker", "kubernetes")
 
 
 class System(Section):
@@ -67,6 +80,15 @@ class DockerSystem(System):
     )
 
 
+class KubernetesSystem(System):
+    """One node of a cluster."""
+
+    name: LabelValue = Field(
+        description="The value of the node's system_label: with the default, its host name",
+        examples=["node-0"],
+    )
+
+
 def _system(value: object) -> object:
     return value if isinstance(value, (dict, System)) else {"name": value}
 
@@ -74,6 +96,9 @@ def _system(value: object) -> object:
 NameOrSystem = Annotated[System, BeforeValidator(_system, json_schema_input_type=SystemName | System)]
 NameOrDockerSystem = Annotated[
     DockerSystem, BeforeValidator(_system, json_schema_input_type=SystemName | DockerSystem)
+]
+NameOrKubernetesSystem = Annotated[
+    KubernetesSystem, BeforeValidator(_system, json_schema_input_type=LabelValue | KubernetesSystem)
 ]
 
 
@@ -224,9 +249,88 @@ class DockerInfrastructure(_Pool):
     )
 
 
-def in_a_volume(path: str, infrastructure: DockerInfrastructure) -> bool:
-    """Whether a path of the containers is in what the user has mounted there."""
-    targets = (PurePath(volume.partition(":")[2].partition(":")[0]) for volume in infrastructure.volumes)
+class KubernetesInfrastructure(_Pool):
+    """Workers are pods, one on a node for each system that is used."""
+
+    type: Literal["kubernetes"] = Field(description="What the workers are")
+    image: ImageName = Field(
+        description="The workers' image: with Python 3.9 or newer, and nothing of this package",
+        examples=["registry.example.com/my-training:1"],
+    )
+    systems: Some[tuple[NameOrKubernetesSystem, ...]] = Field(
+        description="The pool, in the order in which workers are placed: names of nodes, or mappings {name, env, …}",
+        examples=[["node-0", "node-1"]],
+    )
+    system_label: LabelKey = Field(
+        default="kubernetes.io/hostname", description="The nodes' label whose value is the name of a system"
+    )
+    namespace: Namespace = Field(default="default", description="Where the pods are made")
+    kubeconfig: LocalFile | None = Field(
+        default=None,
+        description="File that tells how the cluster is reached; absent: KUBECONFIG, ~/.kube/config, or in a pod its "
+        "service account",
+    )
+    context: Text | None = Field(
+        default=None, description="Context of that file; absent: its current one", examples=["gpu-cluster"]
+    )
+    pull: Literal["missing", "always", "never"] = Field(
+        default="missing", description="When a node pulls the image"
+    )
+    pull_secrets: tuple[ObjectName, ...] = Field(
+        default=(), description="Names of the secrets that the image is pulled with"
+    )
+    python: Text = Field(
+        default="python3", description="The agent's interpreter in the image: a name on its PATH, or a path"
+    )
+    volumes: tuple[PodVolume, ...] = Field(
+        default=(),
+        description="What is mounted into every worker",
+        examples=[[{"path": "/checkpoints", "claim": "training"}]],
+    )
+    env: Env = Field(default={}, description="Environment variables of the pods; job, phase and system win")
+    resources: PodResources = Field(
+        default=PodResources(), description="What a worker asks for, and what it may use"
+    )
+    shm_size: Size | None = Field(
+        default=None,
+        description="Size of /dev/shm: bytes, or a number with k, m or g; it counts as the worker's memory; absent: "
+        "the node's default, 64m as a rule",
+        examples=["8g"],
+    )
+    tolerations: tuple[Toleration, ...] = Field(
+        default=(), description="Taints of nodes on which workers may run", examples=[[{"key": "gpu"}]]
+    )
+    service_account: ObjectName | None = Field(
+        default=None, description="As whom the pods run; absent: the namespace's default, without its token"
+    )
+    priority_class: ObjectName | None = Field(default=None, description="Class of the pods' priority")
+    labels: Labels = Field(default={}, description="Further labels of the pods", examples=[{"team": "nlp"}])
+    annotations: Env = Field(default={}, description="Annotations of the pods")
+    start_timeout_s: Seconds = Field(
+        default=300.0,
+        gt=0,
+        description="Seconds after which a pod that does not run has failed: its image is pulled in them, and devices "
+        "become free",
+    )
+    pod: PodPatch = Field(
+        default={},
+        description="More of the pod, under the names of the API, as a JSON merge patch: mappings are merged, null "
+        "takes away, anything else replaces",
+        examples=[{"spec": {"hostNetwork": True}}],
+    )
+    container: ContainerPatch = Field(
+        default={},
+        description="More of the worker's container, in the same way",
+        examples=[{"securityContext": {"runAsUser": 1000}}],
+    )
+
+
+def in_a_volume(path: str, infrastructure: DockerInfrastructure | KubernetesInfrastructure) -> bool:
+    """Whether a path of the workers is in what the user has mounted there."""
+    if infrastructure.type == "docker":
+        targets = [volume.partition(":")[2].partition(":")[0] for volume in infrastructure.volumes]
+    else:
+        targets = [volume.path for volume in infrastructure.volumes]
     return any(PurePath(path).is_relative_to(target) for target in targets)
 
 
@@ -237,6 +341,8 @@ def _type_of(value: Any) -> str:
 
 
 Infrastructure = Annotated[
-    Annotated[ProcessInfrastructure, Tag("process")] | Annotated[DockerInfrastructure, Tag("docker")],
+    Annotated[ProcessInfrastructure, Tag("process")]
+    | Annotated[DockerInfrastructure, Tag("docker")]
+    | Annotated[KubernetesInfrastructure, Tag("kubernetes")],
     Discriminator(_type_of),
 ]

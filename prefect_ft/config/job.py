@@ -286,6 +286,8 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
 def _infrastructure_at(infrastructure: Infrastructure, base: str) -> Infrastructure:
     if infrastructure.type == "process":
         return infrastructure
+    if infrastructure.type == "kubernetes":
+        return infrastructure.model_copy(update={"kubeconfig": _absolute(infrastructure.kubeconfig, base)})
     volumes = tuple(
         f"{_absolute(source, base)}:{target}" if source[0] in "./~" else f"{source}:{target}"
         for source, _, target in (volume.partition(":") for volume in infrastructure.volumes)

@@ -13,7 +13,7 @@ from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.backends.process import ProcessBackend
-from prefect_ft.config import DockerInfrastructure
+from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure
 
 PYTHON = "python3"
 """What a worker's image has on its path."""
@@ -49,11 +49,23 @@ def docker_backend_on(engine: str, directory: Path, changes: Mapping[str, Any]) 
     return DockerBackend(settings(**changes), directory, infrastructure)
 
 
+def kubernetes_backend(
+    directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest
+) -> Backend:
+    from prefect_ft.backends.kubernetes import KubernetesBackend
+
+    target = request.getfixturevalue("kubernetes_cluster")
+    systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
+    infrastructure = KubernetesInfrastructure.model_validate(target.infrastructure(systems=systems))
+    return KubernetesBackend(settings(**changes), directory, infrastructure)
+
+
 MakeBackend = Callable[[Path, Mapping[str, Any], pytest.FixtureRequest], Backend]
 BACKENDS: dict[str, MakeBackend] = {
     "process": process_backend,
     "docker": docker_backend,
     "docker-elsewhere": elsewhere_backend,
+    "kubernetes": kubernetes_backend,
 }
 
 
@@ -91,8 +103,8 @@ def run(client: AgentClient, code: str, attempt: int = 1, **env: str) -> str:
     return "".join(piece["text"] for piece in pieces)
 
 
-LONG = {"docker-elsewhere"}
-"""Seconds for each test; tests/docker has a quick one of whole runs there."""
+LONG = {"docker-elsewhere", "kubernetes"}
+"""Seconds for each test; tests/docker has a quick one of whole runs on an engine elsewhere."""
 
 
 @pytest.fixture(

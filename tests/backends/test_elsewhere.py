@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from docker.errors import APIError
 
 from prefect_ft.backends import elsewhere, transport
 from prefect_ft.backends.elsewhere import AddressElsewhere
+from prefect_ft.backends.pump import Pump
 from prefect_ft.errors import BackendError
 
 FAR = "ssh://somebody@127.0.0.1:1"
@@ -59,16 +59,14 @@ def test_an_engine_that_starts_nothing_is_let_go_of() -> None:
 def test_what_was_said_before_the_end_comes_to_a_slow_reader_too() -> None:
     """It is more than a socket's buffer holds."""
     said = bytes(range(256)) * 3000
-    (stream, engine), (ours, reader) = socket.socketpair(), socket.socketpair()
-    pump = threading.Thread(target=elsewhere._Pump(stream, ours).run, args=((),))
-    pump.start()
+    stream, engine = socket.socketpair()
+    reader = Pump.start(stream, elsewhere._Pieces())
     with engine:
         engine.sendall(struct.pack(">BxxxL", 1, len(said)) + said)
     heard = b""
     with reader:
         while piece := reader.recv(1 << 12):
             heard += piece
-    pump.join()
     assert heard == said
 
 

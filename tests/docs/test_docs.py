@@ -131,7 +131,17 @@ def test_the_reference_is_as_the_models_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/job-file.md", "docs/docker.md", "docs/migrating.md", "docs/signatures.md", "README.md"]
+    "page",
+    [
+        *(
+            "docs/job-file.md",
+            "docs/docker.md",
+            "docs/kubernetes.md",
+            "docs/migrating.md",
+            "docs/signatures.md",
+        ),
+        "README.md",
+    ],
 )
 def test_examples_are_valid_jobs(page: str, tmp_path: Path) -> None:
     for number, example in enumerate(blocks(ROOT / page, "yaml")):

@@ -1,0 +1,269 @@
+"""A Kubernetes cluster's API: reached as its own tools reach it, and spoken with in plain JSON.
+
+Owns the client library and its errors, which leave here as BackendError. Responses are taken as they come:
+the library's models of them differ from one version to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTimeError
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prefect_ft.backends.kubernetes_request import CONTAINER
+from prefect_ft.backends.pump import Pump
+from prefect_ft.backends.websocket_frames import ProcessFrames
+from prefect_ft.config import KubernetesInfrastructure
+from prefect_ft.errors import BackendError
+
+try:
+    from kubernetes import client as api
+    from kubernetes import config as settings
+    from kubernetes.stream import stream
+    from urllib3.exceptions import HTTPError
+except ImportError as exc:  # pragma: no cover  (the extra is there wherever tests run)
+    raise BackendError(
+        "infrastructure of type kubernetes needs `pip install 'prefect-ft[kubernetes]'`"
+    ) from exc
+
+TIMEOUT_S = (5.0, 60.0)
+"""How long the API may take to open its door, and to answer."""
+
+NODES_LOOK_S = 2.0
+"""How old the news of nodes may be that connections are judged by."""
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+_PIECE = 1 << 16
+
+Json = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class _RefusedError(BackendError):
+    """The API understood, and did not do it; `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class Cluster:
+    """One namespace of one cluster. Its methods may be called in several threads at once."""
+
+    def __init__(self, kubeconfig: str | None, context: str | None, namespace: str) -> None:
+        """Raises BackendError where nothing tells how to reach it; nothing is sent yet."""
+        self._namespace = namespace
+        try:
+            self._configuration = _configuration(kubeconfig, context)
+        except (settings.ConfigException, OSError) as exc:
+            why = f"nothing tells how to reach the cluster ({_one_line(exc)})"
+            raise BackendError(f"{why}: set KUBECONFIG, or write `kubeconfig`") from exc
+        self.url = str(self._configuration.host)
+        client = api.ApiClient(self._configuration)
+        self._core = api.CoreV1Api(client)
+        weakref.finalize(self, client.rest_client.pool_manager.clear)  # hangs up
+
+    def create(self, whole: Json, *, dry_run: bool = False) -> None:
+        """Create an object, or only have it judged. One that is there already stays as it is."""
+        how = {"dry_run": "All"} if dry_run else {}
+        kinds = {
+            "Pod": self._core.create_namespaced_pod,
+            "Secret": self._core.create_namespaced_secret,
+            "ConfigMap": self._core.create_namespaced_config_map,
+        }
+        self._asked(kinds[whole["kind"]], self._namespace, whole, but=409, **how)
+
+    def pod(self, name: str) -> Json | None:
+        """Give what is known of a pod; None: there is none."""
+        told = self._asked(self._core.read_namespaced_pod, name, self._namespace, but=404)
+        return None if told is None else dict(json.loads(told))
+
+    def pods(self, selector: str) -> list[Json]:
+        return self._listed(self._core.list_namespaced_pod, self._namespace, label_selector=selector)
+
+    def delete_pod(self, name: str, grace_s: int) -> None:
+        """Have a pod deleted; 0: it is forgotten at once, whatever its node says. Idempotent."""
+        delete = self._core.delete_namespaced_pod
+        self._asked(delete, name, self._namespace, but=404, grace_period_seconds=grace_s)
+
+    def delete_secret(self, name: str) -> None:
+        """Delete one. Idempotent."""
+        self._asked(self._core.delete_namespaced_secret, name, self._namespace, but=404)
+
+    def delete_files(self, selector: str) -> None:
+        """Delete the secrets and config maps with these labels. Idempotent."""
+        for delete in (
+            self._core.delete_collection_namespaced_secret,
+            self._core.delete_collection_namespaced_config_map,
+        ):
+            self._asked(delete, self._namespace, label_selector=selector)
+
+    def log(self, name: str) -> str:
+        """Give what a pod's first process has said; nothing where nothing can be had of it any more."""
+        try:
+            said = self._asked(self._core.read_namespaced_pod_log, name, self._namespace, container=CONTAINER)
+        except BackendError:
+            return ""
+        return (said or b"").decode(errors="replace")
+
+    def nodes(self, label: str) -> dict[str, bool]:
+        """Give by the value of this label which nodes there are, and whether the cluster hears of them."""
+        found = self._listed(self._core.list_node, label_selector=label)
+        return {node["metadata"]["labels"][label]: _is_ready(node) for node in found}
+
+    def _listed(self, call: Callable[..., Any], *names: str, **named: Any) -> list[Json]:
+        return list(json.loads(self._asked(call, *names, **named) or b"{}")["items"])
+
+    def _asked(
+        self, call: Callable[..., Any], *given: Any, but: int | None = None, **named: Any
+    ) -> bytes | None:
+        """Give the whole answer to a request; None where it is refused with the status `but`."""
+        try:
+            with self._told():
+                return bytes(call(*given, **named, _preload_content=False, _request_timeout=TIMEOUT_S).data)
+        except _RefusedError as exc:
+            if exc.status != but:
+                raise
+            return None
+
+    def execute(self, name: str, words: Sequence[str], timeout_s: float) -> bool:
+        """Run a command in a pod; give whether it succeeded, and in time."""
+        frames, received = ProcessFrames(), bytearray()
+        with self._told():
+            opened = _in_time(lambda: self._stream(name, words, stdin=False), timeout_s)
+        with closing(opened.sock.sock) as connection, suppress(TimeoutError, ConnectionError):
+            connection.settimeout(timeout_s)
+            while not frames.has_ended and (data := connection.recv(_PIECE)):
+                received += data
+                frames.unwrapped(received)
+        return bool(json.loads(frames.status or b"{}").get("status") == "Success")
+
+    def open(
+        self, name: str, words: Sequence[str], timeout_s: float, *, is_cut: Callable[[], bool]
+    ) -> socket.socket:
+        """Run a command in a pod and give a socket that is its input and output; raises OSError.
+
+        `is_cut` is asked again and again whether the pod's node is lost: the API itself does not tell.
+        """
+        try:
+            with self._told():
+                opened = _in_time(lambda: self._stream(name, words, stdin=True), timeout_s)
+        except BackendError as exc:
+            raise ConnectionError(str(exc)) from exc
+        return Pump.start(opened.sock.sock, ProcessFrames(), is_cut=is_cut, look_s=NODES_LOOK_S)
+
+    def _stream(self, name: str, words: Sequence[str], *, stdin: bool) -> Any:
+        core = api.CoreV1Api(
+            api.ApiClient(self._configuration)
+        )  # `stream` changes its client while it connects
+        return stream(
+            core.connect_get_namespaced_pod_exec,
+            name,
+            self._namespace,
+            command=list(words),
+            container=CONTAINER,
+            stdin=stdin,
+            stdout=True,
+            stderr=False,
+            tty=False,
+            binary=True,
+            _preload_content=False,
+        )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Have what goes wrong told as BackendError."""
+        try:
+            yield
+        except api.ApiException as exc:
+            raise _RefusedError(f"the cluster at {self.url} refused: {_why(exc)}", exc.status) from exc
+        except (HTTPError, OSError) as exc:
+            raise BackendError(f"the cluster at {self.url} does not answer: {_one_line(exc)}") from exc
+        except ValueError as exc:
+            raise BackendError(f"the client of the cluster refused: {_one_line(exc)}") from exc
+
+
+class Nodes:
+    """Whether nodes are heard of, asked for all of them at once and not more often than is of use."""
+
+    def __init__(self, cluster: Cluster, label: str) -> None:
+        self._cluster, self._label = cluster, label
+        self._lock = threading.Lock()
+        self._known: Mapping[str, bool] = {}
+        self._looked_at = -NODES_LOOK_S
+
+    def is_cut(self, system: str) -> bool:
+        """Whether the cluster has lost a system's node, or knows none; False where it cannot be asked."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= NODES_LOOK_S:
+                try:
+                    self._known = self._cluster.nodes(self._label)
+                except BackendError:
+                    return False
+                self._looked_at = time.monotonic()
+            return not self._known.get(system, False)
+
+
+def cluster_of(infrastructure: KubernetesInfrastructure) -> Cluster:
+    """Give the cluster and namespace that an infrastructure names."""
+    return Cluster(infrastructure.kubeconfig, infrastructure.context, infrastructure.namespace)
+
+
+def _configuration(kubeconfig: str | None, context: str | None) -> Any:
+    """Find out how the cluster is reached: a file that is named, the usual ones, or a pod's service account."""
+    found = api.Configuration()
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    if named is None and SERVICE_ACCOUNT.exists() and not Path("~/.kube/config").expanduser().exists():
+        settings.load_incluster_config(client_configuration=found)
+    else:
+        settings.load_kube_config(named, context=context, client_configuration=found, persist_config=False)
+    return found
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _why(exc: Any) -> str:
+    """Say why the API refused, in its own words where it gave some."""
+    with suppress(TypeError, ValueError, KeyError):
+        return _one_line(json.loads(exc.body)["message"])
+    return _one_line(exc.reason or exc)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _in_time(call: Callable[[], _T], timeout_s: float) -> _T:
+    """Make a call that has no time-out of its own; raises TimeoutError. What comes later is closed."""
+    answer: Future[_T] = Future()
+    threading.Thread(target=_answered, args=(answer, call), daemon=True).start()
+    try:
+        return answer.result(timeout_s)
+    except NotInTimeError as exc:
+        answer.add_done_callback(_close)
+        raise TimeoutError(f"nothing for {timeout_s:g} s") from exc
+
+
+def _close(late: Future[Any]) -> None:
+    if late.exception() is None:
+        late.result().close()
+
+
+def _answered(answer: Future[_T], call: Callable[[], _T]) -> None:
+    try:
+        answer.set_result(call())
+    except BaseException as exc:
+        answer.set_exception(exc)

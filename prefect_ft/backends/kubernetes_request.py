@@ -1,0 +1,257 @@
+"""The objects that a worker is made of in a cluster: a pod, its secret, the agent's code. Pure: sends nothing.
+
+Names are those of the Kubernetes API, version 1. What the agent needs is said here and nowhere else; what the
+user adds under `pod` and `container` is merged in last.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from prefect_ft.backends.base import Worker
+from prefect_ft.config import KubernetesInfrastructure, KubernetesSystem, PodVolume, Toleration
+
+RUN, PHASE, WORKER, SYSTEM, TOKEN = (
+    f"prefect-ft/{name}" for name in ("run", "phase", "worker", "system", "token")
+)
+"""Labels, by which a run's objects are found again. The token is EPOCH.DECISION, as in `Worker`."""
+
+CONTAINER = "worker"
+ARCHIVE = "payload.tar.gz"
+CONFIG = "agent.json"
+
+PLACE = PurePosixPath("/prefect-ft")
+"""The worker's own directory in its pod, empty at the beginning."""
+
+PAYLOAD = PLACE / "payload"
+GIVEN, CODE = PurePosixPath("/prefect-ft-given"), PurePosixPath("/prefect-ft-code")
+"""Where its secret and the agent's code are mounted."""
+
+BEGIN = (
+    "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2]); sys.path.insert(0, sys.argv[2]); "
+    "from prefect_ft.worker.pod import main; sys.exit(main(sys.argv[3:]))"
+)
+"""What the image's Python is told: unpack the agent, and be it."""
+
+Object = dict[str, Any]
+
+_PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
+
+
+def object_name(run_id: str, phase_index: int, worker: Worker) -> str:
+    """Give the name of a worker's pod and secret; no other has it."""
+    return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}".lower()
+
+
+def code_name(run_id: str, payload: str) -> str:
+    """Give the name of the config map that holds the agent's code for a run."""
+    return f"prefect-ft-{run_id}-{payload}".lower()
+
+
+def home_in_pod(phase_index: int, worker: Worker) -> PurePosixPath:
+    """Give the agent's directory in its pod."""
+    return PLACE / f"{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
+
+
+def labels(run_id: str, phase_index: int, worker: Worker) -> dict[str, str]:
+    """Give the labels of a worker's pod and secret."""
+    return {
+        RUN: run_id,
+        PHASE: str(phase_index),
+        WORKER: str(worker.number),
+        SYSTEM: worker.system,
+        TOKEN: f"{worker.epoch}.{worker.decision}",
+    }
+
+
+def worker_of(given: Mapping[str, str]) -> Worker | None:
+    """Give the worker whose labels these are; None: nobody's."""
+    try:
+        epoch, decision = given[TOKEN].split(".")
+        return Worker(
+            number=int(given[WORKER]), system=given[SYSTEM], epoch=int(epoch), decision=int(decision)
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def code_map(name: str, run_id: str, archive: bytes) -> Object:
+    """Build the config map of the agent's code, which all workers of a run share."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {RUN: run_id}},
+        "binaryData": {ARCHIVE: _base64(archive)},
+    }
+
+
+def secret(name: str, own: Mapping[str, str], config: str, files: Mapping[str, bytes]) -> Object:
+    """Build a worker's secret: what its agent is told, and the `files` that it is given, by their paths there."""
+    contents = {CONFIG: config.encode(), **{_key(index): each for index, each in enumerate(files.values())}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {"name": name, "labels": dict(own)},
+        "data": {key: _base64(content) for key, content in contents.items()},
+    }
+
+
+def pod(
+    infrastructure: KubernetesInfrastructure,
+    system: KubernetesSystem,
+    name: str,
+    own: Mapping[str, str],
+    *,
+    code: str,
+    files: Mapping[str, bytes],
+) -> Object:
+    """Build a worker's pod; `name` is its secret's too, and `code` its config map's."""
+    whole = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _said(
+            {
+                "name": name,
+                "labels": {**infrastructure.labels, **own},
+                "annotations": dict(infrastructure.annotations),
+            }
+        ),
+        "spec": _spec(infrastructure, system, name, code=code, files=files),
+    }
+    merged: Object = merge_patch(whole, infrastructure.pod)
+    return merged
+
+
+def _spec(
+    infrastructure: KubernetesInfrastructure,
+    system: KubernetesSystem,
+    name: str,
+    *,
+    code: str,
+    files: Mapping[str, bytes],
+) -> Object:
+    own_account = infrastructure.service_account
+    spec = {
+        "restartPolicy": "Never",
+        "affinity": {"nodeAffinity": _on(infrastructure.system_label, system.name)},
+        "tolerations": [_toleration(each) for each in infrastructure.tolerations],
+        "imagePullSecrets": [{"name": each} for each in infrastructure.pull_secrets],
+        "serviceAccountName": own_account,
+        "automountServiceAccountToken": own_account is not None,
+        "enableServiceLinks": False,
+        "priorityClassName": infrastructure.priority_class,
+        "volumes": [
+            {"name": "prefect-ft", "emptyDir": {}},
+            {"name": "prefect-ft-given", "secret": {"secretName": name}},
+            {"name": "prefect-ft-code", "configMap": {"name": code}},
+            *_shared_memory(infrastructure.shm_size),
+            *(_volume(index, each) for index, each in enumerate(infrastructure.volumes)),
+        ],
+        "containers": [merge_patch(_container(infrastructure, system, files), infrastructure.container)],
+    }
+    return _said(spec)
+
+
+def _container(
+    infrastructure: KubernetesInfrastructure, system: KubernetesSystem, files: Mapping[str, bytes]
+) -> Object:
+    env = {**infrastructure.env, **system.env}
+    words = [str(CODE / ARCHIVE), str(PAYLOAD), str(GIVEN / CONFIG)]
+    return _said(
+        {
+            "name": CONTAINER,
+            "image": infrastructure.image,
+            "imagePullPolicy": _PULL[infrastructure.pull],
+            "command": [infrastructure.python, "-I", "-S", "-W", "ignore", "-c", BEGIN, *words],
+            "env": [{"name": name, "value": value} for name, value in env.items()],
+            "resources": _said(
+                {
+                    "requests": dict(infrastructure.resources.requests),
+                    "limits": dict(infrastructure.resources.limits),
+                }
+            ),
+            "securityContext": {"allowPrivilegeEscalation": False},
+            "volumeMounts": [
+                {"name": "prefect-ft", "mountPath": str(PLACE)},
+                {"name": "prefect-ft-given", "mountPath": str(GIVEN), "readOnly": True},
+                {"name": "prefect-ft-code", "mountPath": str(CODE), "readOnly": True},
+                *([{"name": "shm", "mountPath": "/dev/shm"}] if infrastructure.shm_size else []),  # noqa: S108
+                *(_mount(index, each) for index, each in enumerate(infrastructure.volumes)),
+                *(_file_mount(index, path) for index, path in enumerate(files)),
+            ],
+        }
+    )
+
+
+def _on(label: str, system: str) -> Object:
+    """Have a pod on its system's node: one that is isolated is thereby never another worker's."""
+    wanted = {"key": label, "operator": "In", "values": [system]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def _toleration(given: Toleration) -> Object:
+    return _said(
+        {
+            "key": given.key,
+            "operator": given.operator,
+            "value": given.value,
+            "effect": given.effect,
+            "tolerationSeconds": given.toleration_s,
+        }
+    )
+
+
+def _shared_memory(size: int | None) -> list[Object]:
+    if size is None:
+        return []
+    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}]
+
+
+def _volume(index: int, given: PodVolume) -> Object:
+    sources = {
+        "persistentVolumeClaim": given.claim and {"claimName": given.claim},
+        "hostPath": given.host_path and {"path": given.host_path},
+        "configMap": given.config_map and {"name": given.config_map},
+        "secret": given.secret and {"secretName": given.secret},
+    }
+    return _said({"name": f"volume-{index}", **sources})
+
+
+def _mount(index: int, given: PodVolume) -> Object:
+    mount = {"name": f"volume-{index}", "mountPath": given.path, "subPath": given.sub_path}
+    return _said({**mount, "readOnly": given.read_only or None})
+
+
+def _file_mount(index: int, path: str) -> Object:
+    return {"name": "prefect-ft-given", "mountPath": path, "subPath": _key(index), "readOnly": True}
+
+
+def _key(index: int) -> str:
+    return f"file-{index}"
+
+
+def merge_patch(whole: Any, patch: Any) -> Any:
+    """Give `whole` as a JSON merge patch (RFC 7386) changes it."""
+    if not isinstance(patch, Mapping):
+        return patch
+    changed = dict(whole) if isinstance(whole, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            changed.pop(name, None)
+        else:
+            changed[name] = merge_patch(changed.get(name), value)
+    return changed
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _said(given: Object) -> Object:
+    """Leave out what was not said: then the cluster's default holds."""
+    return {name: value for name, value in given.items() if value is not None and value not in ([], {})}

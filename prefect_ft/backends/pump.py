@@ -1,0 +1,138 @@
+"""Between a stream to a process elsewhere and a socket of ours: how agents are spoken with that no file reaches.
+
+Owns the carrying of bytes; how a stream wraps them is its `Wrapping`'s.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+MAX_WAITING = 1 << 20
+"""Bytes that are held for a side that does not take them."""
+
+_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
+
+
+class Wrapping(Protocol):
+    """How a process's input and output look on a stream."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what was unwrapped last tells that nothing follows."""
+
+    def unwrapped(self, received: bytearray) -> bytes:
+        """Take what is whole out of what has come, and give the output that it holds."""
+
+    def wrapped(self, data: bytes) -> bytes:
+        """Give what is to be sent for this input; without any, what else there is to be said."""
+
+
+class Pump:
+    """Carries bytes until one side ends."""
+
+    def __init__(self, stream: socket.socket, ours: socket.socket, wrapping: Wrapping) -> None:
+        self._stream, self._ours, self._wrapping = stream, ours, wrapping
+        self._received, self._to_us, self._to_stream = bytearray(), bytearray(), bytearray()
+        for side in (stream, ours):
+            side.setblocking(False)
+
+    @classmethod
+    def start(
+        cls,
+        stream: socket.socket,
+        wrapping: Wrapping,
+        *,
+        held: Sequence[Any] = (),
+        is_cut: Callable[[], bool] = lambda: False,
+        look_s: float | None = None,
+    ) -> socket.socket:
+        """Carry in a thread; give our end. `held` is what the stream would end with; closed when that ends.
+
+        `is_cut` is asked every `look_s` seconds whether the other side is lost although nothing says so.
+        """
+        ours, theirs = socket.socketpair()
+        pump = cls(stream, theirs, wrapping)
+        threading.Thread(
+            target=pump._run, args=(held, is_cut, look_s), name="prefect-ft-relay", daemon=True
+        ).start()
+        return ours
+
+    def _run(self, held: Sequence[Any], is_cut: Callable[[], bool], look_s: float | None) -> None:
+        try:
+            with selectors.DefaultSelector() as selector:
+                look_at = time.monotonic() + (look_s or 0)
+                while self._is_open():
+                    self._wait(selector, look_s)
+                    if look_s is not None and time.monotonic() >= look_at:
+                        look_at = time.monotonic() + look_s
+                        if is_cut():
+                            return
+            self._ours.setblocking(True)  # whoever reads may be slower than it came
+            self._ours.sendall(self._to_us)
+        except OSError:
+            pass  # either side is gone: so is the other, for who speaks with it
+        finally:
+            self._ours.close()
+            self._stream.close()
+            for each in held:
+                each.close()
+
+    def _wait(self, selector: selectors.BaseSelector, timeout_s: float | None) -> None:
+        for side, out, to_other in (
+            (self._stream, self._to_stream, self._to_us),
+            (self._ours, self._to_us, self._to_stream),
+        ):
+            wanted = selectors.EVENT_READ if len(to_other) < MAX_WAITING else 0
+            wanted |= selectors.EVENT_WRITE if out else 0
+            _watch(selector, side, wanted)
+        selector.select(timeout_s)
+
+    def _is_open(self) -> bool:
+        """Move what can be moved; False: a side has ended, and all that it said has come."""
+        theirs = _received(self._stream) if len(self._to_us) < MAX_WAITING else b""
+        mine = _received(self._ours) if len(self._to_stream) < MAX_WAITING else b""
+        self._received += theirs or b""
+        self._to_us += self._wrapping.unwrapped(self._received)
+        self._to_stream += self._wrapping.wrapped(mine or b"")
+        _send(self._ours, self._to_us)
+        _send(self._stream, self._to_stream)
+        return theirs is not None and mine is not None and not self._wrapping.has_ended
+
+
+def _watch(selector: selectors.BaseSelector, side: socket.socket, wanted: int) -> None:
+    is_known = side in selector.get_map()
+    if wanted and is_known:
+        selector.modify(side, wanted)
+    elif wanted:
+        selector.register(side, wanted)
+    elif is_known:
+        selector.unregister(side)
+
+
+def _received(side: socket.socket) -> bytes | None:
+    """Give all that has come, also what TLS has read ahead; None: the side has ended, and nothing is left."""
+    data = bytearray()
+    while len(data) < MAX_WAITING:
+        try:
+            piece = side.recv(1 << 16)
+        except _WAITS:
+            return bytes(data)
+        if not piece:
+            return bytes(data) or None
+        data += piece
+    return bytes(data)
+
+
+def _send(side: socket.socket, waiting: bytearray) -> None:
+    while waiting:
+        try:
+            sent = side.send(waiting[: 1 << 16])
+        except _WAITS:
+            return
+        del waiting[:sent]

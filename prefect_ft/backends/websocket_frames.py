@@ -1,0 +1,85 @@
+"""The frames of a web socket (RFC 6455) by which a Kubernetes API carries a process's input and output.
+
+The first byte of each message tells its channel.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+STDIN, STDOUT, STATUS = 0, 1, 3
+"""Channels; the last says how the process has ended."""
+
+_CONTINUED, _BINARY, _TEXT, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x1, 0x8, 0x9, 0xA
+_LAST = _MASKED = 0x80
+
+
+class ProcessFrames:
+    """One connection, seen from the client: output out of frames, input into them."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self.status = b""
+        """What the API says of the process's end, as JSON; empty: nothing."""
+        self._channel: int | None = None
+        self._pongs = bytearray()
+
+    def unwrapped(self, received: bytearray) -> bytes:
+        """Take whole frames out of what has come, and give the output in them."""
+        output = bytearray()
+        while not self.has_ended and (frame := _taken(received)) is not None:
+            opcode, payload = frame
+            if opcode == _PING:
+                self._pongs += _frame(_PONG, payload)
+            elif opcode == _CLOSE:
+                self.has_ended = True
+            elif opcode in (_BINARY, _TEXT):
+                self._channel = payload[0] if payload else None
+                output += self._said(payload[1:])
+            elif opcode == _CONTINUED:
+                output += self._said(payload)
+        return bytes(output)
+
+    def _said(self, data: bytes) -> bytes:
+        if self._channel == STATUS and data:
+            self.has_ended, self.status = True, data
+        return data if self._channel == STDOUT else b""
+
+    def wrapped(self, data: bytes) -> bytes:
+        """Give the frame of this input, behind what is owed for the server's pings."""
+        owed, self._pongs = bytes(self._pongs), bytearray()
+        return owed + (_frame(_BINARY, bytes([STDIN]) + data) if data else b"")
+
+
+def _taken(received: bytearray) -> tuple[int, bytes] | None:
+    """Take the first frame, which a server does not mask; None: it is not whole yet."""
+    if len(received) < 2:
+        return None
+    length, start = received[1], 2
+    if length >= 126:
+        form = ">H" if length == 126 else ">Q"
+        start += struct.calcsize(form)
+        if len(received) < start:
+            return None
+        (length,) = struct.unpack_from(form, received, 2)
+    if len(received) < start + length:
+        return None
+    opcode, payload = received[0] & 0x0F, bytes(received[start : start + length])
+    del received[: start + length]
+    return opcode, payload
+
+
+def _frame(opcode: int, payload: bytes) -> bytes:
+    """Give a whole frame, masked as a client's has to be."""
+    length = len(payload)
+    if length < 126:
+        head = struct.pack(">BB", _LAST | opcode, _MASKED | length)
+    elif length < 1 << 16:
+        head = struct.pack(">BBH", _LAST | opcode, _MASKED | 126, length)
+    else:
+        head = struct.pack(">BBQ", _LAST | opcode, _MASKED | 127, length)
+    mask = os.urandom(4)
+    repeated = (mask * (length // 4 + 1))[:length]
+    masked = int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")
+    return head + mask + masked.to_bytes(length, "big")

@@ -1,0 +1,443 @@
+"""A Kubernetes cluster of the tests' own: three nodes on this machine, each in a network namespace.
+
+    python tests/support/kube_cluster.py start DIRECTORY    # prints the KUBECONFIG
+    python tests/support/kube_cluster.py cut DIRECTORY N    # the network of node N is gone; `join` brings it back
+    python tests/support/kube_cluster.py stop DIRECTORY
+
+PREFECT_FT_TEST_CLUSTER=DIRECTORY has the tests use one that is started; KUBECONFIG any other, of which no node is cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import kube_build
+from kube_image import PAUSE, write_images
+
+DEADLINE_S = 180.0
+NODES = (1, 2, 3)
+TOOLS = ("containerd", "ctr", "ip", "nsenter", "openssl", "sysctl", "umount")
+SWITCH, UPLINK = "pftk-switch", "pftk0"
+HOST = "10.99.0.1"
+API = f"https://{HOST}:6443"
+STORE = "http://127.0.0.1:12379"
+SERVICES, FIRST_SERVICE = "10.96.0.0/16", "10.96.0.1"
+SYSCTLS = ("vm.overcommit_memory", "kernel.panic", "kernel.panic_on_oops")
+"""What a kubelet changes on its machine."""
+
+
+def why_not() -> str | None:
+    """Say what keeps this machine from running a cluster; None: nothing that is known."""
+    if os.getuid() != 0:
+        return "a cluster is started as root"
+    missing = [name for name in TOOLS if shutil.which(name) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    if not kube_build.is_built():
+        return "its programs are not built (python tests/support/kube_build.py)"
+    return None
+
+
+class Cluster:
+    """A cluster in a directory: its keys, data, logs, and the pids of what runs for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.kubeconfig = directory / "admin.kubeconfig"
+        self._programs = kube_build.binaries()
+        self._pki = directory / "pki"
+
+    def start(self) -> None:
+        """Start it, and wait until every node is ready; one at a time on a machine."""
+        for name in ("pki", "log", "pid", "etcd"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        before = [f"{name} = {Path('/proc/sys', *name.split('.')).read_text()}" for name in SYSCTLS]
+        (self.directory / "sysctl").write_text("".join(before))
+        self._make_network()
+        _make_certificates(self._pki, self.directory)
+        images = self.directory / "images.tar"
+        write_images(images, self._programs / "pause")
+        self._start_control_plane()
+        for node in NODES:
+            self._start_node(node, images)
+        _until(lambda: len(self._ready()) == len(NODES) and self._has_account(), self._logs)
+
+    # -- network ----------------------------------------------------------------------------------
+
+    def _make_network(self) -> None:
+        _ip("netns add", SWITCH)
+        _ip(f"-n {SWITCH} link add bridge type bridge")
+        _ip(f"-n {SWITCH} link set bridge up")
+        _ip(f"link add {UPLINK} type veth peer name uplink netns {SWITCH}")
+        _ip(f"-n {SWITCH} link set uplink master bridge up")
+        _ip(f"addr add {HOST}/24 dev {UPLINK}")
+        _ip(f"link set {UPLINK} up")
+        for node in NODES:
+            self._make_node_network(node)
+
+    def _make_node_network(self, node: int) -> None:
+        space = _space(node)
+        _ip("netns add", space)
+        _ip(f"-n {space} link set lo up")
+        _ip(f"-n {space} link add eth0 type veth peer name {_port(node)} netns {SWITCH}")
+        _ip(f"-n {SWITCH} link set {_port(node)} master bridge up")
+        _ip(f"-n {space} addr add {_address(node)}/24 dev eth0")
+        _ip(f"-n {space} link set eth0 up")
+        _ip(f"-n {space} route add default via {HOST}")
+        _run("nsenter", f"--net=/run/netns/{space}", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        _ip(f"route add {_pods(node)} via {_address(node)}")
+        for other in NODES:
+            if other != node:
+                _ip(f"-n {space} route add {_pods(other)} via {_address(other)}")
+
+    def cut(self, node: int) -> None:
+        """Take a node's network away: what runs there goes on, and nobody hears of it."""
+        _ip(f"-n {SWITCH} link set {_port(node)} down")
+
+    def join(self, node: int) -> None:
+        """Give it back."""
+        _ip(f"-n {SWITCH} link set {_port(node)} up")
+
+    # -- programs ---------------------------------------------------------------------------------
+
+    def _start_control_plane(self) -> None:
+        pki, programs = self._pki, self._programs
+        peer = "http://127.0.0.1:12380"
+        self._begin("etcd", [
+            programs / "etcd", f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync",
+            f"--listen-client-urls={STORE}", f"--advertise-client-urls={STORE}", f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}",
+        ])  # fmt: skip
+        self._begin("apiserver", [
+            programs / "kube-apiserver", f"--advertise-address={HOST}", "--secure-port=6443",
+            f"--etcd-servers={STORE}", f"--client-ca-file={pki / 'ca.crt'}", f"--cert-dir={pki}",
+            f"--tls-cert-file={pki / 'apiserver.crt'}", f"--tls-private-key-file={pki / 'apiserver.key'}",
+            f"--service-account-key-file={pki / 'sa.pub'}", f"--service-account-signing-key-file={pki / 'sa.key'}",
+            "--service-account-issuer=https://kubernetes.default", f"--service-cluster-ip-range={SERVICES}",
+            "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+            f"--kubelet-client-certificate={pki / 'admin.crt'}", f"--kubelet-client-key={pki / 'admin.key'}",
+            "--kubelet-preferred-address-types=InternalIP",
+        ])  # fmt: skip
+        self._begin("controllers", [
+            programs / "kube-controller-manager", f"--kubeconfig={self._config_of('controllers')}",
+            f"--cert-dir={pki}", f"--service-account-private-key-file={pki / 'sa.key'}",
+            f"--root-ca-file={pki / 'ca.crt'}", "--use-service-account-credentials", "--leader-elect=false",
+            "--node-monitor-period=1s", "--node-monitor-grace-period=10s",
+        ])  # fmt: skip
+        self._begin("scheduler", [
+            programs / "kube-scheduler", f"--kubeconfig={self._config_of('scheduler')}", f"--cert-dir={pki}",
+            "--leader-elect=false",
+        ])  # fmt: skip
+        _until(lambda: self._get("/readyz") == b"ok", self._logs)
+
+    def _start_node(self, node: int, images: Path) -> None:
+        place, space = self.directory / f"n{node}", f"--net=/run/netns/{_space(node)}"
+        for name in ("cni", "kubelet"):
+            (place / name).mkdir(parents=True)
+        socket = self.directory / f"n{node}.sock"
+        (place / "containerd.toml").write_text(_containerd_toml(place, socket, self._programs))
+        (place / "cni" / "10-test.conflist").write_text(json.dumps(_cni(place, node)))
+        (place / "kubelet.json").write_text(json.dumps(_kubelet(self._pki, place, node)))
+        self._begin(f"containerd-n{node}", ["nsenter", space, "containerd", "-c", place / "containerd.toml"])
+        _until(lambda: _succeeds("ctr", "-a", socket, "version"), self._logs)
+        _run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", images)
+        self._begin(f"kubelet-n{node}", [
+            "nsenter", space, self._programs / "kubelet", f"--config={place / 'kubelet.json'}",
+            f"--kubeconfig={self._config_of(f'n{node}')}", f"--hostname-override=n{node}",
+            f"--node-ip={_address(node)}", f"--root-dir={place / 'kubelet'}",
+            f"--cert-dir={place / 'kubelet' / 'pki'}", "--container-runtime=remote",
+            f"--container-runtime-endpoint=unix://{socket}",
+        ])  # fmt: skip
+
+    def _begin(self, name: str, words: list[Any]) -> None:
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "no_proxy": "*"}
+        with (self.directory / "log" / name).open("ab") as log:
+            process = subprocess.Popen(
+                [str(word) for word in words], cwd=self.directory, env=env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        (self.directory / "pid" / name).write_text(str(process.pid))
+
+    def _config_of(self, name: str) -> Path:
+        return self.directory / f"{name}.kubeconfig"
+
+    # -- the API ----------------------------------------------------------------------------------
+
+    def _get(self, path: str) -> bytes:
+        """What the API answers; nothing while it does not."""
+        context = ssl.create_default_context(cafile=str(self._pki / "ca.crt"))
+        context.load_cert_chain(self._pki / "admin.crt", self._pki / "admin.key")
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        with suppress(OSError), opener.open(API + path, timeout=5) as answer:
+            return bytes(answer.read())
+        return b""
+
+    def _ready(self) -> list[str]:
+        nodes = json.loads(self._get("/api/v1/nodes") or "{}").get("items", [])
+        return [
+            node["metadata"]["name"]
+            for node in nodes
+            if any(
+                each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"]
+            )
+        ]
+
+    def _has_account(self) -> bool:
+        """Whether pods can be made: they are somebody's."""
+        return bool(self._get("/api/v1/namespaces/default/serviceaccounts/default"))
+
+    def _logs(self) -> str:
+        logs = sorted((self.directory / "log").iterdir())
+        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End it, its pods, and all that it had."""
+        for node in NODES:
+            self._end(f"kubelet-n{node}")
+        for node in NODES:
+            self._end_containers(self.directory / f"n{node}.sock")
+        for name in [
+            *(f"containerd-n{node}" for node in NODES),
+            "scheduler",
+            "controllers",
+            "apiserver",
+            "etcd",
+        ]:
+            self._end(name)
+        for pid in _shims_of(self.directory):
+            _kill(pid)
+        for mount in reversed(_mounts_below(self.directory)):
+            _succeeds("umount", "--lazy", mount)
+        for space in [*map(_space, NODES), SWITCH]:
+            _succeeds("ip", "netns", "del", space)
+        _succeeds("ip", "link", "del", UPLINK)
+        _succeeds("sysctl", "-q", "-p", self.directory / "sysctl")
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end(self, name: str) -> None:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            pid = int((self.directory / "pid" / name).read_text())
+            if str(self.directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                _kill(pid)
+
+    def _end_containers(self, socket: Path) -> None:
+        ctr = ("ctr", "--connect-timeout", "2s", "-a", str(socket), "-n", "k8s.io")
+        listed = subprocess.run([*ctr, "tasks", "ls", "-q"], capture_output=True, text=True, check=False)
+        for task in listed.stdout.split():
+            _succeeds(*ctr, "tasks", "kill", "-s", "9", task)
+            _succeeds(*ctr, "tasks", "rm", "-f", task)
+
+
+# -- what programs are told ---------------------------------------------------------------------------
+
+
+def _containerd_toml(place: Path, socket: Path, programs: Path) -> str:
+    return f"""version = 2
+root = "{place}/root"
+state = "{place}/state"
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{place}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE}"
+restrict_oom_score_adj = true
+disable_apparmor = true
+netns_mounts_under_state_dir = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{programs}/cni"
+conf_dir = "{place}/cni"
+"""
+
+
+def _cni(place: Path, node: int) -> dict[str, Any]:
+    addresses = {
+        "type": "host-local",
+        "dataDir": str(place / "addresses"),
+        "ranges": [[{"subnet": _pods(node)}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "ipam": addresses}
+    return {"cniVersion": "0.4.0", "name": "test", "plugins": [bridge]}
+
+
+def _kubelet(pki: Path, place: Path, node: int) -> dict[str, Any]:
+    """Nothing of a machine's own is managed: three of them share this one."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": _address(node),
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(pki / "ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(pki / f"n{node}.crt"),
+        "tlsPrivateKeyFile": str(pki / f"n{node}.key"),
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": False,
+        "nodeStatusUpdateFrequency": "2s",
+        "nodeLeaseDurationSeconds": 4,
+        "readOnlyPort": 0,
+        "healthzPort": 0,
+        "resolvConf": "",
+        "evictionHard": {"memory.available": "50Mi"},
+        "volumePluginDir": str(place / "plugins"),
+    }
+
+
+def _make_certificates(pki: Path, directory: Path) -> None:
+    """Make an authority, and for everybody a certificate and how to reach the API with it."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=pki, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
+            "-keyout", "ca.key", "-out", "ca.crt")  # fmt: skip
+    openssl("genrsa", "-out", "sa.key", "2048")
+    openssl("rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub")
+    server = f"IP:{HOST},IP:127.0.0.1,IP:{FIRST_SERVICE},DNS:kubernetes.default"
+    subjects = {
+        "apiserver": ("/CN=kube-apiserver", server),
+        "admin": ("/O=system:masters/CN=admin", "DNS:admin"),
+        "controllers": ("/CN=system:kube-controller-manager", "DNS:controllers"),
+        "scheduler": ("/CN=system:kube-scheduler", "DNS:scheduler"),
+        **{f"n{node}": (f"/O=system:nodes/CN=system:node:n{node}", f"IP:{_address(node)}") for node in NODES},
+    }
+    for name, (subject, names) in subjects.items():
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", subject, "-keyout", f"{name}.key",
+                "-out", f"{name}.csr")  # fmt: skip
+        (pki / "ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+                "-days", "2", "-extfile", "ext", "-out", f"{name}.crt")  # fmt: skip
+        (directory / f"{name}.kubeconfig").write_text(json.dumps(_kubeconfig(pki, name)))
+
+
+def _kubeconfig(pki: Path, name: str) -> dict[str, Any]:
+    keys = {"client-certificate": str(pki / f"{name}.crt"), "client-key": str(pki / f"{name}.key")}
+    cluster = {"server": API, "certificate-authority": str(pki / "ca.crt")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": name, "user": keys}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+        "current-context": "test",
+    }
+
+
+# -- the machine --------------------------------------------------------------------------------------
+
+
+def _space(node: int) -> str:
+    return f"pftk-n{node}"
+
+
+def _port(node: int) -> str:
+    return f"port{node}"
+
+
+def _address(node: int) -> str:
+    return f"10.99.0.1{node}"
+
+
+def _pods(node: int) -> str:
+    return f"10.244.{node}.0/24"
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *" ".join(words).split())
+
+
+def _run(*words: Any) -> None:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}: {done.stderr or done.stdout}"
+
+
+def _succeeds(*words: Any) -> bool:
+    done = subprocess.run([str(word) for word in words], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _until(holds: Callable[[], bool], why: Callable[[], str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.2)
+
+
+def _kill(pid: int) -> None:
+    """End a process and wait until it is gone, whoever's child it is."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        while Path(f"/proc/{pid}/exe").is_symlink() and os.path.exists(f"/proc/{pid}/exe"):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            time.sleep(0.01)
+
+
+def _shims_of(directory: Path) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes()
+            if b"containerd-shim" in words and os.fsencode(directory) in words:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _mounts_below(directory: Path) -> list[str]:
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    return [mount for mount in mounts if mount.startswith(str(directory))]
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A cluster that lives while entered; another test run on this machine waits for its end."""
+    if started := os.environ.get("PREFECT_FT_TEST_CLUSTER"):
+        yield Cluster(Path(started))
+        return
+    directory = Path(tempfile.mkdtemp(prefix="pft-kube-"))  # short, for its sockets' paths
+    with (Path(tempfile.gettempdir()) / "prefect-ft-test-cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = Cluster(directory)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["start", where]:
+            here = Cluster(Path(where).absolute())
+            here.start()
+            print(here.kubeconfig)
+        case ["cut" | "join" as what, where, number]:
+            getattr(Cluster(Path(where).absolute()), what)(int(number))
+        case ["stop", where]:
+            Cluster(Path(where).absolute()).stop()
+        case _:
+            sys.exit(__doc__)
