@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The only directory of programs beside the system's; no way to FAR is left afterwards."""
     directory = tmp_path / "bin"
     directory.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    yield directory
+    with tempfile.TemporaryDirectory(prefix="pft-") as short:  # for the paths of sockets
+        monkeypatch.setattr("tempfile.tempdir", short)
+        yield directory
+        let_go(Path(short))
+
+
+def let_go(temporary: Path) -> None:
+    """Close the way to FAR, which has to leave nothing."""
     if (made := transport._forwards.pop(FAR, None)) is not None:
         made.close()
-    assert list(tmp_path.glob("prefect-ft-ssh-*")) == []
+    assert list(temporary.glob("prefect-ft-ssh-*")) == []
 
 
 def test_without_ssh_it_is_said_what_to_install(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

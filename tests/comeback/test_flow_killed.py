@@ -14,10 +14,20 @@ UNDISTURBED = [("one", 1), ("one", 2), ("two", 1)]
 HELD_ELSEWHERE = ("before_decision", "after_action")
 """Moments that tests/supervisor/test_rejoin.py holds in milliseconds: the journal cut at each of its bytes."""
 
+IN_SHORT = ("in_training", "before_journal", "in_action", "in_backoff")
+"""Moments of the ordinary run; the others, whose ways are in these too, take as long."""
+
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("moment", [each for each in MOMENTS if each not in HELD_ELSEWHERE])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(each, marks=() if each in IN_SHORT else pytest.mark.long)
+        for each in MOMENTS
+        if each not in HELD_ELSEWHERE
+    ],
+)
 def test_the_flow_process_is_killed(tmp_path: Path, moment: str) -> None:
     job = write_job(tmp_path)
     assert live(job, f"{moment}/flow") == -9

@@ -27,7 +27,7 @@ def test_all_of_it_is_killed_as_by_the_machines_power(tmp_path: Path) -> None:
     assert (comeback["adopted"], comeback["goes_on"], comeback["attempt"]) == ([], True, 1)
 
 
-@pytest.mark.parametrize("moment", ["in_training", "before_action"])
+@pytest.mark.parametrize("moment", ["in_training", pytest.param("before_action", marks=pytest.mark.long)])
 def test_an_orchestrator_that_was_stopped_for_longer_than_its_lease_is_harmless(
     tmp_path: Path, moment: str
 ) -> None:

@@ -28,7 +28,12 @@ def automations(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "processes"),
-    [("flow", 2), ("worker", 1), ("flow+worker", 2), ("server", 1)],
+    [
+        ("flow", 2),
+        ("worker", 1),
+        pytest.param("flow+worker", 2, marks=pytest.mark.long),  # a minute each
+        pytest.param("server", 1, marks=pytest.mark.long),
+    ],
 )
 def test_the_same_flow_run_completes(
     site: Site,
@@ -97,6 +102,7 @@ def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
     site.stop(site.processes.pop())
 
 
+@pytest.mark.long  # a minute
 def test_a_flow_run_that_is_brought_back_while_it_lives_is_left_to_its_first_process(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ def train(fault: str, last: int = 1, options: str = "") -> str:
     return TRAIN.replace("FAULT", fault).replace("LAST", str(last)).replace("OPTIONS", options)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_ranks_blocked_in_a_collective_come_out_when_another_fails(tmp_path: Path, size: int) -> None:
     outcome = inprocess_ranks.run(tmp_path, size, train('raise RuntimeError("boom")', last=5), python=PYTHON)
     assert outcome.noted("end") == [[{"how": "returned", "value": size}]] * size, outcome.output
@@ -61,7 +61,7 @@ def test_ranks_blocked_in_a_collective_come_out_when_another_fails(tmp_path: Pat
     assert max(outcome.restart_ms()) < 5000  # the group's time-out is 50 s
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_rank_killed_in_a_collective_is_replaced_by_the_spare(tmp_path: Path, lost: int) -> None:
     options = "rank_assignment=compose(fill_gaps, max_active(2))"
     body = train("os.kill(os.getpid(), 9)", options=options).replace("ME == 1", f"ME == {lost}")

@@ -89,6 +89,7 @@ def test_it_does_not_matter_in_what_pieces_output_comes(path: Path) -> None:
     assert verdict_of_parts(log, size=999).evidence == verdict(log).evidence
 
 
+@pytest.mark.long  # half a minute
 def test_every_signature_that_says_why_is_of_interest() -> None:
     """A line without anything around it, far from the end."""
     telling = [each for each in builtin_catalogue() if each.role in ("root", "cascade")]

@@ -79,7 +79,7 @@ def meeting(torch: str, make_worker: MakeWorker) -> LivingWorker:
     return make_worker(rendezvous=rendezvous(torch))
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_groups_meet_and_work_in_attempt_after_attempt(meeting: LivingWorker, torch: str, ranks: int) -> None:
     client = meeting.attached()
     told = client.expect_attached()
