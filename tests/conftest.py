@@ -14,8 +14,9 @@ from hypothesis import settings
 settings.register_profile("ours", deadline=None)  # a machine that others load makes no property wrong
 settings.load_profile("ours")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background; what we start is not
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # started in a shell's background; what we start is not
+        signal.signal(_number, _handler)
 
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

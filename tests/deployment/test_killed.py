@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def automations(site: Site) -> None:
         site.command("prefect_ft.cli", "install-automations", "--heartbeat-s", str(HEARTBEAT_S))
     names = [each["name"] for each in site.post("/automations/filter", {})]
     assert len([name for name in names if name.endswith("comes back")]) == 2
+
+
+@pytest.fixture(autouse=True)
+def no_worker_left(site: Site) -> Iterator[None]:
+    """The next test's flow runs are not for this one's workers."""
+    yield
+    for process in [each for each in site.processes if "worker" in " ".join(map(str, each.args))]:
+        site.stop(process)
+        site.processes.remove(process)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +70,9 @@ def test_the_same_flow_run_completes(
         site.start_worker()
     run = site.wait_for(flow_run_id, "Completed", "Failed", "Cancelled")
     assert run["state_name"] == "Completed"
-    # A server that was away may take its own silence for the process's: whom it sends then leaves the run alone.
-    assert site.times_begun(flow_run_id) - processes in ((0, 1) if victim == "server" else (0,))
+    # A server that was away, or a machine that is slow, may take its own silence for the process's: whom it sends
+    # then leaves the run alone.
+    assert site.times_begun(flow_run_id) - processes in (0, 1)
     assert mark.exists()
     (tmp_path / "orchestrator.log").touch()
     assert_right(job)
@@ -70,9 +81,6 @@ def test_the_same_flow_run_completes(
     ):  # what Prefect's client had not sent when the server died may be lost: its own matter
         expected = ["Completed"] * 2 + ["Crashed"] * (processes - 1)
         site.wait_for_task_runs(flow_run_id, expected)
-    for process in [each for each in site.processes if "worker" in " ".join(map(str, each.args))]:
-        site.stop(process)
-        site.processes.remove(process)
 
 
 def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
@@ -99,7 +107,6 @@ def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
     assert processes_of(Path(runtime) / run.run_id) == {}
     (told,) = journals(tmp_path / "model").values()
     assert [line["rule"] for line in of_type(told, "decision")] == ["cancelled"]
-    site.stop(site.processes.pop())
 
 
 @pytest.mark.long  # a minute
@@ -130,4 +137,3 @@ def test_a_flow_run_that_is_brought_back_while_it_lives_is_left_to_its_first_pro
     for lines in journals(tmp_path / "model").values():
         assert of_type(lines, "comeback") == []
         assert [line["rule"] for line in of_type(lines, "decision")] == ["completed"]
-    site.stop(site.processes.pop())
