@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,3 +123,13 @@ class Backend(Protocol):
 
         `is_gone`: it was the agent itself.
         """
+
+
+def exchange_side_by_side(backend: Backend, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
+    """Exchange workers that share nothing with each other."""
+    with ThreadPoolExecutor(1) as pool:
+        removal = pool.submit(backend.destroy, old)
+        try:
+            return backend.create(new)
+        finally:
+            removal.result()

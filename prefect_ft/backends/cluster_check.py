@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.cluster import cluster_of
-from prefect_ft.backends.kubernetes_request import labels, object_name, pod
+from prefect_ft.backends.kubernetes_request import LABELS, object_name, pod
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError, ConfigError
 
@@ -32,7 +32,7 @@ def check_cluster(infrastructure: KubernetesInfrastructure, field: str) -> None:
     name = object_name(_PROBE, 0, worker)
     try:
         cluster.create(
-            pod(infrastructure, first, name, labels(_PROBE, 0, worker), code=name, files={}), dry_run=True
+            pod(infrastructure, first, name, LABELS.of(_PROBE, 0, worker), code=name, files={}), dry_run=True
         )
     except BackendError as exc:
         raise ConfigError(f"no worker can be created: {exc}", field=field) from exc

@@ -22,15 +22,18 @@ from docker.errors import APIError, DockerException
 from requests.exceptions import RequestException
 
 from prefect_ft.backends import elsewhere, engine
-from prefect_ft.backends.base import OUT_OF_MEMORY, Address, AgentSettings, Found, Worker
+from prefect_ft.backends.base import (
+    OUT_OF_MEMORY,
+    Address,
+    AgentSettings,
+    Found,
+    Worker,
+    exchange_side_by_side,
+)
 from prefect_ft.backends.docker_request import (
-    PHASE,
-    RUN,
+    LABELS,
     Mounted,
-    container_name,
     create_request,
-    labels,
-    worker_of,
 )
 from prefect_ft.backends.home import (
     ENGINES,
@@ -41,6 +44,7 @@ from prefect_ft.backends.home import (
     write_agent_config,
     write_host,
 )
+from prefect_ft.backends.labels import name_of
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.strays import end_strays
 from prefect_ft.backends.transport import host_of, is_here
@@ -121,7 +125,7 @@ class DockerBackend:
             self._remove(worker)  # what another life of the orchestrator may have left under this name
             self._make_home(worker, found)
             mounted, copied = self._mounted(worker)
-            own = labels(self._settings.run_id, self._settings.phase_index, worker)
+            own = LABELS.of(self._settings.run_id, self._settings.phase_index, worker)
             system = self._systems[worker.system]
             request = create_request(self._infrastructure, system, own, python=found.name, mounted=mounted)
             client.create_container_from_config(request, name)
@@ -266,12 +270,7 @@ class DockerBackend:
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
         """Destroy and create side by side: no rank starts in what is new before both are done."""
-        with ThreadPoolExecutor(1) as pool:
-            removal = pool.submit(self.destroy, old)
-            try:
-                return self.create(new)
-            finally:
-                removal.result()
+        return exchange_side_by_side(self, old, new)
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -303,13 +302,13 @@ class DockerBackend:
         return found
 
     def _labelled(self) -> list[Worker]:
-        wanted = [f"{RUN}={self._settings.run_id}", f"{PHASE}={self._settings.phase_index}"]
+        wanted = [f"{LABELS.run}={self._settings.run_id}", f"{LABELS.phase}={self._settings.phase_index}"]
         found: list[Worker | None] = []
         for system in self._systems:
             with suppress(BackendError):  # an engine that is away has no say
                 with self._engine(system) as client:
                     told = client.containers(all=True, filters={"label": wanted})
-                found += [worker_of(each["Labels"]) for each in told]
+                found += [LABELS.worker(each["Labels"]) for each in told]
         return [worker for worker in dict.fromkeys(found) if worker is not None]
 
     def answers(self, system: str) -> bool:
@@ -374,7 +373,7 @@ class DockerBackend:
         return home_of(self._directory, self._settings.phase_index, worker)
 
     def _name(self, worker: Worker) -> str:
-        return container_name(self._settings.run_id, self._settings.phase_index, worker)
+        return name_of(self._settings.run_id, self._settings.phase_index, worker)
 
 
 def _ran_out_of_memory(client: engine.Client, name: str) -> bool:
@@ -390,7 +389,7 @@ def remove_containers(directory: Path, say: Callable[[str], None] = _log.warning
     for url in read_json(directory / ENGINES).get("engines", ()):
         try:
             with closing(engine.connect(url)) as client, engine.told(url):
-                for each in client.containers(all=True, filters={"label": f"{RUN}={directory.name}"}):
+                for each in client.containers(all=True, filters={"label": f"{LABELS.run}={directory.name}"}):
                     engine.remove(client, each["Id"])
         except BackendError as exc:
             say(f"containers of run {directory.name} may be left: {exc}")

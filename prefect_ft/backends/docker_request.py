@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from prefect_ft.backends.base import Worker
+from prefect_ft.backends.labels import Labels
 from prefect_ft.config import DeviceRequest, DockerInfrastructure, DockerSystem
 
-RUN, PHASE, WORKER, SYSTEM, TOKEN = (
-    f"prefect-ft.{name}" for name in ("run", "phase", "worker", "system", "token")
-)
-"""Labels, by which a run's containers are found again. The token is EPOCH.DECISION, as in `Worker`."""
+LABELS = Labels("prefect-ft.")
 
 Request = dict[str, Any]
 
@@ -34,33 +31,6 @@ class Mounted:
     payload: str
     binds: Sequence[str] = ()
     is_copied: bool = False
-
-
-def container_name(run_id: str, phase_index: int, worker: Worker) -> str:
-    """Give the name of a worker's container; no other has it."""
-    return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
-
-
-def labels(run_id: str, phase_index: int, worker: Worker) -> dict[str, str]:
-    """Give the labels of a worker's container."""
-    return {
-        RUN: run_id,
-        PHASE: str(phase_index),
-        WORKER: str(worker.number),
-        SYSTEM: worker.system,
-        TOKEN: f"{worker.epoch}.{worker.decision}",
-    }
-
-
-def worker_of(given: Mapping[str, str]) -> Worker | None:
-    """Give the worker whose labels these are; None: nobody's."""
-    try:
-        epoch, decision = given[TOKEN].split(".")
-        return Worker(
-            number=int(given[WORKER]), system=given[SYSTEM], epoch=int(epoch), decision=int(decision)
-        )
-    except (KeyError, ValueError):
-        return None
 
 
 def create_request(

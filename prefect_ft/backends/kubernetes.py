@@ -17,21 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefect_ft.backends.base import OUT_OF_MEMORY, Address, AgentSettings, Found, Worker
+from prefect_ft.backends.base import (
+    OUT_OF_MEMORY,
+    Address,
+    AgentSettings,
+    Found,
+    Worker,
+    exchange_side_by_side,
+)
 from prefect_ft.backends.cluster import Cluster, Nodes, cluster_of
 from prefect_ft.backends.home import CLUSTER, SOCKET, agent_config
 from prefect_ft.backends.kubernetes_request import (
+    LABELS,
     PAYLOAD,
-    PHASE,
-    RUN,
     code_map,
     code_name,
     home_in_pod,
-    labels,
     object_name,
     pod,
     secret,
-    worker_of,
 )
 from prefect_ft.backends.payload import payload_archive
 from prefect_ft.config import KubernetesInfrastructure
@@ -133,7 +137,7 @@ class KubernetesBackend:
     def _objects(self, worker: Worker, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Give a worker's secret and its pod."""
         name = self._name(worker)
-        own = labels(self._settings.run_id, self._settings.phase_index, worker)
+        own = LABELS.of(self._settings.run_id, self._settings.phase_index, worker)
         config = json.dumps(agent_config(self._home(worker), self._settings, worker))
         files = {target: path.read_bytes() for target, path in self._files.items()}
         system = self._systems[worker.system]
@@ -219,12 +223,7 @@ class KubernetesBackend:
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
         """Destroy and create side by side: no rank starts in what is new before both are done."""
-        with ThreadPoolExecutor(1) as pool:
-            removal = pool.submit(self.destroy, old)
-            try:
-                return self.create(new)
-            finally:
-                removal.result()
+        return exchange_side_by_side(self, old, new)
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -233,11 +232,11 @@ class KubernetesBackend:
 
         In the order of epoch and decision.
         """
-        wanted = f"{RUN}={self._settings.run_id},{PHASE}={self._settings.phase_index}"
+        wanted = f"{LABELS.run}={self._settings.run_id},{LABELS.phase}={self._settings.phase_index}"
         found = [
             Found(worker=worker, address=self._address(worker, told), result=self._left(worker, told))
             for told in self._cluster.pods(wanted)
-            if not _is_leaving(told) and (worker := worker_of(told["metadata"]["labels"])) is not None
+            if not _is_leaving(told) and (worker := LABELS.worker(told["metadata"]["labels"])) is not None
         ]
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
 
@@ -368,7 +367,7 @@ def remove_pods(directory: Path, say: Callable[[str], None] = _log.warning) -> N
     """Remove all that the run of this run-time directory has in clusters; one that is away is told."""
     for place in read_json(directory / CLUSTER).get("places", ()):
         try:
-            cluster, mine = Cluster(**place), f"{RUN}={directory.name}"
+            cluster, mine = Cluster(**place), f"{LABELS.run}={directory.name}"
             names = [told["metadata"]["name"] for told in cluster.pods(mine)]
             for name in names:
                 cluster.delete_pod(name, REMOVAL_GRACE_S)

@@ -12,12 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from prefect_ft.backends.base import Worker
+from prefect_ft.backends.labels import Labels, name_of
 from prefect_ft.config import KubernetesInfrastructure, KubernetesSystem, PodVolume, Toleration
 
-RUN, PHASE, WORKER, SYSTEM, TOKEN = (
-    f"prefect-ft/{name}" for name in ("run", "phase", "worker", "system", "token")
-)
-"""Labels, by which a run's objects are found again. The token is EPOCH.DECISION, as in `Worker`."""
+LABELS = Labels("prefect-ft/")
 
 CONTAINER = "worker"
 ARCHIVE = "payload.tar.gz"
@@ -43,7 +41,7 @@ _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 
 def object_name(run_id: str, phase_index: int, worker: Worker) -> str:
     """Give the name of a worker's pod and secret; no other has it."""
-    return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}".lower()
+    return name_of(run_id, phase_index, worker).lower()
 
 
 def code_name(run_id: str, payload: str) -> str:
@@ -56,34 +54,12 @@ def home_in_pod(phase_index: int, worker: Worker) -> PurePosixPath:
     return PLACE / f"{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
 
 
-def labels(run_id: str, phase_index: int, worker: Worker) -> dict[str, str]:
-    """Give the labels of a worker's pod and secret."""
-    return {
-        RUN: run_id,
-        PHASE: str(phase_index),
-        WORKER: str(worker.number),
-        SYSTEM: worker.system,
-        TOKEN: f"{worker.epoch}.{worker.decision}",
-    }
-
-
-def worker_of(given: Mapping[str, str]) -> Worker | None:
-    """Give the worker whose labels these are; None: nobody's."""
-    try:
-        epoch, decision = given[TOKEN].split(".")
-        return Worker(
-            number=int(given[WORKER]), system=given[SYSTEM], epoch=int(epoch), decision=int(decision)
-        )
-    except (KeyError, ValueError):
-        return None
-
-
 def code_map(name: str, run_id: str, archive: bytes) -> Object:
     """Build the config map of the agent's code, which all workers of a run share."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": {RUN: run_id}},
+        "metadata": {"name": name, "labels": {LABELS.run: run_id}},
         "binaryData": {ARCHIVE: _base64(archive)},
     }
 

@@ -9,11 +9,8 @@ import pytest
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.docker_request import (
     Mounted,
-    container_name,
     create_request,
-    labels,
     merged,
-    worker_of,
 )
 from prefect_ft.config import DockerInfrastructure
 
@@ -136,17 +133,6 @@ GPU = {"Count": -1, "Capabilities": [["gpu"]]}
 )
 def test_the_request(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     assert request(**fields) == expected
-
-
-def test_labels_name_the_worker_for_good() -> None:
-    assert labels("run-1", 0, WORKER) == LABELS
-    assert worker_of(LABELS) == WORKER
-    assert container_name("run-1", 0, WORKER) == "prefect-ft-run-1-0-1-3-2"
-
-
-@pytest.mark.parametrize("lost", ["prefect-ft.worker", "prefect-ft.system", "prefect-ft.token"])
-def test_a_container_without_its_labels_is_nobodys(lost: str) -> None:
-    assert worker_of({name: text for name, text in LABELS.items() if name != lost}) is None
 
 
 def test_a_users_words_are_merged_and_ours_stay() -> None:

@@ -16,12 +16,10 @@ from prefect_ft.backends.kubernetes_request import (
     code_map,
     code_name,
     home_in_pod,
-    labels,
     merge_patch,
     object_name,
     pod,
     secret,
-    worker_of,
 )
 from prefect_ft.backends.payload import payload_archive
 from prefect_ft.config import KubernetesInfrastructure
@@ -280,23 +278,6 @@ def test_the_agents_code_fits_into_a_config_map() -> None:
 
 def test_the_same_code_is_packed_the_same() -> None:
     assert payload_archive() == payload_archive()
-
-
-def test_labels_lead_back_to_the_worker() -> None:
-    assert labels("run-1", 0, WORKER) == LABELS
-    assert worker_of(LABELS) == WORKER
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param({}, id="somebody-elses"),
-        pytest.param({**LABELS, "prefect-ft/token": "3"}, id="half-a-token"),
-        pytest.param({**LABELS, "prefect-ft/worker": "first"}, id="no-number"),
-    ],
-)
-def test_labels_that_are_no_workers(given: dict[str, str]) -> None:
-    assert worker_of(given) is None
 
 
 def test_names_and_places() -> None:

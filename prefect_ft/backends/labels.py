@@ -1,0 +1,51 @@
+"""The labels by which a run's containers and pods are found again, and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prefect_ft.backends.base import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What stands before each label's name is the infrastructure's custom."""
+
+    prefix: str
+
+    @property
+    def run(self) -> str:
+        return f"{self.prefix}run"
+
+    @property
+    def phase(self) -> str:
+        return f"{self.prefix}phase"
+
+    def of(self, run_id: str, phase_index: int, worker: Worker) -> dict[str, str]:
+        """Give a worker's labels; the token is EPOCH.DECISION, as in `Worker`."""
+        return {
+            self.run: run_id,
+            self.phase: str(phase_index),
+            f"{self.prefix}worker": str(worker.number),
+            f"{self.prefix}system": worker.system,
+            f"{self.prefix}token": f"{worker.epoch}.{worker.decision}",
+        }
+
+    def worker(self, given: Mapping[str, str]) -> Worker | None:
+        """Give the worker whose labels these are; None: nobody's."""
+        try:
+            epoch, decision = given[f"{self.prefix}token"].split(".")
+            return Worker(
+                number=int(given[f"{self.prefix}worker"]),
+                system=given[f"{self.prefix}system"],
+                epoch=int(epoch),
+                decision=int(decision),
+            )
+        except (KeyError, ValueError):
+            return None
+
+
+def name_of(run_id: str, phase_index: int, worker: Worker) -> str:
+    """Give the name of a worker's container or pod; no other has it."""
+    return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
