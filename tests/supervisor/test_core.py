@@ -89,6 +89,7 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
         *,
         workers: int = 1,
         output: str = "forward",
+        checking: dict[str, Any] | None = None,
         plan_fields: dict[str, Any] | None = None,
         **policy: Any,
     ) -> Phase:
@@ -103,7 +104,9 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
         meeting = {"by": "ranks", "command": ["true"], "cwd": "/", "env": {}}
-        told = settings(checkpoints=checkpoints(tmp_path / "ck"), output=output, rendezvous=meeting)
+        told = settings(
+            checkpoints=checkpoints(tmp_path / "ck", **(checking or {})), output=output, rendezvous=meeting
+        )
         backend = ProcessBackend(told, runtime_dir / "run", {})
         supervisor = Supervisor(
             plan,
@@ -165,6 +168,29 @@ if restarts == 2: save(10); os.abort()
     phase = make(code)
     assert phase.run()[-1] == "completed: complete"
     assert phase.resumed_from() == ["", "step-10.npz", "step-5.npz", "step-10.npz"]
+
+
+def test_what_was_half_written_when_its_writer_was_killed_never_counts(make: Make, tmp_path: Path) -> None:
+    """The agent that follows is a new one, to which it looks settled, and the checkpoint after it is cut since."""
+    code = """
+if restarts: sys.exit()
+save(10)
+with open("ck/step-7.bin", "w") as file: file.write("{")
+os.kill(os.getpid(), 9)
+"""
+    phase = make(code, checking={"settle_s": 0.05}, rebuild_only=True, restart_delay_s=0.1)
+    phase.decided.append(phase.attempt())
+    (tmp_path / "ck" / "step-10.npz").write_bytes(b"PK")
+    assert phase.run() == ["transient: rebuild", "completed: complete"]
+    assert phase.resumed_from() == ["", ""]
+
+
+def test_when_a_restart_was_begun_lies_between_its_decision_and_its_start(make: Make) -> None:
+    phase = make("if not restarts: os.kill(os.getpid(), 9)")
+    phase.run()
+    decided = next(line for line in phase.journal.lines if line["type"] == "decision")
+    _, second = (line for line in phase.journal.lines if line["type"] == "attempt")
+    assert decided["t"] <= second["begun_t"] <= second["t"]
 
 
 def test_what_an_earlier_run_saved_is_resumed_from_and_is_no_progress(make: Make, tmp_path: Path) -> None:
