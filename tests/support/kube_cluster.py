@@ -60,6 +60,8 @@ class Cluster:
         self.kubeconfig = directory / "admin.kubeconfig"
         self._programs = kube_build.binaries()
         self._pki = directory / "pki"
+        self._begun: list[subprocess.Popen[bytes]] = []
+        """Those that this process began: a child that is forgotten while it runs is a warning."""
 
     def start(self) -> None:
         """Start it, and wait until every node is ready; one at a time on a machine."""
@@ -170,6 +172,7 @@ class Cluster:
                 [str(word) for word in words], cwd=self.directory, env=env, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self._begun.append(process)
         (self.directory / "pid" / name).write_text(str(process.pid))
 
     def _config_of(self, name: str) -> Path:
@@ -222,6 +225,8 @@ class Cluster:
             "etcd",
         ]:
             self._end(name)
+        while self._begun:
+            self._begun.pop().wait()
         for pid in _shims_of(self.directory):
             _kill(pid)
         for mount in reversed(_mounts_below(self.directory)):
