@@ -15,6 +15,7 @@ DEVICE_FAULT_WINDOW_S = 86400
 
 _COST_NOTHING = frozenset(("suspended", "fault-healed", "preempted"))
 _HAVE_A_BUDGET = frozenset(("transient", "suspended", "unconditional", "preempted", "confirm-once"))
+_NO_CLASSES: frozenset[FailureClass] = frozenset()
 _STOP_A_RESTART = frozenset(("max-restarts", "min-systems"))
 
 
@@ -47,20 +48,16 @@ class Budgets:
     same_failure: int = 0
     suspects: dict[str, int] = field(default_factory=dict)
     transient_since_progress: bool = False
-    confirmed_since_progress: frozenset[FailureClass] = frozenset()
+    confirmed_since_progress: frozenset[FailureClass] = _NO_CLASSES
     _last_failure: tuple[str, int] | None = None
 
-    def begin_again(self) -> None:
-        """Reset what progress resets."""
-        self.failures_without_progress = 0
-        self.consecutive_suspensions = 0
-        self.consecutive_unconditional = 0
-        self.same_failure = 0
-        self.transient_since_progress = False
-        self.confirmed_since_progress = frozenset()
-
-    def end_attempt(self, incident: Incident) -> None:
-        """Reset what the end of an attempt resets, before anything of this incident is counted."""
+    def end_attempt(self, incident: Incident, progress: bool) -> None:
+        """Reset what the end of an attempt and its progress reset, before anything of this incident is counted."""
+        if progress:
+            self.failures_without_progress = self.consecutive_suspensions = 0
+            self.consecutive_unconditional = self.same_failure = 0
+            self.transient_since_progress = False
+            self.confirmed_since_progress = _NO_CLASSES
         if incident.kind != "suspended":
             self.consecutive_suspensions = 0
         if incident.signature is None or incident.step is None or incident.kind != "exit":
@@ -76,12 +73,19 @@ class Budgets:
         for system in systems:
             self.suspects[system] = self.suspects.get(system, 0) + 1
 
-    def count_restart(self, rule: str, action: Action, failure_class: FailureClass | None) -> None:
-        """Count a restart in the budget of its rule, and in that of its action."""
-        if action == "replace_workers":
-            self.worker_replacements += 1
-        if rule not in _HAVE_A_BUDGET:
-            return
+    def count(self, rule: str, action: Action, failure_class: FailureClass | None) -> bool:
+        """Count a decision in each budget that it draws on; say whether it is a counted failure."""
+        if action in RESTARTS:
+            if rule in _HAVE_A_BUDGET:
+                self._count_by_rule(rule, failure_class)
+            if action == "replace_workers":
+                self.worker_replacements += 1
+        if not is_counted(rule, action):
+            return False
+        self.failures_without_progress += 1
+        return True
+
+    def _count_by_rule(self, rule: str, failure_class: FailureClass | None) -> None:
         if rule == "transient":
             self.transient_since_progress = True
         elif rule == "suspended":

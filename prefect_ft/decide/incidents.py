@@ -78,10 +78,12 @@ def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) ->
     """Give the systems of the pool that are to blame: those where it happened, unless the line denies it."""
     if incident.blame in NOT_HERE:
         return ()
-    if incident.system is None and not incident.systems:
-        worker = incident.worker
-        return (gang[worker],) if worker is not None and worker < len(gang) else ()
-    return tuple([name for name in places(incident, gang) if name in policy.systems])
+    system, worker = incident.system, incident.worker
+    if incident.systems:
+        return tuple([name for name in places(incident, gang) if name in policy.systems])
+    if system is not None:
+        return (system,) if system in policy.systems else ()
+    return (gang[worker],) if worker is not None and worker < len(gang) else ()
 
 
 def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:

@@ -58,22 +58,22 @@ class Pool:
 
     def release_expired(self, now: float) -> list[str]:
         """Make systems usable whose isolation has lasted as long as the policy says, and say which."""
-        isolated, self._isolated_until, self.next_release_t = self._isolated_until, {}, inf
-        expired = []
+        isolated, self._isolated_until, next_release_t, expired = self._isolated_until, {}, inf, []
         for name, until in isolated.items():
             if now >= until:
                 expired.append(name)
             else:
-                self._isolate(name, until)
+                self._isolated_until[name] = until
+                if until < next_release_t:  # noqa: PLR1730  # calling min() costs as much as all the rest
+                    next_release_t = until
+        self.next_release_t = next_release_t
         return expired
 
     def isolate(self, systems: Collection[str], now: float) -> None:
         """Take systems out of use."""
+        until = now + self.ttl_s
         for name in systems:
-            self._isolate(name, now + self.ttl_s)
-
-    def _isolate(self, name: str, until: float) -> None:
-        self._isolated_until[name] = until
+            self._isolated_until[name] = until
         if until < self.next_release_t:  # noqa: PLR1730  # calling min() costs as much as all the rest
             self.next_release_t = until
 

@@ -146,21 +146,29 @@ RULES: tuple[Rule, ...] = (
 )
 """The first that matches decides. `confirm-once` stands twice: an entry's own word comes before its class."""
 
-RULES_OF: Mapping[Kind, tuple[Rule, ...]] = {
-    kind: tuple(rule for rule in RULES if kind in rule.kinds) for kind in get_args(Kind)
-}
-RULES_OF_EXITS: Mapping[FailureClass | None, tuple[Rule, ...]] = {
-    failure_class: tuple(
-        rule for rule in RULES_OF["exit"] if rule.classes is None or failure_class in rule.classes
+Asked = tuple[tuple[str, Callable[[Situation], bool], Callable[[Situation], Move]], ...]
+"""What is asked of an incident whose kind and class are known: name, `when` and `then` of each rule."""
+
+
+def rules_of(kind: Kind, failure_class: FailureClass | None = None) -> Asked:
+    """Choose the rules that match a kind, and of exits a class."""
+    return tuple(
+        (rule.name, rule.when, rule.then)
+        for rule in RULES
+        if kind in rule.kinds and (kind != "exit" or rule.classes is None or failure_class in rule.classes)
     )
-    for failure_class in get_args(FailureClass)
+
+
+RULES_OF: Mapping[Kind, Asked] = {kind: rules_of(kind) for kind in get_args(Kind)}
+RULES_OF_EXITS: Mapping[FailureClass | None, Asked] = {
+    failure_class: rules_of("exit", failure_class) for failure_class in get_args(FailureClass)
 }
 
 
 def first_match(s: Situation) -> tuple[str, Move]:
     """Give the name of the rule that decides, and what it chooses."""
     kind, failure_class = s.incident.kind, s.incident.failure_class
-    for name, _, when, then, _ in RULES_OF_EXITS[failure_class] if kind == "exit" else RULES_OF[kind]:
+    for name, when, then in RULES_OF_EXITS[failure_class] if kind == "exit" else RULES_OF[kind]:
         if when(s):
             return name, then(s)
     raise AssertionError("the last rule matches everything")
@@ -173,11 +181,13 @@ def propose(s: Situation) -> Proposal:
         return Proposal(name, "continue", move.isolate, "")
     if move.action in RESTARTS and not s.policy.autorestart:
         return Proposal("not-restartable", "fail", move.isolate, "autorestart is not configured")
-    return Proposal(name, *move)
+    return Proposal(name, move.action, move.isolate, move.why)
 
 
 class InTurn:
     """Decides about a phase's incidents in turn, each decision taken for carried out; nothing is folded twice."""
+
+    __slots__ = ("_number", "_situation")
 
     def __init__(self, policy: Policy, history: History = ()) -> None:
         """`history` is what has been decided before."""

@@ -44,16 +44,15 @@ def sentence(
     resume_step: int | None,
 ) -> str:
     """Say what happened, where the budgets stand, and what is done about it; `s` is settled already."""
-    facts = [_what(s) + _progress(s), *_budgets(s, proposal)]
-    done = [proposal.why] if proposal.why else []
+    why = f"{proposal.why}, " if proposal.why else ""
     if proposal.isolate:
-        done.append(f"{' and '.join(proposal.isolate)} isolated")
-    done.append(_done(proposal.action, before, s.pool.gang, recreate))
-    end = ""
+        why += f"{' and '.join(proposal.isolate)} isolated, "
+    done = _done(proposal.action, before, s.pool.gang, recreate)
     if proposal.action in RESTARTS:
-        end = " from scratch" if resume_step is None else f" from step {resume_step}"
-        end += f" after {delay_s:g} s" if delay_s else ""
-    return f"{', '.join(facts)}: {', '.join(done)}{end}"
+        done += " from scratch" if resume_step is None else f" from step {resume_step}"
+        if delay_s:
+            done += f" after {delay_s:g} s"
+    return f"{_what(s)}{_progress(s)}{_budgets(s, proposal)}: {why}{done}"
 
 
 def _what(s: Situation) -> str:
@@ -140,16 +139,16 @@ _STANDINGS: Mapping[str, Callable[[Situation], str]] = {
 """What a rule says of the budget of its own."""
 
 
-def _budgets(s: Situation, proposal: Proposal) -> list[str]:
+def _budgets(s: Situation, proposal: Proposal) -> str:
     """Say where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
-    stand = []
+    stand = ""
     if is_counted(rule, proposal.action):
-        stand.append(f"failure {budgets.failures_without_progress} of {policy.max_num_restarts}")
+        stand = f", failure {budgets.failures_without_progress} of {policy.max_num_restarts}"
     if rule in _STANDINGS:
-        stand.append(_STANDINGS[rule](s))
+        stand += f", {_STANDINGS[rule](s)}"
     if proposal.action == "replace_workers":
-        stand.append(f"replacement {budgets.worker_replacements} of {policy.max_worker_replacements}")
+        stand += f", replacement {budgets.worker_replacements} of {policy.max_worker_replacements}"
     return stand
 
 

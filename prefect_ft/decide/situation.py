@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from prefect_ft.decide.budgets import Budgets, DeviceFaults, counters, is_counted
+from prefect_ft.decide.budgets import Budgets, DeviceFaults, counters
 from prefect_ft.decide.incidents import (
     FAILED_RECOVERIES,
     UNCLASSIFIED,
@@ -26,7 +26,6 @@ from prefect_ft.model import (
     RESTARTS,
     Action,
     Counters,
-    Decision,
     Entry,
     Incident,
     Policy,
@@ -64,24 +63,22 @@ class Situation:
         """The systems that the incident blames."""
         return blamed_systems(self.incident, self.policy, self.pool.gang)
 
-    def arrive(self, incident: Incident, decision: Decision | None = None) -> None:
+    def arrive(self, incident: Incident, goes_on: bool | None = None) -> None:
         """Let an incident take its effect on everything but the budgets that a decision consumes.
 
-        `decision` is the one that was made about it, `None` if that is still to come.
+        `goes_on` says what was decided about the attempt, `None` that this is still to come.
         """
         if incident.t >= self.pool.next_release_t:
             self._release_systems(incident.t)
         self.checkpoints.verify(incident)
-        self.incomplete = False
+        self.incomplete = self.progress = False
         if incident.failure_class in UNCLASSIFIED if incident.kind == "exit" else incident.kind in READ_MORE:
             incident = self._read(incident)
         self.incident = incident
-        if decision is None:
-            self.goes_on = is_report(incident, self.policy, self.pool.gang)
-        else:
-            self.goes_on = decision.action == "continue"
-        self.progress = False
-        if not self.goes_on:
+        if goes_on is None:
+            goes_on = is_report(incident, self.policy, self.pool.gang)
+        self.goes_on = goes_on
+        if not goes_on:
             self._end_attempt(incident)
 
     def _release_systems(self, now: float) -> None:
@@ -107,10 +104,8 @@ class Situation:
             self.checkpoints.raise_baseline()
             return
         self.ended_by = incident
-        if self.checkpoints.end_attempt():
-            self.progress = True
-            self.budgets.begin_again()
-        self.budgets.end_attempt(incident)
+        self.progress = self.checkpoints.end_attempt()
+        self.budgets.end_attempt(incident, self.progress)
 
     def _nothing_ran(self, failed: Incident) -> bool:
         """Say whether a recovery failed before the next attempt began."""
@@ -128,13 +123,11 @@ class Situation:
     ) -> None:
         """Let the decision about the last incident take effect."""
         incident, pool, budgets = self.incident, self.pool, self.budgets
-        if is_counted(rule, action):
-            budgets.failures_without_progress += 1
+        if budgets.count(rule, action, incident.failure_class):
             suspected = suspected_systems(incident, self.policy, pool.gang)
             if suspected:
                 budgets.suspect(suspected)
         if action in RESTARTS:
-            budgets.count_restart(rule, action, incident.failure_class)
             if rule in STEP_BACK:
                 self.checkpoints.step_back(incident, rule, resume_step)
             self.checkpoints.resumed_from = resume_step
@@ -155,6 +148,6 @@ def fold(policy: Policy, history: Iterable[Entry]) -> Situation:
     for entry in history:
         done = entry.decision
         if done is not None:
-            situation.arrive(entry.incident, done)
+            situation.arrive(entry.incident, done.action == "continue")
             situation.settle(done.rule, done.action, done.isolate, done.placement, done.resume_step)
     return situation

@@ -175,6 +175,7 @@ def test_what_is_dropped_among_the_last_leaves_no_more_room_than_before():
     for one in all_of_them[:8]:
         store.add(one)
     store.drop(all_of_them[6])
+    assert kept(store) == [0, 1, 2, 3, 4, 5, 7]
     for one in all_of_them[8:]:
         store.add(one)
     assert kept(store) == [0, 1, 2, 3, 8, 9, 10, 11]

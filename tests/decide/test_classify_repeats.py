@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from prefect_ft.decide.classify import LogFindings, LogScanner, builtin_catalogue, judge, repeats
 from prefect_ft.decide.classify.repeats import Repeats
+from prefect_ft.signatures import Signature
 
 LOGS = Path(__file__).with_name("logs")
 
@@ -46,6 +48,57 @@ def test_a_form_that_comes_to_different_things_is_read_each_time() -> None:
     for number in range(20):
         known.note(b"fd %d" % number, ("one", "other")[number % 2])
     assert known.rule_of(b"fd 4") is None
+
+
+CODED = Signature(id="coded", failure_class="config", pattern="code 28")
+
+
+def known(*lines: bytes, rule: str = "x") -> Repeats:
+    """What is known after these lines, all of the same rule."""
+    repeats = Repeats([CODED])
+    for line in lines:
+        repeats.note(line, rule)
+    return repeats
+
+
+@pytest.mark.parametrize(
+    ("line", "times"),
+    [
+        pytest.param(b"fd %d", 8, id="plain"),
+        pytest.param(b"code 28 of %d", 16, id="with-a-code"),
+        pytest.param(b"x" * 998 + b"%02d", 8, id="as-long-as-is-kept"),
+        pytest.param(b"\xff fd %d", 8, id="no-utf-8"),
+        pytest.param(b"\xff code 28 of %d", 16, id="with-a-code-and-no-utf-8"),
+    ],
+)
+def test_how_often_a_line_is_read(line: bytes, times: int) -> None:
+    said = [line % 7] * times
+    assert known(*said[1:]).rule_of(said[0]) is None
+    assert known(*said).rule_of(said[0]) == "x"
+
+
+def test_a_longer_line_is_read_each_time() -> None:
+    assert known(*[b"x" * 1001] * 20).rule_of(b"x" * 1001) is None
+
+
+def test_each_code_has_its_own_rule() -> None:
+    repeats = known(*[b"code 28 of 4711"] * 16)
+    for _ in range(8):
+        repeats.note(b"code 5 of 4712", "other")
+    said = [b"code %d of 9999" % code for code in (28, 5, 7)]
+    assert [repeats.rule_of(line) for line in said] == ["x", "other", None]
+
+
+def test_a_short_number_beside_a_code_tells_lines_apart() -> None:
+    assert known(*[b"code 28 of 7"] * 16).rule_of(b"code 28 of 8") is None
+
+
+@pytest.mark.parametrize(("others", "rule"), [(1023, "x"), (1024, None)])
+def test_of_more_forms_none_is_remembered(others: int, rule: str | None) -> None:
+    forms = [
+        "".join(letters).encode() for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=3)
+    ]
+    assert known(*[b"fd 7"] * 8, *forms[:others]).rule_of(b"fd 7") == rule
 
 
 def watchdog(number: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from prefect_ft.decide.classify import judge
-from prefect_ft.decide.classify.chains import GENERIC
+from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.tracebacks import Raised
 from prefect_ft.model import Evidence, Verdict
@@ -23,6 +23,10 @@ RESET = Signature(id="reset", failure_class="network", pattern="x", role="cascad
 ABORTED = Signature(id="aborted", failure_class="crash", pattern="x", role="cascade")
 SEGFAULT = Signature(id="segfault", failure_class="crash", pattern="x")
 UNKNOWN = Signature(id="killed", failure_class="unknown", pattern="x")
+CANCEL = Signature(id="cancel", failure_class="cancelled", pattern="x")
+EVICTED = Signature(id="evicted", failure_class="preempted", pattern="x")
+USAGE = "train.py: error: the following arguments are required: --data"
+MISSING = "sh: 1: trian: not found"
 FINAL = Signature(id="final", failure_class="network", pattern="x", recoverable=False)
 
 
@@ -30,13 +34,15 @@ def said(signature, order, **fields):
     return Finding(signature=signature, text=f"{signature.id} {order}", line=order + 1, order=order, **fields)
 
 
-def threw(signature, order, *, name="KeyError", is_cleanup=False, is_aside=False, begun=None, **fields):
-    raised = Raised(name, "x", order - 5 if begun is None else begun, "a.py", "f", is_cleanup, is_aside)
+def threw(
+    signature, order, *, name="KeyError", text="x", is_cleanup=False, is_aside=False, begun=None, **fields
+):
+    raised = Raised(name, text, order - 5 if begun is None else begun, "a.py", "f", is_cleanup, is_aside)
     return said(signature, order, raised=raised, **fields)
 
 
-def log(*findings, file="a", **fields):
-    return LogFindings(file=file, findings=findings, tail=("the end",), **fields)
+def log(*findings, file="a", tail=("the end",), **fields):
+    return LogFindings(file=file, findings=findings, tail=tail, **fields)
 
 
 def rooted(logs, **ended):
@@ -99,16 +105,30 @@ def test_without_a_root(logs, ended, expected):
         pytest.param([said(RESET, 1), said(SEGFAULT, 5)], ("reset", 2), id="a-bare-crash-only-if-it-was-first"),
         pytest.param([said(SEGFAULT, 1), said(RESET, 5)], ("segfault", 2), id="as-here"),
         pytest.param([said(ECC, 1, level="W"), said(RESET, 5)], ("reset", 6), id="a-warning-is-no-cause"),
+        pytest.param([said(ECC, 1, level="I"), said(RESET, 5)], ("reset", 6), id="nor-is-what-informs"),
+        pytest.param([said(ECC, 1, level="D"), said(RESET, 5)], ("reset", 6), id="nor-what-helps-to-debug"),
         pytest.param([said(ECC, 1, level="E"), said(RESET, 5)], ("ecc", 2), id="an-error-is"),
         pytest.param([threw(ECC, 6, is_aside=True), said(RESET, 9)], ("reset", 10), id="nor-is-a-thread's-end"),
         pytest.param([said(CONFIG, 1), threw(GENERIC, 37, begun=32)], ("python-exception", 38), id="a-later-exception"),
         pytest.param([said(CONFIG, 1), threw(GENERIC, 36, begun=31)], ("config", 2), id="what-was-said-just-before-it"),
         pytest.param([said(FULL, 1), threw(GENERIC, 37, begun=32)], ("full", 2), id="storage-is-not-outdone"),
+        pytest.param([said(CONFIG, 1), threw(RESET, 37, begun=32)], ("config", 2), id="nor-anything-by-what-follows"),
         pytest.param([said(ECC, 1), threw(ECC, 31)], ("ecc", 32), id="the-exception-that-says-the-same"),
+        pytest.param([said(ECC, 1), threw(ECC, 2)], ("ecc", 3), id="in-the-next-line-too"),
+        pytest.param([said(ECC, 1), threw(FULL, 9)], ("ecc", 2), id="not-one-that-says-something-else"),
+        pytest.param([said(CANCEL, 1), threw(CANCEL, 9)], ("cancel", 2), id="not-where-a-signal-came"),
+        pytest.param([said(EVICTED, 1), threw(EVICTED, 9)], ("evicted", 2), id="from-whomever"),
         pytest.param([said(ECC, 1), threw(ECC, 32)], ("ecc", 2), id="not-one-far-below"),
         pytest.param([said(ECC, 1), threw(ECC, 9, rank="1")], ("ecc", 2), id="nor-of-another-rank"),
         pytest.param([threw(GENERIC, 6), said(ECC, 14)], ("ecc", 15), id="what-its-message-says"),
+        pytest.param([threw(GENERIC, 6), said(ECC, 7)], ("ecc", 8), id="from-its-second-line-on"),
+        pytest.param([threw(GENERIC, 6), said(ECC, 15)], ("python-exception", 7), id="of-eight-more"),
+        pytest.param([threw(GENERIC, 6), said(ECC, 8, rank="1")], ("python-exception", 7), id="of-its-rank"),
         pytest.param([threw(FULL, 6), said(ECC, 8)], ("full", 7), id="where-its-first-line-says-nothing"),
+        pytest.param([threw(ABORTED, 6), said(ABORTED, 8)], ("aborted", 7), id="which-the-same-again-does-not-either"),
+        pytest.param([threw(ABORTED, 6), said(ECC, 8, level="W")], ("aborted", 7), id="nor-a-warning"),
+        pytest.param([said(ABORTED, 6), said(RESET, 8)], ("aborted", 7), id="a-line-has-no-message"),
+        pytest.param([threw(CONFIG, 6), threw(GENERIC, 16)], ("python-exception", 17), id="a-later-mistake-ended-it"),
         pytest.param([threw(ABORTED, 6), said(RESET, 8)], ("reset", 9), id="a-bare-consequence-says-nothing-either"),
         pytest.param([threw(GENERIC, 6), said(RESET, 8)], ("python-exception", 7), id="a-consequence-is-no-message"),
         pytest.param([threw(FULL, 6), threw(FULL, 16)], ("full", 7), id="what-is-full-shows-first-where-it-matters"),
@@ -134,6 +154,7 @@ def test_the_root_of_one_log(findings, root):
     ("logs", "root"),
     [
         pytest.param([log(said(RESET, 1)), log(said(ECC, 9), file="b")], ("ecc", "b", 10), id="what-explains"),
+        pytest.param([log(said(ABORTED, 1)), log(said(RESET, 9), file="b")], ("aborted", "a", 2), id="else-the-first"),
         pytest.param(
             [log(said(RESET, 1)), log(said(WATCHDOG, 9), file="b")], ("watchdog", "b", 10), id="a-time-out-first"
         ),
@@ -165,6 +186,11 @@ def test_the_root_of_a_job(logs, root):
         pytest.param([log(said(ECC, 1), said(FULL, 2), said(SEGFAULT, 3))], [("segfault", "a", 4)], id="no-other-root"),
         pytest.param([log(said(ECC, 1), said(FULL, 2, level="W"))], [], id="nothing-that-is-only-mentioned"),
         pytest.param([log(said(ECC, 1), said(UNKNOWN, 2))], [("killed", "a", 3)], id="a-bare-report"),
+        pytest.param(
+            [log(said(ECC, 1), threw(GENERIC, 9, name="KeyboardInterrupt"))],
+            [("python-exception", "a", 10)],
+            id="an-interrupt",
+        ),
         pytest.param(
             [log(said(ECC, 1), *(said(replace(RESET, id=f"r{n}"), n + 2) for n in range(40)))],
             [(f"r{n}", "a", n + 3) for n in range(32)],
@@ -223,6 +249,55 @@ def test_who_is_blamed(logs, blame):
 )
 def test_what_is_said_once_a_run_is_through(findings, failure_class):
     assert judge([log(*findings, completed=4)]).failure_class == failure_class
+
+
+@pytest.mark.parametrize("ended", [{"exit_code": 1}, {"signal": 1}])
+def test_who_is_known_to_have_failed_was_not_through(ended):
+    assert judge([log(said(FULL, 2), said(WATCHDOG, 5), completed=4)], **ended).cascades != ()
+    assert judge([log(said(WATCHDOG, 5), completed=4)], **ended).failure_class == "collective_timeout"
+
+
+def test_a_signal_without_a_name_is_no_good_end():
+    assert judge([log()], signal=40).failure_class == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("findings", "tail", "exit_code", "rule"),
+    [
+        pytest.param([said(WATCHDOG, 1)], USAGE, 2, "usage", id="a-parser-s-last-words"),
+        pytest.param([said(WATCHDOG, 1)], MISSING, 127, "no-such-command", id="a-shell-s-last-words"),
+        pytest.param([said(ECC, 1)], MISSING, 127, "ecc", id="not-beside-a-cause"),
+        pytest.param([said(RESET, 1)], MISSING, 127, "reset", id="nor-beside-a-lost-peer"),
+        pytest.param([said(ECC, 1, level="W")], MISSING, None, "no-such-command", id="but-beside-a-mention"),
+    ],
+)
+def test_whether_the_last_words_say_more(findings, tail, exit_code, rule):
+    assert judge([log(*findings, tail=(tail,))], exit_code=exit_code).evidence.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("last", "cause", "direct", "meanwhile"),
+    [
+        pytest.param(threw(RESET, 9), threw(ECC, 1), True, True, id="what-follows-from-what-explains"),
+        pytest.param(threw(ECC, 9), threw(RESET, 1), False, False, id="but-not-the-other-way-round"),
+        pytest.param(threw(GENERIC, 9), threw(GENERIC, 1), False, False, id="two-that-say-as-little"),
+        pytest.param(threw(GENERIC, 9), threw(ECC, 1), True, False, id="one-that-says-little"),
+        pytest.param(threw(GENERIC, 9, name="RuntimeError"), threw(ECC, 1), True, True, id="by-its-name-a-wrapper"),
+        pytest.param(threw(GENERIC, 9, name="RuntimeError"), threw(GENERIC, 1), False, False, id="of-nothing"),
+        pytest.param(threw(FULL, 9), threw(ECC, 1), False, False, id="one-that-says-enough"),
+        pytest.param(threw(FULL, 9, name="RayTaskError"), threw(ECC, 1), True, False, id="a-teller"),
+        pytest.param(threw(FULL, 9, text="x exited unexpectedly"), threw(ECC, 1), True, False, id="by-its-message"),
+        pytest.param(threw(FULL, 9, is_cleanup=True), threw(ECC, 1), False, True, id="while-cleaning-up"),
+        pytest.param(
+            threw(FULL, 9, is_cleanup=True), threw(ECC, 1, is_cleanup=True), False, False, id="both-while-cleaning-up"
+        ),
+        pytest.param(said(GENERIC, 9), threw(ECC, 1), False, False, id="no-exception"),
+        pytest.param(threw(RESET, 9), said(ECC, 1), False, False, id="of-no-exception"),
+    ],
+)  # fmt: skip
+def test_what_only_wraps(last, cause, direct, meanwhile):
+    assert wraps(last, cause, is_direct=True) is direct
+    assert wraps(last, cause, is_direct=False) is meanwhile
 
 
 def test_an_entry_narrows_what_its_class_says():

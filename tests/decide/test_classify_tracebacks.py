@@ -29,6 +29,7 @@ def read(lines, reader=None):
     [
         pytest.param([HEAD, FRAME, "    x()", "    ^^^", "ValueError: x"], [raised()], id="plain"),
         pytest.param([HEAD, FRAME, "ValueError"], [raised(message="")], id="without-a-message"),
+        pytest.param([HEAD, FRAME, "ValueError: x | y"], [raised(message="x | y")], id="with-a-bar-in-it"),
         pytest.param([HEAD, FRAME, "a.b.Error: x: y"], [raised("a.b.Error", "x: y")], id="of-a-module"),
         pytest.param(
             [HEAD, FRAME, "RayTaskError(KeyError): x"], [raised("RayTaskError(KeyError)")], id="of-two"
@@ -78,6 +79,26 @@ def read(lines, reader=None):
             ],
             [raised()],
             id="in-a-box",
+        ),
+        pytest.param(
+            [
+                f"7: ╭──── {HEADER} ────╮",
+                "8: │ /app/train.py:3 in step  │",
+                "9: ╰──────╯",
+                "10: ValueError: x",
+            ],
+            [raised()],
+            id="in-a-box-with-a-prefix",
+        ),
+        pytest.param(
+            [f"╭ {HEADER} ╮", "│ /app/train.py:3 in step │", *["│"] * 398, "ValueError: y", "ValueError: x"],
+            [raised()],
+            id="in-a-box-that-does-not-end",
+        ),
+        pytest.param(
+            [f"╭ {HEADER} ╮", "│ /app/train.py:3 in step │", *["│"] * 399, "ValueError: x"],
+            [raised()],
+            id="for-which-patience-is-the-same",
         ),
         pytest.param(
             [HEAD, FRAME, '  File "/app/train.py", line 9, in shutdown', "ValueError: x"],
@@ -140,6 +161,10 @@ def test_what_python_only_mentions_is_not_fatal(notice):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
+        pytest.param(["words"], False, id="without-one-nothing-does"),
+        pytest.param([HEAD], True, id="its-header-does"),
+        pytest.param([HEAD, FRAME], True, id="a-frame-does"),
+        pytest.param([FRAME], True, id="which-may-be-the-first"),
         pytest.param([HEAD, FRAME, "    code"], True, id="code-belongs-to-it"),
         pytest.param([HEAD, FRAME, "\tcode"], True, id="after-a-tab-too"),
         pytest.param([HEAD, FRAME, ""], True, id="so-does-an-empty-line"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prefect_ft.decide import decide
+from prefect_ft.decide import decide, limits_of
 from prefect_ft.decide.budgets import DeviceFaults
 from prefect_ft.model import Counters, Entry, Incident, Policy
 
@@ -191,6 +191,18 @@ def test_a_preemption_past_its_limit_is_not_counted(decisions):
     lines = [{"kind": "preempted"}, {"kind": "preempted", "step": 1}]
     told = decisions(replace(POLICY, max_preemptions=1), *lines)
     assert [(d.action, d.counters.preemptions) for d in told] == [("rebuild", 1), ("fail", 1)]
+
+
+def test_limits_have_the_names_of_their_counters():
+    policy = replace(REPLACING, max_suspension_restarts=4, max_preemptions=5)
+    limits = limits_of(policy)
+    assert limits == {
+        "failures_without_progress": 3,
+        "consecutive_suspensions": 4,
+        "worker_replacements": 2,
+        "preemptions": 5,
+    }
+    assert limits.keys() <= set(Counters._fields)
 
 
 def test_a_replacement_that_an_after_check_stops_is_not_counted(decisions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,31 @@ def test_what_is_done_by_an_answer(
     decision = told(incident, **answer)
     assert shown(decision) == expected
     assert "by ann" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("incident", "answer", "why"),
+    [
+        pytest.param(LOST, {"answer": "approve"}, "approved by ann", id="approved"),
+        pytest.param(WRONG, {"answer": "reject"}, "giving up rejected by ann", id="a-failure"),
+        pytest.param(
+            replace(LOST, systems=("s0", "s1")),
+            {"answer": "reject"},
+            "isolating s1 and s0 rejected by ann",
+            id="an-isolation",
+        ),
+        pytest.param(
+            Incident(t=10, kind="in_place_failed", worker=0),
+            {"answer": "change", "action": "fail"},
+            "decided by ann instead of rebuild",
+            id="a-restart",
+        ),
+    ],
+)
+def test_a_reason_says_what_a_person_did_not_want(
+    incident: Incident, answer: dict[str, Any], why: str
+) -> None:
+    assert why in told(incident, replace(POLICY, systems=("s0", "s1", "s2", "s3")), **answer).reason
 
 
 def test_isolating_more_than_the_phase_can_spare_is_giving_up() -> None:

@@ -105,6 +105,8 @@ ONE_LINE = [
      "rebuild-failed: isolate_and_rebuild"),
     ("rebuild-failed-of-a-worker", {"kind": "rebuild_failed", "worker": 1}, POLICY,
      "rebuild-failed: isolate_and_rebuild"),
+    ("rebuild-failed-as-it-would-anywhere", {"kind": "rebuild_failed", "worker": 1, "system": "s1", "blame": "none"},
+     POLICY, "rebuild-failed: rebuild"),
     ("in-place-failed", {"kind": "in_place_failed", "worker": 1}, POLICY, "in-place-failed: rebuild"),
     ("suspended", SUSPENDED, SUSPENSIONS, WOKEN),
     ("suspended-past-a-limit-of-0", SUSPENDED, replace(SUSPENSIONS, max_suspension_restarts=0),

@@ -86,7 +86,7 @@ def test_what_is_said_of_a_container(
     assert hang.text.endswith("; ".join(("", *beside)) if beside else "s")
 
 
-def shares(*told: tuple[float, tuple[float, ...]]) -> list[dict[int, float]]:
+def shares(*told: tuple[float | None, tuple[float, ...]]) -> list[dict[int, float]]:
     """What each rank is given of what a container was throttled, sample by sample."""
     container = Container()
     return [
@@ -103,6 +103,36 @@ def shares(*told: tuple[float, tuple[float, ...]]) -> list[dict[int, float]]:
 
 def test_who_hangs_beside_one_that_is_throttled_is_not_excused() -> None:
     assert shares((5.0, (0.0, 1.0, 0.0)), (25.0, (0.5, 1.0, 1.5))) == [{}, {0: 5.0, 2: 15.0}]
+
+
+def test_each_has_its_share_of_what_was_computed_since() -> None:
+    assert shares((0.0, (10.0, 1.0)), (9.0, (11.0, 3.0))) == [{}, {0: 3.0, 1: 6.0}]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 9.0), (9.0, None), (None, None), (9.0, 4.0)])
+def test_what_is_not_known_was_no_throttling(before: float | None, after: float | None) -> None:
+    assert shares((before, (1.0,)), (after, (2.0,))) == [{}, {0: 0.0}]
+
+
+def test_who_came_later_has_no_share_yet() -> None:
+    assert shares((0.0, (1.0,)), (9.0, (2.0, 5.0)), (12.0, (2.0, 6.0))) == [{}, {0: 9.0}, {1: 3.0}]
+
+
+def test_nothing_is_said_of_a_container_that_was_not_seen() -> None:
+    assert Container().said("worker 0") == []
+
+
+def test_a_worker_may_have_come_out_of_no_container() -> None:
+    container = Container()
+    unknown, known = ContainerSample(), ContainerSample(throttled_s=9.0, oom_kills=4)
+    for told in (None, known, None):
+        container.take(Sample(watched_s=1.0, ranks={0: RankSample()}, container=told))
+        assert container.said("worker 0") == []
+    for told in (unknown, known):
+        container = Container()
+        container.take(Sample(watched_s=1.0, ranks={}, container=told))
+        container.take(Sample(watched_s=2.0, ranks={}, container=known if told is unknown else unknown))
+        assert container.said("worker 0") == []
 
 
 def test_what_is_counted_before_anybody_is_seen_to_compute_is_not_lost() -> None:

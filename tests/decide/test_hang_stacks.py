@@ -28,9 +28,18 @@ def test_the_thread_that_took_the_signal_counts() -> None:
     assert WAITS.is_waiting
 
 
+def test_wherever_it_stands() -> None:
+    before, after = DUMP.split("\n\n")
+    assert parsed(f"{after}\n\n{before}\n") == WAITS
+
+
 def test_without_such_a_thread_it_is_the_last_one() -> None:
     assert parsed(DUMP.replace("Current thread", "Thread")) == WAITS
     assert parsed("") == RankStack()
+    assert parsed("", "stopped") == RankStack(note="stopped")
+    last = "Thread 0x00007f0000000003 (most recent call first):\n"
+    ended = last + '  File "/app/train.py", line 3 in spin\n'
+    assert parsed(DUMP.replace("Current thread", "Thread") + ended) == SPINS
 
 
 def test_a_thread_has_a_name_on_newer_pythons() -> None:
@@ -53,6 +62,12 @@ def test_a_thread_has_a_name_on_newer_pythons() -> None:
             "ranks 0 and 1 in read (loader.py:41), rank 2 in spin (train.py:3)",
             2,
             id="nobody-in-a-collective",
+        ),
+        pytest.param(
+            {0: READS, 1: SPINS, 2: SPINS},
+            "ranks 1 and 2 in spin (train.py:3), rank 0 in read (loader.py:41)",
+            0,
+            id="the-fullest-place-first",
         ),
         pytest.param(
             {0: READS, 1: SPINS},

@@ -55,6 +55,7 @@ def test_the_keys_of_a_pattern_are_in_what_it_matches(each: Signature) -> None:
     [
         pytest.param(r"NVRM: Xid \(PCI:[^)]*\): 79\b", [r"NVRM:\ Xid\ \(PCI:"], id="the-longest-text"),
         pytest.param("(?:alpha|bravo) x?y", ["alpha", "bravo"], id="one-of-two"),
+        pytest.param("(?:zz.*charlie|delta)x?y", ["charlie", "delta"], id="the-best-of-each"),
         pytest.param("charlie|delta z", ["charlie", r"delta\ z"], id="alternatives"),
         pytest.param("(?i)Charlie", ["(?i:Charlie)"], id="in-both-cases"),
         pytest.param("[Cc]harlie", ["(?i:Charlie)"], id="a-letter-in-both-cases"),
@@ -70,6 +71,15 @@ def test_the_keys_of_a_pattern_are_in_what_it_matches(each: Signature) -> None:
         pytest.param(r"charlie|\d+", None, id="nothing-in-one-alternative"),
         pytest.param("[[:alpha:]]charlie", None, id="what-is-not-understood"),
         pytest.param("(" * 900 + "charlie" + ")" * 900, None, id="what-is-too-deep-to-be-read"),
+        pytest.param(r"charlie\.ab*", [r"charlie\.a"], id="of-two-the-one-that-is-not-repeated"),
+        pytest.param("ab.*loss", [r"(?:ab)[^\n\r]*(?:loss)"], id="two-signs-in-a-row-with-others"),
+        pytest.param("(?:alpha|bravo)x?delta", ["delta"], id="one-rather-than-two-of-its-length"),
+        pytest.param("code 473806", [r"code\ 473806"], id="a-text-with-a-number"),
+        pytest.param("473806", ["473806"], id="a-number-of-six-digits"),
+        pytest.param("47380", ["(?:47380)"], id="not-of-five"),
+        pytest.param("error:", ["(?:error:)"], id="a-common-word-whatever-is-beside-it"),
+        pytest.param("ping", ["(?:ping)"], id="a-short-word"),
+        pytest.param("OOM", ["OOM"], id="not-if-it-is-a-name"),
         pytest.param(r"\bcharlie\b", ["charlie"], id="a-place-asks-for-nothing"),
         pytest.param(r"^charlie$", ["charlie"], id="nor-do-the-ends"),
         pytest.param(r"char\.lie", [r"char\.lie"], id="an-escaped-sign-is-itself"),
@@ -122,6 +132,62 @@ def test_keys(pattern: str, keys: list[str] | None) -> None:
 )
 def test_texts(pattern: str, texts: list[str]) -> None:
     assert texts_of(pattern) == texts
+
+
+@pytest.mark.parametrize(
+    ("line", "is_spotted"),
+    [
+        pytest.param("a telling cause", True, id="a-root"),
+        pytest.param("what follows", True, id="what-only-follows"),
+        pytest.param("some advice", False, id="advice-alone"),
+        pytest.param("grad is nan", True, id="common-words-in-a-row"),
+        pytest.param("nan in grad", False, id="in-another-one"),
+        pytest.param("error: not found", False, id="not-where-an-exception-is-needed"),
+        pytest.param("OddError: alone", True, id="unless-it-tells-enough"),
+        pytest.param("11-22", True, id="what-has-no-text"),
+        pytest.param("of other interest", True, id="what-others-look-for"),
+        pytest.param("of no interest", False, id="nothing-else"),
+    ],
+)
+def test_which_lines_are_of_interest(line: str, is_spotted: bool) -> None:
+    patterns = {
+        "telling cause": "root",
+        "follows": "cascade",
+        "advice": "advice",
+        "grad.*nan": "root",
+        r"^(?:[\w.]+\.)?error.*found": "root",
+        r"^(?:[\w.]+\.)?OddError": "root",
+        r"^\d+-\d+$": "root",
+        r"^of no": "noise",
+    }
+    own = [
+        Signature(id=pattern, failure_class="crash", pattern=pattern, role=role)
+        for pattern, role in patterns.items()
+    ]
+    spotter = Catalogue(own).spotter("of other")
+    assert (spotter.search(f"quiet\n{line}\nquiet".encode()) is not None) is is_spotted
+
+
+@pytest.mark.parametrize(
+    ("views", "is_raised", "found"),
+    [
+        pytest.param(("boom",), False, ("advice", "boom"), id="the-first-that-matches"),
+        pytest.param(("boom",), True, ("root", "boom"), id="no-advice-of-what-is-raised"),
+        pytest.param(("7: begin", "begin"), False, ("begin", "begin"), id="at-the-beginning-of-a-message"),
+        pytest.param(("7: boom", "boom"), False, ("advice", "7: boom"), id="else-in-the-whole-line"),
+        pytest.param(("beginn",), False, None, id="not-at-its-end"),
+        pytest.param(("7: x",), False, None, id="nothing"),
+    ],
+)
+def test_what_a_line_says(views: tuple[str, ...], is_raised: bool, found: tuple[str, str] | None) -> None:
+    own = [
+        Signature(id="other", failure_class="crash", pattern="boom and more"),
+        Signature(id="advice", failure_class="config", pattern="boom", role="advice"),
+        Signature(id="begin", failure_class="crash", pattern=r"^begin$"),
+        Signature(id="root", failure_class="crash", pattern="bo+m"),
+    ]
+    match = Catalogue(own).find(views, is_raised=is_raised)
+    assert (match and (match.signature.id, match.text)) == found
 
 
 def test_lines_are_known_by_the_texts_of_what_says_why() -> None:

@@ -85,14 +85,14 @@ class Catalogue:
         What was raised (`is_raised`) is no advice, whatever it advises.
         """
         possible = self._possible(views[0])
-        texts = [view.encode() for view in views] if possible else []
+        texts = [(view, view.encode()) for view in views] if possible else []
         for number in possible:
             if is_raised and self.signatures[number].role == "advice":
                 continue
             pattern = self._pattern(number)
-            if not _asks_where(self.signatures[number].pattern) and pattern.search(texts[0]) is None:
+            if not _asks_where(self.signatures[number].pattern) and pattern.search(texts[0][1]) is None:
                 continue
-            for view, text in zip(views, texts, strict=True):
+            for view, text in texts:
                 if pattern.search(text) is not None:
                     return Match(self.signatures[number], view)
         return None

@@ -69,7 +69,7 @@ class Line:
 
 def read_line(raw: bytes) -> Line:
     """Read one line, or one stretch of it between two carriage returns."""
-    text = raw.decode("utf-8", "replace").replace("\0", "").rstrip()
+    text = raw.decode(errors="replace").replace("\0", "").rstrip()
     rank, text = _without_rank(text)
     views, level = [text], ""
     at = 0

@@ -26,7 +26,7 @@ _MAX_CHARACTERS = 600
 
 def signature_of(likeness: str) -> str:
     """Give the key of a failure."""
-    return sha256(likeness.encode("utf-8", "replace")).hexdigest()[:12]
+    return sha256(likeness.encode(errors="replace")).hexdigest()[:12]
 
 
 def likeness_of_exception(raised: Raised) -> str:

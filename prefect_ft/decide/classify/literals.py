@@ -146,10 +146,10 @@ class _Reading:
             if flags[2] == ")":
                 return "", []
         elif self._peek() == "?":
-            raise ValueError(self._pattern)
+            raise ValueError
         inner = self.alternatives()
         if self._peek() != ")":
-            raise ValueError(self._pattern)
+            raise ValueError
         self.at += 1
         if len(inner) == 1:
             return None, inner[0]

@@ -33,7 +33,7 @@ class _Form:
     """
 
     rule: str
-    read: int = 1
+    read: int = 0
     by_numbers: bool = False
 
 
@@ -56,7 +56,7 @@ class Repeats:
 
     def note(self, raw: bytes, rule: str) -> None:
         """Take what a line came to."""
-        if len(raw) > _LINE_BYTES or b"\r" in raw:
+        if len(raw) > _LINE_BYTES:
             return
         if len(self._forms) >= _FORMS:
             self._forms.clear()
@@ -69,13 +69,13 @@ class Repeats:
     def _count(self, key: bytes, rule: str) -> _Form:
         form = self._forms.get(key)
         if form is None or (form.rule != rule and not form.by_numbers):
-            form = self._forms[key] = _Form(rule, 0)
+            form = self._forms[key] = _Form(rule)
         form.read += 1
         return form
 
     def _has_code(self, raw: bytes) -> bool:
         """Say whether another number could make another rule of the line: one that no text without numbers is."""
-        text, without = raw.decode("utf-8", "replace"), raw.translate(None, _DIGITS)
+        text, without = raw.decode(errors="replace"), raw.translate(None, _DIGITS)
         return any(
             compiled(self._codes[index]).search(without) is None for index in self._any_code.Match(text) or ()
         )

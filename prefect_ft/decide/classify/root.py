@@ -49,7 +49,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     if told is not None:
         return _told_verdict(told, logs)
     has_lines = any(log.tail for log in logs)
-    return _plain("none" if exit_code is None and has_lines else "unknown")
+    return _plain("none" if has_lines and not is_known_to_fail else "unknown")
 
 
 def _told(logs: Sequence[LogFindings], exit_code: int | None, signal: int | None) -> Told | None:
@@ -129,9 +129,7 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 
     What is said just before something is raised says why it is.
     """
-    if line.signature.role != "root" or line.signature.failure_class not in _BY_EXCEPTION:
-        return False
-    return any(
+    return line.signature.failure_class in _BY_EXCEPTION and any(
         weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > _NEAR_LINES
         for end in ended
     )
@@ -142,7 +140,7 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
 
     A signal is best told by the line that received it.
     """
-    if first.raised is not None or first.signature.failure_class in ("cancelled", "preempted"):
+    if first.signature.failure_class in ("cancelled", "preempted"):
         return first
     raised = (
         end
@@ -186,7 +184,7 @@ def _rank_of_cause(place: _Place, all_firsts: Sequence[_Place]) -> tuple[float, 
     rivals = [other for _, other in all_firsts if weight(other) == order]
     stamps = [other.stamp for other in rivals]
     stamp = finding.stamp if finding.stamp is not None and None not in stamps else 0.0
-    return (order, 0 if order != CASCADE or is_timeout else 1, stamp)
+    return (order, order == CASCADE and not is_timeout, stamp)
 
 
 def _verdict(place: _Place, logs: Sequence[LogFindings]) -> Verdict:
@@ -239,7 +237,7 @@ def _evidence(log: LogFindings, finding: Finding, role: Role) -> Evidence:
 
 def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Evidence, ...]:
     """Give what only followed, the first of each rule in each log."""
-    least = CASCADE if root is None else max(weight(root), ROOT) + 1
+    least = CASCADE if root is None else weight(root) + 1
     found: dict[tuple[str, str], Evidence] = {}
     for log in logs:
         for finding in log.findings:

@@ -27,10 +27,12 @@ __all__ = ["LogScanner"]
 
 _HELD_BYTES = 1 << 16  # of a line that has not ended
 _BLOCK_BYTES = 1 << 18  # that are read in one go: some steps cost more in longer ones
-_LINE_BYTES = 4000  # of a line that is looked at
+_LINE_BYTES = 4000  # of a line that is looked at: of a longer one what is around the spotted place
+_FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so much before the place is enough
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
-_STAMP_BYTES = 4096  # before a finding, in which its time is looked for
+_STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
+_AROUND_BYTES = 300  # before and after what says where a run is
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
 CountLines = Callable[[int, int], int]
@@ -126,22 +128,22 @@ class LogScanner:
     def feed(self, data: bytes) -> None:
         """Take the next piece of the log; a line counts once it has ended."""
         for start in range(0, len(data), _BLOCK_BYTES):
-            self._feed(data[start : start + _BLOCK_BYTES] if len(data) > _BLOCK_BYTES else data)
+            self._feed(data[start : start + _BLOCK_BYTES])
 
     def _feed(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
+        data = self._rest + data
         end = data.rfind(b"\n") + 1
         if not end and len(data) > _HELD_BYTES:
             end = data.rfind(b"\r") + 1 or len(data)
         self._rest = data[end:]
         if end:
-            self._scan(data[:end] if self._rest else data)
+            self._scan(data[:end])
 
     def feed_lines(self, lines: Iterable[str]) -> None:
         """Take whole lines, without their ends."""
         text = "\n".join(line.replace("\n", " ") for line in lines)
         if text:
-            self.feed(text.encode("utf-8", "replace") + b"\n")
+            self.feed(text.encode(errors="replace") + b"\n")
 
     def pass_over(self, line: int) -> None:
         """Take it that what comes next begins in this line, from 1; what is between did not come."""
@@ -179,7 +181,7 @@ class LogScanner:
         self._block = block
         while at < end:
             if self._open:
-                at = self._step(at)
+                at = self._step(at, at)
                 continue
             hit = spotter.search(block, at)
             spotted = end if hit is None else hit.start()
@@ -199,7 +201,7 @@ class LogScanner:
     def _pass_repeats(self, at: int) -> int:
         """Pass over the lines from a place on of which it is known what they come to; give where they end."""
         block = self._block
-        while not self._open and (stop := block.find(b"\n", at, at + _LINE_BYTES)) >= 0:
+        while not self._open and (stop := block.find(b"\n", at, at + _LINE_BYTES)) != -1:
             rule = self._repeats.rule_of(block[at:stop])
             if rule is None or (rule and self._kept.is_among_the_first(rule)):
                 break
@@ -233,28 +235,26 @@ class LogScanner:
         self._length = len(block)
         self._here = _Counted()
 
-    def _step(self, at: int, spotted: int | None = None) -> int:
-        """Read the stretch of text at `spotted`, the next one if not given; give where the one after begins."""
-        start, stop = self._stretch(at if spotted is None else spotted, at)
-        spotted = at if spotted is None else spotted
+    def _step(self, at: int, spotted: int) -> int:
+        """Read the stretch of text around `spotted`; give where the one after begins."""
+        start, stop = self._stretch(spotted, at)
+        after = stop + 1
         if stop - start > _LINE_BYTES:
-            start = start if spotted - start < _LINE_BYTES // 2 else spotted - _LINE_BYTES // 4
-            stop = min(stop, start + _LINE_BYTES)
-            after = stop if stop > spotted else stop + 1
-        else:
-            after = stop + 1
+            if spotted - start >= _FAR_BYTES:
+                start = spotted - _BEFORE_BYTES
+            stop = after = min(stop, start + _LINE_BYTES)
         if stop > start:
             self._read(self._block[start:stop], start)
         return after
 
     def _number(self, at: int) -> int:
-        """Give the number of the line at a place of this block, from 1."""
+        """Give the number of the line at a place of this block, from 1; each place is behind the one before."""
         if self._lines.at < self._fed:
             assert self._count is not None
             more = self._count(self._lines.at, self._fed)
             self._lines = _Counted(self._fed, self._lines.lines + more)
-        known = self._here if at >= self._here.at else _Counted()
-        self._here = _Counted(at, known.lines + self._block.count(b"\n", known.at, at))
+        here = self._here
+        self._here = _Counted(at, here.lines + self._block.count(b"\n", here.at, at))
         return self._lines.lines + self._here.lines + 1
 
     def _tail(self) -> list[tuple[int, str]]:
@@ -278,8 +278,9 @@ class LogScanner:
             place = _places().search(self._block, at, end)
             if place is None:
                 return
-            start, stop = self._stretch(place.start(), max(at, place.start() - 300))
-            self._go_on(self._block[start : min(stop, place.start() + 300)])
+            start, stop = self._stretch(place.start(), max(at, place.start() - _AROUND_BYTES))
+            text = self._block[start : min(stop, place.start() + _AROUND_BYTES)]
+            self._go_on(text.decode(errors="replace"))
             at = max(stop, place.end())
 
     def _stretch(self, at: int, floor: int) -> tuple[int, int]:
@@ -290,8 +291,8 @@ class LogScanner:
         stop = _LINE_END.search(block, at, ceiling)
         return start, stop.start() if stop else ceiling
 
-    def _go_on(self, raw: bytes) -> None:
-        places = self._progress.see(raw.decode("utf-8", "replace"))
+    def _go_on(self, text: str) -> None:
+        places = self._progress.see(text)
         if places < 2:
             return
         self._catch_up()
@@ -313,13 +314,13 @@ class LogScanner:
             self._progress.clear()
             self._completed = None
             return
-        if _END.search(line.text):
+        is_end = _END.search(line.text) is not None
+        if is_end:
             self._complete()
         if self._read_traceback(line, at):
             return
         rule = self._read_message(line, at)
-        is_plain = place_of(line.text) is None and _END.search(line.text) is None
-        if is_plain and not self._open:
+        if not (self._open or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
 
     def _complete(self) -> None:
@@ -345,7 +346,7 @@ class LogScanner:
     def _line_before(self, at: int) -> str:
         """Give the line above the one at a place of this block."""
         above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last
-        return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode("utf-8", "replace")
+        return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode(errors="replace")
 
     def _reader(self, rank: str) -> TracebackReader:
         if rank not in self._readers and len(self._readers) >= _RANKS:
@@ -378,7 +379,7 @@ class LogScanner:
         match = self._catalogue.find(line.views)
         if match is None:
             if self._open and self._kept:
-                self._go_on(line.text[:600].encode())
+                self._go_on(line.text)
             return ""
         if match.signature.role not in ("root", "cascade") or _is_mere_mention(match):
             return ""
@@ -399,12 +400,11 @@ class LogScanner:
 
     def _time(self, at: int) -> float | None:
         """Give when a line was written: the last full time in or before it."""
-        stop = self._block.find(b"\n", at, at + 400)
-        end = at + 400 if stop < 0 else stop
-        stamp = stamp_of(self._block[at:end].decode("utf-8", "replace"))
-        if stamp is None:
-            stamp = stamp_of(self._block[max(0, at - _STAMP_BYTES) : end].decode("utf-8", "replace"))
-        self._stamp = self._stamp if stamp is None else stamp
+        line = self._block[at : at + _STAMP_COLUMNS].partition(b"\n")[0]
+        for text in (line, self._block[max(0, at - _STAMP_BYTES) : at]):
+            if (stamp := stamp_of(text.decode(errors="replace"))) is not None:
+                self._stamp = stamp
+                break
         return self._stamp
 
     def _keep(self, finding: Finding) -> None:

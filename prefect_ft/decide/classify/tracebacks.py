@@ -20,7 +20,7 @@ FRAME = '", line '
 _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
 _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
-_GUTTER = re.compile(r"(?:\s*[|+])+ ?")
+_GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s")
 _NOT_FATAL = (
     "Exception ignored",
@@ -65,6 +65,23 @@ class Raised:
         return self.name.partition("(")[0].rpartition(".")[2]
 
 
+@dataclass(slots=True)
+class _Traceback:
+    """One that has begun; `prefix` stands before its lines, `frame` is file and function of its last frame."""
+
+    prefix: re.Pattern[str]
+    begun: int
+    is_boxed: bool
+    is_aside: bool
+    is_cleanup: bool = False
+    frame: tuple[str, str] | None = None
+    patience: int = _PATIENCE_LINES
+
+    def enter(self, file: str, function: str) -> None:
+        self.frame = file, function
+        self.is_cleanup |= _ENDING.match(function) is not None
+
+
 class TracebackReader:
     """Reads the lines of one rank of one log; gives the exceptions that count as they end.
 
@@ -72,21 +89,14 @@ class TracebackReader:
     """
 
     def __init__(self) -> None:
-        self._prefix: re.Pattern[str] | None = None
-        self._frame: tuple[str, str] | None = None
-        """File and function of the last frame."""
-        self._is_boxed = False
-        self._is_cleanup = False
-        self._patience = 0
+        self._now: _Traceback | None = None
         self._is_fatal = True
-        self._is_aside = False
-        self._begun = 0
         self.link: str | None = None
         """How the exception that comes next follows the one before; `None`: not at all."""
 
     @property
     def is_open(self) -> bool:
-        return self._prefix is not None
+        return self._now is not None
 
     @property
     def is_fatal(self) -> bool:
@@ -98,70 +108,61 @@ class TracebackReader:
         `order` is the line's place among all that were read, `before` gives the line above it.
         """
         if HEADER in text:
-            self._open(text.partition(HEADER)[0], order)
-            above = before()
-            self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
-            self._is_aside = _ASIDE in above
+            self._begin(text.partition(HEADER)[0], order, before())
             return True, None
-        if self._prefix is not None:
-            return self._continue(self._prefix.sub("", text, count=1))
+        if self._now is not None:
+            return self._continue(self._now, self._now.prefix.sub("", text))
         if _FRAME_LINE.match(text):  # the header is beyond what is there, or it is a syntax error
-            self._open("", order)
-            return self._continue(text)
+            return self._continue(self._begin("", order, ""), text)
         for chain in CHAINS:
             if chain in text:
                 self.link = chain
                 return True, None
         return False, None
 
-    def _open(self, prefix: str, order: int) -> None:
+    def _begin(self, prefix: str, order: int, above: str) -> _Traceback:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
-        self._is_boxed = "╭" in prefix
-        prefix = prefix.partition("╭")[0]
-        self._prefix = _alike("" if "Exception Group" in prefix else prefix)
-        self._frame, self._is_cleanup = None, False
-        self._patience, self._begun = _PATIENCE_LINES, order
-        self._is_fatal, self._is_aside = True, False
+        margin, box, _ = prefix.partition("╭")
+        self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
+        self._now = _Traceback(_alike(margin), order, bool(box), _ASIDE in above)
+        return self._now
 
-    def _continue(self, text: str) -> tuple[bool, Raised | None]:
-        self._patience -= 1
-        if self._is_boxed:
-            return self._continue_box(text)
-        text = _GUTTER.sub("", text, count=1) if text.lstrip()[:1] in ("|", "+") else text
+    def _continue(self, now: _Traceback, text: str) -> tuple[bool, Raised | None]:
+        now.patience -= 1
+        if now.is_boxed:
+            _continue_box(now, text)
+            return True, None
+        text = _GUTTER.sub("", text)
         if frame := _FRAME_LINE.match(text):
-            return self._enter(frame[1], frame[2] or "")
-        if self._frame is not None and (exception := _EXCEPTION.match(text)):
-            return True, self._close(exception)
-        if self._patience <= 0:
-            self._prefix = None
+            now.enter(frame[1], frame[2] or "")
+            return True, None
+        if now.frame is not None and (exception := _EXCEPTION.match(text)):
+            self._now = None
+            return True, _raised(exception, now, *now.frame)
+        if now.patience <= 0:
+            self._now = None
         return not text or _CODE.match(text) is not None, None
 
-    def _continue_box(self, text: str) -> tuple[bool, Raised | None]:
-        """Take a line of a traceback that is drawn in a box, as rich does: the exception stands below it."""
-        if frame := _BOX_FRAME.match(text):
-            return self._enter(frame[1], frame[2])
-        self._is_boxed = not text.startswith("╰") and self._patience > 0
-        return True, None
 
-    def _enter(self, file: str, function: str) -> tuple[bool, Raised | None]:
-        self._frame = file, function
-        self._is_cleanup |= _ENDING.match(function) is not None
-        return True, None
+def _continue_box(now: _Traceback, text: str) -> None:
+    """Take a line of a traceback that is drawn in a box, as rich does: the exception stands below it."""
+    if frame := _BOX_FRAME.match(text):
+        now.enter(frame[1], frame[2])
+    else:
+        now.is_boxed = not text.startswith("╰") and now.patience > 0
 
-    def _close(self, exception: re.Match[str]) -> Raised:
-        assert self._frame is not None
-        raised = Raised(
-            name=exception[1],
-            message=exception[2] or "",
-            begun=self._begun,
-            file=self._frame[0],
-            function=self._frame[1],
-            is_cleanup=self._is_cleanup,
-            is_aside=self._is_aside,
-        )
-        self._prefix = self._frame = None
-        return raised
+
+def _raised(exception: re.Match[str], ended: _Traceback, file: str, function: str) -> Raised:
+    return Raised(
+        name=exception[1],
+        message=exception[2] or "",
+        begun=ended.begun,
+        file=file,
+        function=function,
+        is_cleanup=ended.is_cleanup,
+        is_aside=ended.is_aside,
+    )
 
 
 def _alike(prefix: str) -> re.Pattern[str]:

@@ -10,7 +10,7 @@ from prefect_ft.decide.hang.facts import FIRST_STEP, Limits, RankSample
 from prefect_ft.decide.hang.pace import Pace, median
 
 MAX_LOADS = 400
-"""Samples of utilisation that are kept; when they are too many every other one goes."""
+"""Samples of utilisation that are kept; when they are too many every other one goes. Even: the newest one stays."""
 
 MIN_LOADS = 5
 """Samples without which nothing is said about utilisation."""
@@ -159,10 +159,7 @@ class Track:
     def _keep_load(self, load: Load) -> None:
         self.loads.append(load)
         if len(self.loads) > MAX_LOADS:
-            newest = self.loads[-1]
-            self.loads = deque(each for index, each in enumerate(self.loads) if index % 2 == 0)
-            if self.loads[-1] is not newest:
-                self.loads.append(newest)
+            self.loads = deque(list(self.loads)[::2])
 
     # -- utilisation ------------------------------------------------------------------------------
 
@@ -182,7 +179,7 @@ class Track:
     def is_starved(self, window_s: float) -> bool:
         """Whether it wants to compute and gets hardly any processor: then the machine is slow, not the rank."""
         loads = self._window(window_s)
-        if len(loads) < 2:
+        if not loads:
             return False
         first, last = loads[0], loads[-1]
         waited_s, computed_s = last.wait_s - first.wait_s, last.cpu_s - first.cpu_s
