@@ -2,10 +2,12 @@
 
 Both sides run the same function with the same interpreter, in turn; the peer at its defaults and at the best
 settings that we know. The payload `idle` waits in sleeps of 5 ms, `busy` is a Python loop, `all_reduce` is
-blocked in a collective of gloo (ours alone: the peer waits for the group's time-out there). `SIGKILL, a spare`:
-rank 1 kills itself, one rank more than are to run has been started, and the others sleep.
+blocked in a collective of gloo (not the peer: it waits for the group's time-out there). `SIGKILL, a spare`:
+rank 1 kills itself, one rank more than are to run has been started, and the others sleep. The rows `bare` are what
+the machine allows: benchmarks/inprocess_floor.py.
 
-    python -m benchmarks.inprocess [--json FILE] [--quick] [--peers DIRECTORY]
+    python -m benchmarks.inprocess [--json FILE] [--quick] [--peers DIRECTORY] [--ranks N …]
+        [--payloads NAME …] [--first]
 """
 
 from __future__ import annotations
@@ -15,20 +17,41 @@ import socket
 import subprocess
 import tempfile
 import venv
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+from benchmarks import inprocess_floor
 from benchmarks.harness import OURS, Results, Row, finish, options, row
 
 PEER = "nvidia-resiliency-ext"
 REQUIREMENTS = ("torch==2.13.0", f"{PEER}==0.4.1", "numpy")
-SETTINGS = {(OURS, "default"): "ours", (PEER, "default"): "default", (PEER, "tuned"): "tuned"}
+SETTINGS = {
+    (OURS, "default"): "ours",
+    ("bare", "floor"): "bare",
+    (PEER, "default"): "default",
+    (PEER, "tuned"): "tuned",
+}
 CASES = {
     "idle": "raise→entered, idle",
     "busy": "raise→entered, busy",
     "all_reduce": "raise→entered, all_reduce",
     "spare": "SIGKILL, a spare→entered",
 }
+EXTRA: list[tuple[str, dict[str, Any]]] = [
+    (
+        "--peers",
+        {"type": Path, "default": Path("build/peers/nvrx"), "help": "the environment that has the peer"},
+    ),
+    ("--ranks", {"type": int, "nargs": "+", "default": [2, 4, 8], "help": "how many run"}),
+    (
+        "--first",
+        {"action": "store_true", "help": "before all other work of the machine, but for busy; needs root"},
+    ),
+    ("--payloads", {"nargs": "+", "default": list(CASES), "choices": CASES, "help": "what they do"}),
+]
+MORE = 5
 Sides = list[tuple[str, str]]
 SCRIPT = """
 import datetime, gc, json, logging, os, sys, time, warnings
@@ -36,6 +59,8 @@ warnings.filterwarnings("ignore")
 import torch, torch.distributed as dist
 
 torch.set_num_threads(1)
+if os.environ["FIRST"]:
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 logging.disable()
 side, payload, last = os.environ["SIDE"], os.environ["PAYLOAD"], int(os.environ["RESTARTS"])
 active = int(os.environ["ACTIVE"])
@@ -122,16 +147,18 @@ def peer_python(directory: Path) -> str:
     return str(python)
 
 
-def measure(python: str, side: str, payload: str, ranks: int, restarts: int) -> list[float]:
+def measure(python: str, settings: dict[str, str], ranks: int, restarts: int) -> list[float]:
     """Have rank 1 fail some times; give the milliseconds until the last that is to run was in the function again.
 
-    Who kills itself fails once.
+    `settings` are SIDE, PAYLOAD and FIRST: whether ranks that have begun take the processors from all other work. Who
+    kills itself fails once.
     """
-    with_spare = payload == "spare"
+    with_spare = settings["PAYLOAD"] == "spare"
     started, times = ranks + with_spare, 1 if with_spare else restarts
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
-        told = {"SIDE": side, "PAYLOAD": payload, "RESTARTS": str(times), "ACTIVE": str(ranks)}
-        processes = start_ranks(python, ["-c", SCRIPT], started, {**told, "EVENTS": f"{name}/"})
+        told = {**settings, "RESTARTS": str(times), "ACTIVE": str(ranks)}
+        script = inprocess_floor.SCRIPT if settings["SIDE"] == "bare" else SCRIPT
+        processes = start_ranks(python, ["-c", script], started, {**told, "EVENTS": f"{name}/"})
         try:
             for process in processes:
                 process.wait(timeout=120)
@@ -201,30 +228,45 @@ def steps_ratio(python: str, rounds: int, steps: int) -> tuple[list[float], list
     return seconds["wrapped"], seconds["bare"]
 
 
-def rows_of(python: str, payload: str, ranks: int, sides: Sides, times: tuple[int, int]) -> list[Row]:
-    """Measure one payload on all sides, in turn; `times`: rounds, and restarts in each."""
+def sides_of(payload: str, with_peer: bool) -> Sides:
+    """Give who is measured: the peer where it does not wait for a time-out, the floor where there is one."""
+    has = {
+        OURS: True,
+        PEER: with_peer and payload != "all_reduce",
+        "bare": payload in ("idle", "all_reduce"),
+    }
+    return [side for side in SETTINGS if has[side[0]]]
+
+
+def rows_of(python: str, payload: str, ranks: int, sides: Sides, arguments: Namespace) -> list[Row]:
+    """Measure one payload on all sides, in turn.
+
+    To start the interpreters takes longer than the restarts: of those that need no seconds for one there are more.
+    """
+    rounds, restarts = (1, 3) if arguments.quick else (3, 5)
+    first = "before all else" if arguments.first and payload != "busy" else ""
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(times[0]):
+    for _ in range(rounds):
         for side in sides:
-            values[side] += measure(python, SETTINGS[side], payload, ranks, times[1])
-    case = CASES[payload]
+            settings = {"SIDE": SETTINGS[side], "PAYLOAD": payload, "FIRST": first}
+            times = restarts if side == (PEER, "default") else MORE * restarts
+            values[side] += measure(python, settings, ranks, times)
+    case = CASES[payload] + (first and f", {first}")
     return [row(side[0], case, values[side], settings=side[1], ranks=ranks) for side in sides if values[side]]
 
 
 def main() -> None:
     """Measure all sides in turn, some rounds of some restarts each."""
-    extra = {"type": Path, "default": Path("build/peers/nvrx"), "help": "the environment that has the peer"}
-    arguments = options(__doc__.splitlines()[0] if __doc__ else "", [("--peers", extra)])
+    arguments = options(__doc__.splitlines()[0] if __doc__ else "", EXTRA)
     python = peer_python(arguments.peers)
-    times = (1, 3) if arguments.quick else (3, 5)
     results = Results()
-    for ranks in (2, 4, 8):
-        for payload in CASES:
-            alone = arguments.no_peers or payload == "all_reduce"
-            sides = [side for side in SETTINGS if side[0] == OURS or not alone]
-            results.rows += rows_of(python, payload, ranks, sides, times)
-    wrapped, bare = steps_ratio(python, 3 if arguments.quick else 7, 1000)
-    results.notes.append(f"1000 steps of 1 ms, bare over wrapped: {min(bare) / min(wrapped):.4f}")
+    for ranks in arguments.ranks:
+        for payload in arguments.payloads:
+            sides = sides_of(payload, not arguments.no_peers)
+            results.rows += rows_of(python, payload, ranks, sides, arguments)
+    if arguments.payloads == list(CASES):
+        wrapped, bare = steps_ratio(python, 3 if arguments.quick else 7, 1000)
+        results.notes.append(f"1000 steps of 1 ms, bare over wrapped: {min(bare) / min(wrapped):.4f}")
     finish(results, arguments)
 
 

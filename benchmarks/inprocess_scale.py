@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -59,7 +60,7 @@ class Crowd:
         self._seats = [Connection(address, 30.0) for _ in range(ranks)]
         self._alerts = [Connection(address, 30.0) for _ in range(ranks)]
         for rank, alert in enumerate(self._alerts):
-            alert.ask(30.0, op="listen", rank=rank)
+            alert.listen(rank)
         self._enter()
 
     def restart(self, times: int) -> tuple[float, float]:
@@ -68,7 +69,7 @@ class Crowd:
         for _ in range(times):
             fault = {"op": "fault", "rank": 0, "kind": "exception", "text": "boom"}
             self._seats[0].send(**fault, iteration=self._iteration)
-            _hear(self._alerts)
+            _hear(self._alerts[1:], Connection.receive_alert)  # who has failed is not told
             self._iteration += 1
             self._enter()
         took_s, computed_s = time.monotonic() - began_s, self._store_cpu_s() - cpu_s
@@ -78,7 +79,7 @@ class Crowd:
         entry = {"op": "enter", "size": self._size, "iteration": self._iteration, "step": 1, "without": []}
         for rank, seat in enumerate(self._seats):
             seat.send(**entry, rank=rank, barrier_s=60)
-        _hear(self._seats)
+        _hear(self._seats, Connection.receive)
 
     def _store_cpu_s(self) -> float:
         return int(Path(f"/proc/{self._store.pid}/schedstat").read_text().split()[0]) / 1e9
@@ -90,14 +91,14 @@ class Crowd:
         self._store.wait()
 
 
-def _hear(connections: list[Connection]) -> None:
+def _hear(connections: list[Connection], receive: Callable[[Connection], object]) -> None:
     """Wait until each has been told something."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             selector.register(connection.socket, selectors.EVENT_READ, connection)
         while selector.get_map():
             for key, _ in selector.select():
-                key.data.receive(30.0)
+                receive(key.data)
                 selector.unregister(key.fileobj)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from prefect_ft.inprocess import gloo
 from prefect_ft.inprocess.state import State
 
 
 class AbortTorchDistributed:
     """Take down all process groups of this rank; does nothing where torch.distributed is not in use.
 
-    NCCL's communicators are aborted: nothing in C waits for them any more. Gloo's connections are closed,
+    NCCL's communicators are aborted: nothing in C waits for them any more. Gloo's connections are shut down,
     so that peers that wait in a collective for this rank get out of it with an error.
     """
 
@@ -24,4 +25,5 @@ class AbortTorchDistributed:
             if any("nccl" in dist.get_backend(group) for group in list(core._world.pg_map)):
                 core._abort_process_group()
         if dist.is_initialized():
+            gloo.hang_up()
             dist.destroy_process_group()

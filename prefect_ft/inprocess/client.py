@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from prefect_ft.inprocess.errors import StaleError, StoreLostError
 from prefect_ft.worker import frames
-from prefect_ft.worker.coordination import proof, tune
+from prefect_ft.worker.coordination import ALERT, proof, tune
 
 RETRY_S = 0.02
 """Between attempts to reach a store that has not been started yet."""
@@ -40,8 +40,12 @@ class Connection:
 
     def send(self, **message: Any) -> None:
         """Tell something that is not answered; raises StoreLostError."""
+        self.send_frame(frames.encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Tell what has been encoded already; otherwise as `send`."""
         try:
-            self.socket.sendall(frames.encode(message))
+            self.socket.sendall(frame)
         except OSError as exc:
             raise StoreLostError(f"the store has gone: {exc}") from exc
 
@@ -55,7 +59,8 @@ class Connection:
 
     def receive(self, timeout_s: Optional[float] = None) -> Dict[str, Any]:
         """Wait for the next message; None waits without limit. Raises as `ask`."""
-        self.socket.settimeout(timeout_s)
+        if self.socket.gettimeout() != timeout_s:
+            self.socket.settimeout(timeout_s)
         while not self._messages:
             try:
                 data = self.socket.recv(1 << 16)
@@ -68,10 +73,22 @@ class Connection:
             self._messages.extend(self._reader.feed(data))
         return self._messages.pop(0)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a message has been received and not been given yet."""
-        return bool(self._messages)
+    def listen(self, rank: int) -> None:
+        """Hear nothing but alerts from now on, and wait until the store knows; raises StoreLostError."""
+        self.send(op="listen", rank=rank)
+        self.socket.settimeout(None)
+        self.receive_alert()
+
+    def receive_alert(self) -> int:
+        """Wait for the next alert: the iteration that has ended. Raises StoreLostError."""
+        try:
+            data = self.socket.recv(ALERT.size, socket.MSG_WAITALL)
+        except OSError as exc:
+            raise StoreLostError(f"the store has gone: {exc}") from exc
+        if len(data) < ALERT.size:
+            raise StoreLostError("the store has gone")
+        iteration: int = ALERT.unpack(data)[0]
+        return iteration
 
     def close(self) -> None:
         """Close it. Idempotent."""

@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Iterator, Optional, Type, TypeVar
 
 from prefect_ft.inprocess.errors import HookTimeoutError, InProcessError, Interrupted
-from prefect_ft.worker import frames
+from prefect_ft.worker.coordination import ALERT
 
 SIGNAL = signal.SIGURG
 
@@ -26,6 +26,7 @@ _F_SETSIG = 10
 _F_SETOWN_EX = 15
 _F_OWNER_TID = 0
 _ALERT_BYTES = 4096
+_LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 Result = TypeVar("Result")
 
@@ -50,9 +51,12 @@ class Interrupter:
         """What is raised in what runs now; None: nothing may be interrupted."""
         self._insists = self._has_raised = False
         self._atomic_depth = 0
+        self._was_signalled = True
+        """Whether something may have arrived that has not been looked at."""
         self._main, self._pid = threading.get_ident(), os.getpid()
         self._previous = signal.signal(SIGNAL, self._handle)
-        _have_kernel_signal(alert)
+        self.has_kernel_signal = _have_kernel_signal(alert)
+        """Whether the main thread is signalled without the watch."""
 
     def close(self) -> None:
         """Give the signal back."""
@@ -117,9 +121,13 @@ class Interrupter:
     def _is_over(self) -> bool:
         if self._expects is HookTimeoutError:
             return self.due_s is not None and time.monotonic() >= self.due_s
-        return self.ended >= self.iteration or _announces_end(self._alert, self.iteration)
+        if self.ended >= self.iteration:
+            return True
+        may_have_come, self._was_signalled = self._was_signalled or not self.has_kernel_signal, False
+        return may_have_come and _announces_end(self._alert, self.iteration)
 
     def _handle(self, number: int, frame: Any) -> None:
+        self._was_signalled = True
         expects = self._expects
         if expects is not None and os.getpid() == self._pid:  # a child inherits the handler
             may_raise = not self._atomic_depth and (self._insists or not self._has_raised)
@@ -137,25 +145,37 @@ class Interrupter:
         signal.pthread_kill(self._main, SIGNAL)
 
 
-def _have_kernel_signal(alert: socket.socket) -> None:
-    """Have the kernel signal the main thread when something arrives; without it the watch does, later."""
-    with contextlib.suppress(OSError):
+def _have_kernel_signal(alert: socket.socket) -> bool:
+    """Have the kernel signal the main thread when something arrives; False: it does not, the watch has to."""
+    try:
         fcntl.fcntl(alert, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_TID, threading.get_native_id()))
         fcntl.fcntl(alert, _F_SETSIG, SIGNAL)
         fcntl.fcntl(alert, fcntl.F_SETFL, fcntl.fcntl(alert, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
+
+
+def has_come(alert: socket.socket) -> bool:
+    """Say whether something has arrived, or nothing can any more."""
+    try:
+        alert.recv(1, _LOOK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _announces_end(alert: socket.socket, iteration: int) -> bool:
     """Look at what has arrived without taking it: it is the watch's."""
     try:
-        data = alert.recv(_ALERT_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        data = alert.recv(_ALERT_BYTES, _LOOK)
     except BlockingIOError:
         return False
     except OSError:
         return True
     if not data:
         return True
-    try:
-        return any(message["iteration"] >= iteration for message in frames.FrameReader().feed(data))
-    except (frames.FrameError, KeyError):
-        return False
+    whole = len(data) // ALERT.size
+    return bool(whole and ALERT.unpack_from(data, (whole - 1) * ALERT.size)[0] >= iteration)

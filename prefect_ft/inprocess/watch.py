@@ -1,7 +1,7 @@
 """The thread beside the function: hears that the iteration has ended, and sees whether this rank gets on.
 
-It blocks on the store's alert. Owns the time-outs of this rank, and the abort where the main thread cannot
-be interrupted.
+It looks for the store's alert now and then where the kernel signals the main thread at once, and blocks on it
+where it does not. Owns the time-outs of this rank, and the abort where the main thread cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from typing import Callable, Optional
 
 from prefect_ft.inprocess.client import Connection
 from prefect_ft.inprocess.errors import StoreLostError
-from prefect_ft.inprocess.interrupt import Interrupter
+from prefect_ft.inprocess.interrupt import Interrupter, has_come
 from prefect_ft.inprocess.killer import Killer
 from prefect_ft.inprocess.progress import Progress
 
-STUCK_S = 0.1
+LOOK_S = 0.1
+"""How often it looks: threads of all ranks that woke up with every alert would take the processors from those that it
+is for."""
+
+STUCK_S = 0.08
 """How long the main thread may take to leave before the abort hooks are called for it, in this thread."""
+
+LEAD_S = 0.02
+"""How long the main thread is left alone with the kernel's signal: this thread would only take the interpreter,
+or a core, away from it."""
 
 AGAIN_S = 1.0
 """How long until what was raised in the main thread is raised once more."""
@@ -53,7 +61,7 @@ class Watch:
         self._tick_s = min(
             MAX_TICK_S, *(limit / 10 for limit in (soft_s, hard_s) if limit is not None), MAX_TICK_S
         )
-        self._pressed_s = self._ended_s = 0.0
+        self._pressed_s = self._ended_s = self._due_s = 0.0
         self._reported = self._aborted = -1
         self._wake_read, self._wake_write = os.pipe()
         self._allow(time.monotonic())
@@ -69,30 +77,44 @@ class Watch:
             os.close(self._wake_write)
 
     def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._alert.socket, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
+        stop = select.poll()
+        stop.register(self._wake_read, select.POLLIN)
+        poll, looks = stop, self._interrupter.has_kernel_signal
+        if not looks:
+            poll = select.poll()
+            poll.register(self._alert.socket, select.POLLIN)
+            poll.register(self._wake_read, select.POLLIN)
+        hears = True
         while True:
-            ready = dict(poll.poll(1000 * self._sleep_s()))
+            ready = dict(poll.poll(1000 * self._sleep_s(looks)))
             if self._wake_read in ready:
                 return
-            if ready and not self._hear():
-                poll.unregister(self._alert.socket)
-            self._look()
+            if hears and (ready or (looks and has_come(self._alert.socket))):
+                self._ended_s = time.monotonic()
+                if looks and stop.poll(1000 * LEAD_S):
+                    return
+                hears = self._hear()
+                if not hears:
+                    poll = stop
+                self._look()
+            elif time.monotonic() >= self._due_s or self._is_leaving():
+                self._look()
 
-    def _sleep_s(self) -> float:
-        return min(self._tick_s, STUCK_S) if self._is_leaving() else self._tick_s
+    def _sleep_s(self, looks: bool) -> float:
+        until_due_s = max(0.0, self._due_s - time.monotonic())
+        if self._is_leaving():
+            return min(until_due_s, STUCK_S - LEAD_S)
+        return min(until_due_s, LOOK_S) if looks else until_due_s
 
     def _is_leaving(self) -> bool:
         return self._interrupter.is_in_function and self._interrupter.ended >= self._interrupter.iteration
 
     def _hear(self) -> bool:
-        """Take alerts; False: there will be no more, and with the store everything ends."""
-        self._ended_s = time.monotonic()
+        """Take what alerts there are; False: there will be no more, and with the store everything ends."""
         try:
-            self._interrupter.ended = self._alert.receive()["iteration"]
-            while self._alert.has_more:
-                self._interrupter.ended = self._alert.receive()["iteration"]
+            self._interrupter.ended = self._alert.receive_alert()
+            while has_come(self._alert.socket):
+                self._interrupter.ended = self._alert.receive_alert()
         except StoreLostError:
             self._interrupter.ended = NEVER
             return False
@@ -100,6 +122,7 @@ class Watch:
 
     def _look(self) -> None:
         now_s = time.monotonic()
+        self._due_s = now_s + self._tick_s
         due_s = self._interrupter.due_s if self._interrupter.is_in_hook else None
         if self._is_leaving() or (due_s is not None and now_s >= due_s):
             self._get_out(now_s)

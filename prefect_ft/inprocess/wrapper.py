@@ -183,8 +183,10 @@ class _Call:
         rank_of = {member.initial_rank: rank for rank, member in enumerate(active)}
         self._members = [Member(member.initial_rank, rank_of.get(member.initial_rank)) for member in there]
         own, size = self._state.initial_rank, self._state.initial_world_size
+        before = self._state
         self._state = State(iteration, own, size, rank_of.get(own), len(active), fault)
-        self._state.export()
+        if (before.rank, before.world_size) != (self._state.rank, self._state.world_size):
+            self._state.export()
         why = self._budget.spent(fault, step, len(active))
         if why is not None:
             self._session.give_up(why)
@@ -222,13 +224,14 @@ class _Call:
 
     def _failed(self, exc: Exception) -> None:
         self._session.announce(self._state.iteration, "exception", _in_words(exc))
-        trace = "".join(traceback.format_exception(type(exc), exc, _below_us(exc.__traceback__)))
+        if logger.isEnabledFor(logging.WARNING):  # the text costs a rank as much as all the rest of a restart
+            trace = "".join(traceback.format_exception(type(exc), exc, _below_us(exc.__traceback__)))
+            logger.warning(
+                "iteration=%d rank=%d failed\n%s", self._state.iteration, self._state.initial_rank, trace
+            )
         # What the function held is let go before anything is set up anew.
         traceback.clear_frames(exc.__traceback__)
         self._failure = exc
-        logger.warning(
-            "iteration=%d rank=%d failed\n%s", self._state.iteration, self._state.initial_rank, trace
-        )
 
     # -- between two iterations -------------------------------------------------------------------
 

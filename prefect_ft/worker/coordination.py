@@ -11,8 +11,10 @@ import hashlib
 import hmac
 import secrets
 import socket
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+import struct
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
+from prefect_ft.worker import frames
 from prefect_ft.worker.coordinator import Coordinator, Message
 from prefect_ft.worker.loop import Loop, now_s
 from prefect_ft.worker.peer import Peer
@@ -22,6 +24,12 @@ KEY_VARIABLE = "PREFECT_FT_INPROCESS_KEY"
 
 STORE_VARIABLE = "PREFECT_FT_INPROCESS_STORE"
 """The agent's store, as `served_at` puts it; it is of no other ranks than those that meet at that port."""
+
+ALERT = struct.Struct(">q")
+"""What comes on the connection that a rank listens on: the number of the iteration that has ended, nothing else.
+
+It is read in the main thread's signal handler, in every rank at once, so that it is no JSON.
+"""
 
 BACKLOG = 4096
 HEARTBEAT_S = 30.0
@@ -73,6 +81,19 @@ def tune(connection: socket.socket, heartbeat_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
+def _send(peers: Iterable[Peer], message: Message) -> None:
+    _send_bytes(peers, frames.encode(message))
+
+
+def _alert(peers: Iterable[Peer], iteration: int) -> None:
+    _send_bytes(peers, ALERT.pack(iteration))
+
+
+def _send_bytes(peers: Iterable[Peer], data: bytes) -> None:
+    for peer in peers:
+        peer.send_bytes(data)
+
+
 class _Call:
     """One call of a wrapped function, and the connections of those that take part in it."""
 
@@ -105,6 +126,8 @@ class Coordination:
         self._have_left: List[Peer] = []
         self._last_seen: Tuple[object, ...] = ()
         self._last_told = Standing()
+        self._due_s: Optional[float] = None
+        """When the timer of the calls' deadlines is due; None: it is not set."""
         loop.watch(listening, lambda _: self._accept())
 
     @property
@@ -169,7 +192,8 @@ class Coordination:
         if number not in self._calls:
             self._calls[number] = _Call(
                 Coordinator(
-                    send=lambda peer, told: peer.send(told),
+                    send=_send,
+                    alert=_alert,
                     drop=self._drop,
                     is_over=number < self._first_call,
                 )
@@ -210,11 +234,16 @@ class Coordination:
             if (standing := self.standing) != self._last_told:
                 self._last_told = standing
                 self._on_change()
-        self._loop.drop(_DEADLINE)
         deadlines_s = [call.coordinator.deadline_s for call in self._calls.values()]
-        due_s = min((each for each in deadlines_s if each is not None), default=None)
-        if due_s is not None:
-            self._loop.after(_DEADLINE, max(0.0, due_s - now_s()), self._expire)
+        self._have_expire(min((each for each in deadlines_s if each is not None), default=None))
+
+    def _have_expire(self, due_s: Optional[float]) -> None:
+        """Have `_expire` called at that time; None: not at all."""
+        if due_s != self._due_s:
+            self._due_s = due_s
+            self._loop.drop(_DEADLINE)
+            if due_s is not None:
+                self._loop.after(_DEADLINE, max(0.0, due_s - now_s()), self._expire)
 
     def _settle(self) -> None:
         """Take note of calls that are over; forget those that nobody is connected for any more."""
@@ -226,7 +255,7 @@ class Coordination:
                     del self._calls[number]
 
     def _expire(self) -> None:
-        now = now_s()
+        self._due_s, now = None, now_s()
         for call in list(self._calls.values()):
             deadline_s = call.coordinator.deadline_s
             if deadline_s is not None and deadline_s <= now:

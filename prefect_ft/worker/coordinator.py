@@ -7,13 +7,16 @@ whoever has a loop can host it.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, FrozenSet, Hashable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Hashable, Iterable, List, Optional, Set, Tuple
 
 Message = Dict[str, Any]
 Connection = Hashable
 
 COMPLETED = "completed"
 """What it is over by when all ranks have completed the function."""
+
+NONE_YET = -1
+"""The iteration that has ended when a rank begins to listen."""
 
 DESERTED = "all ranks have gone"
 
@@ -25,16 +28,23 @@ class Coordinator:
     """
 
     def __init__(
-        self, send: Callable[[Any, Message], None], drop: Callable[[Any], None], *, is_over: bool = False
+        self,
+        send: Callable[[Iterable[Any], Message], None],
+        alert: Callable[[Iterable[Any], int], None],
+        drop: Callable[[Any], None],
+        *,
+        is_over: bool = False,
     ) -> None:
-        """`send(connection, message)`; `drop(connection)` closes it without a call of `left`.
+        """`send(connections, message)`; `alert(connections, iteration)` says that it has ended, to who listens.
+
+        `drop(connection)` closes it without a call of `left`.
 
         `is_over`: this is for who comes when all others have completed the call long since.
         """
         self.over: Optional[str] = COMPLETED if is_over else None
         self.deadline_s: Optional[float] = None
-        self._send, self._drop = send, drop
-        self._iteration = -1
+        self._send_all, self._send_alert, self._drop = send, alert, drop
+        self._iteration = NONE_YET
         self._fault: Optional[Message] = None
         self._between = True
         """Whether the iteration has ended, or none has begun: ranks gather for the next."""
@@ -79,12 +89,13 @@ class Coordinator:
         elif op == "listen":
             rank = int(message["rank"])
             self._alerts[rank], self._rank_of[connection] = connection, rank
-            self._send(connection, {"ev": "listening"})
+            self._send_alert((connection,), NONE_YET)
         elif op == "enter":
             self._enter(connection, message, now_s)
         elif op == "fault":
             if message["iteration"] == self._iteration:
-                self._end_iteration({name: message[name] for name in ("rank", "kind", "text")}, now_s)
+                fault = {name: message[name] for name in ("rank", "kind", "text")}
+                self._end_iteration(fault, now_s, told_by=connection)
         elif op in ("done", "reserve"):
             self._wait(message, now_s)
         elif op == "give_up":
@@ -111,6 +122,9 @@ class Coordinator:
             self._forget(rank)
         self._note_desertion()
         self._complete_round()
+
+    def _send(self, connection: Connection, message: Message) -> None:
+        self._send_all((connection,), message)
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -155,33 +169,35 @@ class Coordinator:
             "fault": self._fault,
         }
         self._fault = None
-        for rank in entered:
-            self._send(self._seats[rank], told)
+        self._send_all([self._seats[rank] for rank in entered], told)
 
     def _all_have_entered(self) -> bool:
         """Whether nobody is waited for; looks at each rank only when that may be so."""
         least = self._size - len(self._gone) if self._iteration < 0 else len(self._seats)
         return len(self._entered) >= least and not self._expected() - set(self._entered)
 
-    def _end_iteration(self, fault: Message, now_s: float) -> None:
-        """Interrupt all ranks, once in an iteration: what comes after it is part of the same."""
+    def _end_iteration(self, fault: Message, now_s: float, told_by: Optional[Connection] = None) -> None:
+        """Interrupt all ranks, once in an iteration: what comes after it is part of the same.
+
+        A rank that has told so itself, and not its watch, has left the function already.
+        """
         if self._between or self.over is not None:
             return
         self._between, self._fault = True, fault
         self._gone_before = self._gone - {fault["rank"]}
         self.deadline_s = now_s + self._barrier_s
-        self._alert()
+        self._alert(told_by)
         waiting, self._waiting = self._waiting, {}
-        for rank in waiting:
-            self._send(self._seats[rank], {"ev": "fault"})
+        self._send_all([self._seats[rank] for rank in waiting], {"ev": "fault"})
         self._keys.clear()
         readers, self._readers = self._readers, {}
-        for reader in readers:
-            self._send(reader, {"ev": "stale"})
+        self._send_all(readers, {"ev": "stale"})
 
-    def _alert(self) -> None:
-        for connection in self._alerts.values():
-            self._send(connection, {"ev": "fault", "iteration": self._iteration})
+    def _alert(self, but: Optional[Connection] = None) -> None:
+        knows = None if but is None else self._rank_of.get(but)
+        has_left = knows is not None and self._seats.get(knows) == but
+        alerts = [alert for rank, alert in self._alerts.items() if not (has_left and rank == knows)]
+        self._send_alert(alerts, self._iteration)
 
     def _wait(self, message: Message, now_s: float) -> None:
         rank, is_done = int(message["rank"]), message["op"] == "done"
@@ -203,8 +219,7 @@ class Coordinator:
         self.over, self.deadline_s = COMPLETED, None
         self._gone_before = set(self._gone)  # who leaves from now on may do so
         waiting, self._waiting = self._waiting, {}
-        for rank in waiting:
-            self._send(self._seats[rank], {"ev": "complete"})
+        self._send_all([self._seats[rank] for rank in waiting], {"ev": "complete"})
 
     def _close(self, why: str) -> None:
         """Have all ranks give up."""
@@ -212,8 +227,8 @@ class Coordinator:
             return
         self.over, self.deadline_s = why, None
         self._alert()
-        for rank in {*self._entered, *self._waiting}:
-            self._send(self._seats[rank], {"ev": "over", "why": why, "excluded": False})
+        waiting = [self._seats[rank] for rank in {*self._entered, *self._waiting}]
+        self._send_all(waiting, {"ev": "over", "why": why, "excluded": False})
 
     # -- losses -----------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ import inprocess_ranks
 import pytest
 
 QUICK = "soft_timeout=0.6, hard_timeout=1.2"
+LESS_QUICK = "soft_timeout=4, hard_timeout=8"
+"""For 8 ranks: those that are not meant must get on too, also where they share a processor."""
 
 FAULTY = """
 def train(call: CallWrapper):
@@ -24,7 +26,9 @@ go(Wrapper(OPTIONS), train)
 """
 
 
-def faulty(fault: str, options: str = "") -> str:
+def faulty(fault: str, options: str = "", size: int = 2) -> str:
+    if size == 8:
+        options = options.replace(QUICK, LESS_QUICK)
     return FAULTY.replace("FAULT", fault).replace("OPTIONS", options)
 
 
@@ -33,11 +37,19 @@ def everybody(size: int, kind: str, rank: int = 1) -> list[list[list[object]]]:
     return [[[0, number, size, None, None], [1, number, size, kind, rank]] for number in range(size)]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+EIGHT = pytest.param(8, marks=pytest.mark.long)
+ASYNC = (
+    "import ctypes; ctypes.pythonapi.PyThreadState_SetAsyncExc("
+    "ctypes.c_ulong(threading.get_ident()), ctypes.py_object(RuntimeError)); [None for _ in range(1000)]"
+)
+
+
+@pytest.mark.parametrize("size", [2, 4, EIGHT])
 @pytest.mark.parametrize(
     ("fault", "options", "kind"),
     [
         pytest.param('raise RuntimeError("boom")', "", "exception", id="exception"),
+        pytest.param(ASYNC, "", "exception", id="asynchronous-exception"),
         pytest.param("time.sleep(60)", QUICK, "hang", id="asleep-without-progress"),
         pytest.param(
             "call.ping(1)\n        while True: call.ping(1)",
@@ -51,7 +63,7 @@ def test_all_ranks_enter_again(tmp_path: Path, size: int, fault: str, options: s
     others = (
         "" if kind == "exception" else "if ME != 1:\n        while True: call.ping(); time.sleep(0.05)\n    "
     )
-    body = faulty(fault, options).replace("    wait()", f"    {others}wait()")
+    body = faulty(fault, options, size).replace("    wait()", f"    {others}wait()")
     outcome = inprocess_ranks.run(tmp_path, size, body)
     assert [outcome.places(rank) for rank in range(size)] == everybody(size, kind), outcome.output
     assert outcome.codes == [0] * size, outcome.output
@@ -77,17 +89,35 @@ LOSSES = [
 ]
 
 
+def losing(fault: str, options: str, size: int, assignment: str = "shift_ranks") -> str:
+    """Rank 1 is lost; where that takes time-outs the others say that they get on."""
+    others = "if ME != 1:\n        while True: call.ping(); time.sleep(0.02)\n    " if options else ""
+    body = faulty(fault, f"rank_assignment={assignment}, {options}", size)
+    return body.replace("    wait()", f"    {others}wait()")
+
+
 @pytest.mark.parametrize(("fault", "options", "kind", "code"), LOSSES)
+@pytest.mark.parametrize("size", [3, EIGHT])
 def test_the_others_go_on_without_a_rank_that_is_lost(
+    tmp_path: Path, size: int, fault: str, options: str, kind: str, code: int
+) -> None:
+    outcome = inprocess_ranks.run(tmp_path, size, losing(fault, options, size))
+    left = [0, *range(2, size)]
+    assert [outcome.places(rank) for rank in left] == [
+        [[0, rank, size, None, None], [1, max(0, rank - 1), size - 1, kind, 1]] for rank in left
+    ], outcome.output
+    assert outcome.codes == [code if rank == 1 else 0 for rank in range(size)], outcome.output
+
+
+@pytest.mark.parametrize(("fault", "options", "kind", "code"), LOSSES)
+def test_a_spare_takes_the_place_however_the_rank_is_lost(
     tmp_path: Path, fault: str, options: str, kind: str, code: int
 ) -> None:
-    others = "if ME != 1:\n        while True: call.ping(); time.sleep(0.02)\n    " if options else ""
-    outcome = inprocess_ranks.run(
-        tmp_path, 3, faulty(fault, options).replace("    wait()", f"    {others}wait()")
-    )
+    body = losing(fault, options, 3, "compose(fill_gaps, max_active(2))")
+    outcome = inprocess_ranks.run(tmp_path, 3, body)
     assert [outcome.places(rank) for rank in (0, 2)] == [
-        [[0, 0, 3, None, None], [1, 0, 2, kind, 1]],
-        [[0, 2, 3, None, None], [1, 1, 2, kind, 1]],
+        [[0, 0, 2, None, None], [1, 0, 2, kind, 1]],
+        [[1, 1, 2, kind, 1]],
     ], outcome.output
     assert outcome.codes == [0, code, 0], outcome.output
 
@@ -126,6 +156,30 @@ def test_two_ranks_that_fail_at_once_are_one_restart(tmp_path: Path) -> None:
     outcome = inprocess_ranks.run(tmp_path, 4, body)
     assert [[place[0] for place in outcome.places(rank)] for rank in range(4)] == [[0, 1]] * 4, outcome.output
     assert outcome.codes == [0] * 4
+
+
+def test_where_the_kernel_does_not_signal_the_watch_does(tmp_path: Path) -> None:
+    refused = "from prefect_ft.inprocess import interrupt; interrupt._F_SETSIG = 1 << 20\n"
+    outcome = inprocess_ranks.run(tmp_path, 2, refused + faulty('raise RuntimeError("boom")'))
+    assert [outcome.places(rank) for rank in range(2)] == everybody(2, "exception"), outcome.output
+
+
+def test_restarts_may_follow_each_other_at_once(tmp_path: Path) -> None:
+    """Alerts of iterations that are over are still unread then: nobody leaves a later one because of them."""
+    body = """
+def train(call: CallWrapper):
+    entered(call)
+    if call.iteration == 30:
+        return call.iteration
+    if call.iteration % 3 == ME:
+        raise RuntimeError("boom")
+    wait()
+
+go(Wrapper(max_restarts_without_progress=None), train)
+"""
+    outcome = inprocess_ranks.run(tmp_path, 3, body)
+    assert outcome.noted("end") == [[{"how": "returned", "value": 30}]] * 3, outcome.output
+    assert {place[3] for rank in range(3) for place in outcome.places(rank)} <= {None, "exception"}
 
 
 def test_a_rank_killed_while_the_others_wait_for_it_is_left_out(tmp_path: Path) -> None:
@@ -289,6 +343,35 @@ def test_what_swallows_the_interruption_is_interrupted_again(tmp_path: Path) -> 
     assert [outcome.places(rank) for rank in range(2)] == everybody(2, "exception"), outcome.output
 
 
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        pytest.param('raise ValueError("not closed")', id="raises"),
+        pytest.param("time.sleep(0.3)", id="takes-its-time"),
+        pytest.param("return 1", id="returns"),
+    ],
+)
+def test_what_a_finally_does_while_the_function_is_left_changes_nothing(
+    tmp_path: Path, last_words: str
+) -> None:
+    leaving = f"    try:\n        wait()\n    finally:\n        {last_words}"
+    outcome = inprocess_ranks.run(
+        tmp_path, 3, faulty('raise RuntimeError("boom")').replace("    wait()", leaving)
+    )
+    assert [outcome.places(rank) for rank in range(3)] == everybody(3, "exception"), outcome.output
+    assert outcome.codes == [0, 0, 0]
+
+
+def test_who_does_not_come_in_time_is_left_out_and_ends(tmp_path: Path) -> None:
+    options = "finalize=lambda state: ME == 2 and time.sleep(3), barrier_timeout=1"
+    outcome = inprocess_ranks.run(tmp_path, 3, faulty('raise RuntimeError("boom")', options))
+    assert [outcome.places(rank)[-1] for rank in (0, 1)] == [
+        [1, 0, 2, "exception", 1],
+        [1, 1, 2, "exception", 1],
+    ], outcome.output
+    assert outcome.ends()[2] in ("ExcludedError", "StoreLostError")
+
+
 def test_calls_may_follow_each_other(tmp_path: Path) -> None:
     outcome = inprocess_ranks.run(tmp_path, 2, "for n in range(3):\n    go(Wrapper(), lambda: n)")
     assert outcome.noted("end") == [[{"how": "returned", "value": n} for n in range(3)]] * 2, outcome.output
@@ -344,7 +427,7 @@ def train(call: CallWrapper):
     if call.iteration in (EARLY, LATE):
         all_are_in(call)
         note("left", of=[process("self"), *store()])
-        all_are_in(call)
+        all_are_in(call, "and have looked")
     if call.iteration == LATE:
         return
     call.store().set(f"key of {ME} in {call.iteration}", "x" * 100)

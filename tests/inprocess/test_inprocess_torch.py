@@ -53,12 +53,77 @@ def train(fault: str, last: int = 1, options: str = "") -> str:
     return TRAIN.replace("FAULT", fault).replace("LAST", str(last)).replace("OPTIONS", options)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
+LONG = pytest.mark.long
+QUICK = "soft_timeout=1.5, hard_timeout=3"
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=LONG), pytest.param(8, marks=LONG)])
 def test_ranks_blocked_in_a_collective_come_out_when_another_fails(tmp_path: Path, size: int) -> None:
     outcome = inprocess_ranks.run(tmp_path, size, train('raise RuntimeError("boom")', last=5), python=PYTHON)
     assert outcome.noted("end") == [[{"how": "returned", "value": size}]] * size, outcome.output
     assert len(outcome.restart_ms()) == 5
     assert max(outcome.restart_ms()) < 5000  # the group's time-out is 50 s
+
+
+HANG_UP = """
+import datetime, socket, torch, torch.distributed as dist
+from prefect_ft.inprocess import gloo
+
+def train(call: CallWrapper):
+    dist.init_process_group(
+        "gloo", store=call.torch_store(), rank=call.rank, world_size=call.world_size,
+        timeout=datetime.timedelta(seconds=50),
+    )
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        if ME == 1:
+            note("hung up on", number=gloo.hang_up())
+        try:
+            dist.all_reduce(total)
+        except RuntimeError:
+            note("broken")
+        accepted = server.accept()[0]
+        ours.sendall(b"!")
+        note("our own", heard=accepted.recv(1).decode())
+    dist.destroy_process_group()
+
+go(Wrapper(), train)
+"""
+
+
+def test_hanging_up_ends_a_collective_on_all_ranks_and_no_other_connection(tmp_path: Path) -> None:
+    outcome = inprocess_ranks.run(tmp_path, 2, HANG_UP, python=PYTHON)
+    assert outcome.noted("hung up on") == [[], [{"number": 1}]], outcome.output
+    assert outcome.noted("broken") == [[{}], [{}]]
+    assert outcome.noted("our own") == [[{"heard": "!"}]] * 2
+    assert outcome.codes == [0, 0]
+
+
+@LONG
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("fault", "options"),
+    [
+        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", "", id="terminated"),
+        pytest.param("os.abort()", "", id="aborted"),
+        pytest.param("import ctypes; ctypes.string_at(0)", "", id="segfault"),
+        pytest.param("os._exit(0)", "", id="gone-without-a-word"),
+        pytest.param("sys.exit(3)", "", id="system-exit"),
+        pytest.param("os.kill(os.getpid(), signal.SIGSTOP)", QUICK, id="stopped"),
+        pytest.param("time.sleep(60)", f"{QUICK}, health_check=lambda s: ME == 1 and 1 / 0", id="hangs"),
+    ],
+)
+def test_ranks_in_a_collective_go_on_with_the_spare_however_one_is_lost(
+    tmp_path: Path, size: int, fault: str, options: str
+) -> None:
+    assignment = f"rank_assignment=compose(fill_gaps, max_active({size}))"
+    body = train(fault, options=f"{assignment}, {options}")
+    outcome = inprocess_ranks.Ranks(tmp_path, size + 1, body, python=PYTHON).wait(120)
+    others = [rank for rank in range(size + 1) if rank != 1]
+    ended = [{"how": "returned", "value": float(size)}]
+    assert [outcome.noted("end")[rank] for rank in others] == [ended] * size, outcome.output
 
 
 @pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long)])

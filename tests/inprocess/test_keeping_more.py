@@ -9,6 +9,7 @@ from pathlib import Path
 
 import inprocess_ranks
 import pytest
+from ports import free_port
 
 SCRIPT = inprocess_ranks.ROOT / "flows" / "wrapped.py"
 
@@ -16,7 +17,7 @@ SCRIPT = inprocess_ranks.ROOT / "flows" / "wrapped.py"
 def run(directory: Path, *words: str) -> list[list[str]]:
     """Run two ranks of the example; what each printed."""
     directory.mkdir()
-    port = str(inprocess_ranks.free_pair())
+    port = str(free_port(2))
     env = {"PYTHONPATH": str(inprocess_ranks.ROOT), "CHECKPOINT": str(directory / "checkpoint.json")}
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,9 +30,9 @@ def entered(call):
     fault = call.state.fault
     note("enter", place=[call.iteration, call.rank, call.world_size, fault and fault.kind, fault and fault.rank])
 
-def all_are_in(call):
+def all_are_in(call, name="in"):
     with_store = call.store()
-    with_store.barrier("in", call.world_size)
+    with_store.barrier(name, call.world_size)
     with_store.close()
 
 def wait():
@@ -101,7 +102,7 @@ class Ranks:
         self.directory.mkdir(parents=True, exist_ok=True)
         script = self.directory / "script.py"
         script.write_text(PRELUDE + self.body)
-        port = free_pair()
+        port = free_port(2)
         with open(self.directory / "output", "wb") as output:
             self.processes = [
                 subprocess.Popen(
@@ -143,15 +144,3 @@ class Ranks:
 def run(directory: Path, size: int, body: str, **options: Any) -> Outcome:
     """Start the ranks and wait for them."""
     return Ranks(directory, size, body, **options).wait()
-
-
-def free_pair() -> int:
-    """Find a port that is free, and the one after it."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
-            return port

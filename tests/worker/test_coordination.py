@@ -11,7 +11,7 @@ import pytest
 
 from prefect_ft.inprocess.client import Address, Connection
 from prefect_ft.inprocess.errors import StoreLostError
-from prefect_ft.worker.coordination import Coordination, Standing, port_served_at, served_at
+from prefect_ft.worker.coordination import Coordination, Standing, port_served_at, served_at, tune
 from prefect_ft.worker.loop import Loop
 
 
@@ -57,7 +57,7 @@ class Rank:
         address = Address("127.0.0.1", host.port, "key", 30.0, call)
         self.rank = rank
         self.control, self.alert = Connection(address, 5.0), Connection(address, 5.0)
-        self.alert.ask(5.0, op="listen", rank=rank)
+        self.alert.listen(rank)
 
     def enter(self, size: int) -> None:
         fields = {"size": size, "iteration": 0, "step": None, "without": [], "barrier_s": 30}
@@ -125,10 +125,21 @@ def test_the_next_call_may_begin_while_somebody_is_still_in_the_last(host: Host)
 def test_strangers_and_what_they_leave_are_nobodys_concern(host: Host) -> None:
     address = Address("127.0.0.1", host.port, "guessed", 30.0, 0)
     with closing(Connection(address, 5.0)) as stranger, pytest.raises(StoreLostError):
-        stranger.ask(5.0, op="listen", rank=0)
+        stranger.listen(0)
     socket.create_connection(("127.0.0.1", host.port)).close()
     run_call(host, 0, 1)
     assert host.stop() == [Standing((0,)), Standing()]
+
+
+@pytest.mark.parametrize(("heartbeat_s", "probe_s"), [(30.0, 8), (2.0, 1), (0.5, 1)])
+def test_the_kernel_finds_out_that_a_machine_has_gone(heartbeat_s: float, probe_s: int) -> None:
+    with socket.socket() as connection:
+        tune(connection, heartbeat_s)
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT", "TCP_NODELAY")
+        set_to = [connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert set_to[:4] == [probe_s, probe_s, 3, 1000 * heartbeat_s]
+    assert set_to[4]
 
 
 @pytest.mark.parametrize(
