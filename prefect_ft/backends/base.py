@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,10 @@ class Worker:
     decision: int
 
 
+class WayAwayError(ConnectionError):
+    """What leads to a worker is away; of the worker itself nothing is known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Where a worker's agent listens, and the host name by which other workers reach this one."""
@@ -38,7 +42,7 @@ class Address:
     host: str
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """Open a connection; raises OSError."""
+        """Open a connection; raises OSError, of which WayAwayError where to try again may help."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         try:
@@ -58,6 +62,7 @@ class AgentSettings:
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.
     `warm` (modules, memory_mb) is what ranks are to find imported; None: they start cold.
+    `certificate` is the run's, with its key, as PEM, for agents that are reached by a network; None: none is.
     """
 
     run_id: str
@@ -72,6 +77,7 @@ class AgentSettings:
     rendezvous: Mapping[str, Any] | None = None
     warm: Mapping[str, Any] | None = None
     device_command: tuple[str, ...] | None = None
+    certificate: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,9 @@ class Found:
 
 OUT_OF_MEMORY = "container-oom"
 """The rule of evidence that the kernel ended a process because its worker's memory was used up."""
+
+TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown"))
+"""The rules of evidence that a worker's place was taken away: that is a preemption, and nothing has failed."""
 
 
 class Backend(Protocol):
@@ -123,6 +132,9 @@ class Backend(Protocol):
 
         `is_gone`: it was the agent itself.
         """
+
+    def close(self) -> None:
+        """Let go of what this process holds for it; workers stay as they are. Idempotent, and the last call."""
 
 
 def exchange_side_by_side(backend: Backend, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:

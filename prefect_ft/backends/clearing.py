@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from prefect_ft.backends.home import CLUSTER, ENGINES
+from prefect_ft.backends.home import CLUSTER, CORDONS, ENGINES
 from prefect_ft.backends.strays import end_strays
 
 
@@ -22,5 +22,9 @@ def clear_directory(directory: Path) -> None:
         from prefect_ft.backends.kubernetes import remove_pods  # noqa: PLC0415  (its client costs a second)
 
         remove_pods(directory)
+    if (directory / CORDONS).exists():
+        from prefect_ft.backends.cordon import lift_all  # noqa: PLC0415  (as above)
+
+        lift_all(directory)
     end_strays(directory)
     shutil.rmtree(directory, ignore_errors=True)

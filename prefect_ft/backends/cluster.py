@@ -10,15 +10,16 @@ import json
 import os
 import socket
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTimeError
 from contextlib import closing, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from prefect_ft.backends.cluster_watch import ExpiredError, Source
 from prefect_ft.backends.kubernetes_request import CONTAINER
 from prefect_ft.backends.pump import Pump
 from prefect_ft.backends.websocket_frames import ProcessFrames
@@ -30,6 +31,7 @@ try:
     from kubernetes import config as settings
     from kubernetes.stream import stream
     from urllib3.exceptions import HTTPError
+    from urllib3.util.retry import Retry
 except ImportError as exc:  # pragma: no cover  (the extra is there wherever tests run)
     raise BackendError(
         "infrastructure of type kubernetes needs `pip install 'prefect-ft[kubernetes]'`"
@@ -39,7 +41,25 @@ TIMEOUT_S = (5.0, 60.0)
 """How long the API may take to open its door, and to answer."""
 
 NODES_LOOK_S = 2.0
-"""How old the news of nodes may be that connections are judged by."""
+"""How often a connection asks whether its node is heard of."""
+
+WATCH_S = 240
+"""After how long the API is to end a stream of changes, which is then taken up, at whichever of its servers."""
+
+KEEPALIVE = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""A way to the API that is cut is noticed after 20 s, also by who only listens."""
+
+RETRIES = Retry(3, connect=0, read=1)
+"""A connection that has lain idle may be over, and who is asked too often says when to ask again.
+
+Where nobody answers it is not asked at once again: whoever wants to know does so in his own time.
+"""
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -49,7 +69,7 @@ Json = dict[str, Any]
 _T = TypeVar("_T")
 
 
-class _RefusedError(BackendError):
+class RefusedError(BackendError):
     """The API understood, and did not do it; `status` is that of HTTP."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -73,15 +93,16 @@ class Cluster:
         self._core = api.CoreV1Api(client)
         weakref.finalize(self, client.rest_client.pool_manager.clear)  # hangs up
 
-    def create(self, whole: Json, *, dry_run: bool = False) -> None:
-        """Create an object, or only have it judged. One that is there already stays as it is."""
+    def create(self, whole: Json, *, dry_run: bool = False) -> Json | None:
+        """Create an object, or only have it judged; give what it is. None: one is there already, and stays."""
         how = {"dry_run": "All"} if dry_run else {}
         kinds = {
             "Pod": self._core.create_namespaced_pod,
             "Secret": self._core.create_namespaced_secret,
             "ConfigMap": self._core.create_namespaced_config_map,
         }
-        self._asked(kinds[whole["kind"]], self._namespace, whole, but=409, **how)
+        made = self._asked(kinds[whole["kind"]], self._namespace, whole, but=409, **how)
+        return None if made is None else dict(json.loads(made))
 
     def pod(self, name: str) -> Json | None:
         """Give what is known of a pod; None: there is none."""
@@ -91,10 +112,16 @@ class Cluster:
     def pods(self, selector: str) -> list[Json]:
         return self._listed(self._core.list_namespaced_pod, self._namespace, label_selector=selector)
 
-    def delete_pod(self, name: str, grace_s: int) -> None:
-        """Have a pod deleted; 0: it is forgotten at once, whatever its node says. Idempotent."""
+    def delete_pod(self, name: str, grace_s: int) -> Json | None:
+        """Have a pod deleted; 0: it is forgotten at once, whatever its node says. Idempotent.
+
+        Gives it as it is now; None: there is none any more.
+        """
         delete = self._core.delete_namespaced_pod
-        self._asked(delete, name, self._namespace, but=404, grace_period_seconds=grace_s)
+        told = json.loads(
+            self._asked(delete, name, self._namespace, but=404, grace_period_seconds=grace_s) or b"{}"
+        )
+        return told if told.get("kind") == "Pod" else None
 
     def delete_secret(self, name: str) -> None:
         """Delete one. Idempotent."""
@@ -116,13 +143,56 @@ class Cluster:
             return ""
         return (said or b"").decode(errors="replace")
 
-    def nodes(self, label: str) -> dict[str, bool]:
-        """Give by the value of this label which nodes there are, and whether the cluster hears of them."""
-        found = self._listed(self._core.list_node, label_selector=label)
-        return {node["metadata"]["labels"][label]: _is_ready(node) for node in found}
+    def nodes(self, label: str) -> list[Json]:
+        """Give the nodes that have this label, or this label's value as in `label=value`."""
+        return self._listed(self._core.list_node, label_selector=label)
+
+    def node(self, name: str) -> Json | None:
+        """Give what is known of a node; None: there is none."""
+        told = self._asked(self._core.read_node, name, but=404)
+        return None if told is None else dict(json.loads(told))
+
+    def patch_node(self, name: str, patch: Json) -> bool:
+        """Change a node; False: it was changed by somebody else since the version that the patch names."""
+        return self._asked(self._core.patch_node, name, patch, but=409) is not None
+
+    def events(self, uid: str) -> list[Json]:
+        """Give what the cluster has noted of an object, the oldest first; nothing where it does not tell."""
+        with suppress(BackendError):
+            said = self._listed(
+                self._core.list_namespaced_event, self._namespace, field_selector=f"involvedObject.uid={uid}"
+            )
+            return sorted(said, key=lambda each: each["metadata"].get("creationTimestamp") or "")
+        return []
+
+    def source_of_pods(self, selector: str) -> Source:
+        """Give what a watch of the pods with these labels follows."""
+        return _Listing(self, self._core.list_namespaced_pod, (self._namespace,), selector)
+
+    def source_of_nodes(self, label: str) -> Source:
+        """Give what a watch of the nodes with this label follows."""
+        return _Listing(self, self._core.list_node, (), label)
+
+    def changes(self, call: Callable[..., Any], *names: str, **named: Any) -> _Changes:
+        """Give what changes from now on in what a list tells; raises ExpiredError."""
+        more = {"watch": True, "allow_watch_bookmarks": True, "timeout_seconds": WATCH_S}
+        timeout = (TIMEOUT_S[0], WATCH_S + TIMEOUT_S[1])
+        try:
+            with self._told():
+                answer = call(*names, **named, **more, _preload_content=False, _request_timeout=timeout)
+        except RefusedError as exc:
+            if exc.status == HTTPStatus.GONE:
+                raise ExpiredError from exc
+            raise
+        return _Changes(answer)
 
     def _listed(self, call: Callable[..., Any], *names: str, **named: Any) -> list[Json]:
-        return list(json.loads(self._asked(call, *names, **named) or b"{}")["items"])
+        return self.listed(call, *names, **named)[0]
+
+    def listed(self, call: Callable[..., Any], *names: str, **named: Any) -> tuple[list[Json], str]:
+        """Give what a list tells, and its version."""
+        told = json.loads(self._asked(call, *names, **named) or b"{}")
+        return list(told["items"]), str(told["metadata"]["resourceVersion"])
 
     def _asked(
         self, call: Callable[..., Any], *given: Any, but: int | None = None, **named: Any
@@ -131,7 +201,7 @@ class Cluster:
         try:
             with self._told():
                 return bytes(call(*given, **named, _preload_content=False, _request_timeout=TIMEOUT_S).data)
-        except _RefusedError as exc:
+        except RefusedError as exc:
             if exc.status != but:
                 raise
             return None
@@ -186,32 +256,52 @@ class Cluster:
         try:
             yield
         except api.ApiException as exc:
-            raise _RefusedError(f"the cluster at {self.url} refused: {_why(exc)}", exc.status) from exc
+            raise RefusedError(f"the cluster at {self.url} refused: {_why(exc)}", exc.status) from exc
         except (HTTPError, OSError) as exc:
             raise BackendError(f"the cluster at {self.url} does not answer: {_one_line(exc)}") from exc
         except ValueError as exc:
             raise BackendError(f"the client of the cluster refused: {_one_line(exc)}") from exc
 
 
-class Nodes:
-    """Whether nodes are heard of, asked for all of them at once and not more often than is of use."""
+class _Listing:
+    """A list of one cluster, and what changes in it."""
 
-    def __init__(self, cluster: Cluster, label: str) -> None:
-        self._cluster, self._label = cluster, label
-        self._lock = threading.Lock()
-        self._known: Mapping[str, bool] = {}
-        self._looked_at = -NODES_LOOK_S
+    def __init__(
+        self, cluster: Cluster, call: Callable[..., Any], names: tuple[str, ...], selector: str
+    ) -> None:
+        self._cluster, self._call, self._names, self._selector = cluster, call, names, selector
 
-    def is_cut(self, system: str) -> bool:
-        """Whether the cluster has lost a system's node, or knows none; False where it cannot be asked."""
-        with self._lock:
-            if time.monotonic() - self._looked_at >= NODES_LOOK_S:
-                try:
-                    self._known = self._cluster.nodes(self._label)
-                except BackendError:
-                    return False
-                self._looked_at = time.monotonic()
-            return not self._known.get(system, False)
+    def listed(self) -> tuple[Sequence[Json], str]:
+        return self._cluster.listed(self._call, *self._names, label_selector=self._selector)
+
+    def changes(self, version: str) -> _Changes:
+        return self._cluster.changes(
+            self._call, *self._names, label_selector=self._selector, resource_version=version
+        )
+
+
+class _Changes:
+    """The lines of an answer that goes on, each a change."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[Json]:
+        waiting = b""
+        # However it breaks off: what is missing is told by who takes it up.
+        with suppress(HTTPError, OSError, ValueError):
+            for piece in self._answer.stream(_PIECE):
+                *lines, waiting = (waiting + piece).split(b"\n")
+                for line in filter(None, lines):
+                    yield json.loads(line)
+
+    def hang_up(self) -> None:
+        with suppress(OSError, AttributeError):  # it has ended already
+            self._answer.connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with suppress(OSError, HTTPError):
+            self._answer.close()
 
 
 def cluster_of(infrastructure: KubernetesInfrastructure) -> Cluster:
@@ -222,17 +312,14 @@ def cluster_of(infrastructure: KubernetesInfrastructure) -> Cluster:
 def _configuration(kubeconfig: str | None, context: str | None) -> Any:
     """Find out how the cluster is reached: a file that is named, the usual ones, or a pod's service account."""
     found = api.Configuration()
+    found.socket_options = KEEPALIVE
+    found.retries = RETRIES
     named = kubeconfig or os.environ.get("KUBECONFIG")
     if named is None and SERVICE_ACCOUNT.exists() and not Path("~/.kube/config").expanduser().exists():
         settings.load_incluster_config(client_configuration=found)
     else:
         settings.load_kube_config(named, context=context, client_configuration=found, persist_config=False)
     return found
-
-
-def _is_ready(node: Mapping[str, Any]) -> bool:
-    conditions = node.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _why(exc: Any) -> str:

@@ -19,12 +19,13 @@ def check_cluster(infrastructure: KubernetesInfrastructure, field: str) -> None:
     """
     try:
         cluster = cluster_of(infrastructure)
-        nodes = cluster.nodes(infrastructure.system_label)
+        label = infrastructure.system_label
+        nodes = {node["metadata"]["labels"][label] for node in cluster.nodes(label)}
     except BackendError as exc:
         raise ConfigError(str(exc), field=f"{field}.kubeconfig") from exc
     for index, system in enumerate(infrastructure.systems):
         if system.name not in nodes:
-            message = f"no node of {cluster.url} has the label {infrastructure.system_label}={system.name}"
+            message = f"no node of {cluster.url} has the label {label}={system.name}"
             some = ", ".join(sorted(nodes)[:5]) or "no node has that label: give another system_label"
             raise ConfigError(f"{message}; there are {some}", field=f"{field}.systems[{index}]")
     first = infrastructure.systems[0]

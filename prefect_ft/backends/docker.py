@@ -358,6 +358,9 @@ class DockerBackend:
         except BackendError as exc:
             raise BackendError(str(exc), system=system) from exc
 
+    def close(self) -> None:
+        """Nothing is held: who asks an engine hangs up."""
+
     def _url(self, system: str) -> str:
         return engine.engine_url(self._infrastructure, self._systems[system])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -19,6 +20,9 @@ CONFIG = "agent.json"
 
 ENGINES = "engines.json"
 """The file, in a run's run-time directory, of the container engines that may have workers of the run."""
+
+CORDONS = "cordons.json"
+"""In the run-time directory: where nodes may be cordoned by the run that are to be uncordoned with its end."""
 
 CLUSTER = "cluster.json"
 """The file there that tells in which namespaces of which clusters the run may have pods."""
@@ -43,9 +47,19 @@ def write_agent_config(
 
 
 def agent_config(
-    home: PurePath, settings: AgentSettings, worker: Worker, *, system_lock: Path | None = None
+    home: PurePath,
+    settings: AgentSettings,
+    worker: Worker,
+    *,
+    system_lock: Path | None = None,
+    network: Mapping[str, Any] | None = None,
+    notice_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Give what an agent is told whose directory is `home`."""
+    """Give what an agent is told whose directory is `home`.
+
+    `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) has it listen there too.
+    `notice_s` is how long it may take to leave once it has SIGTERM; 0: it leaves at once.
+    """
     return {
         "run": settings.run_id,
         "key": settings.key,
@@ -64,6 +78,8 @@ def agent_config(
         "rendezvous": settings.rendezvous if worker.number == 0 else None,
         "warm": settings.warm,
         "system_lock": str(system_lock) if system_lock else None,
+        "network": network,
+        "notice_s": notice_s,
     }
 
 

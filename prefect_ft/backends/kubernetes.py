@@ -1,7 +1,7 @@
 """Workers as pods of a Kubernetes cluster, each on its system's node, with its agent as PID 1.
 
-An agent is reached through the cluster's API: a process beside it in the pod relays its socket. What belongs
-to a run is known by its labels; nothing of a worker is on this machine.
+An agent is reached at its pod's address, or through the cluster's API, where a process beside it in the pod
+relays its socket. What belongs to a run is known by its labels; nothing of a worker is on this machine.
 """
 
 from __future__ import annotations
@@ -9,23 +9,27 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect_ft.backends.base import (
-    OUT_OF_MEMORY,
     Address,
     AgentSettings,
     Found,
+    WayAwayError,
     Worker,
     exchange_side_by_side,
 )
-from prefect_ft.backends.cluster import Cluster, Nodes, cluster_of
+from prefect_ft.backends.cluster import Cluster, cluster_of
+from prefect_ft.backends.cluster_watch import View, Watch, uid_of
+from prefect_ft.backends.cordon import Cordons
+from prefect_ft.backends.direct import DirectWay, NoAnswerError, addresses_of
 from prefect_ft.backends.home import CLUSTER, SOCKET, agent_config
 from prefect_ft.backends.kubernetes_request import (
     LABELS,
@@ -37,7 +41,12 @@ from prefect_ft.backends.kubernetes_request import (
     pod,
     secret,
 )
+from prefect_ft.backends.nodes import Nodes
 from prefect_ft.backends.payload import payload_archive
+from prefect_ft.backends.pod_ends import end_of
+from prefect_ft.backends.pod_gang import PodGang, cannot_begin
+from prefect_ft.backends.pod_state import has_begun, has_ended, is_leaving, is_running, trouble
+from prefect_ft.backends.reach import Guard, Reach
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
@@ -50,37 +59,38 @@ AGENT_TIMEOUT_S = 60.0
 REMOVAL_GRACE_S = 1
 """How long a pod's processes may take to end; the API's least that waits for them."""
 
+LAST_WORDS_S = 3.0
+"""How long an agent may take of a pod's last time to end its ranks."""
+
 REMOVAL_TIMEOUT_S = 60.0
 """How long a node that is heard of may take to remove a pod before it is forgotten."""
+
+SILENT_TIMEOUT_S = 3.0
+"""The same for a node that did not answer us: the cluster may hear of it, or not have noticed."""
 
 NOTICE_TIMEOUT_S = 5.0
 """How long a node may take to notice that a pod's first process has ended; it looks once a second."""
 
 BREATH_S = 0.2
 
-HOPELESS = (
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "ErrImageNeverPull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "RunContainerError",
-)
-"""Reasons for which a container that waits will go on waiting."""
+MOST_AT_ONCE = 32
+"""Requests that are under way at the same time."""
+
+Json = Mapping[str, Any]
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressInPod(Address):
-    """Where an agent listens in a pod; `open` has the relay's words executed there."""
+    """Where an agent listens in a pod; `open` connects to it by the way that is known to lead there."""
 
-    open: Callable[[Sequence[str], float], socket.socket]
-    relay: tuple[str, ...]
+    open: Callable[[float], socket.socket]
 
     def connect(self, timeout_s: float) -> socket.socket:
         """Open a connection; raises OSError."""
-        return self.open([*self.relay, str(self.socket_path), f"{timeout_s:g}"], timeout_s)
+        return self.open(timeout_s)
 
 
 class KubernetesBackend:
@@ -95,13 +105,27 @@ class KubernetesBackend:
         files: Mapping[str, Path] | None = None,
     ) -> None:
         """`files` of this machine are given to each worker, by their paths there. Raises BackendError."""
+        assert settings.certificate is not None
         self._settings = settings
         self._directory = directory
         self._infrastructure = infrastructure
         self._systems = {system.name: system for system in infrastructure.systems}
         self._files = dict(files or {})
+        self._cordons = Cordons(infrastructure, settings.run_id, directory) if infrastructure.cordon else None
         self._cluster = cluster_of(infrastructure)
-        self._nodes = Nodes(self._cluster, infrastructure.system_label)
+        news = threading.Condition()
+        self._nodes = Nodes(self._cluster, infrastructure.system_label, news)
+        self._pods = Watch(self._cluster.source_of_pods(self._selector), news)
+        self._gang = PodGang(
+            self._cluster, self._pods, self._nodes, self._name, infrastructure.start_timeout_s
+        )
+        self._reach = Reach(infrastructure.reach)
+        self._direct = DirectWay(
+            settings.certificate, infrastructure.agent_port, infrastructure.silence_timeout_s
+        )
+        self._guard = Guard(self._nodes.is_cut)
+        self._silent: dict[str, str] = {}
+        """Systems at which nothing answered, and how that was seen; the cluster may find out later."""
 
     # -- creating ---------------------------------------------------------------------------------
 
@@ -116,29 +140,47 @@ class KubernetesBackend:
         payload, archive = payload_archive()
         code = code_name(self._settings.run_id, payload)
         try:
-            self._cluster.create(code_map(code, self._settings.run_id, archive))
-            with ThreadPoolExecutor(len(workers)) as pool:
-                return list(pool.map(lambda worker: self._create(worker, code), workers))
+            self._prepare(workers, code_map(code, self._settings.run_id, archive))
+            pods = _each(lambda worker: self._begin(worker, code), workers)
+            told = self._gang.await_all(dict(zip(workers, map(uid_of, pods), strict=True)))
+            return _each(lambda worker: self._await_agent(worker, told[worker]), workers)
         except BackendError:
             self.destroy(workers)
             raise
 
-    def _create(self, worker: Worker, code: str) -> Address:
+    def _prepare(self, workers: Sequence[Worker], code: Json) -> None:
+        """Have the agent's code there, and uncordon the systems that the run has cordoned and uses again."""
         try:
-            if (there := self._living(worker)) is not None:
-                return self._address(worker, there)
-            self._remove(worker)  # what another life of the orchestrator may have left under this name
-            for each in self._objects(worker, code):
-                self._cluster.create(each)
-            return self._address(worker, self._await_agent(worker))
+            self._cluster.create(dict(code))
+            if self._cordons is not None:
+                for system in self._cordons.lift(worker.system for worker in workers):
+                    self._nodes.await_open(system)
         except BackendError as exc:
-            raise BackendError(str(exc), system=worker.system) from exc
+            raise BackendError(str(exc), is_anywhere=True) from exc
+
+    def _begin(self, worker: Worker, code: str) -> Json:
+        """Have a worker's pod made, if it is not there; give it. Raises BackendError."""
+        try:
+            told = self._living(worker)
+            if told is None:
+                self._remove(worker)  # what another life of the orchestrator may have left under this name
+                for each in self._objects(worker, code):
+                    told = self._cluster.create(each)
+        except BackendError as exc:
+            raise cannot_begin(worker, trouble(str(exc), is_anywhere=True)) from exc
+        if told is None:
+            raise BackendError("somebody has made a pod of its name", system=worker.system)
+        self._pods.note(told)
+        return told
 
     def _objects(self, worker: Worker, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Give a worker's secret and its pod."""
         name = self._name(worker)
         own = LABELS.of(self._settings.run_id, self._settings.phase_index, worker)
-        config = json.dumps(agent_config(self._home(worker), self._settings, worker))
+        told = agent_config(
+            self._home(worker), self._settings, worker, network=self._network(), notice_s=self._notice_s()
+        )
+        config = json.dumps(told)
         files = {target: path.read_bytes() for target, path in self._files.items()}
         system = self._systems[worker.system]
         return (
@@ -146,57 +188,94 @@ class KubernetesBackend:
             pod(self._infrastructure, system, name, own, code=code, files=files),
         )
 
-    def _await_agent(self, worker: Worker) -> dict[str, Any]:
-        """Wait until an agent listens; give its pod, or raise BackendError with the reason why not."""
-        told = self._await_pod(worker)
-        words = [*self._relay(), self._socket(worker), f"{AGENT_TIMEOUT_S:g}", "wait"]
-        deadline = time.monotonic() + AGENT_TIMEOUT_S
-        # The agent unpacks the relay before it listens: who comes before that finds none.
-        while not self._cluster.execute(self._name(worker), words, AGENT_TIMEOUT_S):
-            ended = _evidence_of(self._cluster.pod(self._name(worker)))
-            if ended is not None or time.monotonic() > deadline:
-                raise BackendError(self._why_not(worker, ended.text if ended else "it does not listen"))
-            time.sleep(BREATH_S)
-        return told
+    def _notice_s(self) -> float:
+        """Give how long ranks may go on that are told to go, and save: so much less that they can be ended too."""
+        return max(1.0, self._infrastructure.termination_grace_s - LAST_WORDS_S)
 
-    def _await_pod(self, worker: Worker) -> dict[str, Any]:
-        """Wait until a worker's container runs; give its pod, or raise BackendError with the reason why not."""
-        deadline = time.monotonic() + self._infrastructure.start_timeout_s
-        while True:
-            told = self._cluster.pod(self._name(worker))
-            if told is None:
-                raise BackendError("somebody has removed its pod")
-            if _is_running(told):
-                return told
-            why = _hopeless(told)
-            if why is not None or time.monotonic() > deadline:
-                raise BackendError(self._why_not(worker, why or _waits_for(told)))
-            time.sleep(BREATH_S)
+    def _network(self) -> dict[str, Any]:
+        """Give what agents are told of the network: how they listen, and who else should be heard of."""
+        given = self._infrastructure
+        return {
+            "port": given.agent_port,
+            "certificate": self._settings.certificate,
+            "silence_timeout_s": given.silence_timeout_s,
+            "partition_timeout_s": given.partition_timeout_s,
+            "api": addresses_of(self._cluster.url),
+        }
+
+    def _await_agent(self, worker: Worker, told: Json) -> Address:
+        """Wait until an agent listens whose pod runs; raises BackendError with the reason why not."""
+        host, began = _host(told), time.monotonic()
+        try:
+            while not self._reach.listens(
+                lambda: self._direct.connect(host), lambda: self._is_there(worker), time.monotonic() - began
+            ):
+                ended = self._end(worker)
+                if ended is not None or time.monotonic() > began + AGENT_TIMEOUT_S:
+                    raise BackendError(self._why_not(worker, ended.text if ended else "it does not listen"))
+                time.sleep(BREATH_S)
+        except BackendError as exc:
+            raise cannot_begin(worker, trouble(str(exc))) from exc
+        return self._address(worker, told)
+
+    def _is_there(self, worker: Worker) -> bool:
+        """Ask in a pod whether its agent listens; who asks before it has unpacked what asks is told no."""
+        words = [*self._relay(worker, AGENT_TIMEOUT_S), "wait"]
+        return self._cluster.execute(self._name(worker), words, AGENT_TIMEOUT_S)
 
     def _why_not(self, worker: Worker, why: str) -> str:
         words = self._cluster.log(self._name(worker)).strip()
         return f"its agent does not begin: {why}" + (f": {words}" if words else "")
 
-    def _living(self, worker: Worker) -> dict[str, Any] | None:
+    def _living(self, worker: Worker) -> Json | None:
         told = self._cluster.pod(self._name(worker))
-        return told if told is not None and _is_running(told) and not _is_leaving(told) else None
+        return told if told is not None and is_running(told) and not is_leaving(told) else None
 
     def _address(self, worker: Worker, told: Mapping[str, Any]) -> Address:
-        name, system = self._name(worker), worker.system
+        host = _host(told)
         return AddressInPod(
             socket_path=Path(self._socket(worker)),
-            host=told["status"].get("podIP", ""),
-            open=lambda words, timeout_s: self._open(name, system, words, timeout_s),
-            relay=self._relay(),
+            host=host,
+            open=lambda timeout_s: self._open(worker, host, timeout_s),
         )
 
-    def _open(self, name: str, system: str, words: Sequence[str], timeout_s: float) -> socket.socket:
-        if self._nodes.is_cut(system):
-            raise ConnectionError(f"the cluster does not hear of the node of {system}")
-        return self._cluster.open(name, words, timeout_s, is_cut=lambda: self._nodes.is_cut(system))
+    def _open(self, worker: Worker, host: str, timeout_s: float) -> socket.socket:
+        if self._nodes.is_cut(worker.system):
+            raise ConnectionError(f"the cluster does not hear of the node of {worker.system}")
+        try:
+            connection = self._reach.connect(
+                lambda: self._guard.watch(self._direct.connect(host), worker.system),
+                lambda: self._open_by_api(worker, timeout_s),
+            )
+        except NoAnswerError as exc:
+            if self._may_be_there(worker):  # else it is no node that is silent
+                self._silent[worker.system] = str(exc)
+            raise
+        self._silent.pop(worker.system, None)
+        return connection
 
-    def _relay(self) -> tuple[str, ...]:
-        return self._infrastructure.python, "-I", "-S", str(PAYLOAD / "prefect_ft" / "worker" / "relay.py")
+    def _open_by_api(self, worker: Worker, timeout_s: float) -> socket.socket:
+        words, system = self._relay(worker, timeout_s), worker.system
+        try:
+            return self._cluster.open(
+                self._name(worker), words, timeout_s, is_cut=lambda: self._nodes.is_cut(system)
+            )
+        except OSError as exc:
+            if self._may_be_there(worker) and not self._nodes.is_cut(system):
+                raise WayAwayError(str(exc)) from exc
+            raise
+
+    def _may_be_there(self, worker: Worker) -> bool:
+        """Whether nothing is known of the end of a worker's pod, perhaps because nothing can be known now."""
+        try:
+            return self._end(worker) is None
+        except BackendError:
+            return True
+
+    def _relay(self, worker: Worker, timeout_s: float) -> list[str]:
+        """Give the command that relays an agent's socket, in its pod."""
+        relay = PAYLOAD / "prefect_ft" / "worker" / "relay.py"
+        return [self._infrastructure.python, "-I", "-S", str(relay), self._socket(worker), f"{timeout_s:g}"]
 
     # -- destroying -------------------------------------------------------------------------------
 
@@ -208,8 +287,7 @@ class KubernetesBackend:
         """
         if not workers:
             return
-        with ThreadPoolExecutor(len(workers)) as pool:
-            list(pool.map(self._remove_or_tell, dict.fromkeys(workers)))
+        _each(self._remove_or_tell, list(dict.fromkeys(workers)))
 
     def _remove_or_tell(self, worker: Worker) -> None:
         try:
@@ -218,8 +296,28 @@ class KubernetesBackend:
             _log.warning("pod %s is left to `prefect-ft clean`: %s", self._name(worker), exc)
 
     def _remove(self, worker: Worker) -> None:
-        remove_pod(self._cluster, self._name(worker), lambda: self._nodes.is_cut(worker.system))
-        self._cluster.delete_secret(self._name(worker))
+        """Remove a worker's pod and wait until nothing of it runs, unless its node is lost. Idempotent."""
+        name = self._name(worker)
+        if (told := self._cluster.delete_pod(name, REMOVAL_GRACE_S)) is not None:
+            self._pods.note(told)
+            if not self._has_gone(worker, uid_of(told)):
+                _log.warning("pod %s is forgotten; what runs in it ends when its node is back", name)
+            self._cluster.delete_pod(name, 0)  # nodes tidy up once a minute, and would keep it until then
+        self._cluster.delete_secret(name)
+
+    def _has_gone(self, worker: Worker, uid: str) -> bool:
+        """Wait until nothing of a pod runs any more; False: its node does not say so."""
+
+        def look(view: View) -> bool | None:
+            told = view.find(self._name(worker), uid)
+            if told is None or has_ended(told):
+                return True
+            if is_leaving(told) and not has_begun(told):
+                return True  # and will not begin; its node may take a minute to say that it is gone
+            return False if self._nodes.is_cut(worker.system) else None
+
+        is_silent = worker.system in self._silent
+        return bool(self._pods.until(look, SILENT_TIMEOUT_S if is_silent else REMOVAL_TIMEOUT_S))
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
         """Destroy and create side by side: no rank starts in what is new before both are done."""
@@ -232,17 +330,16 @@ class KubernetesBackend:
 
         In the order of epoch and decision.
         """
-        wanted = f"{LABELS.run}={self._settings.run_id},{LABELS.phase}={self._settings.phase_index}"
         found = [
             Found(worker=worker, address=self._address(worker, told), result=self._left(worker, told))
-            for told in self._cluster.pods(wanted)
-            if not _is_leaving(told) and (worker := LABELS.worker(told["metadata"]["labels"])) is not None
+            for told in self._cluster.pods(self._selector)
+            if not is_leaving(told) and (worker := LABELS.worker(told["metadata"]["labels"])) is not None
         ]
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
 
     def _left(self, worker: Worker, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Give what an agent left behind that has left by itself: the last thing that it said."""
-        if not _has_ended(told):
+        if not has_ended(told):
             return None
         said = [line for line in self._cluster.log(self._name(worker)).splitlines() if LEFT_MARK in line]
         with suppress(IndexError, ValueError):
@@ -250,34 +347,48 @@ class KubernetesBackend:
         return None
 
     def answers(self, system: str) -> bool:
-        """Whether the cluster hears of a system's node; where it does not answer itself, nothing is known to."""
+        """Whether a system's node is heard of; where the cluster does not answer itself, nothing is known to be."""
         try:
-            return self._cluster.nodes(self._infrastructure.system_label).get(system, False)
+            return system not in self._silent and self._nodes.answers(system)
         except BackendError:
             return False
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
         """Give what the cluster knows of how something in a worker came to its end just now.
 
-        `is_gone`: it was the agent itself.
+        `is_gone`: it was the agent itself. Then its node has some time to notice.
         """
-        if is_gone and self._nodes.is_cut(worker.system):
-            return Evidence(
-                rule="node-lost", text=f"the cluster does not hear of the node of {worker.system}"
-            )
+        if is_gone and (lost := self._loss_of(worker.system)) is not None:
+            return Evidence(rule="node-lost", text=lost)
         try:
-            return _evidence_of(self._settled(worker, is_gone=is_gone))
+            return self._end(worker, within_s=NOTICE_TIMEOUT_S if is_gone else 0)
         except BackendError as exc:
             return Evidence(rule="cluster-away", text=str(exc))
 
-    def _settled(self, worker: Worker, *, is_gone: bool) -> dict[str, Any] | None:
-        """Give what is known of a pod; `is_gone`: once its node has noticed that its agent is gone."""
-        deadline = time.monotonic() + (NOTICE_TIMEOUT_S if is_gone else 0)
-        while True:
-            told = self._cluster.pod(self._name(worker))
-            if told is None or _evidence_of(told) is not None or time.monotonic() > deadline:
-                return told
-            time.sleep(BREATH_S)
+    def _loss_of(self, system: str) -> str | None:
+        """Say how a system's node is known to be lost; None: it is not."""
+        if self._nodes.is_cut(system):
+            return f"the cluster does not hear of the node of {system}"
+        return self._silent.get(system)
+
+    def _end(self, worker: Worker, *, within_s: float = 0) -> Evidence | None:
+        """Give what tells of the end of a worker's pod, and may do so only later; raises BackendError."""
+        name, is_closed = self._name(worker), self._nodes.is_closed(worker.system)
+
+        def told_of(view: View) -> Evidence | None:
+            return end_of(view.last(name), is_there=name in view.objects, is_node_closed=is_closed)
+
+        ended = told_of(self._pods.now()) or self._pods.until(told_of, within_s)
+        if ended is None or ended.rule != "pod-removed":
+            return ended
+        told = self._pods.now().last(name)
+        events = self._cluster.events(uid_of(told)) if told is not None else ()
+        return end_of(told, is_there=False, is_node_closed=is_closed, events=events)
+
+    def close(self) -> None:
+        """Follow the cluster no more. Idempotent, and the last call."""
+        self._nodes.close()
+        self._pods.close()
 
     # -- names ------------------------------------------------------------------------------------
 
@@ -295,72 +406,23 @@ class KubernetesBackend:
     def _socket(self, worker: Worker) -> str:
         return str(self._home(worker) / SOCKET)
 
+    @property
+    def _selector(self) -> str:
+        """The labels of the phase's pods."""
+        return f"{LABELS.run}={self._settings.run_id},{LABELS.phase}={self._settings.phase_index}"
+
     def _name(self, worker: Worker) -> str:
         return object_name(self._settings.run_id, self._settings.phase_index, worker)
 
 
-def _is_running(told: Mapping[str, Any]) -> bool:
-    states = told["status"].get("containerStatuses", [])
-    return told["status"].get("phase") == "Running" and any("running" in each["state"] for each in states)
+def _each(call: Callable[[Worker], _T], workers: Sequence[Worker]) -> list[_T]:
+    """Do the same for all workers side by side; raises what the first raised, once all are done."""
+    with ThreadPoolExecutor(min(len(workers), MOST_AT_ONCE)) as pool:
+        return list(pool.map(call, workers))
 
 
-def _has_ended(told: Mapping[str, Any]) -> bool:
-    """Whether nothing of a pod runs any more."""
-    return told["status"].get("phase") in ("Succeeded", "Failed")
-
-
-def _is_leaving(told: Mapping[str, Any]) -> bool:
-    return "deletionTimestamp" in told["metadata"]
-
-
-def _hopeless(told: Mapping[str, Any]) -> str | None:
-    """Say why a pod that does not run yet never will; None: it may."""
-    if (ended := _evidence_of(told)) is not None:
-        return ended.text
-    for each in told["status"].get("containerStatuses", []):
-        waiting = each["state"].get("waiting", {})
-        if waiting.get("reason") in HOPELESS:
-            return f"{waiting['reason']}: {waiting.get('message', 'no more is known')}"
-    return None
-
-
-def _waits_for(told: Mapping[str, Any]) -> str:
-    """Say what a pod waits for that has had its time."""
-    conditions = told["status"].get("conditions", [])
-    unmet = [each["message"] for each in conditions if each["status"] == "False" and "message" in each]
-    return "its pod still waits: " + (unmet[0] if unmet else "nothing is known of why")
-
-
-def _evidence_of(told: Mapping[str, Any] | None) -> Evidence | None:
-    """Give what a pod tells of its end; None: it tells of none."""
-    if told is None:
-        return Evidence(rule="pod-removed", text="somebody has removed its pod")
-    status = told["status"]
-    if status.get("phase") == "Failed" and "reason" in status:
-        text = f"its pod has ended: {status['reason']}: {status.get('message', 'no more is known')}"
-        return Evidence(rule="pod-evicted", text=text)
-    if _is_leaving(told):
-        return Evidence(rule="pod-removed", text="its pod is being removed, by whom is not known")
-    for each in status.get("containerStatuses", []):
-        ended = each["state"].get("terminated")
-        if ended and ended.get("reason") == "OOMKilled":
-            text = "the kernel ended a process of its container that had used up the container's memory"
-            return Evidence(rule=OUT_OF_MEMORY, text=text)
-        if ended:
-            return Evidence(rule="pod-ended", text=f"its pod has ended with exit code {ended['exitCode']}")
-    return None
-
-
-def remove_pod(cluster: Cluster, name: str, is_cut: Callable[[], bool]) -> None:
-    """Remove a pod and wait until nothing of it runs, unless its node is lost. Idempotent."""
-    cluster.delete_pod(name, REMOVAL_GRACE_S)
-    deadline = time.monotonic() + REMOVAL_TIMEOUT_S
-    while (told := cluster.pod(name)) is not None and not _has_ended(told):
-        if is_cut() or time.monotonic() > deadline:
-            _log.warning("pod %s is forgotten; what runs in it ends when its node is back", name)
-            break
-        time.sleep(BREATH_S)
-    cluster.delete_pod(name, 0)  # nodes tidy up once a minute, and would keep it until then
+def _host(told: Json) -> str:
+    return str(told["status"].get("podIP", ""))
 
 
 def remove_pods(directory: Path, say: Callable[[str], None] = _log.warning) -> None:

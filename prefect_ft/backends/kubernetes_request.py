@@ -7,7 +7,7 @@ user adds under `pod` and `container` is merged in last.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -33,6 +33,9 @@ BEGIN = (
     "from prefect_ft.worker.pod import main; sys.exit(main(sys.argv[3:]))"
 )
 """What the image's Python is told: unpack the agent, and be it."""
+
+NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""What the cluster puts on nodes that it does not hear of."""
 
 Object = dict[str, Any]
 
@@ -114,7 +117,8 @@ def _spec(
     spec = {
         "restartPolicy": "Never",
         "affinity": {"nodeAffinity": _on(infrastructure.system_label, system.name)},
-        "tolerations": [_toleration(each) for each in infrastructure.tolerations],
+        "terminationGracePeriodSeconds": infrastructure.termination_grace_s,
+        "tolerations": [*map(_toleration, infrastructure.tolerations), *_stays(infrastructure.tolerations)],
         "imagePullSecrets": [{"name": each} for each in infrastructure.pull_secrets],
         "serviceAccountName": own_account,
         "automountServiceAccountToken": own_account is not None,
@@ -144,6 +148,8 @@ def _container(
             "imagePullPolicy": _PULL[infrastructure.pull],
             "command": [infrastructure.python, "-I", "-S", "-W", "ignore", "-c", BEGIN, *words],
             "env": [{"name": name, "value": value} for name, value in env.items()],
+            # Where pods have their nodes' network, who is to listen at a port waits for who does.
+            "ports": [{"name": "agent", "containerPort": infrastructure.agent_port}],
             "resources": _said(
                 {
                     "requests": dict(infrastructure.resources.requests),
@@ -180,6 +186,19 @@ def _toleration(given: Toleration) -> Object:
             "tolerationSeconds": given.toleration_s,
         }
     )
+
+
+def _stays(given: Sequence[Toleration]) -> list[Object]:
+    """Have the cluster not remove a pod whose node it does not hear of: when that is lost is decided here.
+
+    Without it the cluster does after five minutes, also where the agent is still spoken with.
+    """
+    said = {each.key for each in given}
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute"}
+        for key in NODE_TAINTS
+        if key not in said and None not in said
+    ]
 
 
 def _shared_memory(size: int | None) -> list[Object]:

@@ -160,6 +160,9 @@ class ProcessBackend:
         del worker, is_gone
         return None
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _home(self, worker: Worker) -> Path:
         return home_of(self._directory, self._settings.phase_index, worker)
 

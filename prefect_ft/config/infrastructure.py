@@ -22,6 +22,7 @@ from prefect_ft.config.container import (
 from prefect_ft.config.fields import (
     Env,
     LocalFile,
+    NotBool,
     Problems,
     Seconds,
     Section,
@@ -311,6 +312,36 @@ class KubernetesInfrastructure(_Pool):
         gt=0,
         description="Seconds after which a pod that does not run has failed: its image is pulled in them, and devices "
         "become free",
+    )
+    reach: Literal["auto", "direct", "api"] = Field(
+        default="auto",
+        description="How agents are reached: at the addresses of their pods, or through the cluster's API; auto: at "
+        "their addresses, and where that cannot be from where the flow runs, through the API",
+    )
+    agent_port: WholeNumber = Field(
+        default=17733, ge=1, le=65535, description="TCP port at which agents listen in their pods"
+    )
+    silence_timeout_s: Seconds = Field(
+        default=10.0,
+        ge=1,
+        description="Seconds without a sign of life after which a connection to a pod's address is over; who answers "
+        "nothing then is lost, with its node",
+    )
+    partition_timeout_s: Seconds = Field(
+        default=60.0,
+        ge=1,
+        description="Seconds after which an agent ends its ranks that hears neither of an orchestrator nor of the "
+        "cluster's API nor of another worker's agent: they may have been started again elsewhere",
+    )
+    cordon: StrictBool = Field(
+        default=False,
+        description="Cordon the nodes of systems that the run isolates, and uncordon them when it uses them again, or "
+        "at its end where there is no quarantine; needs the right to patch nodes",
+    )
+    termination_grace_s: Annotated[int, Field(ge=5, le=3600), NotBool] = Field(
+        default=30,
+        description="Seconds that a worker has which others have told to go, by a drain or a preemption: ranks save in "
+        "them, where `checkpoints.on_demand` says how",
     )
     pod: PodPatch = Field(
         default={},

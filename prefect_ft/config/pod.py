@@ -24,7 +24,9 @@ OWN_PREFIX = "prefect-ft/"
 
 OWNED_OF_POD = ("apiVersion", "kind", "status")
 OWNED_OF_METADATA = ("name", "namespace", "generateName", "labels", "annotations")
-OWNED_OF_SPEC = ("restartPolicy", "containers", "nodeName", "affinity", "volumes", "tolerations")
+OWNED_OF_SPEC = (
+    "restartPolicy", "containers", "nodeName", "affinity", "volumes", "tolerations", "terminationGracePeriodSeconds",
+)  # fmt: skip
 OWNED_OF_CONTAINER = ("name", "image", "command", "args", "volumeMounts", "resources", "env")
 """Parts that are said elsewhere, or are the agent's."""
 

@@ -14,6 +14,7 @@ from engine import IMAGE
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure
+from prefect_ft.run import certificate_of
 
 PYTHON = "python3"
 """What a worker's image has on its path."""
@@ -49,15 +50,30 @@ def docker_backend_on(engine: str, directory: Path, changes: Mapping[str, Any]) 
     return DockerBackend(settings(**changes), directory, infrastructure)
 
 
-def kubernetes_backend(
+def pods_backend(directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest) -> Backend:
+    """Pods whose agents are reached at their own addresses."""
+    return kubernetes_backend("direct", directory, changes, request)
+
+
+def pods_by_api_backend(
     directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest
+) -> Backend:
+    """Pods whose agents are reached through the cluster's API."""
+    return kubernetes_backend("api", directory, changes, request)
+
+
+def kubernetes_backend(
+    reach: str, directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest
 ) -> Backend:
     from prefect_ft.backends.kubernetes import KubernetesBackend
 
     target = request.getfixturevalue("kubernetes_cluster")
     systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
-    infrastructure = KubernetesInfrastructure.model_validate(target.infrastructure(systems=systems))
-    return KubernetesBackend(settings(**changes), directory, infrastructure)
+    infrastructure = KubernetesInfrastructure.model_validate(
+        target.infrastructure(systems=systems, reach=reach)
+    )
+    known = settings(certificate=certificate_of(directory), **changes)
+    return KubernetesBackend(known, directory, infrastructure)
 
 
 MakeBackend = Callable[[Path, Mapping[str, Any], pytest.FixtureRequest], Backend]
@@ -65,7 +81,8 @@ BACKENDS: dict[str, MakeBackend] = {
     "process": process_backend,
     "docker": docker_backend,
     "docker-elsewhere": elsewhere_backend,
-    "kubernetes": kubernetes_backend,
+    "kubernetes": pods_backend,
+    "kubernetes-by-api": pods_by_api_backend,
 }
 
 
@@ -103,7 +120,7 @@ def run(client: AgentClient, code: str, attempt: int = 1, **env: str) -> str:
     return "".join(piece["text"] for piece in pieces)
 
 
-LONG = {"docker-elsewhere", "kubernetes"}
+LONG = {"docker-elsewhere", "kubernetes-by-api"}
 """Seconds for each test; tests/docker has a quick one of whole runs on an engine elsewhere."""
 
 
@@ -114,16 +131,19 @@ LONG = {"docker-elsewhere", "kubernetes"}
     ]
 )
 def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) -> Iterator[Under]:
+    made: list[Backend] = []
+
     def make(**changes: Any) -> Backend:
-        return BACKENDS[request.param](directory, changes, request)
+        made.append(BACKENDS[request.param](directory, changes, request))
+        return made[-1]
 
     directory = runtime_dir / "run-1"
     directory.mkdir()
     under = Under(make, make())
     yield under
     under.backend.destroy([*workers(0, 1), *under.created])
-    for client in under.clients:
-        client.close()
+    for each in (*under.clients, *made):
+        each.close()
 
 
 def test_each_worker_has_an_agent_that_knows_who_it_is(under: Under) -> None:

@@ -51,6 +51,7 @@ CONTAINER = {
         *("python3", "-I", "-S", "-W", "ignore", "-c", BEGIN),
         *("/prefect-ft-code/payload.tar.gz", "/prefect-ft/payload", "/prefect-ft-given/agent.json"),
     ],
+    "ports": [{"name": "agent", "containerPort": 17733}],
     "securityContext": {"allowPrivilegeEscalation": False},
     "volumeMounts": [
         {"name": "prefect-ft", "mountPath": "/prefect-ft"},
@@ -58,6 +59,10 @@ CONTAINER = {
         {"name": "prefect-ft-code", "mountPath": "/prefect-ft-code", "readOnly": True},
     ],
 }
+STAYS = [
+    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+]
 SPEC = {
     "restartPolicy": "Never",
     "affinity": {
@@ -73,6 +78,8 @@ SPEC = {
             }
         }
     },
+    "terminationGracePeriodSeconds": 30,
+    "tolerations": STAYS,
     "automountServiceAccountToken": False,
     "enableServiceLinks": False,
     "volumes": [
@@ -185,9 +192,37 @@ ELSEWHERE = merge_patch(
                 tolerations=[
                     {"key": "gpu", "operator": "Exists"},
                     {"key": "t", "operator": "Equal", "value": "v", "tolerationSeconds": 5},
+                    *STAYS,
                 ]
             ),
             id="tolerations",
+        ),
+        pytest.param(
+            {
+                "tolerations": [
+                    {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "toleration_s": 60}
+                ]
+            },
+            spec(
+                tolerations=[
+                    {
+                        "key": "node.kubernetes.io/unreachable",
+                        "operator": "Exists",
+                        "effect": "NoExecute",
+                        "tolerationSeconds": 60,
+                    },
+                    STAYS[0],
+                ]
+            ),
+            id="a-toleration-of-lost-nodes-of-the-users-own",
+        ),
+        pytest.param(
+            {"tolerations": [{}]}, spec(tolerations=[{"operator": "Exists"}]), id="every-taint-is-tolerated"
+        ),
+        pytest.param(
+            {"termination_grace_s": 120},
+            spec(terminationGracePeriodSeconds=120),
+            id="time-to-save-before-a-drain",
         ),
         pytest.param(
             {"service_account": "trainer"},

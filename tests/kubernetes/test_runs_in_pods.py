@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from prefect_ft import JobConfig
 from prefect_ft.errors import ConfigError
 from prefect_ft.preflight import check_engines
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 CRASH = """
 import os, prefect_ft
@@ -31,14 +30,6 @@ import os, time
 print("up", os.environ["PREFECT_FT_SYSTEM"])
 if os.environ["PREFECT_FT_ATTEMPT"] == "1": time.sleep(600)
 """
-
-
-@pytest.fixture
-def target(kubernetes_cluster: Target) -> Iterator[Target]:
-    """The cluster; nothing of a run may be left in it."""
-    yield kubernetes_cluster
-    left = {kind: kubernetes_cluster.names(kind) for kind in ("pod", "secret", "config_map")}
-    assert left == {"pod": [], "secret": [], "config_map": []}
 
 
 def job(directory: Path, target: Target, script: str, **fields: Any) -> JobConfig:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 import kube_cluster
@@ -45,11 +46,73 @@ class Target:
         """Give it back, and wait until the cluster hears of the node."""
         assert self.own is not None
         self.own.join(int(self.nodes[system].removeprefix("n")))
-        self.until(lambda: self._is_ready(self.nodes[system]))
+        self._await_ready(system)
 
-    def _is_ready(self, node: str) -> bool:
-        conditions = self.core.read_node(node).status.conditions
-        return any(each.type == "Ready" and each.status == "True" for each in conditions)
+    @contextmanager
+    def without(self, program: str, system: str) -> Iterator[None]:
+        """Have a system's node without its `kubelet` or `containerd` while entered; what runs there goes on."""
+        assert self.own is not None
+        node = int(self.nodes[system].removeprefix("n"))
+        self.own.kill(program, node)
+        try:
+            yield
+        finally:
+            begin = {"kubelet": self.own.begin_kubelet, "containerd": self.own.begin_containerd}
+            begin[program](node)
+            self._await_ready(system)
+
+    def pod_of(self, worker: int) -> str:
+        """The name of the pod of a run's worker; there is one run."""
+        label = f"prefect-ft/worker={worker}"
+        (pod,) = self.core.list_namespaced_pod(self.namespace, label_selector=label).items
+        return str(pod.metadata.name)
+
+    def drain(self, system: str, worker: int) -> None:
+        """Have a system's node take no new pods, and a worker's pod there removed, as `kubectl drain` does."""
+        self.cordon(system)
+        name = self.pod_of(worker)
+        eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+        self.core.create_namespaced_pod_eviction(name, self.namespace, eviction)
+
+    def cordoned(self) -> dict[str, str | None]:
+        """The systems whose nodes are cordoned, each with the reason that a run gives."""
+        nodes = {system: self.core.read_node(node) for system, node in self.nodes.items()}
+        because = "prefect-ft/cordoned-because"
+        return {
+            system: (node.metadata.annotations or {}).get(because)
+            for system, node in nodes.items()
+            if node.spec.unschedulable
+        }
+
+    def cordon(self, system: str) -> None:
+        """Have a system's node take no new pods."""
+        self.core.patch_node(self.nodes[system], {"spec": {"unschedulable": True}})
+
+    def uncordon(self, system: str) -> None:
+        """Have it take pods again, and wait until the scheduler would give it some."""
+        self.core.patch_node(self.nodes[system], {"spec": {"unschedulable": False}})
+        self.until(lambda: not self.core.read_node(self.nodes[system]).spec.taints)
+
+    @contextmanager
+    def api_away(self) -> Iterator[None]:
+        """The API does not answer while this is entered."""
+        assert self.own is not None
+        self.own.stop_api()
+        try:
+            yield
+        finally:
+            self.own.start_api()
+
+    def _await_ready(self, system: str) -> None:
+        """Wait until a system's node says that it is ready, from now on: what it said before may stand there yet."""
+        now = datetime.now(timezone.utc)
+
+        def is_ready() -> bool:
+            conditions = self.core.read_node(self.nodes[system]).status.conditions
+            (ready,) = (each for each in conditions if each.type == "Ready")
+            return bool(ready.status == "True" and ready.last_heartbeat_time > now)
+
+        self.until(is_ready)
 
     def names(self, kind: str) -> list[str]:
         """The names of a kind's objects that runs have in the namespace."""

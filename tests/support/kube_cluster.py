@@ -19,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,16 @@ HOST = "10.99.0.1"
 API = f"https://{HOST}:6443"
 STORE = "http://127.0.0.1:12379"
 SERVICES, FIRST_SERVICE = "10.96.0.0/16", "10.96.0.1"
+AUDIT = "log/audit"
+GRACE_S = os.environ.get("PREFECT_FT_TEST_GRACE_S", "10")
+"""How long nobody may hear of a node before it is not ready; Kubernetes' own default is 40."""
 SYSCTLS = ("vm.overcommit_memory", "kernel.panic", "kernel.panic_on_oops")
 """What a kubelet changes on its machine."""
 
 
 def why_not() -> str | None:
-    """Say what keeps this machine from running a cluster; None: nothing that is known."""
+    """Say what keeps this machine from running a cluster, once no build goes on; None: nothing that is known."""
+    kube_build.await_build()
     if os.getuid() != 0:
         return "a cluster is started as root"
     missing = [name for name in TOOLS if shutil.which(name) is None]
@@ -71,11 +77,16 @@ class Cluster:
         (self.directory / "sysctl").write_text("".join(before))
         self._make_network()
         _make_certificates(self._pki, self.directory)
+        self._begin_store()
+        self.begin_api()
         images = self.directory / "images.tar"
         write_images(images, self._programs / "pause")
-        self._start_control_plane()
+        with ThreadPoolExecutor(len(NODES)) as pool:
+            list(pool.map(lambda node: self._prepare_node(node, images), NODES))
+        self._await_api()
+        self._begin_control()
         for node in NODES:
-            self._start_node(node, images)
+            self.begin_kubelet(node)
         _until(lambda: len(self._ready()) == len(NODES) and self._has_account(), self._logs)
 
     # -- network ----------------------------------------------------------------------------------
@@ -111,19 +122,44 @@ class Cluster:
         _ip(f"-n {SWITCH} link set {_port(node)} down")
 
     def join(self, node: int) -> None:
-        """Give it back."""
+        """Give it back, with a kubelet that starts anew: one that was cut may not ask for its pods for a minute."""
         _ip(f"-n {SWITCH} link set {_port(node)} up")
+        self.kill("kubelet", node)
+        self.begin_kubelet(node)
+
+    def import_images(self, images: Path) -> None:
+        """Have every node hold the images of an archive as well."""
+        for node in NODES:
+            socket = self.directory / f"n{node}.sock"
+            _run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", images)
 
     # -- programs ---------------------------------------------------------------------------------
 
-    def _start_control_plane(self) -> None:
-        pki, programs = self._pki, self._programs
+    def _begin_store(self) -> None:
         peer = "http://127.0.0.1:12380"
         self._begin("etcd", [
-            programs / "etcd", f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync",
+            self._programs / "etcd", f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync",
             f"--listen-client-urls={STORE}", f"--advertise-client-urls={STORE}", f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}",
         ])  # fmt: skip
+
+    def _begin_control(self) -> None:
+        """Start what acts on what the API holds; who asks one that is not there yet asks ever more rarely."""
+        programs, pki = self._programs, self._pki
+        self._begin("controllers", [
+            programs / "kube-controller-manager", f"--kubeconfig={self._config_of('controllers')}",
+            f"--cert-dir={pki}", f"--service-account-private-key-file={pki / 'sa.key'}",
+            f"--root-ca-file={pki / 'ca.crt'}", "--use-service-account-credentials", "--leader-elect=false",
+            "--node-monitor-period=1s", f"--node-monitor-grace-period={GRACE_S}s",
+        ])  # fmt: skip
+        self._begin("scheduler", [
+            programs / "kube-scheduler", f"--kubeconfig={self._config_of('scheduler')}", f"--cert-dir={pki}",
+            "--leader-elect=false",
+        ])  # fmt: skip
+
+    def begin_api(self) -> None:
+        """Start the API's program."""
+        pki, programs = self._pki, self._programs
         self._begin("apiserver", [
             programs / "kube-apiserver", f"--advertise-address={HOST}", "--secure-port=6443",
             f"--etcd-servers={STORE}", f"--client-ca-file={pki / 'ca.crt'}", f"--cert-dir={pki}",
@@ -133,37 +169,80 @@ class Cluster:
             "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
             f"--kubelet-client-certificate={pki / 'admin.crt'}", f"--kubelet-client-key={pki / 'admin.key'}",
             "--kubelet-preferred-address-types=InternalIP",
+            f"--audit-policy-file={self._write_audit_policy()}", f"--audit-log-path={self.directory / AUDIT}",
         ])  # fmt: skip
-        self._begin("controllers", [
-            programs / "kube-controller-manager", f"--kubeconfig={self._config_of('controllers')}",
-            f"--cert-dir={pki}", f"--service-account-private-key-file={pki / 'sa.key'}",
-            f"--root-ca-file={pki / 'ca.crt'}", "--use-service-account-credentials", "--leader-elect=false",
-            "--node-monitor-period=1s", "--node-monitor-grace-period=10s",
-        ])  # fmt: skip
-        self._begin("scheduler", [
-            programs / "kube-scheduler", f"--kubeconfig={self._config_of('scheduler')}", f"--cert-dir={pki}",
-            "--leader-elect=false",
-        ])  # fmt: skip
+
+    def stop_api(self) -> None:
+        """Take the API away; all else goes on."""
+        self._end("apiserver")
+
+    def start_api(self) -> None:
+        """Give it back, and wait until it answers; it is nobody's child, whoever does this."""
+        _run(sys.executable, __file__, "begin-api", self.directory)
+        self._await_api()
+
+    def _await_api(self) -> None:
         _until(lambda: self._get("/readyz") == b"ok", self._logs)
 
-    def _start_node(self, node: int, images: Path) -> None:
-        place, space = self.directory / f"n{node}", f"--net=/run/netns/{_space(node)}"
+    def _write_audit_policy(self) -> Path:
+        """Have written down what service accounts ask for, but for those of the cluster's own parts."""
+        rules = [
+            {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+            {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+            {"level": "None"},
+        ]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
+        path = self.directory / "audit-policy"
+        path.write_text(json.dumps({**policy, "rules": rules}))
+        return path
+
+    def asked(self, account: str) -> set[tuple[str, str]]:
+        """Give what a service account (`NAMESPACE:NAME`) has asked for, as verb and resource."""
+        lines = (self.directory / AUDIT).read_text().splitlines()
+        told = [json.loads(line) for line in lines if f'"system:serviceaccount:{account}"' in line]
+        return {
+            (each["verb"], "/".join(filter(None, (where["resource"], where.get("subresource")))))
+            for each in told
+            if (where := each.get("objectRef")) is not None
+        }
+
+    def _prepare_node(self, node: int, images: Path) -> None:
+        """Have a node's containers run that has nobody yet to speak for it."""
+        place = self.directory / f"n{node}"
         for name in ("cni", "kubelet"):
             (place / name).mkdir(parents=True)
         socket = self.directory / f"n{node}.sock"
         (place / "containerd.toml").write_text(_containerd_toml(place, socket, self._programs))
         (place / "cni" / "10-test.conflist").write_text(json.dumps(_cni(place, node)))
         (place / "kubelet.json").write_text(json.dumps(_kubelet(self._pki, place, node)))
-        self._begin(f"containerd-n{node}", ["nsenter", space, "containerd", "-c", place / "containerd.toml"])
-        _until(lambda: _succeeds("ctr", "-a", socket, "version"), self._logs)
+        self.begin_containerd(node)
         _run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", images)
+
+    def begin_containerd(self, node: int) -> None:
+        """Start what runs a node's containers, and wait until it answers; what it ran before goes on all the time."""
+        place, space = self.directory / f"n{node}", f"--net=/run/netns/{_space(node)}"
+        self._begin(f"containerd-n{node}", ["nsenter", space, "containerd", "-c", place / "containerd.toml"])
+        _until(lambda: _succeeds("ctr", "-a", self.directory / f"n{node}.sock", "version"), self._logs)
+
+    def begin_kubelet(self, node: int) -> None:
+        """Start what speaks for a node."""
+        place, space = self.directory / f"n{node}", f"--net=/run/netns/{_space(node)}"
         self._begin(f"kubelet-n{node}", [
             "nsenter", space, self._programs / "kubelet", f"--config={place / 'kubelet.json'}",
             f"--kubeconfig={self._config_of(f'n{node}')}", f"--hostname-override=n{node}",
             f"--node-ip={_address(node)}", f"--root-dir={place / 'kubelet'}",
             f"--cert-dir={place / 'kubelet' / 'pki'}", "--container-runtime=remote",
-            f"--container-runtime-endpoint=unix://{socket}",
+            f"--container-runtime-endpoint=unix://{self.directory / f'n{node}.sock'}",
         ])  # fmt: skip
+
+    def kill(self, program: str, node: int) -> None:
+        """End a node's `kubelet` or `containerd`, and nothing of what they run."""
+        self._end(f"{program}-n{node}")
+
+    def kill_container(self, node: int, name: str) -> None:
+        """End a container's first process by SIGKILL; `name` is as a pod's status tells it."""
+        socket, container = self.directory / f"n{node}.sock", name.removeprefix("containerd://")
+        _run("ctr", "-a", socket, "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container)
 
     def _begin(self, name: str, words: list[Any]) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "no_proxy": "*"}
@@ -187,8 +266,13 @@ class Cluster:
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
-        with suppress(OSError), opener.open(API + path, timeout=5) as answer:
-            return bytes(answer.read())
+        try:
+            with opener.open(API + path, timeout=5) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as exc:
+            exc.close()  # it holds the connection
+        except OSError:
+            pass
         return b""
 
     def _ready(self) -> list[str]:
@@ -442,6 +526,8 @@ if __name__ == "__main__":
             print(here.kubeconfig)
         case ["cut" | "join" as what, where, number]:
             getattr(Cluster(Path(where).absolute()), what)(int(number))
+        case ["begin-api", where]:
+            Cluster(Path(where).absolute()).begin_api()
         case ["stop", where]:
             Cluster(Path(where).absolute()).stop()
         case _:

@@ -1,0 +1,146 @@
+"""Nodes of systems that a run has isolated take no pods of others either, where the job says so.
+
+A node is cordoned with a label that names the run and an annotation that says why, and only what has the run's
+label is uncordoned: a node that a person has cordoned stays so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect_ft.backends.cluster import Cluster, cluster_of
+from prefect_ft.backends.home import CORDONS
+from prefect_ft.config import KubernetesInfrastructure
+from prefect_ft.errors import BackendError
+from prefect_ft.files import read_json, write_json
+from prefect_ft.observe import Fact, observed_by
+
+BY = "prefect-ft/cordoned-by"
+"""The label: the run that has cordoned a node."""
+
+BECAUSE = "prefect-ft/cordoned-because"
+
+LAST_WAIT_S = 10.0
+"""How long the end of a phase waits for a cluster that does not answer."""
+
+TRIES = 3
+"""How often a node is looked at anew that somebody else has changed meanwhile."""
+
+Json = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class Cordons:
+    """Of one run. `directory` is its run-time directory: it notes where nodes may be cordoned."""
+
+    def __init__(self, infrastructure: KubernetesInfrastructure, run_id: str, directory: Path) -> None:
+        """Raises BackendError."""
+        self._infrastructure, self._run_id, self._directory = infrastructure, run_id, directory
+        self._cluster = cluster_of(infrastructure)
+
+    @contextmanager
+    def keeping(self, lines: Callable[[], Sequence[Json]], *, ends_with_the_run: bool) -> Iterator[None]:
+        """Cordon while entered what a phase isolates, and first what it had isolated before and not used again.
+
+        `lines` gives its journal's lines so far. Nothing waits for the cluster. `ends_with_the_run`: what is
+        cordoned then is uncordoned.
+        """
+        if ends_with_the_run:
+            self._note_cluster()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="prefect-ft-cordon")
+        before = _decisions(lines())
+        seen = len(before)
+        under_way = [pool.submit(self._cordon, system, why) for system, why in isolated_since(before).items()]
+
+        def heard(_: Fact) -> None:
+            nonlocal seen
+            new = _decisions(lines())[seen:]
+            seen += len(new)
+            under_way.extend(pool.submit(self._cordon, *each) for each in _isolated(new).items())
+
+        with observed_by(heard):
+            try:
+                yield
+            finally:
+                wait(under_way, LAST_WAIT_S)
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def lift(self, systems: Iterable[str]) -> set[str]:
+        """Uncordon what this run has cordoned of systems that it uses again; give these. Raises BackendError."""
+        wanted, lifted = {*systems}, set()
+        for node in self._cluster.nodes(f"{BY}={self._run_id}"):
+            system = node["metadata"]["labels"].get(self._infrastructure.system_label)
+            if system in wanted:
+                _uncordon(self._cluster, node)
+                lifted.add(system)
+        return lifted
+
+    def _cordon(self, system: str, why: str) -> None:
+        label = self._infrastructure.system_label
+        try:
+            for node in self._cluster.nodes(f"{label}={system}"):
+                self._cordon_node(node["metadata"]["name"], why)
+        except BackendError as exc:
+            _log.warning("the node of %s is not cordoned: %s", system, exc)
+
+    def _cordon_node(self, name: str, why: str) -> None:
+        """Cordon a node unless it is already, by whomever; looked at anew where it has changed meanwhile."""
+        for _ in range(TRIES):
+            node = self._cluster.node(name)
+            if node is None or node["spec"].get("unschedulable"):
+                return
+            metadata = {
+                "labels": {BY: self._run_id},
+                "annotations": {BECAUSE: why},
+                "resourceVersion": node["metadata"]["resourceVersion"],
+            }
+            if self._cluster.patch_node(name, {"metadata": metadata, "spec": {"unschedulable": True}}):
+                _log.warning("node %s is cordoned: %s", name, why)
+                return
+
+    def _note_cluster(self) -> None:
+        given = self._infrastructure
+        place = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
+        noted = read_json(self._directory / CORDONS).get("places", [])
+        if place not in noted:
+            write_json(self._directory / CORDONS, {"places": [*noted, place]})
+
+
+def isolated_since(decisions: Sequence[Json]) -> dict[str, str]:
+    """Give the systems that a phase's decisions have isolated and not used again, each with the reason."""
+    used = set(decisions[-1].get("placement") or ()) if decisions else set()
+    return {system: why for system, why in _isolated(decisions).items() if system not in used}
+
+
+def _isolated(decisions: Sequence[Json]) -> dict[str, str]:
+    return {
+        system: f"{line['rule']}: {line['reason']}"
+        for line in decisions
+        for system in line.get("isolate") or ()
+    }
+
+
+def _decisions(lines: Sequence[Json]) -> list[Json]:
+    return [line for line in lines if line["type"] == "decision"]
+
+
+def lift_all(directory: Path) -> None:
+    """Uncordon all that the run of this run-time directory has cordoned; a cluster that is away is told."""
+    for place in read_json(directory / CORDONS).get("places", ()):
+        try:
+            cluster = Cluster(**place)
+            for node in cluster.nodes(f"{BY}={directory.name}"):
+                _uncordon(cluster, node)
+        except BackendError as exc:
+            _log.warning("nodes may be cordoned still that have the label %s=%s: %s", BY, directory.name, exc)
+
+
+def _uncordon(cluster: Cluster, node: Json) -> None:
+    metadata = {"labels": {BY: None}, "annotations": {BECAUSE: None}}
+    cluster.patch_node(node["metadata"]["name"], {"metadata": metadata, "spec": {"unschedulable": None}})

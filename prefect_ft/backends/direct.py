@@ -1,0 +1,70 @@
+"""The network between here and agents elsewhere: TCP to where they are, with TLS by the run's certificate."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+from prefect_ft.worker.tls import end_when_silent, orchestrators_context
+
+CONNECT_TIMEOUT_S = 3.0
+"""How long it may take to reach an agent, at most; a packet that is lost is sent again after one second."""
+
+HANDSHAKE_TIMEOUT_S = 10.0
+"""How long an agent that has been reached may take to show its certificate."""
+
+_NO_ANSWER = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
+
+
+class NoAnswerError(ConnectionError):
+    """Nothing at all answers at an address, as against somebody who refuses."""
+
+
+class DirectWay:
+    """To the agents of one run."""
+
+    def __init__(self, certificate: str, port: int, silence_timeout_s: float) -> None:
+        """`certificate` is the run's, with its key; agents listen at `port`.
+
+        A connection whose other side is silent for `silence_timeout_s` is over.
+        """
+        self._context: ssl.SSLContext = orchestrators_context(certificate)
+        self._port = port
+        self._silence_timeout_s = silence_timeout_s
+        self._connect_timeout_s = min(CONNECT_TIMEOUT_S, max(1.0, silence_timeout_s / 3))
+
+    def connect(self, host: str) -> socket.socket:
+        """Open a connection; raises OSError, of which NoAnswerError where nothing is there."""
+        connection = _reached(host, self._port, self._connect_timeout_s)
+        try:
+            end_when_silent(connection, self._silence_timeout_s)
+            connection.settimeout(HANDSHAKE_TIMEOUT_S)
+            return self._context.wrap_socket(connection)
+        except TimeoutError as exc:
+            raise ConnectionError(f"the agent at {host} does not shake hands") from exc
+        finally:
+            connection.close()  # what is wrapped has taken it over
+
+
+def _reached(host: str, port: int, timeout_s: float) -> socket.socket:
+    try:
+        return socket.create_connection((host, port), timeout_s)
+    except TimeoutError as exc:
+        raise NoAnswerError(f"nothing answers at {host}, port {port}, for {timeout_s:g} s") from exc
+    except OSError as exc:
+        if exc.errno in _NO_ANSWER:
+            raise NoAnswerError(f"nothing answers at {host}, port {port}: {exc.strerror}") from exc
+        raise
+
+
+def addresses_of(url: str) -> list[tuple[str, int]]:
+    """Look up where the server of a URL is; nothing where that is not known."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80}.get(parts.scheme, 443)
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return sorted({(str(address[0]), port) for *_, address in found})

@@ -1,0 +1,72 @@
+"""Which systems a cluster hears of, and which take pods: one watch of the nodes for all who ask."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prefect_ft.backends.cluster import Cluster
+from prefect_ft.backends.cluster_watch import View, Watch
+from prefect_ft.errors import BackendError
+
+SETTLE_S = 30.0
+"""How long a cluster that was away may take to hear of its nodes again: until then it only has not heard of them."""
+
+NEWS_TIMEOUT_S = 10.0
+"""How long what was just done may take to be told."""
+
+Json = Mapping[str, Any]
+
+
+class Nodes:
+    """The nodes whose `label` has a system's name as its value are that system."""
+
+    def __init__(self, cluster: Cluster, label: str, news: threading.Condition) -> None:
+        self._label = label
+        self._watch = Watch(cluster.source_of_nodes(label), news)
+        self._away_at = -SETTLE_S
+        """When the cluster was last seen to be away."""
+
+    def close(self) -> None:
+        """Follow no more. Idempotent."""
+        self._watch.close()
+
+    def answers(self, system: str) -> bool:
+        """Whether the cluster hears of a system's node; raises BackendError where it does not answer itself."""
+        return any(map(_is_ready, self._of(system, self._watch.now())))
+
+    def is_cut(self, system: str) -> bool:
+        """Whether the cluster has lost a system's node, or knows none; False where it cannot know for now."""
+        try:
+            return not self.answers(system) and time.monotonic() - self._away_at >= SETTLE_S
+        except BackendError:
+            self._away_at = time.monotonic()
+            return False
+
+    def is_closed(self, system: str) -> bool:
+        """Whether all nodes of a system that are heard of are cordoned; False where it cannot be asked."""
+        try:
+            nodes = self._of(system, self._watch.now())
+        except BackendError:
+            return False
+        return _are_closed(nodes)
+
+    def await_open(self, system: str) -> None:
+        """Wait until it is told that a system's node takes pods again, which was uncordoned just now."""
+        self._watch.until(lambda view: not _are_closed(self._of(system, view)) or None, NEWS_TIMEOUT_S)
+
+    def _of(self, system: str, view: View) -> Sequence[Json]:
+        return [
+            node for node in view.objects.values() if node["metadata"]["labels"].get(self._label) == system
+        ]
+
+
+def _is_ready(node: Json) -> bool:
+    conditions = node.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _are_closed(nodes: Sequence[Json]) -> bool:
+    return bool(nodes) and all(node.get("spec", {}).get("unschedulable") for node in nodes)

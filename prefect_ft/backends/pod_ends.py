@@ -1,0 +1,120 @@
+"""How a pod has come to its end, or is about to, from what the cluster says of it. Pure.
+
+The words are those of the Kubernetes API and its components, from version 1.20 on. What is made of it is
+the supervisor's: `base.TAKEN_AWAY` says which of these ends are nobody's failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prefect_ft.backends.base import OUT_OF_MEMORY
+from prefect_ft.backends.pod_state import is_leaving
+from prefect_ft.model import Evidence
+
+Json = Mapping[str, Any]
+
+_DISRUPTED = {
+    "PreemptionByScheduler": "pod-preempted",
+    "PreemptionByKubeScheduler": "pod-preempted",  # in 1.25
+    "EvictionByEvictionAPI": "pod-drained",
+    "DeletionByTaintManager": "pod-drained",
+}
+"""By the reason of the condition DisruptionTarget, which clusters have from 1.26 on."""
+
+_REASONS = {
+    "Preempting": "pod-preempted",
+    "Preempted": "pod-preempted",
+    "Evicted": "pod-evicted",
+    "Shutdown": "node-shutdown",  # up to 1.21
+    "Terminated": "node-shutdown",
+    "NodeShutdown": "node-shutdown",
+    "NodeLost": "node-lost",
+    "DeadlineExceeded": "pod-deadline",
+    "UnexpectedAdmissionError": "pod-refused",
+    "TopologyAffinityError": "pod-refused",
+    "NodeAffinity": "pod-refused",
+    "NodePorts": "pod-refused",
+}
+"""By the reason in the status of a pod that has failed as a whole."""
+
+_NOTED = {"Preempted": "pod-preempted", "TaintManagerEviction": "pod-drained"}
+"""By the reason of what the cluster has noted of a pod: before 1.26 nothing else tells."""
+
+_HINTS = {
+    "pod-evicted": "have the node's memory and disk kept free: give `resources` requests, and limits that hold",
+    OUT_OF_MEMORY: "raise `resources.limits.memory`; /dev/shm counts as the worker's memory",
+    "pod-deadline": "something sets activeDeadlineSeconds: see `pod`, and the cluster's admission rules",
+    "pod-refused": "the node said it had room and had not, or its device plugin failed",
+}
+
+
+def end_of(
+    told: Json | None, *, is_there: bool, is_node_closed: bool, events: Sequence[Json] = ()
+) -> Evidence | None:
+    """Give what tells of a pod's end; None: nothing does.
+
+    `told` is the pod as it was last, None where nobody saw it; `is_there`: it still is. `is_node_closed`: its
+    node is cordoned. `events` is what the cluster has noted of it.
+    """
+    if told is None:
+        return Evidence(rule="pod-removed", text="somebody has removed its pod")
+    ended = _disrupted(told) or _failed(told) or _killed_for_memory(told)
+    if ended is None and (is_leaving(told) or not is_there):
+        return _removed(is_node_closed=is_node_closed, events=events)
+    return ended or _exited(told)
+
+
+def _disrupted(told: Json) -> Evidence | None:
+    for each in told["status"].get("conditions", ()):
+        if each["type"] == "DisruptionTarget" and each["status"] == "True":
+            rule = _DISRUPTED.get(each.get("reason", ""))
+            if rule is not None:
+                return _evidence(rule, each["reason"], each.get("message"))
+    return None
+
+
+def _failed(told: Json) -> Evidence | None:
+    """Say why its node, or the cluster, has ended a pod as a whole."""
+    status = told["status"]
+    if status.get("phase") != "Failed" or "reason" not in status:
+        return None
+    reason = status["reason"]
+    rule = "pod-refused" if reason.startswith("OutOf") else _REASONS.get(reason, "pod-evicted")
+    return _evidence(rule, reason, status.get("message"))
+
+
+def _killed_for_memory(told: Json) -> Evidence | None:
+    if any(ended.get("reason") == "OOMKilled" for ended in _terminated(told)):
+        text = "the kernel ended a process of its container that had used up the container's memory"
+        return Evidence(rule=OUT_OF_MEMORY, text=text, hint=_HINTS[OUT_OF_MEMORY])
+    return None
+
+
+def _removed(*, is_node_closed: bool, events: Sequence[Json]) -> Evidence:
+    for each in events:
+        if each.get("reason") in _NOTED:
+            return _evidence(_NOTED[each["reason"]], each["reason"], each.get("message"))
+    if is_node_closed:
+        return Evidence(rule="pod-drained", text="its pod is removed from a node that was cordoned")
+    return Evidence(rule="pod-removed", text="somebody has removed its pod")
+
+
+def _exited(told: Json) -> Evidence | None:
+    for ended in _terminated(told):
+        text = f"its pod has ended with exit code {ended['exitCode']}"
+        if ended.get("message"):  # it could not even be started
+            text += f": {' '.join(ended['message'].split())}"
+        return Evidence(rule="pod-ended", text=text)
+    return None
+
+
+def _evidence(rule: str, reason: str, message: str | None) -> Evidence:
+    text = f"its pod has ended: {reason}: {' '.join((message or 'no more is known').split())}"
+    return Evidence(rule=rule, text=text, hint=_HINTS.get(rule, ""))
+
+
+def _terminated(told: Json) -> list[Json]:
+    states = [each.get("state", {}) for each in told["status"].get("containerStatuses", ())]
+    return [state["terminated"] for state in states if "terminated" in state]

@@ -1,0 +1,79 @@
+"""Waits until all pods of a gang run, or until it is known that one of them will not: all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prefect_ft.backends.base import Worker
+from prefect_ft.backends.cluster import Cluster
+from prefect_ft.backends.cluster_watch import View, Watch
+from prefect_ft.backends.nodes import Nodes
+from prefect_ft.backends.pod_ends import end_of
+from prefect_ft.backends.pod_state import (
+    Trouble,
+    has_ended,
+    is_leaving,
+    is_running,
+    stuck,
+    trouble,
+    waits_for,
+)
+from prefect_ft.errors import BackendError
+
+Json = Mapping[str, Any]
+
+
+class PodGang:
+    """The pods of one phase; `name_of` gives that of a worker's. Removes none."""
+
+    def __init__(
+        self, cluster: Cluster, pods: Watch, nodes: Nodes, name_of: Callable[[Worker], str], timeout_s: float
+    ) -> None:
+        self._cluster, self._pods, self._nodes = cluster, pods, nodes
+        self._name_of, self._timeout_s = name_of, timeout_s
+
+    def await_all(self, uids: Mapping[Worker, str]) -> dict[Worker, Json]:
+        """Wait until all of these run; raises BackendError as soon as one of them will not, or is late."""
+        closed = {worker.system for worker in uids if self._nodes.is_closed(worker.system)}
+        running: dict[Worker, Json] = {}
+
+        def look(view: View) -> bool | None:
+            for worker in uids.keys() - running.keys():
+                told = self._told_of(view, worker, uids[worker], is_closed=worker.system in closed)
+                if is_running(told):
+                    running[worker] = told
+            return True if len(running) == len(uids) else None
+
+        if not self._pods.until(look, self._timeout_s):
+            waiting = next(worker for worker in uids if worker not in running)
+            late = f"{len(uids) - len(running)} of {len(uids)} pods do not run after {self._timeout_s:g} s"
+            raise self._late(waiting, uids[waiting], late)
+        return running
+
+    def _told_of(self, view: View, worker: Worker, uid: str, *, is_closed: bool) -> Json:
+        """Give what is known of a pod that is waited for; raises BackendError where it will not run."""
+        told = view.find(self._name_of(worker), uid)
+        if told is None or is_leaving(told) or has_ended(told):
+            ended = end_of(told or view.gone.get(uid), is_there=told is not None, is_node_closed=is_closed)
+            raise cannot_begin(worker, trouble(ended.text if ended else "its pod has ended"))
+        if (never := stuck(told, is_node_closed=is_closed)) is not None:
+            raise cannot_begin(worker, never)
+        if not is_running(told) and self._nodes.is_cut(worker.system):
+            raise cannot_begin(worker, Trouble("the cluster does not hear of its node", is_anywhere=False))
+        return told
+
+    def _late(self, worker: Worker, uid: str, late: str) -> BackendError:
+        """Say what keeps the first worker that is missing when the time is over."""
+        try:
+            told = self._pods.now().find(self._name_of(worker), uid)
+        except BackendError as exc:
+            return cannot_begin(worker, Trouble(f"{late}: {exc}", is_anywhere=True))
+        why = waits_for(told or {"status": {}}, self._cluster.events(uid))
+        return cannot_begin(worker, why._replace(text=f"{late}: {why.text}"))
+
+
+def cannot_begin(worker: Worker, why: Trouble) -> BackendError:
+    """Give the error for a worker that cannot be made."""
+    text = f"worker {worker.number} on {worker.system}: {why.text}"
+    return BackendError(text, system=worker.system, is_anywhere=why.is_anywhere)

@@ -1,0 +1,140 @@
+"""What a pod's status says of its beginning: whether it runs, or why it does not, and what helps. Pure.
+
+How pods end is `pod_ends`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Json = Mapping[str, Any]
+
+HOPELESS = (
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+)
+"""Reasons for which a container that waits will go on waiting."""
+
+
+class Trouble(NamedTuple):
+    """Why a pod cannot begin. `is_anywhere`: it could not on any other system either."""
+
+    text: str
+    is_anywhere: bool
+
+
+class Remedy(NamedTuple):
+    """What helps where these words are said, and whether it is the same on all systems."""
+
+    words: str
+    helps: str
+    is_anywhere: bool = False
+
+
+REMEDIES = (
+    Remedy("exceeded quota", "ask for less in `resources`, or have the namespace's quota raised", True),
+    Remedy(r"violates PodSecurity|security context constraint|unable to validate against any pod security",
+           "say under `pod` and `container` what the namespace's policy wants, or use another namespace", True),
+    Remedy("no PriorityClass with name", "name a class that `kubectl get priorityclasses` shows", True),
+    Remedy(r"error looking up service account|serviceaccount .* not found",
+           "make the service account, or name one that is there", True),
+    Remedy(r"admission webhook|denied the request|is forbidden", "the cluster's own rules refuse such pods", True),
+    Remedy(r"persistentvolumeclaim .* (not found|is being deleted)",
+           "make the claim, or name one that is there in `volumes`", True),
+    Remedy("unbound immediate PersistentVolumeClaims", "the claim has no volume yet: see `kubectl describe pvc`", True),
+    Remedy("had volume node affinity conflict", "the claim's volume can be mounted on other nodes only"),
+    Remedy(r"(configmap|secret) .*not found", "make it, or name one that is there in `volumes`", True),
+    Remedy(r"Insufficient (?P<what>\S+?)[,.]?(\s|$)",
+           "the node has not that much free: wait for what uses it, or ask for less in `resources`"),
+    Remedy(r"were unschedulable|is cordoned", "`kubectl uncordon` it, or name another node in `systems`"),
+    Remedy(r"had (untolerated )?taints?\b", "name the taint in `tolerations`, or another node in `systems`"),
+    Remedy(r"pull access denied|unauthorized|authentication required|403 Forbidden",
+           "name a secret with the registry's credentials in `pull_secrets`", True),
+    Remedy(r"manifest (for \S+ )?(unknown|not found)|not found: manifest|repository does not exist|\S+: not found",
+           "see whether `image` is the name of one that the registry has", True),
+    Remedy("InvalidImageName", "write `image` as REGISTRY/NAME:TAG", True),
+    Remedy("ErrImageNeverPull", "the node has no such image: `pull: missing` would have it pulled"),
+    Remedy(r"executable file not found|no such file or directory",
+           "the image has no such Python: name its interpreter in `python`", True),
+    Remedy(r"no such host|i/o timeout|connection refused", "the node does not reach the registry or the file server"),
+)  # fmt: skip
+"""In their order: the first whose words are said holds."""
+
+
+def trouble(text: str, *, is_anywhere: bool = False) -> Trouble:
+    """Give what is said together with what helps; `is_anywhere` where nothing known is said."""
+    for each in REMEDIES:
+        if re.search(each.words, text, re.IGNORECASE):
+            return Trouble(f"{text} ({each.helps})", each.is_anywhere)
+    return Trouble(text, is_anywhere)
+
+
+def is_running(told: Json) -> bool:
+    """Whether its container runs."""
+    return told["status"].get("phase") == "Running" and any("running" in each for each in _states(told))
+
+
+def has_ended(told: Json) -> bool:
+    """Whether nothing of a pod runs any more."""
+    return told["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def has_begun(told: Json) -> bool:
+    """Whether its container runs or has run, as far as its node has said."""
+    return any(state.keys() & {"running", "terminated"} for state in _states(told))
+
+
+def is_leaving(told: Json) -> bool:
+    """Whether somebody has deleted it; its processes may still have some time."""
+    return "deletionTimestamp" in told["metadata"]
+
+
+def stuck(told: Json, *, is_node_closed: bool) -> Trouble | None:
+    """Say why a pod that does not run never will; None: it may. `is_node_closed`: its node takes no new ones."""
+    for state in _states(told):
+        waiting = state.get("waiting", {})
+        if waiting.get("reason") in HOPELESS:
+            return trouble(f"{waiting['reason']}: {waiting.get('message', 'no more is known')}")
+    unscheduled = _unscheduled(told)
+    if unscheduled is not None and is_node_closed:
+        return trouble(f"its node is cordoned: {unscheduled}")
+    return None
+
+
+def waits_for(told: Json, events: Sequence[Json]) -> Trouble:
+    """Say what a pod waits for that has had its time, from what the cluster has noted of it."""
+    warnings = [each for each in events if each.get("type") == "Warning" and each.get("message")]
+    if (unscheduled := _unscheduled(told)) is not None:
+        return trouble(f"its pod is not scheduled: {_one_line(unscheduled)}")
+    if warnings:
+        last = warnings[-1]
+        return trouble(f"its pod still waits: {last['reason']}: {_one_line(last['message'])}")
+    for state in _states(told):
+        if "waiting" in state:
+            waiting = state["waiting"]
+            words = filter(None, (waiting.get("reason"), waiting.get("message")))
+            return trouble(f"its pod still waits: {': '.join(words) or 'nothing is known of why'}")
+    return Trouble("its pod still waits: nothing is known of why", is_anywhere=False)
+
+
+def _unscheduled(told: Json) -> str | None:
+    """Say why no node was found for a pod; None: one was, or it was not looked for yet."""
+    for each in told["status"].get("conditions", ()):
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return str(each.get("message") or each.get("reason") or "no more is known")
+    return None
+
+
+def _states(told: Json) -> Iterator[Json]:
+    for each in told["status"].get("containerStatuses", ()):
+        yield each.get("state", {})
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,110 @@
+"""TLS between agents and their orchestrator: each side shows the run's certificate, and trusts no other.
+
+Owns how such sockets behave: as plain ones do, for whoever waits for them. Both sides use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import sys
+from typing import Any, Optional
+
+RECORD = 1 << 14
+"""Bytes of the longest piece that TLS carries whole."""
+
+PROBES = 4
+"""How often silence is asked into before it counts, where the time allows more than one probe a second."""
+
+
+class TlsSocket(ssl.SSLSocket):
+    """Raises BlockingIOError where a plain socket would, and holds back nothing that `select` cannot see.
+
+    A handshake that has not been made is made by the first `recv`. What of it waits for room to send is not
+    told apart: that is a few hundred bytes on a fresh connection, and who does not take them never comes in.
+    """
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            data = super().recv(buflen, flags)
+            while waiting := self.pending():
+                data += super().recv(waiting)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as exc:
+            raise BlockingIOError from exc
+        return data
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Send one record at most: then nothing of the rest has to be offered again as it was."""
+        try:
+            with memoryview(data) as whole, whole[:RECORD] as piece:
+                return super().send(piece, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as exc:
+            raise BlockingIOError from exc
+
+
+def agents_context(certificate: str) -> ssl.SSLContext:
+    """Give how an agent lets its orchestrator in; `certificate` is the run's, with its key, as PEM."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, certificate)
+    context.num_tickets = 0  # nobody comes a second time by the same session
+    return context
+
+
+def orchestrators_context(certificate: str) -> ssl.SSLContext:
+    """Give how an orchestrator connects to its agents, whatever their names are."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, certificate)
+
+
+def _context(protocol: int, certificate: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslsocket_class = TlsSocket
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificate)
+    # A context takes keys from files only; this one is nobody else's, and gone at once.
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+        file.write(certificate.encode("ascii"))
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    return context
+
+
+def end_when_silent(connection: socket.socket, timeout_s: float) -> None:
+    """Have the kernel end a connection, in `timeout_s`, whose other side is not heard of any more."""
+    every_s = max(1, int(timeout_s / PROBES))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, every_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, every_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * timeout_s))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def listening(port: int) -> Optional[socket.socket]:
+    """Listen at all addresses; None, and a line that says so, where somebody else does already."""
+    has_both = socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6 if has_both else socket.AF_INET, dualstack_ipv6=has_both
+        )
+    except OSError as exc:
+        why = os.strerror(exc.errno) if exc.errno else str(exc)
+        sys.stderr.write(f"prefect-ft: nobody can listen at port {port}: {why}\n")
+        return None
+
+
+class TlsEntrance:
+    """Makes of a connection that has come in one of the orchestrator's; the handshake is not waited for."""
+
+    def __init__(self, certificate: str, silence_timeout_s: float) -> None:
+        self._context = agents_context(certificate)
+        self._silence_timeout_s = silence_timeout_s
+
+    def __call__(self, connection: socket.socket) -> Optional[socket.socket]:
+        """Give the connection to speak by; None: who came has gone again."""
+        with contextlib.suppress(OSError):
+            connection.setblocking(False)
+            end_when_silent(connection, self._silence_timeout_s)
+            return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return None

@@ -1,0 +1,25 @@
+"""A cluster for whole tests: whatever a run or a backend makes in it has to be gone afterwards."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+
+import pytest
+from kube import Target
+
+FOLLOWS_UNTIL_S = 10.0
+
+
+@pytest.fixture
+def target(kubernetes_cluster: Target) -> Iterator[Target]:
+    """The cluster; nothing of a run may be left in it, and nobody here may follow it any more."""
+    yield kubernetes_cluster
+    for thread in threading.enumerate():
+        if thread.name == "prefect-ft-watch":
+            thread.join(FOLLOWS_UNTIL_S)
+            assert not thread.is_alive(), "".join(traceback.format_stack(sys._current_frames()[thread.ident]))
+    left = {kind: kubernetes_cluster.names(kind) for kind in ("pod", "secret", "config_map")}
+    assert left == {"pod": [], "secret": [], "config_map": []}

@@ -1,0 +1,70 @@
+"""The rights in deployments/kubernetes: a run gets on with them, and uses each."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import settings
+from kube import Target
+from kube_rights import ACCOUNT, allowed, kubeconfig_of_the_account, rules
+from without_prefect import run_of_one_phase
+
+from prefect_ft import JobConfig
+from prefect_ft.backends.base import Worker
+from prefect_ft.backends.clearing import clear_directory
+from prefect_ft.backends.kubernetes import KubernetesBackend
+from prefect_ft.config import KubernetesInfrastructure
+from prefect_ft.run import certificate_of
+
+pytestmark = pytest.mark.timeout(300)
+
+TOO_MUCH = {"requests": {"cpu": 1000}}
+CRASH = "import os; os._exit(os.environ['PREFECT_FT_ATTEMPT'] == '1')"
+
+
+def job(directory: Path, infrastructure: dict[str, Any], **autorestart: Any) -> JobConfig:
+    document = {
+        "name": "rights",
+        "model_dir": "model",
+        "stop_grace_s": 0,
+        "infrastructure": infrastructure,
+        "autorestart": {"max_num_restarts": 1, **autorestart},
+        "phases": [{"name": "train", "mode": "eval", "command": ["python", "-S", "-c", CRASH]}],
+    }
+    directory.mkdir()
+    return JobConfig.model_validate(document).at(directory)
+
+
+def find_what_an_agent_left(target: Target, place: dict[str, Any], directory: Path) -> None:
+    """Nobody comes for it, so it leaves; what it left is in its pod's log."""
+    directory.mkdir()
+    told = settings(run_id=directory.name, orphan_timeout_s=0.5, certificate=certificate_of(directory))
+    backend = KubernetesBackend(told, directory, KubernetesInfrastructure.model_validate(place))
+    backend.create([Worker(number=0, system="s0", epoch=1, decision=0)])
+    target.until(lambda: [found.result for found in backend.find()] != [None])
+    backend.close()
+    clear_directory(directory)
+
+
+def test_a_run_gets_on_with_its_rights_and_uses_each(kubernetes_cluster: Target, tmp_path: Path) -> None:
+    if kubernetes_cluster.own is None:
+        pytest.skip("needs a cluster of the tests' own, that writes down what it is asked")
+    target = kubernetes_cluster
+    with allowed(target):
+        kubeconfig = str(kubeconfig_of_the_account(target, tmp_path))
+        place = target.infrastructure(workers=2, kubeconfig=kubeconfig)
+        jobs = [
+            job(tmp_path / "in-place", place),
+            job(tmp_path / "rebuilt", {**place, "reach": "api"}, rebuild_only=True),
+            job(tmp_path / "late", {**place, "resources": TOO_MUCH, "start_timeout_s": 2}),
+        ]
+        endings = [run_of_one_phase(each).status for each in jobs]
+        find_what_an_agent_left(target, place, tmp_path / "left")
+    assert endings == ["completed", "completed", "failed"]
+    asked, allowed_for = f"{target.namespace}:{ACCOUNT}", rules(target.namespace)
+    with suppress(AssertionError):  # what is asked is written down a little later
+        target.until(lambda: target.own.asked(asked) >= allowed_for)
+    assert target.own.asked(asked) == allowed_for
