@@ -19,6 +19,7 @@ TYPE_CHECKING = False  # typing's own would cost its import
 if TYPE_CHECKING:
     from prefect_ft import heartbeat as heartbeat
     from prefect_ft.blocks import DockerTraining as DockerTraining
+    from prefect_ft.blocks import KubernetesTraining as KubernetesTraining
     from prefect_ft.blocks import ProcessTraining as ProcessTraining
     from prefect_ft.config import AutoRestart as AutoRestart
     from prefect_ft.config import JobConfig as JobConfig
@@ -32,6 +33,7 @@ _HOME = {
     "AutoRestart": "prefect_ft.config",
     "DockerTraining": "prefect_ft.blocks",
     "JobConfig": "prefect_ft.config",
+    "KubernetesTraining": "prefect_ft.blocks",
     "Phase": "prefect_ft.config",
     "ProcessTraining": "prefect_ft.blocks",
     "heartbeat": "prefect_ft.heartbeat",

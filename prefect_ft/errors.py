@@ -31,10 +31,13 @@ class AgentError(PrefectFTError):
 
 
 class BackendError(PrefectFTError):
-    """The infrastructure did not do what it was asked to; `system` is where, if that is known."""
+    """The infrastructure did not do what it was asked to; `system` is where, if that is known.
 
-    def __init__(self, message: str, *, system: str | None = None) -> None:
-        self.system = system
+    `is_anywhere`: it would be so on any other system too, so that none is to blame.
+    """
+
+    def __init__(self, message: str, *, system: str | None = None, is_anywhere: bool = False) -> None:
+        self.system, self.is_anywhere = system, is_anywhere
         super().__init__(message)
 
 
@@ -60,7 +63,7 @@ class SystemHeldError(PrefectFTError):
 
 
 class LeaseLostError(PrefectFTError):
-    """Another orchestrator has taken the run over: this one may do nothing more to it."""
+    """The run is another orchestrator's now, or the next one's: this one may do nothing more to it."""
 
 
 class ComebackError(PrefectFTError):

@@ -15,7 +15,12 @@ from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, Failed
 
 from prefect_ft import preflight
-from prefect_ft.blocks import DockerTraining, ProcessTraining, infrastructure_of_block
+from prefect_ft.blocks import (
+    DockerTraining,
+    KubernetesTraining,
+    ProcessTraining,
+    infrastructure_of_block,
+)
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
@@ -44,7 +49,7 @@ Unfinished = Literal["refuse", "resume", "fresh"]
 def train_flow(
     job: JobConfig | Path,
     unfinished: Unfinished = "refuse",
-    infrastructure: DockerTraining | ProcessTraining | None = None,
+    infrastructure: DockerTraining | KubernetesTraining | ProcessTraining | None = None,
 ) -> list[dict[str, Any]]:
     """Run a training job until it finishes, restarting what fails as its policy says.
 
@@ -74,13 +79,13 @@ def train_flow(
     try:
         holding, is_new = _enter(job, flow_run_id, own, unfinished)
         result = _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
-    except LeaseLostError:
-        _step_back()
+    except LeaseLostError as error:
+        _step_back(f"this process lets go of the run: {error}")
     except RunHeldError:
         if own is None:
             report_end()
             raise
-        _step_back()
+        _step_back("another process runs this flow run")
     except Exception:
         report_end()
         raise
@@ -88,9 +93,9 @@ def train_flow(
     return result
 
 
-def _step_back() -> NoReturn:
-    """Leave the flow run to the process that has it now: Prefect is told of no end."""
-    raise Abort("another process runs this flow run")
+def _step_back(why: str) -> NoReturn:
+    """Leave the flow run to the process that has it now, or comes next: Prefect is told of no end."""
+    raise Abort(why)
 
 
 def _flow_run_id() -> str | None:
@@ -134,7 +139,7 @@ def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, A
         reporting(holding.run, stop.ask),
         serving(job.metrics, holding.run),
     ):
-        run_to_its_end(holding, lambda: _run_phases(job, holding, stop, by_hand=by_hand))
+        run_to_its_end(holding, stop, lambda: _run_phases(job, holding, stop, by_hand=by_hand))
     return _outcome(holding.run, job)
 
 

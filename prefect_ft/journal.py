@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -110,6 +110,13 @@ def _are_times(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(map(_is_time, value)))
 
 
+def _are_spans(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list)
+        and all(isinstance(each, list) and len(each) == 2 and _are_times(each) for each in value)
+    )
+
+
 def _are_limits(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and all(map(_is_step, value.values())))
 
@@ -189,6 +196,7 @@ _FORMS: Mapping[str, Form] = {
         "n": _is_count,
         "ended_t": _is_time,
         "deaths": _are_times,
+        "fences": _are_spans,
         "first_step": _is_step,
         "last_step": _is_step,
         "healing_s": _is_time_or_none,
@@ -218,15 +226,33 @@ def history_of(lines: Sequence[Line]) -> History:
 
     Raises JournalError where one cannot be read: budgets that pass over what happened are worth nothing.
     """
-    try:
-        decisions = {line["n"]: _decision(line) for line in lines if line["type"] == "decision"}
+    reading = _Reading()
+    reading.take(lines)
+    return reading.history()
+
+
+class _Reading:
+    """What the lines that were taken so far come to."""
+
+    def __init__(self) -> None:
+        self._incidents: list[tuple[int, Incident]] = []
+        self._decisions: dict[int, Decision] = {}
+
+    def take(self, lines: Iterable[Line]) -> None:
+        """Read the next lines; raises JournalError."""
+        try:
+            for line in lines:
+                if line["type"] == "incident":
+                    self._incidents.append((line["n"], _incident(line)))
+                elif line["type"] == "decision":
+                    self._decisions[line["n"]] = _decision(line)
+        except ConfigError as exc:
+            raise JournalError(f"the journal is damaged: {exc}") from exc
+
+    def history(self) -> History:
         return tuple(
-            Entry(incident=_incident(line), decision=decisions.get(line["n"]))
-            for line in lines
-            if line["type"] == "incident"
+            [Entry(incident=incident, decision=self._decisions.get(n)) for n, incident in self._incidents]
         )
-    except ConfigError as exc:
-        raise JournalError(f"the journal is damaged: {exc}") from exc
 
 
 def _incident(line: Line) -> Incident:
@@ -246,6 +272,8 @@ class MemoryJournal:
     def __init__(self, lines: Sequence[Line] = ()) -> None:
         """`lines` are those that it begins with."""
         self._lines = list(lines)
+        self._reading, self._read = _Reading(), 0
+        """What the lines come to, and how many of them have been read for it."""
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -258,8 +286,10 @@ class MemoryJournal:
         return float(self._lines[-1]["t"]) if self._lines else 0.0
 
     def history(self) -> History:
-        """Give the incidents so far, each with its decision."""
-        return history_of(self._lines)
+        """Give the incidents so far, each with its decision. Raises JournalError."""
+        self._reading.take(self._lines[self._read :])
+        self._read = len(self._lines)
+        return self._reading.history()
 
     def append(self, line_type: str, /, *, t: float, utc: str, **fields: Any) -> None:
         """Write one line; it survives this process's death, but the machine's only after `sync`."""

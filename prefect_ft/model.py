@@ -8,8 +8,9 @@ stand in files and on the wire: a label, once shipped, never changes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 Kind = Literal[
     "exit",
@@ -138,9 +139,11 @@ class Incident:
     evidence: Evidence | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """The budgets after a decision: folds over the phase's history, never stored or decremented."""
+class Counters(NamedTuple):
+    """The budgets after a decision: folds over the phase's history, never stored or decremented.
+
+    Made for each decision, and as a tuple in a third of the time that a frozen dataclass takes.
+    """
 
     failures_without_progress: int = 0
     consecutive_suspensions: int = 0
@@ -148,8 +151,8 @@ class Counters:
     worker_replacements: int = 0
     preemptions: int = 0
     same_failure: int = 0
-    same_device_fault: Mapping[str, int] = field(default_factory=dict)
-    suspects: Mapping[str, int] = field(default_factory=dict)
+    same_device_fault: Mapping[str, int] = MappingProxyType({})
+    suspects: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

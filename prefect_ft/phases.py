@@ -26,7 +26,7 @@ from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.plans import phase_plan, removal_grace_s
 from prefect_ft.pool.recorder import Recorder
-from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
+from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, certificate_of, made_runtime_directory
 from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import Gate, PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
@@ -107,7 +107,7 @@ class PhaseExecution:
         If this process has to end before (the lease is lost, Prefect or somebody else ends it), everything
         is left as it is, for whoever comes next.
         """
-        with self._recording():
+        with self._recording(), self._cordoning():
             return self._execute(run_attempts, by_hand=by_hand)
 
     def _recording(self) -> AbstractContextManager[None]:
@@ -124,6 +124,17 @@ class PhaseExecution:
             phase=self._plan.phase,
         )
         return recorder.recording()
+
+    def _cordoning(self) -> AbstractContextManager[None]:
+        """Have nodes cordoned that are isolated, where the job wants that."""
+        infrastructure = self._job.infrastructure_of(self._plan.phase_index)
+        if infrastructure.type != "kubernetes" or not infrastructure.cordon:
+            return contextlib.nullcontext()
+        from prefect_ft.backends.cordon import Cordons  # noqa: PLC0415  (its client costs a second)
+
+        cordons = Cordons(infrastructure, self._run.run_id, self._runtime)
+        ends_with_the_run = self._job.quarantine is None
+        return cordons.keeping(lambda: self._journal.lines, ends_with_the_run=ends_with_the_run)
 
     def _execute(self, run_attempts: RunAttempts, *, by_hand: bool) -> PhaseSummary:
         try:
@@ -235,6 +246,7 @@ class PhaseExecution:
         self._let_go()
 
     def _let_go(self) -> None:
+        self._backend.close()
         self._log.close()
         self._journal.close()
 
@@ -326,7 +338,7 @@ def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
 
 def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
     """Give the backend of a phase's workers; `runtime` is the run's directory for sockets."""
-    checkpoints = job.phases[index].checkpoints
+    checkpoints, infrastructure = job.phases[index].checkpoints, job.infrastructure_of(index)
     settings = AgentSettings(
         run_id=run.run_id,
         key=run.key,
@@ -347,8 +359,8 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         checkpoints=checkpoints.model_dump(exclude={"on_demand"})
         if checkpoints and plan.has_checkpoints
         else None,
+        certificate=certificate_of(run.root) if infrastructure.type == "kubernetes" else None,
     )
-    infrastructure = job.infrastructure_of(index)
     if infrastructure.type == "docker":
         from prefect_ft.backends.docker import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
 

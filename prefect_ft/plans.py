@@ -45,6 +45,9 @@ IMAGES_OWN = "."
 DEVICE = re.compile("/.*(gpu|npu|ascend)", re.IGNORECASE)
 """Names of resources that are accelerators, like nvidia.com/gpu and huawei.com/Ascend910."""
 
+END_OF_RANKS_S = 10.0
+"""How long it may take to end ranks, and how far the clocks of two machines may be apart."""
+
 PARAMS_VARIABLE = "PREFECT_FT_PARAMS"
 REMOVAL_GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 
@@ -79,6 +82,7 @@ def phase_plan(
         stop_grace_s=job.stop_grace_s,
         directory=directory,
         as_torchrun=_as_torchrun(phase, run),
+        lost_ranks_last_s=_lost_ranks_last_s(infrastructure),
         suspension=_suspension(job, index, run, directory),
         on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
         sources=_sources(job, index, run, env),
@@ -87,6 +91,13 @@ def phase_plan(
         ask=_ask(job, index),
         catalogue=with_own(own_signatures(job.signatures)),
     )
+
+
+def _lost_ranks_last_s(infrastructure: Infrastructure) -> float | None:
+    """Give how long ranks on a lost node go on: until their agent has noticed that it hears of nobody."""
+    if infrastructure.type != "kubernetes":
+        return None
+    return infrastructure.silence_timeout_s + infrastructure.partition_timeout_s + END_OF_RANKS_S
 
 
 def _ask(job: JobConfig, index: int) -> AskPlan:

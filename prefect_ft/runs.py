@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,9 @@ from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory,
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+
+ON_SIGTERM, LEAVE = "PREFECT_FT_ON_SIGTERM", "leave"
+"""The variable by which SIGTERM leaves a run as it is, for who comes next; it cancels it otherwise."""
 
 
 def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) -> Holding:
@@ -109,12 +113,22 @@ def job_of(run: Run) -> JobConfig:
 def held(holding: Holding) -> Iterator[tuple[Holding, StopRequest]]:
     """Keep a run while entered: its lease is renewed, and Ctrl-C, SIGTERM or `cancel` ask it to stop."""
     with (
-        StopRequest(holding.run.want_cancelled) as stop,
+        StopRequest(holding.run.want_cancelled, leaves_on_sigterm=_leaves_on_sigterm()) as stop,
         holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record),
     ):
-        if (whose := fate()) is not None:
+        if _has_processes(job_of(holding.run)) and (whose := fate()) is not None:
             tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
         yield holding, stop
+
+
+def _has_processes(job: JobConfig) -> bool:
+    """Whether any phase has workers that are processes of this machine, and not containers or pods elsewhere."""
+    return any(job.infrastructure_of(index).type == "process" for index in range(len(job.phases)))
+
+
+def _leaves_on_sigterm() -> bool:
+    """Whether SIGTERM does not end the run: where a cluster stops an orchestrator to start it elsewhere."""
+    return os.environ.get(ON_SIGTERM) == LEAVE
 
 
 def conclude(holding: Holding, status: str) -> None:
@@ -131,7 +145,7 @@ def conclude(holding: Holding, status: str) -> None:
         clear_directory(Path(runtime))
 
 
-def run_to_its_end(holding: Holding, phases: Callable[[], PhaseSummary]) -> PhaseSummary:
+def run_to_its_end(holding: Holding, stop: StopRequest, phases: Callable[[], PhaseSummary]) -> PhaseSummary:
     """Run a run's phases; as the last one of them ended, or by an error, the run has ended: take that down.
 
     But for what leaves it to somebody else, or to another try: then nothing has ended.
@@ -141,8 +155,10 @@ def run_to_its_end(holding: Holding, phases: Callable[[], PhaseSummary]) -> Phas
     except (LeaseLostError, ComebackError):
         raise
     except (Exception, KeyboardInterrupt) as exc:
+        stop.settle()
         conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
         raise
+    stop.settle()
     conclude(holding, last.status)
     return last
 
@@ -160,6 +176,7 @@ def end_unwatched(holding: Holding, reason: str, *, with_checkpoint: bool = Fals
                 PhaseExecution(job, index, holding, stop).execute(_stop_attempt, by_hand=True)
         ends = [summary_of(holding.run, index) for index in range(len(job.phases))]
         is_complete = all(end is not None and end.status == "completed" for end in ends)
+        stop.settle()
         conclude(holding, "completed" if is_complete else "cancelled")
 
 

@@ -10,8 +10,8 @@ from prefect_ft.model import RESTARTS
 
 STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous")
 """In their order: until the failure was noticed; until every process had ended; until the decision was on disk;
-until Prefect had entered the task again; the backoff; until all ranks had been started; until the first of them
-printed something; until they had met."""
+until it was begun to carry it out (what is not done in place waits until Prefect has entered the task again); the
+backoff; until all ranks had been started; until the first of them printed something; until they had met."""
 
 Stages = dict[str, float]
 

@@ -27,10 +27,10 @@ from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import Journal, MemoryJournal
-from prefect_ft.judge import Gate, judge
+from prefect_ft.journal import MemoryJournal
+from prefect_ft.judge import judge
 from prefect_ft.metrics import serving
-from prefect_ft.model import RESTARTS, Incident, Policy
+from prefect_ft.model import RESTARTS, Decision, Incident, Policy
 from prefect_ft.observe import Decided, tell
 from prefect_ft.phases import PhaseExecution
 from prefect_ft.run import Holding, vacancy
@@ -86,8 +86,12 @@ def _incident_of(state: State[Any], t: float) -> Incident:
     return with_verdict(Incident(t=t, kind="exit", exit_code=1), classify({"": lines}, exit_code=1))
 
 
-def _phase_handler(phase: str, policy: Policy, journal: Journal, clock: PhaseClock, gate: Gate) -> Handler:
-    """Give a phase's handler: the end of an attempt is judged, anything else ends the phase."""
+def _phase_handler(phase: PhaseExecution, begin: Callable[[Decision], None]) -> Handler:
+    """Give a phase's handler: the end of an attempt is judged, anything else ends the phase.
+
+    `begin` is called with the decision for a restart, before Prefect enters the task again.
+    """
+    plan = phase.plan
 
     def handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
         error: Any = state.data
@@ -95,13 +99,18 @@ def _phase_handler(phase: str, policy: Policy, journal: Journal, clock: PhaseClo
             return False
         if error.decision is None:
             try:
-                error.decision = judge(journal, policy, error.incident, clock, gate=gate, **error.facts)
+                error.decision = judge(
+                    phase.journal, plan.policy, error.incident, phase.clock, gate=phase.gate, **error.facts
+                )
             except Exception as exc:
                 error.__cause__ = exc  # Prefect would take it for a plain "no" and lose it
                 return False
             attempt = error.incident.attempt or 0
-            tell(Decided(phase=phase, attempt=attempt, incident=error.incident, decision=error.decision))
-        return error.decision.action in RESTARTS
+            tell(Decided(phase=plan.phase, attempt=attempt, incident=error.incident, decision=error.decision))
+        if error.decision.action not in RESTARTS:
+            return False
+        begin(error.decision)
+        return True
 
     return handler
 
@@ -133,7 +142,7 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
         held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop),
         serving(job.metrics, holding.run),
     ):
-        return run_to_its_end(holding, lambda: execute_phase(only, 0, holding, stop))
+        return run_to_its_end(holding, stop, lambda: execute_phase(only, 0, holding, stop))
 
 
 def execute_phase(
@@ -147,7 +156,7 @@ def execute_phase(
 def _run_attempts(phase: PhaseExecution, supervisor: Supervisor) -> None:
     """Have Prefect run the phase's attempts."""
     plan = phase.plan
-    handler = _phase_handler(plan.phase, plan.policy, phase.journal, phase.clock, phase.gate)
+    handler = _phase_handler(phase, supervisor.begin)
     phase_task = train_phase.with_options(
         name=plan.phase, task_run_name=plan.phase, retry_condition_fn=handler
     )

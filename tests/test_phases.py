@@ -195,6 +195,25 @@ def test_a_run_keeps_the_job_that_it_began_with(tmp_path: Path) -> None:
         assert job_of(holding.run) == job
 
 
+@pytest.mark.parametrize(
+    ("infrastructure", "told"),
+    [
+        ({"type": "process"}, ["workers run inside the pod: if it ends as a whole, they end with it"]),
+        ({"type": "docker", "image": "image"}, []),
+    ],
+    ids=["processes", "containers"],
+)
+def test_whoever_ends_all_processes_is_named_where_workers_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, infrastructure: dict[str, str], told: list[str]
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr("prefect_ft.runs.check_engines", lambda _: None)  # no container is made
+    facts: list[Fact] = []
+    with observed_by(facts.append), begun(job_in(tmp_path, "true", infrastructure=infrastructure)):
+        pass
+    assert [fact.text for fact in facts if isinstance(fact, Notice)] == told
+
+
 def test_a_comeback_is_told(tmp_path: Path) -> None:
     job = job_in(tmp_path, "sleep 1000")
     leave(job)

@@ -1,6 +1,6 @@
 """Prefect blocks: infrastructure that is saved under a name, for jobs, as a parameter, or to be used by itself."""
 
 from prefect_ft.blocks.lookup import infrastructure_of_block
-from prefect_ft.blocks.training import DockerTraining, ProcessTraining
+from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining
 
-__all__ = ["DockerTraining", "ProcessTraining", "infrastructure_of_block"]
+__all__ = ["DockerTraining", "KubernetesTraining", "ProcessTraining", "infrastructure_of_block"]

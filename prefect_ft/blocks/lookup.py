@@ -7,10 +7,10 @@ from typing import Any
 
 from prefect.blocks.core import Block
 
-from prefect_ft.blocks.training import DockerTraining, ProcessTraining, TrainingBlock
+from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining, TrainingBlock
 from prefect_ft.errors import ConfigError
 
-SLUGS = tuple(kind.get_block_type_slug() for kind in (DockerTraining, ProcessTraining))
+SLUGS = tuple(kind.get_block_type_slug() for kind in (DockerTraining, KubernetesTraining, ProcessTraining))
 
 
 def infrastructure_of_block(name: str) -> Mapping[str, Any]:

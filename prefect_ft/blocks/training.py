@@ -13,7 +13,7 @@ from prefect.blocks.core import Block, schema_extra
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from prefect_ft.blocks.result import TrainingResult
-from prefect_ft.config import DockerInfrastructure, ProcessInfrastructure
+from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure, ProcessInfrastructure
 from prefect_ft.config.fields import Directory, Env, Processes, Words, complete_schema
 from prefect_ft.errors import ConfigError
 
@@ -41,7 +41,9 @@ class TrainingBlock(JobBlock[TrainingResult]):
     Without restarts of its own: those are `train_flow`'s.
     """
 
-    _infrastructure: ClassVar[type[DockerInfrastructure] | type[ProcessInfrastructure]]
+    _infrastructure: ClassVar[
+        type[DockerInfrastructure] | type[KubernetesInfrastructure] | type[ProcessInfrastructure]
+    ]
 
     command: Words | None = Field(
         default=None,
@@ -57,7 +59,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
     )
     _run: TrainingRun | None = PrivateAttr(None)
 
-    def infrastructure(self) -> DockerInfrastructure | ProcessInfrastructure:
+    def infrastructure(self) -> DockerInfrastructure | KubernetesInfrastructure | ProcessInfrastructure:
         """Give what a job has in place of this block; what was left at its default counts as not said."""
         fields = self._infrastructure.model_fields
         said = {name: getattr(self, name) for name, field in fields.items()}
@@ -118,6 +120,17 @@ class DockerTraining(TrainingBlock, DockerInfrastructure):
     model_config = _CONFIG
 
     type: Literal["docker"] = Field(default="docker", description="What the workers are")
+
+
+class KubernetesTraining(TrainingBlock, KubernetesInfrastructure):
+    """Workers in pods of a Kubernetes cluster: for jobs, as a flow's parameter, or by itself."""
+
+    _block_type_name = "Kubernetes Training"
+    _block_type_slug = "kubernetes-training"
+    _infrastructure = KubernetesInfrastructure
+    model_config = _CONFIG
+
+    type: Literal["kubernetes"] = Field(default="kubernetes", description="What the workers are")
 
 
 class ProcessTraining(TrainingBlock, ProcessInfrastructure):

@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         unfinished.add_argument(
             f"--{choice}", dest="unfinished", action="store_const", const=choice, default="refuse", help=text
         )
+    again = "for who starts this again whenever it fails: --resume, SIGTERM leaves the run, exit code 0 at its end"
+    unfinished.add_argument("--restartable", action="store_true", help=again)
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
     _add_classify(commands)
@@ -192,7 +194,8 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.job,
         arguments.set,
         arguments.model_dir,
-        unfinished=arguments.unfinished,
+        unfinished="resume" if arguments.restartable else arguments.unfinished,
+        is_restartable=arguments.restartable,
         as_json=arguments.json,
     )
 

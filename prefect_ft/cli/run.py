@@ -20,15 +20,24 @@ from prefect_ft.config.yaml_text import dotted
 from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.run import find_run, latest_run, vacancy
-from prefect_ft.runs import check_systems, check_systems_of, job_of
+from prefect_ft.runs import LEAVE, ON_SIGTERM, check_systems, check_systems_of, job_of
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
 
 def run(
-    path: str, overrides: Sequence[str], model_dir: str | None, *, unfinished: Unfinished, as_json: bool
+    path: str,
+    overrides: Sequence[str],
+    model_dir: str | None,
+    *,
+    unfinished: Unfinished,
+    is_restartable: bool,
+    as_json: bool,
 ) -> int:
-    """Run a job to its end and give the exit code; raises ConfigError before anything starts."""
+    """Run a job to its end and give the exit code; raises ConfigError before anything starts.
+
+    `is_restartable`: somebody starts this again for as long as the code is not 0.
+    """
     _prepare_prefect()
     job = load_job(path, overrides, model_dir, blocks=saved_block)
     with _located(path, overrides):
@@ -36,7 +45,30 @@ def run(
         _check_startable(job, unfinished)
     for warning in warnings(job):
         print(f"warning: {path}: {warning}", file=sys.stderr)
-    return _watch(job, unfinished, as_json=as_json)
+    if not is_restartable:
+        return _watch(job, unfinished, as_json=as_json)
+    with _leaving_on_sigterm():
+        return _code_for_a_keeper(_watch(job, unfinished, as_json=as_json), job)
+
+
+@contextmanager
+def _leaving_on_sigterm() -> Iterator[None]:
+    """Have SIGTERM leave the runs of this process as they are, as the variable of a user's does."""
+    before = os.environ.get(ON_SIGTERM)
+    os.environ[ON_SIGTERM] = LEAVE
+    try:
+        yield
+    finally:
+        os.environ.pop(ON_SIGTERM)
+        if before is not None:
+            os.environ[ON_SIGTERM] = before
+
+
+def _code_for_a_keeper(code: int, job: JobConfig) -> int:
+    """Give 0 once the run has come to its end, whatever that is: there is nothing to start again."""
+    latest = latest_run(Path(job.model_dir))
+    has_ended = latest is not None and latest.status != "running"
+    return COMPLETED if has_ended and code in (FAILED, CANCELLED) else code
 
 
 def resume(name: str, *, as_json: bool) -> int:
@@ -96,7 +128,7 @@ def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
     try:
         return train_flow(job, unfinished, return_state=True)
     except Abort as exc:
-        raise LeaseLostError("another orchestrator has taken the run over; it goes on there") from exc
+        raise LeaseLostError(str(exc)) from exc
     except (RuntimeError, OSError) as exc:
         raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
 

@@ -11,7 +11,7 @@ STAGE_MEANINGS: Mapping[str, str] = {
     "detect": "until the failure was noticed",
     "reap": "until all that still ran had ended",
     "decide": "until the decision was on disk",
-    "retry": "until Prefect had begun the next attempt",
+    "retry": "until Prefect had begun the next attempt, for which a restart in place does not wait",
     "wait": "the delay that the job asks for",
     "start": "until all ranks had been started",
     "first_line": "until the first of them printed something",

@@ -91,7 +91,7 @@ class Reporter:
         self._progress = Progress()
         self._has_news = self._is_idle = self._is_recovering = False
         self._refreshed_s = 0.0
-        self._orphans_ended = False
+        self._orphans_ended = self._cancel_seen = False
         self._over = threading.Event()
         self._last_success_s = time.monotonic()
         self._closing = self._abandoned = False
@@ -142,7 +142,7 @@ class Reporter:
                 is_done = self._try()
                 if is_done and self._closing and self._wakes.empty():
                     return
-                is_soon = self._has_news or self._asking.is_waiting
+                is_soon = self._has_news or self._cancel_seen or self._asking.is_waiting
                 self._wait(AGAIN_S if not is_done else REFRESH_S if is_soon else ASK_S)
 
     def _wait(self, timeout_s: float) -> None:
@@ -220,7 +220,9 @@ class Reporter:
             self._succeeded()
         self._show_standing(api)
         if self._is_idle and not self._closing and api.is_cancelled():
-            self._on_cancel("cancelled in Prefect")
+            if self._cancel_seen:  # a worker's SIGTERM is given the time to come first
+                self._on_cancel("cancelled in Prefect")
+            self._cancel_seen = True
 
     def _phases(self) -> list[ShownTail]:
         for directory in phase_directories_of(self._run):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from prefect_ft.backends.base import TAKEN_AWAY
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import Catalogue, LogScanner, judge
 from prefect_ft.model import Evidence, FailureClass, Incident, Kind, Stage, Verdict
@@ -153,6 +154,8 @@ class Attempt:
 
     def _exited(self, event: Event) -> None:
         state = self.ranks[event["rank"]]
+        if state.ended_ns is not None:
+            return  # told again to a new connection
         state.exit_code, state.signal, state.ended_ns = event["code"], event["signal"], event["t_ns"]
         state.was_stopped = self.ending
         if state.failed:
@@ -196,7 +199,7 @@ class Attempt:
             return self._failure(incident)
         if self.lost:
             worker, loss = next(iter(self.lost.items()))
-            kind: Kind = "in_place_failed" if loss.system_answers else "system_lost"
+            kind = kind_of_loss(loss.evidence, system_answers=loss.system_answers)
             return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
         return replace(incident, kind="completed", exit_code=0)
 
@@ -258,6 +261,13 @@ class Attempt:
         if evidence is None or not evidence.file:
             return None
         return int(evidence.file.removeprefix("rank"))
+
+
+def kind_of_loss(evidence: Evidence | None, *, system_answers: bool) -> Kind:
+    """Give what it is that a worker's agent is gone, or about to go."""
+    if evidence is not None and evidence.rule in TAKEN_AWAY:
+        return "preempted"
+    return "in_place_failed" if system_answers else "system_lost"
 
 
 def _not_started(incident: Incident, event: Event) -> Incident:

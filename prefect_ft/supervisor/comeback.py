@@ -37,7 +37,9 @@ def standing(
     journalled = attempts[-1]["attempt"] if attempts else 0
     started = max((_attempt_of(agent, phase_index) for agent in agents.values()), default=0)
     if started > journalled:
-        note = next(a["note"] for a in agents.values() if _attempt_of(a, phase_index) == started)
+        if 0 not in agents or _attempt_of(agents[0], phase_index) != started:
+            return Standing(journalled)  # not all have carried it out
+        note = agents[0]["note"]
         found = _watched(note, agents, phase_index, ranks_per_worker)
         if sum(1 for line in lines if line["type"] == "decision") > note["decisions"]:
             return Standing(journalled)  # it took too long, and what to do instead has been decided
@@ -87,3 +89,15 @@ def comebacks_without_progress(lines: Sequence[Line]) -> int:
         elif line["type"] == "checkpoint" and line["step"] > highest:
             count, highest = 0, line["step"]
     return count
+
+
+def untold(agent: Event) -> list[Event]:
+    """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
+    told: list[Event] = []
+    if "excused" in agent:  # agents of earlier versions do not know it
+        told.append({"ev": "call", **{name: agent[name] for name in ("token", "inside", "excused")}})
+    for rank, excerpt in agent.get("excerpts", {}).items():
+        told.append({"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt})
+    exits = sorted(agent["exits"].items(), key=lambda each: each[1]["t_ns"])
+    told += [{"ev": "exited", "token": agent["token"], "rank": int(rank), **end} for rank, end in exits]
+    return told

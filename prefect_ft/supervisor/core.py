@@ -7,7 +7,7 @@ the retry handler.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.comeback import Standing, standing
+from prefect_ft.supervisor.comeback import Standing, standing, untold
 from prefect_ft.supervisor.diagnosis import TIMEOUT_S, diagnosis_of, write
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
@@ -42,6 +42,12 @@ from prefect_ft.supervisor.upkeep import Upkeep
 
 MAX_PASSED_OVER = 5
 """Checkpoints that could not be verified and are named at the start of an attempt."""
+
+PREFECT_WAITS_S = 0.1
+"""How long Prefect is kept from entering the task again after a restart in place: that takes processors from ranks."""
+
+LOOK_LASTS_S = 0.5
+"""How long a look at the checkpoints is as good as another one; a person may be asked about a restart for hours."""
 
 FILE_CLOCK_S = 0.02
 """How far the time that a file system gives a file may lie behind the clock: a tick or two."""
@@ -96,6 +102,7 @@ class Supervisor:
             journal=journal,
             clock=clock,
             system_of=self._gang.system_of,
+            evidence=lambda worker: self._gang.evidence(worker, is_gone=True),
             mask=masking(plan.secret_env.values()),
         )
         self._early: list[tuple[int, Event]] = []
@@ -110,7 +117,11 @@ class Supervisor:
         self._number = 0
         self._begun_t = 0.0
         """When it was begun to carry out the last decision."""
+        self._failure: Exception | None = None
+        """What went wrong when the last decision was carried out ahead."""
         self._last_started: int | None = None
+        self._last_look: tuple[float, Mapping[str, str]] | None = None
+        """When the last attempt's checkpoints had been looked at, and what was passed over; until that may be old."""
 
     @property
     def _attempt(self) -> Attempt | None:
@@ -144,12 +155,12 @@ class Supervisor:
             self._attempt = self._new_attempt(found.attempt, found.watched)
             self._hangs.begin(self._attempt)
         self._reports.recall()
-        for worker, event in [*_exits(agents), *self._early]:
+        for worker, event in [*_untold(agents), *self._early]:
             self._listener.hear(worker, event)
         self._early.clear()
         if self._attempt is None:
             self._takes_up = True
-            self._found_deaths += self._gang.stop(self._token, 0)
+            self._found_deaths += self._gang.stop(self._token, 0).deaths
         else:
             self._watch(self._attempt, found)
 
@@ -159,6 +170,21 @@ class Supervisor:
         with suppress(StopWantedError):
             self._run(self._attempt or self._begin())
         self._end()
+
+    def begin(self, decision: Decision) -> None:
+        """Carry the last decision out ahead of `attempt`, which goes on with it, if that takes no time.
+
+        So ranks that start again in place do not wait until the task is entered again, nor do they share
+        processors with that while they come up. What goes wrong is seen to by `attempt`.
+        """
+        if decision.action != "restart_in_place" or decision.delay_s:
+            return
+        self._note_beginning()
+        try:
+            attempt = self._enact(decision)
+            self._gang.serve(lambda: attempt.over, PREFECT_WAITS_S, heeds_stop=False)
+        except Exception as exc:
+            self._failure, self._attempt = exc, None
 
     def close(self) -> None:
         """End the workers and everything that runs in them. Idempotent."""
@@ -210,17 +236,28 @@ class Supervisor:
 
     def _begin(self) -> Attempt:
         """Carry out the last decision until an attempt runs; a recovery action that fails is judged anew."""
-        self._begun_t = round(self.clock.now(), 6)
-        history = self.journal.history()
-        decision = history[-1].decision if history else None
-        self._saves.set_aside(set_aside(self.plan.policy, history))
+        decision, self._last_look = self._note_beginning(), None
         while True:
             try:
+                self._raise_failure()
                 return self._enact(decision)
             except WorkerGoneError as gone:
                 decision = self._judge_gone(gone, decision)
             except UnfitSystemsError as unfit:
                 decision = self._judge_unfit(unfit)
+
+    def _note_beginning(self) -> Decision | None:
+        """Take note that the last decision is being carried out, and give it."""
+        self._begun_t = round(self.clock.now(), 6)
+        history = self.journal.history()
+        self._saves.set_aside(set_aside(self.plan.policy, history))
+        return history[-1].decision if history else None
+
+    def _raise_failure(self) -> None:
+        """Raise what kept the last decision from being carried out ahead."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _enact(self, decision: Decision | None) -> Attempt:
         if decision is None:
@@ -292,16 +329,29 @@ class Supervisor:
         return int(next(starts, len(self.journal.history())))
 
     def _choose(self, decision: Decision | None) -> Event:
-        """Choose the checkpoint to resume from anew: what was whole when it was decided may not be now."""
+        """Choose the checkpoint to resume from anew: what was whole when it was decided may not be now.
+
+        Unless that was a moment ago, and it is the newest.
+        """
         from_scratch = decision is not None and decision.resume_step is None
         if not self.plan.has_checkpoints or from_scratch:
             return {"step": None, "path": None, "why_not": {}}
-        return self._gang.choose(
+        return self._chosen_already(decision) or self._gang.choose(
             self._token,
             limit=decision.resume_step if decision else None,
             avoid=self._saves.avoided,
             deaths=self._deaths(),
         )
+
+    def _chosen_already(self, decision: Decision | None) -> Event | None:
+        """Give the newest checkpoint if it is the one that was decided for, and was whole a moment ago."""
+        looked, self._last_look = self._last_look, None
+        newest = self._saves.newest
+        if decision is None or looked is None or newest is None or newest[0] != decision.resume_step:
+            return None
+        looked_t, why_not = looked
+        is_fresh = self.clock.now() - looked_t < LOOK_LASTS_S
+        return {"step": newest[0], "path": newest[1], "why_not": why_not} if is_fresh else None
 
     def _deaths(self) -> list[float]:
         """When writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
@@ -361,6 +411,8 @@ class Supervisor:
 
     def _see_to(self, report: Incident, attempt: Attempt) -> None:
         """End the attempt because of a report, or record what is decided about it while the attempt goes on."""
+        if report.attempt is not None and report.attempt < attempt.number:
+            return  # of a worker that has been made anew since
         if not is_report(report, self.plan.policy, self._placement):
             attempt.report = None if attempt.is_complete else report  # what is done is done
         elif self._upkeep.can_heal(report):
@@ -444,7 +496,8 @@ class Supervisor:
             is_complete = self._attempt.is_complete
             self._attempt.ending = True
         t = self.clock.now()
-        deaths = self._gang.stop(self._token, self._grace_s(), complete=is_complete)
+        deaths, passed_over = self._gang.stop(self._token, self._grace_s(), complete=is_complete)
+        self._last_look = None if passed_over is None else (self.clock.now(), passed_over)
         reaped_t = round(self.clock.now(), 6)
         self._hangs.end()
         if self._attempt is not None:
@@ -498,17 +551,27 @@ class Supervisor:
         return {
             # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
             "deaths": sorted({*deaths, *self._found_deaths, *([epoch_now()] if attempt.lost else [])}),
+            **self._fences(attempt),
             "ended_t": ended_t,
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
             "healing_s": attempt.healing_s,
         }
 
+    def _fences(self, attempt: Attempt) -> dict[str, Any]:
+        """Have what lost ranks write from now on count for nothing; give what the journal says of it."""
+        lasts_s = self.plan.lost_ranks_last_s
+        if lasts_s is None or all(loss.system_answers for loss in attempt.lost.values()):
+            return {}
+        fence = round(epoch_now(), 3), round(epoch_now() + lasts_s, 3)
+        self._saves.fence(*fence)
+        return {"fences": [list(fence)]}
+
     def _judge_gone(self, gone: WorkerGoneError, decision: Decision | None) -> Decision:
         """Have a recovery action judged that failed; give the next one to try, or give up."""
         if self._stop.wanted:
             raise StopWantedError
-        self._found_deaths += self._gang.stop(self._token, 0)
+        self._found_deaths += self._gang.stop(self._token, 0).deaths
         self._attempt = None
         created = decision is None or gone.worker in decision.recreate
         tell(Notice(text=f"worker {gone.worker} is not there: {gone.why}"))
@@ -518,6 +581,8 @@ class Supervisor:
             attempt=self._last_started,
             worker=gone.worker,
             system=gone.system,
+            blame="none" if gone.is_anywhere else None,
+            evidence=Evidence(rule="worker-gone", text=gone.why),
             **self._known_saves(),
         )
         judged = self._judge(incident)
@@ -558,16 +623,7 @@ def _nothing() -> None:
     """What is done by a call whose only purpose is that somebody looks again."""
 
 
-def _exits(agents: Mapping[int, Event]) -> Iterator[tuple[int, Event]]:
-    """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
-    for worker, agent in agents.items():
-        if "excused" in agent:  # agents of earlier versions do not know it
-            told = {name: agent[name] for name in ("inside", "excused")}
-            yield worker, {"ev": "call", "token": agent["token"], **told}
-        for rank, excerpt in agent.get("excerpts", {}).items():
-            yield worker, {"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt}
-    exits = [
-        (worker, int(rank), end) for worker, agent in agents.items() for rank, end in agent["exits"].items()
-    ]
-    for worker, rank, end in sorted(exits, key=lambda each: each[2]["t_ns"]):
-        yield worker, {"ev": "exited", "rank": rank, **end}
+def _untold(agents: Mapping[int, Event]) -> list[tuple[int, Event]]:
+    """Give what nobody heard of all agents; exits last, in their order."""
+    told = [(worker, event) for worker, agent in agents.items() for event in untold(agent)]
+    return sorted(told, key=lambda each: each[1].get("t_ns", 0))

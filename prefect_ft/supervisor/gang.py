@@ -11,7 +11,7 @@ import selectors
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
@@ -19,6 +19,7 @@ from prefect_ft.model import Evidence
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.link import Event, Link, LinkLostError
+from prefect_ft.supervisor.regaining import Conversation, Regaining
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.worker import frames
 
@@ -31,21 +32,37 @@ Longer than an agent takes to give up on processes that do not end, and on a loo
 CHOOSE_TIMEOUT_S = 600.0
 """How long it may look for the checkpoint to resume from: file servers come back after minutes."""
 
+MOST_PEERS = 8
+"""Of how many others a worker is told that it may be cut off from."""
+
 _ANSWERS = ("attached", "chosen", "started", "start_failed", "stopped", "diagnosis")
 
 Listener = Callable[[int, Event], None]
 
 
 class WorkerGoneError(Exception):
-    """A worker that is needed is not there."""
+    """A worker that is needed is not there; `is_anywhere`: it could be on no other system either."""
 
-    def __init__(self, worker: int, why: str, system: str | None = None) -> None:
-        self.worker, self.why, self.system = worker, why, system
+    def __init__(
+        self, worker: int, why: str, system: str | None = None, *, is_anywhere: bool = False
+    ) -> None:
+        self.worker, self.why, self.system, self.is_anywhere = worker, why, system, is_anywhere
         super().__init__(why)
 
 
 class StopWantedError(Exception):
     """The user wants the run to stop; raised out of every wait but that for the stop itself."""
+
+
+class Stopped(NamedTuple):
+    """What all agents said when an attempt had ended.
+
+    `deaths` are when writers died, in seconds since the epoch. `passed_over` is what could not be verified when the
+    one agent that there is looked for the last time; None: others may have seen something else, or nobody looked.
+    """
+
+    deaths: list[float]
+    passed_over: Mapping[str, str] | None
 
 
 class AgentGang:
@@ -77,7 +94,6 @@ class AgentGang:
             "run": run_id,
             "key": key,
             "epoch": epoch,
-            "have": {},
         }
         self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
         """Shown by ranks to each other's store; who knows it does not know the run's key."""
@@ -89,6 +105,14 @@ class AgentGang:
         self._selector.register(calls, selectors.EVENT_READ)
         self._workers: dict[int, Worker] = {}
         self._links: dict[int, Link] = {}
+        self._addresses: dict[int, Address] = {}
+        self._conversations: dict[int, Conversation] = {}
+        self._regaining: dict[int, Regaining] = {}
+        """Workers whose connection broke, until they are reached again, or given up."""
+        self._newly_reached: set[int] = set()
+        """Those that have been reached again, until they have let us in."""
+        self._watch: dict[str, Any] | None = None
+        """How often samples are wanted of this attempt, if more often than usual."""
         self._meeting: dict[int, Event] = {}
         """By worker, what its agent said last of where the next attempt's ranks can meet."""
         self._unusable: dict[int, str] = {}
@@ -152,10 +176,11 @@ class AgentGang:
                 with suppress(WorkerGoneError):
                     self._attach(found.worker, found.address)
         deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
-        while any(not self._answered(number, "attached") for number in self._links):
-            if time.monotonic() >= deadline_s:
-                break
-            self._take_events(deadline_s - time.monotonic())
+        for number in list(self._links):
+            while number in self._links and not self._answered(number, "attached"):
+                if time.monotonic() >= deadline_s:
+                    break
+                self._take_events(deadline_s - time.monotonic())
         standings = {number: found.result for number, found in newest.items() if found.result is not None}
         for number in list(self._links):
             if self._answered(number, "attached"):
@@ -211,7 +236,8 @@ class AgentGang:
         try:
             addresses = self._backend.exchange(old, workers)
         except BackendError as exc:
-            raise WorkerGoneError((*numbers, *destroy)[0], str(exc), exc.system) from exc
+            number = (*numbers, *destroy)[0]
+            raise WorkerGoneError(number, str(exc), exc.system, is_anywhere=exc.is_anywhere) from exc
         for worker, address in zip(workers, addresses, strict=True):
             self._attach(worker, address)
         for number, answer in self._await_answers(numbers, "attached").items():
@@ -223,12 +249,23 @@ class AgentGang:
             link = Link(worker, address)
         except LinkLostError as exc:
             raise WorkerGoneError(worker.number, f"its agent cannot be reached: {exc}") from exc
-        self._links[worker.number] = link
-        self._selector.register(link, selectors.EVENT_READ, worker.number)
-        self._order(worker.number, "attach", **self._introduction)
+        self._addresses[worker.number] = address
+        self._conversations[worker.number] = Conversation()
+        self._speak_by(link, worker.number)
+        self._order(worker.number, "attach", **self._introduction, have={})
+
+    def _speak_by(self, link: Link, number: int) -> None:
+        self._links[number] = link
+        self._selector.register(link, selectors.EVENT_READ, number)
 
     def _forget(self, number: int) -> None:
         self._samples.discard(number)
+        if (regaining := self._regaining.pop(number, None)) is not None:
+            regaining.drop()
+        self._hang_up(number)
+
+    def _hang_up(self, number: int) -> None:
+        self._newly_reached.discard(number)
         link = self._links.pop(number, None)
         if link is not None:
             self._selector.unregister(link)
@@ -246,7 +283,7 @@ class AgentGang:
 
     def hang_up(self) -> None:
         """Let go of all agents; what they run goes on. Idempotent."""
-        for number in list(self._links):
+        for number in self._present:
             self._forget(number)
         self._workers.clear()
         self._selector.close()
@@ -261,10 +298,22 @@ class AgentGang:
 
     def start(self, orders: Mapping[int, Mapping[str, Any]], token: Sequence[int]) -> None:
         """Start an attempt's ranks; a command that cannot be started is reported to the listener."""
+        self._may_act()
+        self._watch = None
+        peers = self._peers(orders)
         for number, fields in orders.items():
             self._answers.pop(number, None)
-            self._order(number, "start", token=token, **fields)
+            self._send(number, "start", token=token, peers=peers[number], **fields)
         self._await_answers(orders, "started", "start_failed")
+
+    def _peers(self, numbers: Iterable[int]) -> dict[int, list[str]]:
+        """Give for each worker the hosts of those that follow it, in a ring."""
+        ring = sorted(numbers)
+        hosts = [self._addresses[number].host for number in ring]
+        following = [
+            (hosts[at + 1 : at + 1 + MOST_PEERS] + hosts[:MOST_PEERS])[:MOST_PEERS] for at in range(len(ring))
+        ]
+        return {number: sorted({*following[at]} - {hosts[at]}) for at, number in enumerate(ring)}
 
     def ask_checkpoint(self, token: Sequence[int], signal: int | None) -> None:
         """Have all ranks asked for a checkpoint; `signal` says so besides."""
@@ -275,8 +324,9 @@ class AgentGang:
     def sample_every(self, token: Sequence[int], period_s: float) -> None:
         """Have all ranks sampled that often."""
         self._may_act()
+        self._watch = {"token": token, "period_s": period_s}
         for number in self._sampling():
-            self._try_order(number, "watch", token=token, period_s=period_s)
+            self._try_order(number, "watch", **self._watch)
 
     def diagnose(self, token: Sequence[int], timeout_s: float) -> dict[int, Event]:
         """Have found out where the ranks are; give what agents answer in time, by rank."""
@@ -295,14 +345,13 @@ class AgentGang:
     def _sampling(self) -> list[int]:
         return [number for number in self._links if number in self._samples]
 
-    def stop(self, token: Sequence[int], grace_s: float, *, complete: bool = False) -> list[float]:
+    def stop(self, token: Sequence[int], grace_s: float, *, complete: bool = False) -> Stopped:
         """End every process of the attempt in every worker that answers; idempotent, and not to be stopped.
 
-        `complete`: it has come to its own good end. Afterwards all output has been heard. Gives when writers
-        died, in seconds since the epoch.
+        `complete`: it has come to its own good end. Afterwards all output has been heard.
         """
         self._may_act()
-        for number in list(self._links):
+        for number in self._present:
             self._answers.pop(number, None)
             self._try_order(number, "stop", token=token, grace_s=grace_s, complete=complete)
         self._await_stopped(time.monotonic() + grace_s)
@@ -311,39 +360,67 @@ class AgentGang:
             self._meeting[number] = answer
             if answer["stuck"]:
                 self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
-        return sorted({death for answer in stopped.values() for death in answer["deaths"]})
+        return Stopped(
+            sorted({death for answer in stopped.values() for death in answer["deaths"]}),
+            stopped[0].get("passed_over") if [*self._workers] == [*stopped] == [0] else None,
+        )
 
     def _await_stopped(self, since_s: float) -> None:
-        """Wait for `stopped` from all who answer; who neither does nor hands on output is unusable."""
-        while waiting := [number for number in self._links if not self._answered(number, "stopped")]:
-            silent_since = {number: max(since_s, self._printed_at.get(number, 0.0)) for number in waiting}
-            left_s = min(silent_since.values()) + ANSWER_TIMEOUT_S - time.monotonic()
-            if left_s > 0:
-                self._take_events(left_s)
-                continue
-            number = min(waiting, key=silent_since.__getitem__)
-            self._unusable[number] = "its agent does not answer"
-            self._forget(number)
+        """Wait for `stopped` from all who answer; who neither does nor hands on output is unusable.
+
+        One after the other: of thousands that answer in any order, each is looked at a few times.
+        """
+        for number in self._present:
+            while self._is_present(number) and not self._answered(number, "stopped"):
+                silent_since_s = max(since_s, self._printed_at.get(number, 0.0))
+                left_s = silent_since_s + ANSWER_TIMEOUT_S - time.monotonic()
+                if left_s > 0:
+                    self._take_events(left_s)
+                else:
+                    self._unusable[number] = "its agent does not answer"
+                    self._forget(number)
 
     def _order(self, number: int, order: str, **fields: Any) -> None:
+        """Give an order to a worker that is needed; raises WorkerGoneError."""
         self._may_act()
-        try:
-            self._link(number).send(order, **fields)
-        except LinkLostError as exc:
-            self._lost(number)
-            raise WorkerGoneError(number, f"its agent is gone: {exc}") from exc
+        self._send(number, order, **fields)
+
+    def _send(self, number: int, order: str, **fields: Any) -> None:
+        """Give an order that may be given; raises WorkerGoneError."""
+        self._link(number)
+        self._try_order(number, order, **fields)
 
     def _try_order(self, number: int, order: str, **fields: Any) -> None:
+        """Give an order; who is just being reached again gets it then, if it is one that is answered."""
+        self._conversations[number].ask(order, fields)
+        if number not in self._links or number in self._newly_reached:
+            return
         try:
             self._links[number].send(order, **fields)
         except LinkLostError:
             self._lost(number)
 
     def _link(self, number: int) -> Link:
-        """Give the connection to a worker's agent; raises WorkerGoneError."""
+        """Give the connection to a worker's agent, waiting where it broke; raises WorkerGoneError."""
+        self.serve(lambda: number not in self._regaining)
+        self.serve(lambda: number not in self._newly_reached, ANSWER_TIMEOUT_S)
         if number not in self._links:
             raise WorkerGoneError(number, "its agent is gone")
+        if number in self._newly_reached:
+            raise WorkerGoneError(number, "its agent does not answer")
         return self._links[number]
+
+    @property
+    def _present(self) -> list[int]:
+        """The workers that are not gone, whether they are spoken with or being reached again."""
+        return [*self._links, *self._regaining]
+
+    @property
+    def _presence(self) -> int:
+        return len(self._links) + len(self._regaining)
+
+    def _is_present(self, number: int) -> bool:
+        return number in self._links or number in self._regaining
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -368,16 +445,23 @@ class AgentGang:
     ) -> dict[int, Event]:
         """Wait for one of these events from each worker; raises WorkerGoneError for one that has none."""
         numbers = tuple(numbers)
-
-        def missing() -> list[int]:
-            return [number for number in numbers if not self._answered(number, *kinds)]
+        missing = list(reversed(numbers))
+        present = self._presence
 
         def is_decided() -> bool:
-            open_questions = missing()
-            return not open_questions or any(number not in self._links for number in open_questions)
+            while missing and self._answered(missing[-1], *kinds):
+                missing.pop()  # so that one look at all of them is enough, in whatever order they answer
+            is_any_gone = self._presence < present
+            return not missing or (is_any_gone and not all(map(self._is_present, unanswered())))
+
+        def unanswered() -> list[int]:
+            return [number for number in missing if not self._answered(number, *kinds)]
 
         self.serve(is_decided, timeout_s)
-        for number in sorted(missing(), key=lambda number: number in self._links):
+        while self._regaining.keys() & unanswered():  # that time is nobody's answer
+            self.serve(lambda: not self._regaining.keys() & unanswered())
+            self.serve(is_decided, timeout_s)
+        for number in sorted(unanswered(), key=lambda number: (number in self._links, number)):
             self._link(number)
             raise WorkerGoneError(number, "its agent does not answer")
         return {number: self._answers[number] for number in numbers}
@@ -403,8 +487,15 @@ class AgentGang:
             self._lost(number)
             return
         for event in events:
-            self._note(number, event)
-            self._listener(number, event)
+            if number in self._newly_reached and event["ev"] == "attached":
+                self._go_on(number, event)
+            else:
+                self._hear(number, event)
+
+    def _hear(self, number: int, event: Event) -> None:
+        self._conversations[number].hear(event)
+        self._note(number, event)
+        self._listener(number, event)
 
     def _note(self, number: int, event: Event) -> None:
         """Keep what waits are waiting for; raises AgentError where the agent does not obey."""
@@ -437,7 +528,52 @@ class AgentGang:
             raise self._fence
         self._check()
 
+    # -- connections that break ---------------------------------------------------------------------
+
     def _lost(self, number: int) -> None:
+        """Reach an agent again whose connection broke, once for each time that it let us in."""
+        may_be_there = self._conversations[number].has_begun and number not in self._newly_reached
+        self._hang_up(number)
+        if not may_be_there:
+            self._gone(number)
+            return
+        self._regaining[number] = Regaining(
+            self._workers[number],
+            self._addresses[number],
+            self._calls,
+            lambda outcome: self._reached(number, outcome),
+        )
+
+    def _reached(self, number: int, outcome: Link | LinkLostError) -> None:
+        del self._regaining[number]
+        if isinstance(outcome, LinkLostError):
+            self._gone(number)
+            return
+        self._newly_reached.add(number)
+        self._speak_by(outcome, number)
+        self._may_act()
+        try:
+            outcome.send("attach", **self._introduction, have=self._conversations[number].have)
+        except LinkLostError:
+            self._lost(number)
+
+    def _go_on(self, number: int, attached: Event) -> None:
+        """Hear what was missed, and ask again what was not answered; an agent that knows nothing of it is gone."""
+        self._newly_reached.discard(number)
+        resumed = self._conversations[number].resumed(attached)
+        if resumed is None:
+            self._gone(number)
+            return
+        self._listener(number, attached)
+        for event in resumed.missed:
+            self._hear(number, event)
+        orders = [resumed.order] if resumed.order is not None else []
+        if self._watch is not None and number in self._samples:
+            orders.append(("watch", self._watch))
+        for order, fields in orders:
+            self._try_order(number, order, **fields)
+
+    def _gone(self, number: int) -> None:
         self._forget(number)
         answers = self._backend.answers(self._workers[number].system)
         self._listener(

@@ -40,6 +40,7 @@ class PhasePlan:
     what it needs in pods, by the path there.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
+    `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
     `directory` is the phase's own, for what it leaves behind. `as_torchrun` is there where the command was
     one of torchrun's.
     """
@@ -68,6 +69,7 @@ class PhasePlan:
     policy: Policy
     catalogue: Catalogue | None = None
     as_torchrun: AsTorchrun | None = None
+    lost_ranks_last_s: float | None = None
     ask: AskPlan = field(default_factory=AskPlan)
 
 
@@ -155,14 +157,17 @@ def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]
 
 
 def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Give what each worker's agent is told to start an attempt; it keeps `note` for a comeback."""
+    """Give what each worker's agent is told to start an attempt; worker 0's keeps `note` for a comeback.
+
+    The note grows with the gang, so it is not sent to all of it; a start that one agent does not know is none.
+    """
     return {
         worker: {
             "command": plan.command,
             "cwd": plan.cwd,
             "env": worker_environment(plan, launch, worker),
             "ranks": rank_environments(plan, worker),
-            "note": note,
+            "note": note if worker == 0 else {},
         }
         for worker in range(len(launch.placement))
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prefect_ft.backends.base import Address, Worker
+from prefect_ft.backends.base import Address, WayAwayError, Worker
 from prefect_ft.errors import AgentError
 from prefect_ft.worker import frames
 
@@ -19,16 +19,22 @@ class LinkLostError(Exception):
     """The agent is gone, or breaks the protocol."""
 
 
+class LinkAwayError(LinkLostError):
+    """What leads to the agent is away; of the agent itself nothing is known."""
+
+
 class Link:
     """A connection to one worker's agent; `fileno()` is readable when events are waiting."""
 
     def __init__(self, worker: Worker, address: Address) -> None:
-        """Connect; raises LinkLostError."""
+        """Connect; raises LinkLostError, of which LinkAwayError."""
         self.worker = worker
         self.host = address.host
         self._reader = frames.FrameReader()
         try:
             self._connection = address.connect(CONNECT_TIMEOUT_S)
+        except WayAwayError as exc:
+            raise LinkAwayError(str(exc)) from exc
         except OSError as exc:
             raise LinkLostError(str(exc)) from exc
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.journal import Journal
+from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
-from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.attempt import Attempt, kind_of_loss
 from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.masking import Mask
@@ -33,15 +34,20 @@ class Listener:
         journal: Journal,
         clock: PhaseClock,
         system_of: Callable[[int], str],
+        evidence: Callable[[int], Evidence | None],
         mask: Mask,
     ) -> None:
-        """`system_of` gives the system of a worker that exists; `mask` takes secrets out of what ranks print."""
+        """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends.
+
+        `mask` takes secrets out of what ranks print.
+        """
         self.attempt: Attempt | None = None
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
         self._hangs = hangs
         self._journal, self._clock = journal, clock
         self._system_of = system_of
+        self._evidence = evidence
         self._mask = mask
         self._said: set[str] = set()
         """What has been told of how ranks are started."""
@@ -56,6 +62,8 @@ class Listener:
                 self._printed(worker, event)
             case "fault":
                 self._fault(worker, event)
+            case "leaving":
+                self._leaving(worker, event)
             case "in_process":
                 source = f"attempt {event['token'][2]} rank {event['rank']} restart {event['n']}"
                 self._reports.hear_restart(event["report"], worker, source)
@@ -96,6 +104,19 @@ class Listener:
         report = {**event["report"], "system": self._system_of(worker)}
         source = f"attempt {event['token'][2]} rank {event['rank']} report {event['n']}"
         self._reports.hear(report, f"rank {event['rank']}", source)
+
+    def _leaving(self, worker: int, event: Event) -> None:
+        """Take it for the end of its worker, which is told in time to save before it."""
+        attempt = event["token"][2]
+        told = self._evidence(worker) or Evidence(
+            rule="told-to-go", text="its agent was told to go by a signal"
+        )
+        kind = kind_of_loss(told, system_answers=True)
+        report = Incident(t=0, kind=kind, attempt=attempt, worker=worker, evidence=told)
+        self._reports.hear_leaving(report, f"attempt {attempt} worker {worker} leaving")
+        tell(
+            Notice(text=f"{self._phase}: worker {worker} ends within {event['within_s']:.0f} s: {told.text}")
+        )
 
     def _warm(self, worker: int, event: Event) -> None:
         """Record what a worker keeps ready; tell why ranks start cold or import something, each reason once."""

@@ -91,6 +91,11 @@ class Reports:
         evidence = Evidence(rule="in-process", text=text)
         self._take(Incident(t=0, kind="in_process", worker=worker, evidence=evidence), source)
 
+    def hear_leaving(self, report: Incident, source: str) -> None:
+        """Take the report of a worker whose agent was told to go; `source` as in `hear`."""
+        if source not in self._sources_heard:
+            self._take(report, source)
+
     def _told(self, line: fault_sources.Line) -> None:
         try:
             record = fault_records.parsed(line.text)

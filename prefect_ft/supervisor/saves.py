@@ -22,6 +22,9 @@ class Saves:
         self._whole: dict[int, Identity] = {}
         self._told: dict[int, Identity] = {}
         """All that has ever been reported, good still or not."""
+        self._fences: list[tuple[float, float]] = []
+        self._strays: set[int] = set()
+        """Steps that ranks wrote, or may have, which were lost and done without: they are nobody's progress."""
         self._set_aside: dict[int, Identity | None] = {}
         self.newest_s = 0.0
         """When the newest one was written that was not known before it was reported, since the epoch."""
@@ -39,9 +42,11 @@ class Saves:
         Gives what was not known: another worker's agent, or another life's, tells the same again.
         """
         last = event["last"]
-        new = [item for item in event["new"] if self._told.get(item["step"]) != _identity(item)]
+        told = [item for item in event["new"] if not self._goes_astray(item)]
+        new = [item for item in told if self._told.get(item["step"]) != _identity(item)]
         self.newest_s = max([self.newest_s, *(item["mtime"] for item in new if item["mtime"] is not None)])
-        for item in event["new"]:
+        for item in told:
+            self._strays.discard(item["step"])
             self._whole[item["step"]] = self._told[item["step"]] = _identity(item)
             self._highest_step = max(item["step"], self._highest_step or 0)
             self._seen_step = max(item["step"], self._seen_step or 0)
@@ -50,10 +55,28 @@ class Saves:
         }
         return new
 
+    def fence(self, since_s: float, until_s: float) -> None:
+        """Have what was written in this time, in seconds since the epoch, count for nothing.
+
+        Ranks that are lost may go on writing, and nobody can tell what they wrote from what others did.
+        """
+        self._fences.append((since_s, until_s))
+
+    def _goes_astray(self, item: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint was written where a fence is; it has taken the place of what was there."""
+        step, written_s = item["step"], item["mtime"]
+        if written_s is None or not any(since <= written_s <= until for since, until in self._fences):
+            return False
+        self._whole.pop(step, None)
+        self._strays.add(step)
+        return True
+
     def recall(self, lines: Sequence[Mapping[str, Any]], aside: Iterable[int]) -> None:
         """Learn from a journal what an earlier life knew; `aside` was set aside before the last attempt."""
         last_attempt = max((n for n, line in enumerate(lines) if line["type"] == "attempt"), default=None)
         for number, line in enumerate(lines):
+            for since_s, until_s in line.get("fences") or ():
+                self.fence(since_s, until_s)
             if line["type"] == "attempt":
                 self.begin_attempt()
                 if number == last_attempt:
@@ -68,8 +91,14 @@ class Saves:
 
     @property
     def avoided(self) -> list[int]:
-        """The steps of those set aside."""
-        return sorted(self._set_aside)
+        """The steps of those set aside, and of what counts for nothing."""
+        return sorted({*self._set_aside, *self._strays})
+
+    @property
+    def newest(self) -> tuple[int, str] | None:
+        """Step and path of the one of the highest step, if that can be resumed from."""
+        step = max(self._whole, default=None)
+        return None if step is None or step in self.avoided else (step, self._whole[step][0])
 
     @property
     def verified(self) -> tuple[int, ...]:

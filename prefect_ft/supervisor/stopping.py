@@ -1,4 +1,9 @@
-"""The user's wish to stop: Ctrl-C or SIGTERM once ends the run cleanly, a second time at once."""
+"""The user's wish to stop: Ctrl-C or SIGTERM once ends the run cleanly, a second time at once.
+
+Only a second signal does: who cancelled a flow run is told of by Prefect and, by SIGTERM, by its worker.
+
+Where an orchestrator is moved about by others, SIGTERM is no such wish: it leaves, and the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,16 @@ class StopRequest:
     Off the main thread Python delivers no signals; then nothing is taken and only `ask` counts.
     """
 
-    def __init__(self, remember: Callable[[str, bool], None] | None = None) -> None:
-        """`remember` makes the wish outlive this process; see `record`."""
+    def __init__(
+        self, remember: Callable[[str, bool], None] | None = None, *, leaves_on_sigterm: bool = False
+    ) -> None:
+        """`remember` makes the wish outlive this process; see `record`.
+
+        `leaves_on_sigterm`: at a SIGTERM whoever waits gives the run up, as it stands, to whoever comes next.
+        """
         self._remember = remember
+        self._is_signalled = self._is_settled = False
+        self._leaves_on_sigterm = leaves_on_sigterm
         self.wanted: str | None = None
         """What asked for the stop, e.g. `SIGINT`."""
         self.wants_checkpoint = False
@@ -46,6 +58,10 @@ class StopRequest:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # it is full, which is enough; or nobody waits any more
             os.write(self._write_end, b"!")
+
+    def settle(self) -> None:
+        """Let no further signal interrupt: what is left to do is to take down the end."""
+        self._is_settled = True
 
     def record(self) -> None:
         """Make the wish, if there is one, outlive this process: a crash while stopping takes it back from none."""
@@ -78,6 +94,10 @@ class StopRequest:
                 os.close(end)
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
-        if self.wanted is not None:
+        if number == signal.SIGTERM and self._leaves_on_sigterm:
+            self.abandon(LeaseLostError("SIGTERM: it goes on as it stands, for whoever comes next"))
+            return
+        if self._is_signalled and not self._is_settled:
             raise KeyboardInterrupt
+        self._is_signalled = True
         self.ask(signal.Signals(number).name)

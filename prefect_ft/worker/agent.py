@@ -17,14 +17,15 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
 from prefect_ft.worker.devices import DeviceMeter
-from prefect_ft.worker.door import Door
+from prefect_ft.worker.door import Door, for_users
 from prefect_ft.worker.execution import Execution
 from prefect_ft.worker.loop import Loop
+from prefect_ft.worker.partition import Partition
 from prefect_ft.worker.peer import Peer
 from prefect_ft.worker.processes import become_subreaper, started
 from prefect_ft.worker.protocol import RefusedError, Token
@@ -49,6 +50,9 @@ class Agent:
         self._config = config
         self._epoch = 0
         self._done = False
+        self._is_told_to_go = False
+        self._goes_at: Optional[float] = None
+        """When it leaves that was told to go while ranks ran; None: it was not."""
         io_directory = os.path.join(config["directory"], "io")
         os.makedirs(io_directory, mode=0o700, exist_ok=True)
         _write(os.path.join(config["directory"], PID), "%d %d" % (os.getpid(), started(os.getpid()) or 0))
@@ -79,8 +83,37 @@ class Agent:
             rendezvous=config["rendezvous"],
             warm=config["warm"],
         )
-        self._door = Door(listener, self._loop, self._ordered, self._gone, self._execution.hand_on)
-        self._door.uids.add(config["orchestrator_uid"])
+        self._door = Door(self._loop, self._ordered, self._gone, self._execution.hand_on)
+        self._door.open(listener, for_users(os.getuid(), 0, config["orchestrator_uid"]))
+        self._partition = self._open_to_the_network(**config["network"]) if config["network"] else None
+
+    def _open_to_the_network(
+        self,
+        port: int,
+        certificate: str,
+        silence_timeout_s: float,
+        partition_timeout_s: float,
+        api: List[Tuple[str, int]],
+    ) -> Partition:
+        from prefect_ft.worker import tls  # noqa: PLC0415  (most agents are reached by files, and need none)
+
+        listener = tls.listening(port)
+        if listener is not None:
+            self._door.open(listener, tls.TlsEntrance(certificate, silence_timeout_s))
+        return Partition(
+            self._loop,
+            partition_timeout_s,
+            api,
+            port,
+            is_attached=lambda: self._reporter.peer is not None,
+            is_idle=lambda: self._execution.is_idle,
+            on_cut=self._cut_off,
+        )
+
+    def _cut_off(self, silent_s: float) -> None:
+        """End the ranks: whoever is still in touch may have started them again elsewhere."""
+        sys.stderr.write(f"prefect-ft: ended its ranks: it has heard of nobody for {silent_s:g} s\n")
+        self._execution.stop(0, complete=False)
 
     def run(self) -> None:
         """Serve until told to leave, or until nobody has come for `orphan_timeout_s`."""
@@ -107,7 +140,7 @@ class Agent:
                 os.unlink(self._config["socket"])
 
     def _hear_signals(self) -> None:
-        """SIGTERM and SIGINT mean leave; without a wake-up the selector would sleep on through them.
+        """SIGTERM means go and SIGINT leave; without a wake-up the selector would sleep on through them.
 
         SIGHUP gets a call that does nothing: to ignore it would make the ranks ignore it too. What is
         ignored already, by `nohup` or in a shell's background, stays so, for the agent as for the ranks.
@@ -116,15 +149,46 @@ class Agent:
         self._hear.setblocking(False)
         self._ring.setblocking(False)
         signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: self.leave())
+        signal.signal(signal.SIGTERM, lambda *_: self._told_to_go())
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, lambda *_: self.leave())
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
 
+    def _told_to_go(self) -> None:
+        self._is_told_to_go = True
+
     def _woken(self, _: int) -> None:
-        self._hear.recv(64)  # what the signal means has been seen to by its handler
+        self._hear.recv(64)  # the signal's handler has noted it
+        if self._is_told_to_go:
+            self._is_told_to_go = False
+            self._go()
+
+    # -- going ------------------------------------------------------------------------------------
+
+    def _go(self) -> None:
+        """Leave, or give ranks that run the time that there is: whoever is attached has them save and ends them.
+
+        Where nobody is, they are asked to save here. Who is told so a second time leaves at once.
+        """
+        notice_s = self._config["notice_s"]
+        if not notice_s or self._execution.is_idle or self._goes_at is not None:
+            self.leave()
+            return
+        self._goes_at = time.monotonic() + notice_s
+        self._loop.after("go", notice_s, self.leave)
+        self._save_alone()
+        self._tell_going()
+
+    def _save_alone(self) -> None:
+        """Ask the ranks to save before the worker goes, where nobody else is there to do so."""
+        if self._goes_at is not None and self._reporter.peer is None:
+            self._execution.ask_checkpoint(None)
+
+    def _tell_going(self) -> None:
+        if self._goes_at is not None:
+            self._reporter.send("leaving", within_s=max(0.0, self._goes_at - time.monotonic()))
 
     def _tick(self) -> None:
         self._loop.after("tick", self._config["sample_period_s"], self._tick)
@@ -145,7 +209,7 @@ class Agent:
                 continue
             if answer.number == self._choosing:
                 self._tell_chosen(answer)
-            self._execution.looked(answer.number)
+            self._execution.looked(answer.number, answer.why_not)
 
     def _tell_chosen(self, answer: Answer) -> None:
         chosen = answer.chosen
@@ -197,6 +261,7 @@ class Agent:
             **self._execution.describe(),
         )
         self._execution.report_to_newcomer(message["have"])
+        self._tell_going()
         self._announced = []
         self._look_again()
 
@@ -224,6 +289,8 @@ class Agent:
             self._choose(message)
         elif op == "start":
             self._execution.start(token, message)
+            if self._partition is not None:
+                self._partition.begin(message.get("peers", []))
         elif op == "checkpoint":
             self._execution.ask_checkpoint(message["signal"])
         elif op == "watch":
@@ -247,11 +314,16 @@ class Agent:
         if peer is self._reporter.peer:
             self._reporter.peer = None
             self._execution.reader_gone()
+            self._save_alone()
             self._orphaned()
 
     def _orphaned(self) -> None:
         """Start waiting for somebody, unless ranks are running: training does not depend on a watcher."""
-        if self._reporter.peer is None and self._execution.is_idle:
+        if self._reporter.peer is not None or not self._execution.is_idle:
+            return
+        if self._goes_at is not None:
+            self.leave()
+        else:
             self._loop.after("orphan", self._config["orphan_timeout_s"], self._leave_alone)
 
     def _leave_alone(self) -> None:

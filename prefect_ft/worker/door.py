@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import socket
 import struct
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 from prefect_ft.worker.loop import Loop, now_s
 from prefect_ft.worker.peer import Peer
@@ -19,33 +19,41 @@ STRANGER_TIMEOUT_S = 10.0
 RETRY_S = 1.0
 """How long the door stays shut when no connection can be taken (no descriptors left)."""
 
+Entrance = Callable[[socket.socket], Optional[socket.socket]]
+"""Gives, for a connection that has come in, the one to speak by; None: who came may not stay."""
+
 
 class Door:
-    """The listening socket and the peers that came in by it and are strangers yet."""
+    """The listening sockets and the peers that came in by them and are strangers yet."""
 
     def __init__(
         self,
-        listener: socket.socket,
         loop: Loop,
         on_message: Callable[[Peer, Dict[str, Any]], None],
         on_gone: Callable[[Peer], None],
         on_room: Callable[[], None],
     ) -> None:
         """The calls are those of `Peer`; of a stranger that goes, nobody is told."""
-        listener.setblocking(False)
-        self._listener = listener
         self._loop = loop
         self._on_message = on_message
         self._on_gone = on_gone
         self._on_room = on_room
+        self._entrances: Dict[socket.socket, Entrance] = {}
         self._strangers: Dict[Peer, float] = {}
-        self.uids = {os.getuid(), 0}
-        """Whose connections are taken: in a container the orchestrator is another user than the agent."""
-        self.open()
 
-    def open(self) -> None:
-        """Take connections from now on."""
-        self._loop.watch(self._listener, lambda _: self._accept())
+    def open(self, listener: socket.socket, entrance: Entrance) -> None:
+        """Take connections there from now on."""
+        listener.setblocking(False)
+        self._entrances[listener] = entrance
+        self._listen()
+
+    def _listen(self) -> None:
+        for listener in self._entrances:
+            self._loop.watch(listener, functools.partial(self._accept, listener))
+
+    def _shut(self) -> None:
+        for listener in self._entrances:
+            self._loop.forget(listener)
 
     def admit(self, peer: Peer) -> None:
         """Let a peer stay: it has shown the key."""
@@ -57,17 +65,18 @@ class Door:
         if self._strangers.pop(peer, None) is not None:
             peer.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket, _: int) -> None:
         try:
-            connection, _ = self._listener.accept()
+            came, _address = listener.accept()
         except (BlockingIOError, ConnectionError):
             return  # whoever it was has gone again
         except OSError:
-            self._loop.forget(self._listener)
-            self._loop.after("door", RETRY_S, self.open)
+            self._shut()
+            self._loop.after("door", RETRY_S, self._listen)
             return
-        if _uid_of(connection) not in self.uids:
-            connection.close()
+        connection = self._entrances[listener](came)
+        if connection is None:
+            came.close()
             return
         if len(self._strangers) >= MAX_STRANGERS:
             self.dismiss(next(iter(self._strangers)))
@@ -86,6 +95,11 @@ class Door:
                 self.dismiss(peer)
         if self._strangers:
             self._loop.after("strangers", min(self._strangers.values()) - now, self._dismiss_silent)
+
+
+def for_users(*uids: int) -> Entrance:
+    """Let these users in: in a container the orchestrator is another one than the agent."""
+    return lambda connection: connection if _uid_of(connection) in uids else None
 
 
 def _uid_of(connection: socket.socket) -> int:

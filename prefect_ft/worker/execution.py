@@ -99,6 +99,8 @@ class Execution:
         """What the attempt before printed, where output stays."""
         self._last_look = 0
         """The number of that look's question."""
+        self._passed_over: Optional[Dict[str, str]] = None
+        """What it could not verify, and why; None: it has not come to its end."""
         self._diagnosis: Optional[Diagnosis] = None
         self._changes = _changes_of(io_directory)
         if self._changes is not None:
@@ -381,6 +383,7 @@ class Execution:
         """Let `stopped` come after all output and, if that comes in time, a look at what was saved."""
         self._awaited = {"output"}
         self._untold = self._ranks() if self._keeping.stays and not self._complete else []
+        self._passed_over = None
         self._loop.drop("look")
         if self._checkpoints is not None:
             self._awaited.add("look")
@@ -388,9 +391,10 @@ class Execution:
             self._loop.after("look", LOOK_TIMEOUT_S, lambda: self._settle("look"))
         self.hand_on()
 
-    def looked(self, number: int) -> None:
-        """Take note that the answer to this question has been reported."""
+    def looked(self, number: int, passed_over: Dict[str, str]) -> None:
+        """Take note that the answer to this question has been reported, and of what could not be verified."""
         if number >= self._last_look:
+            self._passed_over = passed_over
             self._settle("look")
 
     def _settle(self, what: str) -> None:
@@ -403,7 +407,13 @@ class Execution:
         self._loop.drop("look")
         stuck = self._gang.stuck if self._gang is not None else []
         deaths = sorted(self._deaths)
-        self._reporter.send("stopped", stuck=stuck, deaths=deaths, **self._rendezvous.describe())
+        self._reporter.send(
+            "stopped",
+            stuck=stuck,
+            deaths=deaths,
+            passed_over=self._passed_over,
+            **self._rendezvous.describe(),
+        )
 
     def reader_gone(self) -> None:
         """Nobody waits for answers any more; a stop that was ordered is carried out all the same."""

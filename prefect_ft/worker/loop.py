@@ -21,9 +21,12 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: Dict[str, Tuple[float, Callable[[], None]]] = {}
+        self._has_changed = False
+        """Whether what is watched has changed since the last events."""
 
     def watch(self, source: Any, call: Callable[[int], None], events: int = selectors.EVENT_READ) -> None:
         """Call when `source`, a descriptor or what has a `fileno()`, is ready; replaces what it called."""
+        self._has_changed = True
         if source in self._selector.get_map():
             self._selector.modify(source, events, call)
         else:
@@ -31,6 +34,7 @@ class Loop:
 
     def forget(self, source: Any) -> None:
         """Watch no longer; to be called before the descriptor is closed. Idempotent."""
+        self._has_changed = True
         if source in self._selector.get_map():
             self._selector.unregister(source)
 
@@ -48,11 +52,17 @@ class Loop:
 
     def step(self) -> None:
         """Wait for the next events or the next timer and make the calls."""
-        for key, events in self._selector.select(self._until_next_timer()):
-            current = self._selector.get_map().get(key.fd)  # an earlier call may have changed what is watched
-            if current is not None and current.data == key.data:
+        ready = self._selector.select(self._until_next_timer())
+        self._has_changed = False
+        for key, events in ready:
+            if not self._has_changed or self._is_current(key):
                 key.data(events)
         self._run_timers()
+
+    def _is_current(self, key: selectors.SelectorKey) -> bool:
+        """Whether an earlier call has left this descriptor watched, and by the same."""
+        current = self._selector.get_map().get(key.fd)
+        return current is not None and current.data == key.data
 
     def _until_next_timer(self) -> float:
         next_due = min((due for due, _ in self._timers.values()), default=float("inf"))

@@ -44,6 +44,7 @@ class Peer:
         self._on_room = on_room
         self._reader = frames.FrameReader(limit=STRANGER_MAX_FRAME)
         self._out = bytearray()
+        self._waits_for_room = False
         self._open = True
         loop.watch(connection, self._ready)
 
@@ -58,10 +59,14 @@ class Peer:
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send now what the socket takes, and the rest when it can."""
+        self.send_bytes(frames.encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what has been encoded already, for who tells many the same; otherwise as `send`."""
         if not self._open:
             return
         idle = not self._out
-        self._out += frames.encode(message)
+        self._out += data
         if idle:
             self._write()
         elif len(self._out) > MAX_BACKLOG:
@@ -116,11 +121,17 @@ class Peer:
                 sent = self._connection.send(self._out)
                 del self._out[:sent]
         except BlockingIOError:
-            self._loop.watch(self._connection, self._ready, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            self._wait_for_room(True)
         except OSError:
             self._lost()
         else:
-            self._loop.watch(self._connection, self._ready)
+            self._wait_for_room(False)
+
+    def _wait_for_room(self, waits: bool) -> None:
+        if waits != self._waits_for_room:
+            self._waits_for_room = waits
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
+            self._loop.watch(self._connection, self._ready, events)
 
     def _lost(self) -> None:
         if self._open:

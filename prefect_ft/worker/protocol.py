@@ -26,6 +26,7 @@ class Type(NamedTuple):
 
     name: str
     holds: Callable[[Any], bool]
+    may_be_absent: bool = False
 
 
 def _is_int(value: Any) -> bool:
@@ -72,6 +73,7 @@ WORDS = Type("[string, ...]", lambda value: _is_list_of(value, _is_string) and b
 STRINGS = Type("{string: string}", _is_environment)
 ENVIRONMENTS = Type("{rank: {string: string}}", _by_rank(_is_environment))
 OFFSETS = Type("{rank: int}", _by_rank(_is_int))
+HOSTS = Type("[string], or absent", lambda value: _is_list_of(value, _is_string), may_be_absent=True)
 PATHS = Type("{rank: string}", _by_rank(_is_string))
 TOKEN = Type("[epoch, phase, attempt]", lambda value: _is_list_of(value, _is_int) and len(value) == 3)
 STAGE = Type("stage or null", lambda value: value is None or isinstance(value, str))
@@ -134,6 +136,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "env": STRINGS,
         "ranks": ENVIRONMENTS,
         "note": OBJECT,
+        "peers": HOSTS,
     },
     "checkpoint": {"token": TOKEN, "signal": _or_null(SIGNAL)},
     "watch": {"token": TOKEN, "period_s": SECONDS},
@@ -141,7 +144,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
     "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
     "leave": {"token": TOKEN},
 }
-"""What an orchestrator may ask: each order's fields, all of them required."""
+"""What an orchestrator may ask: each order's fields, required but for those that may be absent."""
 
 EVENTS: Dict[str, Dict[str, Type]] = {
     "attached": {
@@ -195,6 +198,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "store": BOOL,
         "in_process_port": _or_null(INT),
         "deaths": TIMES,
+        "passed_over": _or_null(STRINGS),
     },
     "warm": {
         "ready": BOOL,
@@ -204,6 +208,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "left_out": STRINGS,
         "why_cold": _or_null(STRING),
     },
+    "leaving": {"within_s": SECONDS},
     "refused": {"op": ANY, "why": STRING, "epoch": INT},
     "superseded": {"epoch": INT},
 }
@@ -216,6 +221,8 @@ def checked(message: Dict[str, Any]) -> str:
     if not isinstance(op, str) or op not in ORDERS:
         raise RefusedError(f"no such order: {op!r}; there are: {', '.join(ORDERS)}")
     for field, expected in ORDERS[op].items():
+        if field not in message and expected.may_be_absent:
+            continue
         if field not in message:
             raise RefusedError(f"{op} without {field}")
         if not expected.holds(message[field]):

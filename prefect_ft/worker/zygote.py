@@ -258,6 +258,7 @@ def serve(connection: _socket.socket) -> "Program":
     unfit, failed = preload(modules)
     if program["are_learned"]:
         failed = {}  # they failed in the rank too
+    compile("", "<string>", "exec", dont_inherit=True)  # the first time costs milliseconds, in any process
     gc.collect()
     gc.freeze()
     back_to_front()

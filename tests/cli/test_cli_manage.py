@@ -620,3 +620,36 @@ def test_run_fresh_ends_the_orphan_and_begins_anew(prefect_server: None, say: Sa
     assert [run.status for run in runs_in(made.model_dir)] == ["cancelled", "completed"]
     assert (read_lines(old_journal)[-1]["status"], old.status) == ("cancelled", "cancelled")
     assert made.processes() == {}
+
+
+# -- run that is started again for as long as it fails --------------------------------------------------
+
+
+def test_who_is_moved_about_leaves_at_a_sigterm_and_lets_go(
+    site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_FT_ON_SIGTERM", "leave")
+    made = site(lease_s=60)
+    made.watch()
+    assert made.watcher is not None
+    before = made.processes()
+    made.watcher.terminate()
+    assert made.watcher.wait(30) == 1
+    assert (made.processes(), made.run.status) == (before, "running")
+    vacancy(made.model_dir, 60)  # at once: nobody holds it any more
+
+
+@pytest.mark.parametrize(("end", "status"), [("1/0", "failed"), ("pass", "completed")])
+def test_there_is_nothing_to_start_again_once_the_run_has_ended(
+    prefect_server: None, say: Say, site: MakeSite, end: str, status: str
+) -> None:
+    made = site(
+        "import os, time; from prefect_ft.heartbeat import beat; beat(step=1)\n"
+        f"while not os.path.exists('go'): time.sleep(0.05)\n{end}"
+    )
+    made.watch()
+    made.orphan()
+    (made.job.parent / "go").touch()
+    said = say("run", made.job, "--restartable")
+    assert (said.code, made.run.status) == (0, status), said.err
+    assert [line["type"] for line in journal(made.model_dir)].count("comeback") == 1

@@ -50,4 +50,7 @@ def test_an_orchestrator_that_was_stopped_for_longer_than_its_lease_is_harmless(
         (*attempt, rank) for attempt in [("one", 1), ("one", 2), ("two", 1)] for rank in (0, 1)
     )
     assert sorted(starts_of(job)) == undisturbed
-    assert "another process runs this flow run" in (tmp_path / "orchestrator.log").read_text()
+    assert (
+        "this process lets go of the run: an orchestrator of epoch 2 has taken over"
+        in (tmp_path / "orchestrator.log").read_text()
+    )

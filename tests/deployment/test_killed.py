@@ -40,8 +40,8 @@ def no_worker_left(site: Site) -> Iterator[None]:
     ("victim", "processes"),
     [
         ("flow", 2),
-        ("worker", 1),
-        pytest.param("flow+worker", 2, marks=pytest.mark.long),  # a minute each
+        pytest.param("worker", 1, marks=pytest.mark.long),  # a minute each
+        pytest.param("flow+worker", 2, marks=pytest.mark.long),
         pytest.param("server", 1, marks=pytest.mark.long),
     ],
 )

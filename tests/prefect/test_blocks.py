@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 
 import prefect_ft
-from prefect_ft import DockerTraining, JobConfig, ProcessTraining, train_flow
+from prefect_ft import DockerTraining, JobConfig, KubernetesTraining, ProcessTraining, train_flow
 from prefect_ft.blocks import infrastructure_of_block
 from prefect_ft.cli import main
-from prefect_ft.config import DockerInfrastructure, ProcessInfrastructure, load_job
+from prefect_ft.config import (
+    DockerInfrastructure,
+    KubernetesInfrastructure,
+    ProcessInfrastructure,
+    load_job,
+)
 from prefect_ft.errors import BackendError, ConfigError, RunFailedError
 
 SECRET = "hf_s3cr3t-value"
@@ -43,6 +48,14 @@ def test_what_is_saved_is_loaded(gpu_box: DockerTraining) -> None:
         type="docker", image="train:1", systems=("s0", {"name": "s1", "engine": "unix:///b.sock"}), workers=2,
         shm_size=8 << 30, secret_env={"HF_TOKEN": SECRET},
     )  # fmt: skip
+
+
+def test_pods_are_saved_and_loaded(prefect_server: None) -> None:
+    said: dict[str, Any] = {"image": "train:1", "systems": ["n0", "n1"], "namespace": "training"}
+    said |= {"pod": {"spec": {"hostNetwork": True}}, "secret_env": {"HF_TOKEN": SECRET}}
+    KubernetesTraining(**said).save("pods", overwrite=True)
+    loaded = KubernetesTraining.load("pods").infrastructure()
+    assert loaded == KubernetesInfrastructure.model_validate({"type": "kubernetes", **said})
 
 
 def test_what_was_not_said_stays_unsaid(prefect_server: None) -> None:
@@ -98,6 +111,7 @@ def test_the_command_line_of_prefect_registers_them(prefect_server: None) -> Non
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Docker Training" in done.stdout
+    assert "Kubernetes Training" in done.stdout
     assert "Process Training" in done.stdout
 
 
@@ -137,8 +151,10 @@ def test_validate_prints_the_block_without_its_secret(
     ("name", "message"),
     [
         pytest.param("docker-training/none", "no block 'docker-training/none' can be loaded", id="not-saved"),
-        pytest.param("gpu-box", "must be docker-training/NAME or process-training/NAME", id="no-type"),
-        pytest.param("secret/x", "must be docker-training/NAME or process-training/NAME", id="other-type"),
+        pytest.param("gpu-box", "must be docker-training/NAME or kubernetes-training/NAME or", id="no-type"),
+        pytest.param(
+            "secret/x", "must be docker-training/NAME or kubernetes-training/NAME or", id="other-type"
+        ),
     ],
 )
 def test_what_cannot_be_looked_up(prefect_server: None, name: str, message: str) -> None:

@@ -15,6 +15,8 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import State, StateType
+from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from proxy import Proxy
 
@@ -25,6 +27,7 @@ from prefect_ft.files import read_json
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
 from prefect_ft.reporting import reporting
+from prefect_ft.reporting.api import OpenApi
 from prefect_ft.reporting.tail import MARK
 from prefect_ft.run import latest_run
 
@@ -307,3 +310,60 @@ def test_who_comes_back_shows_what_the_one_before_did_not_come_to(
         assert len(lines_of_log(client, again, min(new, 2))) == min(new, 2)
         assert json.loads(mark.read_text()) == {"shown": 4}
         assert len(events(client, flow_run, 3)) == 3  # they have their ids
+
+
+WRAPPED = """
+from prefect_ft.inprocess import CallWrapper, Wrapper
+
+def train(call: CallWrapper):
+    if call.iteration == 0:
+        raise ValueError("a bad batch")
+
+Wrapper()(train)()
+"""
+
+
+def test_a_restart_within_the_processes_is_in_log_and_ledger(job: Job, client: SyncPrefectClient) -> None:
+    config = job(WRAPPED)
+    train_flow(config)
+    told = r"iteration 1 after \d+\.\d ms: rank 0, exception: ValueError: a bad batch"
+    restart, end = ledger(client, flow_run_id(config))
+    assert (restart["outcome"], restart["action"], end["action"]) == ("in_process", "continue", "complete")
+    assert re.fullmatch(told, restart["evidence"])
+    (_, line), _ = lines_of_log(client, flow_run_id(config), 2)
+    assert re.search(f"outcome=in_process .*{told}", line)
+
+
+def test_a_cancelled_flow_run_is_told_of_at_the_second_look(
+    job: Job, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a worker runs it, its SIGTERM is to come first; where none does, nobody else would tell."""
+    config = job("pass")
+    train_flow(config)
+    run = latest_run(Path(config.model_dir))
+    assert run is not None
+    happened: list[Any] = []
+    is_told = threading.Event()
+    look = OpenApi.is_cancelled
+
+    def told(source: str) -> None:
+        happened.append(source)
+        is_told.set()
+
+    monkeypatch.setattr("prefect_ft.reporting.reporter.ASK_S", 0.01)
+    monkeypatch.setattr("prefect_ft.reporting.reporter.REFRESH_S", 0.01)
+    monkeypatch.setattr(OpenApi, "is_cancelled", lambda api: happened.append(look(api)) or happened[-1])
+
+    @flow(name="cancelled-from-elsewhere")
+    def cancelled() -> None:
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        with reporting(run, told):
+            client.set_flow_run_state(context.flow_run.id, State(type=StateType.CANCELLING), force=True)
+            assert is_told.wait(DEADLINE_S)
+
+    cancelled(return_state=True)
+    first = happened.index(True)
+    assert happened[first : first + 3] == [True, True, "cancelled in Prefect"]
+    assert set(happened[:first]) <= {False}

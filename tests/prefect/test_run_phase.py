@@ -14,9 +14,10 @@ import prefect_ft
 from prefect_ft import JobConfig, run_phase, train_flow
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import read_lines
-from prefect_ft.observe import Fact, PhaseEnded, observed_by
-from prefect_ft.run import phase_directories
+from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
+from prefect_ft.run import Run, latest_run, phase_directories
 from prefect_ft.summary import PhaseSummary
+from prefect_ft.supervisor import Supervisor
 
 Job = Callable[..., JobConfig]
 
@@ -46,6 +47,26 @@ def test_a_phase_that_is_not_there_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match="phases: no phase "):
         run_phase(job("pass", "pass"), phase)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restart_in_place_has_begun_before_prefect_enters_the_task_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    def attempt(supervisor: Supervisor) -> None:
+        happened.append("entered")
+        enter(supervisor)
+
+    def observe(fact: Fact) -> None:
+        if isinstance(fact, AttemptStarted):
+            happened.append(f"attempt {fact.attempt}")
+
+    enter = Supervisor.attempt
+    monkeypatch.setattr(Supervisor, "attempt", attempt)
+    with observed_by(observe):
+        run(job("import os; os.environ['PREFECT_FT_ATTEMPT'] == '1' and os.abort()"))
+    assert happened == ["entered", "attempt 1", "attempt 2", "entered"]
 
 
 def test_relative_paths_start_at_the_working_directory(
@@ -93,3 +114,21 @@ def test_a_stop_that_is_wanted_when_a_phase_has_just_ended_keeps_the_next_from_r
         state: Any = train_flow(config, return_state=True)
     assert state.is_cancelled()
     assert not (tmp_path / "ran").exists()
+
+
+def test_no_signal_interrupts_what_takes_down_the_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose end was not taken down counts as running, and nobody watches it."""
+    describe = Run.describe
+
+    def described(run: Run, /, **told: Any) -> None:
+        if told.get("status") == "completed":
+            for _ in range(2):
+                signal.raise_signal(signal.SIGTERM)
+        describe(run, **told)
+
+    monkeypatch.setattr(Run, "describe", described)
+    config = job("pass")
+    train_flow(config)
+    run = latest_run(Path(config.model_dir))
+    assert run is not None
+    assert run.status == "completed"

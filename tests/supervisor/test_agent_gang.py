@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from typing import Any
 import pytest
 from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, settings, wait_until_ended
 
-from prefect_ft.backends.base import Backend
+from prefect_ft.backends.base import Address, Backend, WayAwayError, Worker
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
 from prefect_ft.supervisor import gang as module
+from prefect_ft.supervisor import regaining
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
@@ -129,7 +132,7 @@ def test_an_attempt_on_two_workers(make: Make) -> None:
         script("import os; print('rank', os.environ['RANK']); raise SystemExit(int(os.environ['RANK']))")
     )
     heard.wait("exited", 2)
-    deaths = heard.gang.stop(heard.token(1), 0)
+    deaths = heard.gang.stop(heard.token(1), 0).deaths
     output = {(worker, event["rank"], event["text"]) for worker, event in heard.of("output")}
     exits = {(worker, event["rank"], event["code"]) for worker, event in heard.of("exited")}
     assert heard.gang.numbers == (0, 1)
@@ -155,7 +158,7 @@ def test_a_command_that_cannot_be_started_is_told_and_not_raised(make: Make) -> 
     heard.create(2)
     heard.start(["/no/such/command"])
     assert [event["errno"] for _, event in heard.of("start_failed")] == [2, 2]
-    assert heard.gang.stop(heard.token(1), 0) == []
+    assert heard.gang.stop(heard.token(1), 0).deaths == []
 
 
 def test_an_order_that_is_too_long_to_send_is_an_error_with_its_reason(make: Make) -> None:
@@ -299,7 +302,7 @@ def test_without_worker_0_there_is_no_master(make: Make) -> None:
 def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
     class Broken:
         def exchange(self, old: object, new: object) -> list[Any]:
-            raise BackendError("no room", system="s1")
+            raise BackendError("no room", system="s1", is_anywhere=True)
 
         def destroy(self, workers: object) -> None:
             pass
@@ -310,7 +313,7 @@ def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
     heard = make(Broken())
     with pytest.raises(WorkerGoneError, match="no room") as caught:
         heard.create(2)
-    assert (caught.value.worker, caught.value.system) == (0, "s1")
+    assert (caught.value.worker, caught.value.system, caught.value.is_anywhere) == (0, "s1", True)
     with pytest.raises(WorkerGoneError, match="no room") as caught:
         heard.change(GangChange(destroy=(1,), create=()), "s0")
     assert caught.value.worker == 1
@@ -389,3 +392,162 @@ def test_who_comes_with_an_old_epoch_is_refused(make: Make) -> None:
     with pytest.raises(LeaseLostError, match="worker 0 obeys an orchestrator of epoch 2"):
         old.gang.adopt()
     new.gang.stop(new.token(1), 0)
+
+
+# -- connections that break ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnALine(Address):
+    """Where an agent of this machine listens, as long as the line to it is not down."""
+
+    line: Line
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        if self.line.is_down():
+            raise WayAwayError("the line is down")
+        return Address.connect(self, timeout_s)
+
+
+class Line(ProcessBackend):
+    """A process backend whose agents are spoken with by a line that can be cut."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.is_down: Callable[[], bool] = lambda: False
+
+    def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
+        made = super().exchange(old, new)
+        return [OnALine(socket_path=each.socket_path, host=each.host, line=self) for each in made]
+
+
+@pytest.fixture
+def line(make: Make, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
+    monkeypatch.setattr(regaining, "RETRY_S", 0.01)
+    return Line(settings(), runtime_dir / "run", {})
+
+
+def break_off(heard: Heard, *workers: int) -> None:
+    """End connections under both sides, which are not told otherwise."""
+    for worker in workers:
+        heard.gang._links[worker]._connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_connection_that_breaks_ends_nothing(make: Make, line: Line, tmp_path: Path) -> None:
+    gates = [Gate(tmp_path / f"gate{rank}") for rank in range(2)]
+    heard = make(line)
+    heard.create(2)
+    gate = f"open({str(tmp_path)!r} + '/gate' + os.environ['RANK']).read()"
+    heard.start(script(f"import os; os.write(1, b'one\\n'); {gate}; os.write(1, b'two\\n')"))
+    heard.wait("output", 2)
+    break_off(heard, 0, 1)
+    heard.wait("attached", 4)
+    for each in gates:
+        each.open()
+    heard.wait("exited", 2)
+    heard.gang.stop(heard.token(1), 0)
+    said = {(worker, event["offset"], event["text"]) for worker, event in heard.of("output")}
+    assert said == {(worker, *piece) for worker in (0, 1) for piece in ((0, "one\n"), (4, "two\n"))}
+    assert (len(heard.of("output")), heard.of("lost")) == (4, [])
+
+
+def test_what_happened_while_nobody_could_hear_it_is_heard(make: Make, line: Line, tmp_path: Path) -> None:
+    down, gate = threading.Event(), Gate(tmp_path / "gate")
+    line.is_down = down.is_set
+    heard = make(line)
+    heard.create(1)
+    heard.start(
+        script(f"import os; os.write(1, b'up\\n'); open({str(gate.path)!r}).read(); raise SystemExit(3)")
+    )
+    heard.wait("output")
+    rank = heard.of("started")[0][1]["pids"]["0"]
+    down.set()
+    break_off(heard, 0)
+    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    gate.open()
+    wait_until_ended(rank)
+    down.clear()
+    (exited,) = heard.wait("exited")
+    assert (exited[1]["code"], exited[1]["token"], heard.of("lost")) == (3, [1, 0, 1], [])
+    assert heard.gang.stop(heard.token(1), 0) != []
+
+
+def times(count: int) -> Callable[[], bool]:
+    """A line that is down for so many attempts to use it."""
+    left = [None] * count
+    return lambda: bool(left and not left.pop())
+
+
+def test_an_order_waits_for_a_connection_that_broke_and_is_given_once(make: Make, line: Line) -> None:
+    heard = make(line)
+    heard.create(2)
+    line.is_down = times(3)
+    break_off(heard, 1)
+    heard.start(script("import os; print(os.getppid())"))
+    heard.wait("exited", 2)
+    assert len(heard.of("started")) == 2
+    line.is_down = times(3)
+    break_off(heard, 0, 1)
+    heard.gang.stop(heard.token(1), 0)
+    assert sorted(worker for worker, _ in heard.of("stopped")) == [0, 1]
+    assert heard.of("lost") == []
+
+
+def test_who_has_taken_over_meanwhile_is_obeyed(make: Make, line: Line) -> None:
+    down = threading.Event()
+    line.is_down = down.is_set
+    heard = make(line)
+    heard.create(1)
+    down.set()
+    break_off(heard, 0)
+    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    other = make(heard.backend, epoch=2)
+    down.clear()
+    line.is_down = lambda: not other.gang.reached
+    other.gang.adopt()
+    with pytest.raises(LeaseLostError, match="worker 0 obeys an orchestrator of epoch 2"):
+        heard.gang.serve(lambda: False, DEADLINE_S)
+    assert other.of("superseded") == []
+
+
+def test_an_agent_that_died_while_it_could_not_be_reached_is_gone(make: Make, line: Line) -> None:
+    down = threading.Event()
+    line.is_down = down.is_set
+    heard = make(line)
+    heard.create(1)
+    pid = heard.pid(0)
+    down.set()
+    break_off(heard, 0)
+    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    os.kill(pid, signal.SIGKILL)
+    wait_until_ended(pid)
+    down.clear()
+    assert heard.wait("lost") == [(0, {"ev": "lost", "system_answers": True, "evidence": None})]
+    assert gone(lambda: heard.gang.master) == (0, "its agent is gone")
+
+
+def test_who_cannot_be_reached_again_is_given_up(
+    make: Make, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regaining, "AWAY_TIMEOUT_S", 0.05)
+    heard = make(line)
+    heard.create(1)
+    line.is_down = lambda: True
+    break_off(heard, 0)
+    assert heard.wait("lost")[0][0] == 0
+
+
+def test_letting_go_waits_for_nobody_who_is_being_reached(make: Make, line: Line) -> None:
+    """A connection that comes too late is closed: a socket that is left open is an error here."""
+    heard = make(line)
+    heard.create(1)
+    down = threading.Event()
+    down.set()
+    line.is_down = down.is_set
+    break_off(heard, 0)
+    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    (thread,) = [each for each in threading.enumerate() if each.name == "prefect-ft-regaining"]
+    heard.gang.hang_up()
+    down.clear()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()

@@ -44,8 +44,8 @@ def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Ev
     return worker, {"ev": "start_failed", "errno": number, "error": "so it says", "what": what}
 
 
-def lost(worker: int, system_answers: bool = True) -> Event:
-    return worker, {"ev": "lost", "system_answers": system_answers, "evidence": None}
+def lost(worker: int, system_answers: bool = True, evidence: Evidence | None = None) -> Event:
+    return worker, {"ev": "lost", "system_answers": system_answers, "evidence": evidence}
 
 
 def call(inside: tuple[int, ...] = (), excused: tuple[int, ...] = (), worker: int = 0) -> Event:
@@ -96,6 +96,13 @@ CASES = {
         [raised(2, "ConnectionResetError: gone"), exited(2, 1), ENDING, exited(0, by=9)],
         failed("network", 2, "ConnectionResetError: gone"),
     ),
+    "what-is-told-again-to-a-new-connection-is-no-other-exit": (
+        [raised(1, "ValueError: caught"), exited(1, 0), exited(2, 1), ENDING, exited(1, 0)],
+        incident(
+            failure_class="user_code", worker=1, exit_code=1, blame="none", signature="known",
+            evidence=Evidence(rule="python-exception", text="ValueError: caught", file="rank1", line=3),
+        ),
+    ),
     "the-cause-is-where-its-traceback-is-not-where-the-first-exit-was": (
         [
             raised(1, "ValueError: shape"),
@@ -141,6 +148,20 @@ CASES = {
         [lost(1), ENDING, exited(0, by=9), exited(1, by=9)],
         incident(kind="in_place_failed", worker=1),
     ),
+    **{
+        f"its-end-was-{rule}": (
+            [lost(1, evidence=Evidence(rule=rule, text="so it says"))],
+            incident(kind=kind, worker=1, evidence=Evidence(rule=rule, text="so it says")),
+        )
+        for rule, kind in (
+            ("pod-preempted", "preempted"),
+            ("pod-drained", "preempted"),
+            ("node-shutdown", "preempted"),
+            ("pod-evicted", "in_place_failed"),
+            ("container-oom", "in_place_failed"),
+            ("pod-removed", "in_place_failed"),
+        )
+    },
     "a-system-goes-away": ([lost(1, system_answers=False), lost(0)], incident(kind="system_lost", worker=1)),
     "a-rank-fails-and-then-its-agent-goes-away": (
         [raised(2, "EOFError"), exited(2, 1), lost(1)],

@@ -74,6 +74,16 @@ CASES = {
         Standing(3, PLACEMENT, note={k: v for k, v in attempt(3).items() if k != "type"}),
     ),
     "started-in-one-of-two": ([attempt(1), incident(1), decision(1)], (agent(2, 0), agent(1, 1)), Standing(1)),
+    "only-the-first-keeps-the-note": (
+        [], (agent(3, 0), {**agent(3, 1), "note": {}}),
+        Standing(3, PLACEMENT, note={k: v for k, v in attempt(3).items() if k != "type"}),
+    ),
+    "started-and-the-first-is-gone-since": (
+        [attempt(1), incident(1), decision(1)], (None, {**agent(2, 1), "note": {}}), Standing(1)
+    ),
+    "started-but-in-the-first": (
+        [attempt(1), incident(1), decision(1)], (agent(1, 0), {**agent(2, 1), "note": {}}), Standing(1)
+    ),
     "started-and-one-is-gone-since": (
         [attempt(1), incident(1), decision(1)], (agent(2, 0), None), Standing(1)
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,13 +15,15 @@ import pytest
 from agents import KEY, RUN, checkpoints, script, settings
 from plans import beside
 
+from prefect_ft.backends import home
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.config import Faults, OnDemand
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Evidence, Policy
-from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor, core
+from prefect_ft.supervisor.gang import AgentGang
 
 SCRIPT = """
 import os, signal, sys, time, zipfile
@@ -46,15 +49,25 @@ class Phase:
 
     def attempt(self) -> str:
         """Run one attempt; give rule and action of what was decided about its end."""
+        self.fail()
+        last = self.journal.history()[-1].decision
+        assert last is not None
+        if last.action in RESTARTS:
+            self.supervisor.begin(last)
+        return f"{last.rule}: {last.action}"
+
+    def fail(self) -> None:
+        """Run one attempt and have its end judged, and nothing more."""
         try:
             self.supervisor.attempt()
         except AttemptFailedError as error:
             if error.decision is None:
                 policy, clock = self.supervisor.plan.policy, self.supervisor.clock
                 judge(self.journal, policy, error.incident, clock, **error.facts)
-        last = self.journal.history()[-1].decision
-        assert last is not None
-        return f"{last.rule}: {last.action}"
+
+    def attempts(self) -> list[int]:
+        """The attempts that have begun."""
+        return [line["attempt"] for line in self.journal.lines if line["type"] == "attempt"]
 
     def run(self) -> list[str]:
         """Run attempts until nothing is restarted any more."""
@@ -134,6 +147,37 @@ def test_a_lost_agent_is_one_failure_and_not_that_of_the_ranks_that_were_ended_f
     assert phase.journal.history()[0].incident.worker == 0
 
 
+@pytest.mark.parametrize(
+    ("lasts_s", "resumed"),
+    [
+        pytest.param(3600.0, ["", "step-5.npz", "step-5.npz"], id="they-may-write-on"),
+        pytest.param(None, ["", "step-5.npz", "step-30.npz"], id="they-go-with-their-system"),
+    ],
+)
+def test_what_may_be_written_by_lost_ranks_is_no_progress(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts_s: float | None, resumed: list[str]
+) -> None:
+    """The second attempt's checkpoint comes while the lost worker's ranks may still be saving theirs."""
+    gone = tmp_path / "gone"
+    monkeypatch.setattr(ProcessBackend, "answers", lambda _, system: system != "s1" or not gone.exists())
+    code = """
+if rank == 0 and restarts < 2: save(5 + 25 * restarts)
+if restarts == 1 and rank == 0: raise ConnectionError(rank)
+if restarts == 1: signal.pause()
+if restarts == 2: sys.exit()
+while not os.path.exists("ck/step-5.npz"): time.sleep(0.01)
+if rank == 1: open("gone", "w"); os.kill(os.getppid(), 9)
+signal.pause()
+"""
+    systems = ("s0", "s1", "s2")
+    plan = {**beside(tmp_path, systems), "lost_ranks_last_s": lasts_s}
+    phase = make(code, workers=2, systems=systems, plan_fields=plan)
+    actions = ["node-lost: isolate_and_rebuild", "transient: restart_in_place", "completed: complete"]
+    assert (phase.run(), phase.resumed_from()) == (actions, resumed)
+    fences = [len(line.get("fences", ())) for line in phase.journal.lines if line["type"] == "incident"]
+    assert fences == [int(lasts_s is not None), 0, 0]
+
+
 def test_after_a_loss_that_is_no_number_it_goes_on_from_the_checkpoint_before_the_last(make: Make) -> None:
     code = "if restarts: sys.exit()\nsave(5); save(10); save(15)\nraise FloatingPointError('loss is nan')"
     phase = make(code)
@@ -191,6 +235,89 @@ def test_when_a_restart_was_begun_lies_between_its_decision_and_its_start(make: 
     decided = next(line for line in phase.journal.lines if line["type"] == "decision")
     _, second = (line for line in phase.journal.lines if line["type"] == "attempt")
     assert decided["t"] <= second["begun_t"] <= second["t"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "begun"),
+    [({}, [1, 2]), ({"rebuild_only": True}, [1]), ({"restart_delay_s": 0.01}, [1])],
+    ids=["in place", "rebuilt", "in place, after a pause"],
+)
+def test_a_restart_in_place_does_not_wait_until_the_task_is_entered_again(
+    make: Make, policy: dict[str, Any], begun: list[int]
+) -> None:
+    phase = make("if not restarts: os.abort()", **policy)
+    phase.attempt()
+    assert phase.attempts() == begun
+    assert phase.attempt() == "completed: complete"
+    assert phase.attempts() == [1, 2]
+
+
+def test_what_goes_wrong_before_the_task_is_entered_again_is_judged_when_it_is(
+    make: Make, runtime_dir: Path
+) -> None:
+    phase = make("if not restarts: os.abort()")
+    phase.fail()
+    (pid_file,) = (runtime_dir / "run").rglob("agent.pid")
+    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+    decided = phase.journal.history()[-1].decision
+    assert decided is not None
+    phase.supervisor.begin(decided)
+    assert [entry.incident.kind for entry in phase.journal.history()] == ["exit"]
+    assert phase.attempt() == "completed: complete"
+    kinds = [entry.incident.kind for entry in phase.journal.history()]
+    assert kinds == ["exit", "in_place_failed", "completed"]
+
+
+def test_a_system_that_did_not_pass_before_the_task_is_entered_again_is_not_asked_again(
+    make: Make, tmp_path: Path
+) -> None:
+    systems, asked = ("s0", "s1"), tmp_path / "asked"
+    check = ("sh", "-c", 'echo "$PREFECT_FT_SYSTEM" >> asked; test "$(wc -l < asked)" -ne 2')
+    upkeep = beside(tmp_path, systems, check=check)["upkeep"]
+    stale = "if not restarts: print('cp: ck: Stale file handle'); sys.exit(1)"
+    phase = make(stale, plan_fields={"upkeep": upkeep}, systems=systems)
+    assert phase.attempt() == "transient: restart_in_place"
+    assert (phase.attempts(), asked.read_text().split()) == ([1], ["s0", "s0"])
+    assert phase.attempt() == "completed: complete"
+    assert asked.read_text().split() == ["s0", "s0", "s1"]
+    kinds = [entry.incident.kind for entry in phase.journal.history()]
+    assert kinds == ["exit", "system_lost", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "resumed", "asked"),
+    [
+        pytest.param({}, "step-10.npz", 1, id="a-moment-ago"),
+        pytest.param({"rebuild_only": True}, "step-10.npz", 2, id="by-a-worker-that-is-gone"),
+        pytest.param({"restart_delay_s": 0.01}, "step-10.npz", 2, id="before-a-pause"),
+        pytest.param({"workers": 2}, "step-10.npz", 2, id="by-one-of-two"),
+        pytest.param(
+            {"end": "raise FloatingPointError('loss is nan')"}, "step-5.npz", 2, id="not-the-newest"
+        ),
+        pytest.param({"lasts_s": 0}, "step-10.npz", 2, id="too-long-ago"),
+    ],
+)
+def test_a_checkpoint_that_was_seen_whole_is_not_looked_for_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], resumed: str, asked: int
+) -> None:
+    choose, choices = AgentGang.choose, []
+    monkeypatch.setattr(
+        AgentGang, "choose", lambda gang, *told, **named: choices.append(1) or choose(gang, *told, **named)
+    )
+    monkeypatch.setattr(core, "LOOK_LASTS_S", fields.pop("lasts_s", 60))
+    end = fields.pop("end", "os.abort()")
+    phase = make(f"if restarts: sys.exit()\nif rank == 0: save(5); save(10); {end}\nsignal.pause()", **fields)
+    phase.run()
+    assert (phase.resumed_from(), len(choices)) == (["", resumed], asked)
+
+
+def test_prefect_is_not_kept_waiting_for_ranks_that_have_failed_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "PREFECT_WAITS_S", 3600)
+    phase = make("os.abort()")
+    phase.attempt()
+    assert phase.attempts() == [1, 2]
 
 
 def test_what_an_earlier_run_saved_is_resumed_from_and_is_no_progress(make: Make, tmp_path: Path) -> None:
@@ -309,6 +436,38 @@ def test_who_is_lost_is_not_waited_for_to_save(make: Make, tmp_path: Path, kind:
     assert (tmp_path / "asked").exists() is (kind == "preempted")
 
 
+TOLD_TO_GO = """
+from prefect_ft import heartbeat
+if restarts: sys.exit()
+os.kill(os.getppid(), signal.SIGTERM)
+while not heartbeat.should_checkpoint(): time.sleep(0.01)
+if rank == 0: save(7)
+time.sleep(1000)
+"""
+DRAINED = Evidence(rule="pod-drained", text="its pod is removed from a node that was cordoned")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "decided"),
+    [
+        pytest.param(None, "in-place-failed: rebuild", id="by-a-person"),
+        pytest.param(DRAINED, "preempted: rebuild", id="by-a-drain"),
+    ],
+)
+def test_who_is_told_to_go_saves_first_and_it_goes_on_from_there_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch, evidence: Evidence | None, decided: str
+) -> None:
+    monkeypatch.setitem(home.agent_config.__kwdefaults__, "notice_s", 3600.0)
+    monkeypatch.setattr(ProcessBackend, "evidence", lambda *_, **__: evidence)
+    on_demand = OnDemand(grace_s=60)
+    phase = make(TOLD_TO_GO, workers=2, checking={"settle_s": 0.0}, plan_fields={"on_demand": on_demand})
+    assert phase.run() == [decided, "completed: complete"]
+    assert phase.resumed_from() == ["", "step-7.npz"]
+    found = phase.journal.history()[0].incident.evidence
+    assert found is not None
+    assert found.rule == (evidence.rule if evidence else "told-to-go")
+
+
 def test_a_run_that_is_cancelled_heals_nothing(make: Make, stop: StopRequest, tmp_path: Path) -> None:
     upkeep = beside(tmp_path, ("s0",), heal=("touch", "healed"))["upkeep"]
     phase = make(REPORT + "report_fault(0, 'E1', 'major')\nsignal.pause()", plan_fields={"upkeep": upkeep})
@@ -353,8 +512,12 @@ def test_two_restarts_in_the_processes_are_two_reports_and_no_restart_here(make:
     incidents = [entry.incident for entry in phase.journal.history()]
     told = [(each.kind, each.attempt, each.worker) for each in incidents]
     assert told == [("in_process", 1, 1), ("in_process", 1, 1), ("completed", 1, None)]
-    assert incidents[0].evidence is not None
-    assert incidents[0].evidence.text.endswith("rank 1, exception: ValueError: a bad batch")
+    for iteration, incident in enumerate(incidents[:2], start=1):
+        assert incident.evidence is not None
+        text = re.fullmatch(r"iteration (\d) after (\d+\.\d) ms: (.*)", incident.evidence.text)
+        assert text is not None, incident.evidence
+        assert (text[1], text[3]) == (str(iteration), "rank 1, exception: ValueError: a bad batch")
+        assert 0 < float(text[2]) < 1000 * incident.t
 
 
 def test_what_the_wrapper_gives_up_is_an_exit_with_the_ranks_own_error(make: Make) -> None:

@@ -9,7 +9,14 @@ import pytest
 from plans import beside
 
 from prefect_ft.model import Action, Counters, Decision, Policy
-from prefect_ft.supervisor.launch import AsTorchrun, Launch, PhasePlan, rank_environments, worker_environment
+from prefect_ft.supervisor.launch import (
+    AsTorchrun,
+    Launch,
+    PhasePlan,
+    rank_environments,
+    start_orders,
+    worker_environment,
+)
 
 
 def plan(**fields: Any) -> PhasePlan:
@@ -237,3 +244,8 @@ def test_ranks_are_told_where_they_agree_on_restarts_within_their_processes() ->
         "PREFECT_FT_INPROCESS_KEY": "k",
     }
     assert worker_environment(plan(), launch(in_process_port=4000), 1) == told
+
+
+def test_what_is_kept_for_a_comeback_is_sent_to_the_first_worker_alone() -> None:
+    orders = start_orders(plan(), launch(), {"attempt": 1})
+    assert {worker: order["note"] for worker, order in orders.items()} == {0: {"attempt": 1}, 1: {}}

@@ -147,7 +147,7 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
         phase.journal.write_bytes(whole[:length])
         back = phase.come_back()
         assert (back._attempt.number, back._attempt.lost) == (2, {}), length
-        assert read_lines(phase.journal)[-1]["type"] in ("attempt", "comeback", "checkpoint")
+        assert read_lines(phase.journal)[-1]["type"] in ("attempt", "comeback", "checkpoint", "came-up")
         if length < len(whole):
             phase.hang_up(back)
     assert phase.starts(2) == ["0", "1"]
@@ -213,15 +213,15 @@ def test_a_start_that_only_one_of_two_heard_of_is_given_again_to_both(make: Make
     phase = make("if attempt == 1: sys.exit('ConnectionError: reset') if rank else signal.pause()")
     first = phase.live()
     decide(first)
-    order, orders = first._gang._order, []
+    send, sent = first._gang._send, []
 
     def dies(number: int, name: str, **fields: Any) -> None:
-        if name == "start" and orders:
+        if name == "start" and sent:
             raise KeyboardInterrupt
-        orders.append(name) if name == "start" else None
-        order(number, name, **fields)
+        sent.append(name) if name == "start" else None
+        send(number, name, **fields)
 
-    first._gang._order = dies
+    first._gang._send = dies
     with pytest.raises(KeyboardInterrupt):
         first._begin()
     phase.hang_up(first)

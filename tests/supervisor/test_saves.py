@@ -15,13 +15,15 @@ def report(last: int | None, *new: int, mtime: float = 1.0) -> dict[str, Any]:
 
 
 def saves(*course: Any) -> Saves:
-    """`None` begins an attempt, a list sets these steps aside, anything else is a report."""
+    """`None` begins an attempt, a list sets these steps aside, a pair is a fence, anything else a report."""
     made = Saves()
     for each in course:
         if each is None:
             made.begin_attempt()
         elif isinstance(each, list):
             made.set_aside(each)
+        elif isinstance(each, tuple):
+            made.fence(*each)
         else:
             made.report(each)
     return made
@@ -61,6 +63,21 @@ CASES = {
         facts(10, 20, 20, 10),
     ),
     "set-aside-before-it-was-reported": ([[20], None, report(20, 10, 20)], facts(20, 20, None, 10, 20)),
+    "before-a-fence": ([report(10, 10), (5, 9), None], facts(10, None, 10, 10)),
+    "of-a-fenced-attempt": ([report(10, 10), (5, 9), None, report(30, 30, mtime=7)], facts(10, None, 10, 10)),
+    "after-a-fence": ([report(10, 10), (5, 9), None, report(30, 30, mtime=10)], facts(30, 30, 10, 10, 30)),
+    "in-the-place-of-a-good-one": (
+        [report(20, 10, 20), (5, 9), None, report(20, 20, mtime=6)],
+        facts(10, None, 20, 10),
+    ),
+    "written-anew-after-a-fence": (
+        [report(10, 10), (5, 9), None, report(30, 30, mtime=7), report(30, 30, mtime=10)],
+        facts(30, 30, 10, 10, 30),
+    ),
+    "one-of-two-fences": (
+        [report(10, 10), (5, 9), (20, 24), None, report(30, 30, mtime=21)],
+        facts(10, None, 10, 10),
+    ),
     "no-longer-set-aside": ([report(20, 10, 20), [20], [], None], facts(20, None, 20, 10, 20)),
 }
 
@@ -77,6 +94,21 @@ def test_what_an_incident_says_of_checkpoints(course: list[Any], expected: dict[
 
 def test_those_set_aside_are_avoided() -> None:
     assert saves(report(30, 10, 20, 30), [30, 10]).avoided == [10, 30]
+
+
+def test_what_lost_ranks_wrote_is_avoided_until_it_is_written_anew() -> None:
+    known = saves(report(10, 10), (5, 9), None)
+    assert known.report(report(30, 30, mtime=7)) == []
+    assert (known.avoided, known.newest_s) == ([30], 1.0)
+    known.report(report(30, 30, mtime=10))
+    assert (known.avoided, known.newest_s) == ([], 10.0)
+
+
+def test_a_fence_is_recalled() -> None:
+    known = Saves()
+    known.recall([{"type": "attempt"}, {"type": "incident", "fences": [[5, 9]]}, {"type": "attempt"}], [])
+    known.report(report(30, 30, mtime=7))
+    assert known.avoided == [30]
 
 
 def test_a_later_life_knows_what_the_one_before_it_did() -> None:

@@ -38,6 +38,25 @@ def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
         assert stop.wanted == "SIGTERM"
 
 
+@pytest.mark.parametrize("number", BOTH)
+def test_the_first_signal_after_another_wish_interrupts_nothing(number: signal.Signals) -> None:
+    """Prefect's API and its worker both tell of one cancellation; `cancel` may be followed by Ctrl-C."""
+    with StopRequest() as stop:
+        stop.ask("cancelled in Prefect")
+        signal.raise_signal(number)
+        assert stop.wanted == "cancelled in Prefect"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_what_is_being_taken_down_is_not_interrupted(number: signal.Signals) -> None:
+    with StopRequest() as stop:
+        stop.settle()
+        for _ in range(3):
+            signal.raise_signal(number)
+
+
 def test_the_handlers_of_before_come_back() -> None:
     before = [signal.getsignal(number) for number in BOTH]
     with StopRequest():
@@ -83,3 +102,14 @@ def test_off_the_main_thread_signals_stay_as_they_are() -> None:
     thread.join()
     assert seen == [before, ["somebody"]]
     assert [signal.getsignal(number) for number in BOTH] == before
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"), [(signal.SIGTERM, None), (signal.SIGINT, "SIGINT")], ids=["SIGTERM", "SIGINT"]
+)
+def test_who_is_moved_about_by_others_leaves_at_a_sigterm_and_wants_no_stop(
+    number: signal.Signals, wanted: str | None
+) -> None:
+    with StopRequest(leaves_on_sigterm=True) as stop:
+        signal.raise_signal(number)
+        assert (stop.wanted, stop.lost is None, is_readable(stop)) == (wanted, wanted is not None, True)

@@ -242,8 +242,8 @@ def test_ranks_have_their_own_variables_and_random_numbers(make_site: MakeSite, 
         site.client.expect("exited", rank=rank)
     site.end()
     site.client.expect("warm", parked=4)
-    assert site.start([PYTHON, "p.py"], ranks=4)["warm"] is True
     first = len(site.client.heard)
+    assert site.start([PYTHON, "p.py"], ranks=4)["warm"] is True
     for rank in range(4):
         assert site.client.expect("exited", rank=rank)["code"] == 0
     site.end()
