@@ -6,6 +6,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 WITH_TORCH := .venv-torch/bin/python
 JOBS ?= 2
 
+# What is imported is compiled once, whatever the environment says: processes are started by the thousand.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: quickstart quickstart-docker test torch lint docs clean
 
 quickstart: $(VENV)/.quickstart

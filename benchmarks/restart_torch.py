@@ -1,10 +1,9 @@
 """Crash of one rank until all are in `main()`, have met (gloo), and have taken an optimizer step: ours and launchers.
 
 Ours goes the whole way: agent, supervisor, journal with fsync, decision, Prefect's retry, checkpoint choice,
-start; warm (`warm: auto`) and cold. torchrun and ft_launcher (nvidia-resiliency-ext) are started with the
-variable without which torchrun's second attempt does not meet, by default and with the shortest monitor
-interval. All start the same script with the same interpreter, in turn; it is that of a virtual environment
-which is made where `--venv` says.
+start; warm (`warm: auto`) and cold. torchrun, ft_launcher (nvidia-resiliency-ext) and dlrover-run are started by
+default and with the shortest monitor interval. All start the same script with the same interpreter, in turn; it is
+that of a virtual environment which is made where `--venv` says.
 
     python -m benchmarks.restart_torch [--json FILE] [--svg FILE] [--quick] [--venv DIRECTORY]
 """
@@ -12,8 +11,6 @@ which is made where `--venv` says.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.drawing import drawn
 from benchmarks.harness import OURS, Results, finish, options, row, workplace
+from benchmarks.launchers import LAUNCHERS, VENV_OPTION, interpreter_of, launch
 
 REQUIREMENTS = ("torch==2.13.0", "nvidia-resiliency-ext==0.4.1", "numpy")
 EVENTS = {"main": "crash→main", "gloo": "crash→gloo ready", "step": "crash→first step"}
@@ -80,32 +78,10 @@ if __name__ == "__main__":
 """
 
 
-def interpreter_of(venv: Path) -> Path:
-    """Make the virtual environment that all sides use, unless it is there; give its interpreter."""
-    python = venv / "bin" / "python"
-    if not (venv / "bin" / "ft_launcher").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
-    return python.absolute()
-
-
-LAUNCHERS = {
-    "torchrun": ["--standalone"],
-    "ft_launcher": ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--ignore-missing-fault-tol-cfg"],
-}
-"""Programs of the virtual environment that start ranks and start them again, and what each needs."""
-
-
 def launcher(which: tuple[str, str | None], python: Path, directory: Path, ranks: int, crashes: int) -> None:
     """Run the script by a launcher; `which`: its name and monitor interval, None: its default."""
-    name, interval = which
-    how = [*LAUNCHERS[name], "--nnodes=1", f"--nproc-per-node={ranks}", f"--max-restarts={crashes}"]
-    if interval is not None:
-        how.append(f"--monitor-interval={interval}")
-    env = {**os.environ, **own_environment(directory, crashes), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    command = [str(python.parent / name), *how, "script.py"]
-    quiet = subprocess.DEVNULL
-    subprocess.run(command, cwd=directory, env=env, check=True, stdout=quiet, stderr=quiet, timeout=300)
+    env = own_environment(directory, crashes)
+    launch(*which, python, directory, ranks, crashes=crashes, env=env)
 
 
 def train_flow_run(python: Path, warm: str, directory: Path, ranks: int, crashes: int) -> None:
@@ -176,10 +152,7 @@ def main() -> None:
     arguments = options(
         "Crash of one rank until all ranks are in main(), have met, and have taken a step.",
         [
-            (
-                "--venv",
-                {"type": Path, "default": Path(".benchmark-venv"), "help": "where torch is or is put"},
-            ),
+            VENV_OPTION,
             ("--svg", {"type": Path, "metavar": "FILE", "help": "draw the rows there"}),
         ],
     )
@@ -187,10 +160,11 @@ def main() -> None:
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     python = interpreter_of(arguments.venv)
     sides: dict[tuple[str, str], Side] = {
-        ("torchrun", "default"): partial(launcher, ("torchrun", None), python),
-        ("torchrun", "interval .01"): partial(launcher, ("torchrun", ".01"), python),
-        ("ft_launcher", "default"): partial(launcher, ("ft_launcher", None), python),
-        ("ft_launcher", "interval .01"): partial(launcher, ("ft_launcher", ".01"), python),
+        **{
+            (name, settings): partial(launcher, (name, interval), python)
+            for name in LAUNCHERS
+            for settings, interval in (("default", None), ("interval .01", ".01"))
+        },
         ("cold", "default"): partial(train_flow_run, python, "off"),
         (OURS, "warm: auto"): partial(train_flow_run, python, "auto"),
     }

@@ -14,6 +14,15 @@ from hypothesis import settings
 settings.register_profile("ours", deadline=None)  # a machine that others load makes no property wrong
 settings.load_profile("ours")
 
+CLUSTER = "tests/kubernetes/"
+"""Where tests are that need a Kubernetes cluster; the backends' contract has some besides."""
+
+SET_BY_THE_COMMAND_LINE = (
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",
+)
+"""What `main` sets in its process's environment for good."""
+
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:  # started in a shell's background; what we start is not
         signal.signal(_number, _handler)
@@ -24,7 +33,19 @@ os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
 
 
 @pytest.fixture(autouse=True)
-def runtime_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def environment_stays() -> Iterator[None]:
+    """What a test leaves in the environment is some later test's trouble."""
+    before = dict(os.environ)
+    yield
+    left = {name for name, value in {**before, **os.environ}.items() if before.get(name) != value}
+    left |= before.keys() - os.environ.keys()
+    assert left <= {"PYTEST_CURRENT_TEST", *SET_BY_THE_COMMAND_LINE}
+
+
+@pytest.fixture(autouse=True)
+def runtime_dir(
+    environment_stays: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Sockets and output below a short path of the test's own, and no trace in the user's home."""
     directory = tmp_path_factory.mktemp("rt", numbered=True)
     monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", str(directory))
@@ -45,8 +66,26 @@ def prefect_server() -> Iterator[None]:
         yield
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have all tests that need the cluster run in one process, where tests run in several: there is but one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileAndCluster(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return CLUSTER if _needs_cluster(nodeid) else str(super()._split_scope(nodeid))
+
+    return ByFileAndCluster(config, log)
+
+
+def _needs_cluster(nodeid: str) -> bool:
+    return nodeid.startswith(CLUSTER) or "[kubernetes" in nodeid
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the first test that needs the engine, or the cluster, the time to start it, on a loaded machine."""
+    """Put off what needs the cluster, which may have to be built yet, and give it and the engine time to start."""
+    first = next((n for n, item in enumerate(items) if item.nodeid.startswith(CLUSTER)), len(items))
+    before = [item for item in items[:first] if _needs_cluster(item.nodeid)]
+    items[:first] = [item for item in items[:first] if not _needs_cluster(item.nodeid)] + before
     for item in items:
         started = {"docker_engine", "kubernetes_cluster"}
         if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from deaths import journals, of_type
 from engine import IMAGE
+from ports import free_port
 
 from prefect_ft import JobConfig, train_flow
 from prefect_ft.backends.engine import connect
@@ -37,9 +38,7 @@ def sshd(docker_engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)], check=True)
     shutil.copy(home / "user.pub", home / "authorized")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (home / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {home}/host\nAuthorizedKeysFile {home}/authorized\n"
         "StrictModes no\nUsePAM no\nPermitRootLogin prohibit-password\n"

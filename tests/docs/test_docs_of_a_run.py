@@ -122,7 +122,7 @@ def test_a_comeback_and_the_runs_own_directory_are_explained(
     below = "MODEL_DIR/.prefect-ft/RUN_ID/"
     assert {path.name for path in site.run.root.iterdir()} == {
         path.removeprefix(below) for path in rows if path.startswith(below)
-    } - {"cancel.json", "answer.json"}  # the one was carried out, the other never written
+    } - {"cancel.json", "answer.json", "certificate.pem"}  # the one was carried out, the others never written
     for name in ("run.json", "lease.json"):
         assert set(json.loads((site.run.root / name).read_text())) <= rows[below + name]
 
@@ -140,7 +140,7 @@ def test_an_incident_has_no_field_that_is_not_explained(ended: Ended) -> None:
     further = [set(line) - documented for line in incidents]
     assert further == [{"device", "code", "severity"}, set(), set()]
     # The exit has them all, but what no exit has and what was not known.
-    assert documented - set(incidents[1]) <= {"system", "signal", "recoverable", "baseline_step"}
+    assert documented - set(incidents[1]) <= {"system", "signal", "recoverable", "baseline_step", "fences"}
 
 
 def test_the_summary_has_the_fields_that_are_explained(ended: Ended) -> None:

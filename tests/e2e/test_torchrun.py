@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,14 @@ def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> lis
         for name in sorted({*one, *other})
         if one.get(name) != other.get(name)
     ]
+
+
+@pytest.fixture(autouse=True)
+def _hangups_end() -> Iterator[None]:
+    """Where the tests were started by nohup, ranks inherit that, and torchrun's do not."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.timeout(240)  # to import torch takes seconds

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 SCRIPT = Path(__file__).parents[2] / "flows" / "digits.py"
 STEPS = ("--steps", "60", "--every", "20")
@@ -28,9 +28,7 @@ class Ended:
 
 def start(ranks, *arguments, resume_from=""):
     """Start the ranks of one attempt with the environment that each of them gets."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    gang = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    gang = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     gang |= {"PREFECT_FT_RUN_ID": "a-run", "PREFECT_FT_RESUME_FROM": str(resume_from)}
     return [
         subprocess.Popen(

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from past_runs import came_through, gave_up, write
+from ports import free_port
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -107,11 +108,6 @@ def test_the_example_alerts_are_rules_to_prometheus() -> None:
         [str(promtool), "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def asked(port: int) -> str:

@@ -163,7 +163,9 @@ def assert_event(event: Mapping[str, Any]) -> None:
     assert [name for name, expected in fields.items() if not expected.holds(event[name])] == [], event
 
 
-def write_agent_config(home: Path, **changes: Any) -> Path:
+def write_agent_config(
+    home: Path, network: Mapping[str, Any] | None = None, notice_s: float = 0, **changes: Any
+) -> Path:
     """Make a worker's directory and its agent.json, as a backend does."""
     home.mkdir()
     known = settings(**changes)
@@ -183,8 +185,10 @@ def write_agent_config(home: Path, **changes: Any) -> Path:
         "device_command": known.device_command,
         "checkpoints": known.checkpoints,
         "rendezvous": known.rendezvous,
+        "notice_s": notice_s,
         "warm": known.warm,
         "system_lock": None,
+        "network": network,
     }
     (home / "agent.json").write_text(json.dumps(config))
     return home / "agent.json"

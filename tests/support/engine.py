@@ -14,7 +14,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 DEADLINE_S = 60.0
 IMAGE = "prefect-ft/test:latest"
@@ -115,9 +116,7 @@ class Engine:
     def tls_options(self) -> list[str]:
         """Make certificates for it and for its clients; give the options with which it listens by TCP."""
         make_certificates(self.directory / "certificates")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         (self.directory / "tls").write_text(f"tcp://127.0.0.1:{port}")
         files = {"cacert": "ca.pem", "cert": "server-cert.pem", "key": "server-key.pem"}
         told = [f"--tls{option}={self.directory / 'certificates' / name}" for option, name in files.items()]

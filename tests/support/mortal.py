@@ -69,15 +69,15 @@ def before_action(deed: Deed) -> None:
 
 def in_action(deed: Deed) -> None:
     """One of two workers has been told to start the second attempt."""
-    original, starts = AgentGang._order, []
+    original, starts = AgentGang._send, []
 
-    def order(self: AgentGang, number: int, order: str, **fields: Any) -> None:
+    def send(self: AgentGang, number: int, order: str, **fields: Any) -> None:
         original(self, number, order, **fields)
         starts.append(number) if order == "start" else None
         if len(starts) == 3:
             deed()
 
-    AgentGang._order = order  # type: ignore[method-assign]
+    AgentGang._send = send  # type: ignore[method-assign]
 
 
 def after_action(deed: Deed) -> None:

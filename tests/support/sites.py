@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
@@ -44,8 +45,7 @@ class Site:
         self.directory = directory
         for name in ("flows", "deployments"):
             shutil.copytree(ROOT / name, directory / name)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.api = f"http://127.0.0.1:{self.port}/api"
         self.env = {
             **os.environ,

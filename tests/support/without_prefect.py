@@ -25,6 +25,7 @@ def to_the_end(supervisor: Supervisor) -> None:
             )
             if decision.action not in RESTARTS:
                 return None
+            supervisor.begin(decision)
 
 
 def run_of_one_phase(job: JobConfig) -> PhaseSummary:
