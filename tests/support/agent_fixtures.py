@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from agents import AgentClient, address_of, processes_of, settings, write_agent_config
+from agents import AgentClient, address_of, processes_of, settings, wait_until_ended, write_agent_config
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.payload import payload_directory
@@ -52,9 +52,12 @@ MakeWorker = Callable[..., LivingWorker]
 
 @pytest.fixture(autouse=True)
 def nobody_left(runtime_dir: Path, tmp_path: Path) -> Iterator[None]:
-    """After each test nobody lives who carries one of its directories."""
+    """After each test nobody lives who carries one of its directories; who is about to end is waited for."""
     yield
-    assert {**processes_of(runtime_dir), **processes_of(tmp_path)} == {}
+    for pid in {**processes_of(runtime_dir), **processes_of(tmp_path)}:
+        wait_until_ended(pid, within_s=5)
+    left = {**processes_of(runtime_dir), **processes_of(tmp_path)}
+    assert not left, left
 
 
 @pytest.fixture

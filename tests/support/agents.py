@@ -210,16 +210,23 @@ def processes_of(directory: Path) -> dict[int, list[str]]:
     return {pid: words for pid, words in found.items() if words}
 
 
-def wait_until_ended(pid: int) -> None:
+def wait_until_ended(pid: int, within_s: float = DEADLINE_S) -> None:
     """Wait for the end of any process."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        assert select.select([handle], [], [], DEADLINE_S)[0], f"{pid} does not end"
+        assert select.select([handle], [], [], within_s)[0], f"{pid} does not end: {_words(pid)}"
     finally:
         os.close(handle)
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    except OSError:
+        return "gone by now"
 
 
 class Gate:
