@@ -17,6 +17,7 @@ from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.diagnosis import Diagnosis
 from prefect_ft.worker.gang import Gang, Rank, executing
+from prefect_ft.worker.last_look import LastLook
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.protocol import RefusedError, Token
 from prefect_ft.worker.rendezvous import Rendezvous
@@ -39,9 +40,6 @@ KILL_SLICE_S = 0.5
 
 KILL_PAUSE_S = 0.1
 """How long it hears others before it waits for them again."""
-
-LOOK_TIMEOUT_S = 5.0
-"""How long the end of an attempt waits for the last look at the checkpoints; a file system may hang."""
 
 DEATH_GRAIN_HZ = 100
 """Times of death are rounded up to this: ranks that die together are one death to remember."""
@@ -97,10 +95,9 @@ class Execution:
         """The ranks of whose output an excerpt has yet to be told."""
         self._left_output: List[str] = []
         """What the attempt before printed, where output stays."""
-        self._last_look = 0
-        """The number of that look's question."""
-        self._passed_over: Optional[Dict[str, str]] = None
-        """What it could not verify, and why; None: it has not come to its end."""
+        self._last_look = LastLook(checkpoints, loop, lambda: self._settle("look")) if checkpoints else None
+        self._has_all_ranks = False
+        """Whether this worker's ranks are all that there are."""
         self._diagnosis: Optional[Diagnosis] = None
         self._changes = _changes_of(io_directory)
         if self._changes is not None:
@@ -148,6 +145,7 @@ class Execution:
             self._reporter.send("start_failed", **_failure(exc, command[0]))
             return
         self._gang, self._has_printed = gang, False
+        self._has_all_ranks = message["env"].get("WORLD_SIZE") == str(len(ranks))
         for rank in gang.ranks.values():
             self._watch(rank)
         if self._changes is None:
@@ -170,6 +168,8 @@ class Execution:
         self._awaited.clear()
         self._untold.clear()
         self._deaths.clear()
+        if self._last_look is not None:
+            self._last_look.forget()
         for rank in self._ranks():
             self._unwatch(rank)
         while self._left_output:
@@ -320,6 +320,7 @@ class Execution:
         if self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
             self._loop.drop("kill")
             self._kill()
+        self._look_ahead()
         if self.is_idle:
             self._on_idle()
 
@@ -383,19 +384,23 @@ class Execution:
         """Let `stopped` come after all output and, if that comes in time, a look at what was saved."""
         self._awaited = {"output"}
         self._untold = self._ranks() if self._keeping.stays and not self._complete else []
-        self._passed_over = None
-        self._loop.drop("look")
-        if self._checkpoints is not None:
+        if self._last_look is not None:
             self._awaited.add("look")
-            self._last_look = self._checkpoints.look(settled=self._complete)
-            self._loop.after("look", LOOK_TIMEOUT_S, lambda: self._settle("look"))
+            self._last_look.begin(complete=self._complete)
         self.hand_on()
+
+    def _look_ahead(self) -> None:
+        """Look for the last time as soon as all have ended and one has failed: a stop need not wait for it then."""
+        assert self._gang is not None
+        if self._last_look is None or self._gang.over or not self._deaths:
+            return
+        if self._has_all_ranks and self._gang.is_alone:
+            self._last_look.begin_ahead()
 
     def looked(self, number: int, passed_over: Dict[str, str]) -> None:
         """Take note that the answer to this question has been reported, and of what could not be verified."""
-        if number >= self._last_look:
-            self._passed_over = passed_over
-            self._settle("look")
+        if self._last_look is not None:
+            self._last_look.looked(number, passed_over)
 
     def _settle(self, what: str) -> None:
         """Take one thing off what `stopped` waits for."""
@@ -404,14 +409,13 @@ class Execution:
         self._awaited.discard(what)
         if self._awaited:
             return
-        self._loop.drop("look")
         stuck = self._gang.stuck if self._gang is not None else []
         deaths = sorted(self._deaths)
         self._reporter.send(
             "stopped",
             stuck=stuck,
             deaths=deaths,
-            passed_over=self._passed_over,
+            passed_over=self._last_look.passed_over if self._last_look is not None else None,
             **self._rendezvous.describe(),
         )
 
