@@ -3,7 +3,8 @@
 Ours goes the whole way: agent, supervisor, journal with fsync, decision, Prefect's retry, checkpoint
 choice, start; in place, warm (`warm: auto`) and cold, and rebuilt. By hand is what a script around the
 `docker` command does at once when the command ends: `docker restart -t 0`, and `docker rm -f` with
-`docker run`. All start the same script in the same image, in turn; it imports NumPy and scikit-learn.
+`docker run`. All start the same script in the same image, in turn; it imports NumPy and scikit-learn, but
+for the rows of a bare script, which imports nothing: there the kernel takes less time to end the process, too.
 
     python -m benchmarks.docker [--json FILE] [--quick]
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from benchmarks.harness import OURS, Results, finish, options, row, workplace
 
 EVENTS = {"line": "crash→first line", "imported": "crash→imported"}
+BARE = "crash→first line, bare script"
 IN_PLACE, REBUILT = "same container", "new container"
 NAME = "prefect-ft-benchmark"
 LEARNING_S = 15.0
@@ -39,7 +41,8 @@ def log(what, at):
         file.write(f"{what} {at:.6f}\\n")
 
 log("line", began)
-import numpy, sklearn.linear_model
+if os.environ["IMPORTS"]:
+    import numpy, sklearn.linear_model
 log("imported", time.monotonic())
 count = open(f"{place}/events").read().count("line")
 if count <= int(os.environ["CRASHES"]):
@@ -61,13 +64,21 @@ if count <= int(os.environ["CRASHES"]):
 """
 
 
-def environment(directory: Path, crashes: int, first_s: float = 0.5) -> dict[str, str]:
+def environment(directory: Path, crashes: int, imports: bool, first_s: float = 0.5) -> dict[str, str]:
     """Give what the script wants to know; the first attempt lasts so long, the others as long as parking takes."""
-    told = {"PLACE": directory, "CRASHES": crashes, "FIRST_S": first_s, "LATER_S": 0.5 if first_s < 1 else 2}
+    told = {
+        "PLACE": directory,
+        "CRASHES": crashes,
+        "IMPORTS": "1" if imports else "",
+        "FIRST_S": first_s,
+        "LATER_S": 0.5 if first_s < 1 else 2,
+    }
     return {name: str(value) for name, value in told.items()} | {"OMP_NUM_THREADS": "1"}
 
 
-def ours(directory: Path, image: str, crashes: int, *, rebuild: bool = False, warm: bool = False) -> None:
+def ours(
+    directory: Path, image: str, crashes: int, imports: bool, *, rebuild: bool = False, warm: bool = False
+) -> None:
     """Run the script as a job of one phase."""
     from prefect_ft import JobConfig, train_flow
 
@@ -77,7 +88,7 @@ def ours(directory: Path, image: str, crashes: int, *, rebuild: bool = False, wa
             "model_dir": "model",
             "infrastructure": {"type": "docker", "image": image, "volumes": [f"{directory}:{directory}"]},
             "autorestart": {"max_num_restarts": 128, "stop_on_repeat": 0, "rebuild_only": rebuild},
-            "env": environment(directory, crashes, first_s=LEARNING_S if warm else 0.5),
+            "env": environment(directory, crashes, imports, first_s=LEARNING_S if warm else 0.5),
             "phases": [
                 {
                     "name": "restart",
@@ -93,9 +104,9 @@ def ours(directory: Path, image: str, crashes: int, *, rebuild: bool = False, wa
     assert summary["restarts"] == {expected: crashes}, summary["restarts"]
 
 
-def by_restart(directory: Path, image: str, crashes: int) -> None:
+def by_restart(directory: Path, image: str, crashes: int, imports: bool) -> None:
     """Wait for the container's end and restart it, as often as it crashes."""
-    _docker("run", "--detach", *_run_words(directory, image, crashes))
+    _docker("run", "--detach", *_run_words(directory, image, crashes, imports))
     try:
         for _ in range(crashes):
             assert _docker("wait", NAME) == "1"
@@ -105,15 +116,15 @@ def by_restart(directory: Path, image: str, crashes: int) -> None:
         _docker("rm", "--force", NAME)
 
 
-def by_run(directory: Path, image: str, crashes: int) -> None:
+def by_run(directory: Path, image: str, crashes: int, imports: bool) -> None:
     """Run the container in the foreground; when it ends, remove it and run another one."""
     for _ in range(crashes + 1):
-        subprocess.run(["docker", "run", *_run_words(directory, image, crashes)], check=False)
+        subprocess.run(["docker", "run", *_run_words(directory, image, crashes, imports)], check=False)
         _docker("rm", "--force", NAME)
 
 
-def _run_words(directory: Path, image: str, crashes: int) -> list[str]:
-    env = [f"--env={name}={value}" for name, value in environment(directory, crashes).items()]
+def _run_words(directory: Path, image: str, crashes: int, imports: bool) -> list[str]:
+    env = [f"--env={name}={value}" for name, value in environment(directory, crashes, imports).items()]
     return [
         "--name",
         NAME,
@@ -141,23 +152,27 @@ def times_ms(events: Path) -> dict[str, list[float]]:
     }
 
 
-Way = Callable[[Path, str, int], None]
+Way = Callable[[Path, str, int, bool], None]
 
-WAYS: dict[tuple[str, str, str], Way] = {
-    ("cold", "default", IN_PLACE): ours,
-    (OURS, "warm: auto", IN_PLACE): partial(ours, warm=True),
-    ("docker", "restart -t 0", IN_PLACE): by_restart,
-    (OURS, "rebuild_only", REBUILT): partial(ours, rebuild=True),
-    ("docker", "rm -f, run", REBUILT): by_run,
+WAYS: dict[tuple[str, str, str, bool], Way] = {
+    ("cold", "default", IN_PLACE, True): ours,
+    ("cold", "default", IN_PLACE, False): ours,
+    (OURS, "warm: auto", IN_PLACE, True): partial(ours, warm=True),
+    (OURS, "warm: auto", IN_PLACE, False): partial(ours, warm=True),
+    ("docker", "restart -t 0", IN_PLACE, True): by_restart,
+    ("docker", "restart -t 0", IN_PLACE, False): by_restart,
+    (OURS, "rebuild_only", REBUILT, True): partial(ours, rebuild=True),
+    ("docker", "rm -f, run", REBUILT, True): by_run,
 }
-"""Side, settings and place of everything that is measured, in turn."""
+"""Side, settings, place, and whether the script imports anything, of everything that is measured, in turn."""
 
 
-def measure(way: Way, image: str, crashes: int) -> dict[str, list[float]]:
-    """Let one way crash and come back `crashes` times."""
+def measure(way: Way, image: str, crashes: int, *, imports: bool) -> dict[str, list[float]]:
+    """Let one way crash and come back `crashes` times; give the times by what they are of."""
     with workplace(SCRIPT) as directory:
-        way(directory, image, crashes)
-        return times_ms(directory / "events")
+        way(directory, image, crashes, imports)
+        times = times_ms(directory / "events")
+    return {EVENTS[what]: times[what] for what in EVENTS} if imports else {BARE: times["line"]}
 
 
 def main() -> None:
@@ -174,9 +189,9 @@ def main() -> None:
     ways = {key: way for key, way in WAYS.items() if key[0] != "docker" or not arguments.no_peers}
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for (side, settings, place), way in ways.items():
-            for what, times in measure(way, arguments.image, crashes).items():
-                values[side, settings, f"{EVENTS[what]}, {place}"] += times
+        for (side, settings, place, imports), way in ways.items():
+            for what, times in measure(way, arguments.image, crashes, imports=imports).items():
+                values[side, settings, f"{what}, {place}"] += times
     rows = [row(side, case, times, settings=settings) for (side, settings, case), times in values.items()]
     notes = ["cold is prefect-ft too, with warm: off"]
     finish(Results(rows=rows, notes=notes), arguments)

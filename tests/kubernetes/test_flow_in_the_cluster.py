@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import tempfile
@@ -17,8 +18,10 @@ from deaths import journals, of_type
 from kube import Target
 from kube_image import FLOW_IMAGE, write_flow_image
 from kube_rights import allowed
+from sites import Site
 
 from prefect_ft.run import latest_run
+from tests.conftest import need
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -136,6 +139,69 @@ def test_it_comes_back_on_another_node_and_no_rank_notices(
     assert_unnoticed(target, volume)
 
 
+@pytest.fixture
+def site(target: Target, volume: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server that pods reach, with deployments/kubernetes/prefect.yaml and a worker for it."""
+    present = importlib.util.find_spec("prefect_kubernetes") is not None
+    need("prefect-kubernetes", present, "pip install prefect-kubernetes")
+    site = Site(tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("rt"), host=kube_cluster.HOST)
+    file = site.directory / "deployments" / "kubernetes" / "prefect.yaml"
+    deployments = yaml.safe_load(file.read_text())
+    variables = deployments["deployments"][0]["work_pool"]["job_variables"]
+    variables["env"] |= {**ENV, "PREFECT_API_URL": site.api}
+    variables |= {
+        "image": FLOW_IMAGE,
+        "namespace": target.namespace,
+        "volume": runs_of(volume),
+        "command": "python -m prefect flow-run execute",
+    }
+    file.write_text(yaml.safe_dump(deployments))
+    template = "deployments/kubernetes/job-template.json"
+    try:
+        site.start_server()
+        site.prefect(
+            "work-pool", "create", "cluster", "--type", "kubernetes", "--base-job-template", template
+        )
+        site.prefect("--no-prompt", "deploy", "--all", "--prefect-file", str(file))
+        site.command("prefect_ft.cli", "install-automations", "--heartbeat-s", "5")
+        site.start_worker("cluster", KUBECONFIG=target.kubeconfig)
+        yield site
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("end", [deleted, killed])
+def test_a_flow_run_of_the_deployment_comes_back_on_another_node(
+    target: Target, volume: Path, site: Site, end: Callable[[Target, Any], None]
+) -> None:
+    from kubernetes import client
+
+    (volume / "char-lm.yaml").write_text(yaml.safe_dump(job_file(target, volume)))
+    batch = client.BatchV1Api(target.core.api_client)
+    with allowed(target):
+        flow_run_id = site.begin(Path("/runs/char-lm.yaml"), "kubernetes")
+        label = f"prefect.io/flow-run-id={flow_run_id}"
+        try:
+            until(lambda: trains(volume), target, label)
+            (first,) = orchestrators(target, label)
+            set_schedulable(target, first.spec.node_name, False)
+            end(target, first)
+            until(lambda: bool(comebacks(volume)), target, label)
+            nodes = {pod.spec.node_name for pod in orchestrators(target, label)}
+            (volume / "go").touch()
+            site.wait_for(flow_run_id, "Completed")
+        finally:
+            for node in target.nodes.values():
+                set_schedulable(target, node, True)
+            for job in batch.list_namespaced_job(target.namespace).items:
+                batch.delete_namespaced_job(
+                    job.metadata.name, target.namespace, propagation_policy="Foreground"
+                )
+            until(lambda: batch.list_namespaced_job(target.namespace).items == [], target, label)
+    assert nodes - {first.spec.node_name}
+    assert_unnoticed(target, volume)
+
+
 def trains(volume: Path) -> bool:
     return all((volume / f"rank-{rank}").exists() for rank in (0, 1))
 
@@ -155,25 +221,25 @@ def comebacks(volume: Path) -> list[Any]:
     return of_type(journals(volume / "model")["train"], "comeback")
 
 
-def orchestrators(target: Target) -> list[Any]:
-    return list(target.core.list_namespaced_pod(target.namespace, label_selector=f"job-name={NAME}").items)
+def orchestrators(target: Target, label: str = f"job-name={NAME}") -> list[Any]:
+    return list(target.core.list_namespaced_pod(target.namespace, label_selector=label).items)
 
 
 def set_schedulable(target: Target, node: str, is_schedulable: bool) -> None:
     target.core.patch_node(node, {"spec": {"unschedulable": not is_schedulable}})
 
 
-def until(holds: Callable[[], bool], target: Target) -> None:
-    """Wait; what orchestrators said is told where it does not come."""
+def until(holds: Callable[[], bool], target: Target, label: str = f"job-name={NAME}") -> None:
+    """Wait; what orchestrators, the pods with this label, said is told where it does not come."""
     deadline = time.monotonic() + COMES_BACK_WITHIN_S
     while not holds():
-        assert time.monotonic() < deadline, said(target)
+        assert time.monotonic() < deadline, said(target, label)
         time.sleep(0.2)
 
 
-def said(target: Target) -> str:
+def said(target: Target, label: str) -> str:
     told = []
-    for pod in orchestrators(target):
+    for pod in orchestrators(target, label):
         states = json.dumps(pod.status.to_dict(), default=str)[-600:]
         try:
             log = target.core.read_namespaced_pod_log(pod.metadata.name, target.namespace)

@@ -38,15 +38,18 @@ _observers.set((*_observers.get(), mortal.watch))
 class Site:
     """`directory` is the checkout; `start_server` and `start_worker` are called again after a kill.
 
-    `database` is the URL of the one in which the server stores; None: SQLite, in the checkout.
+    `database` is the URL of the one in which the server stores; None: SQLite, in the checkout. The server listens
+    at `host`.
     """
 
-    def __init__(self, directory: Path, runtime: Path, database: str | None = None) -> None:
-        self.directory = directory
+    def __init__(
+        self, directory: Path, runtime: Path, database: str | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.directory, self.host = directory, host
         for name in ("flows", "deployments"):
             shutil.copytree(ROOT / name, directory / name)
         self.port = free_port()
-        self.api = f"http://127.0.0.1:{self.port}/api"
+        self.api = f"http://{host}:{self.port}/api"
         self.env = {
             **os.environ,
             "PREFECT_HOME": str(directory / "home"),
@@ -74,7 +77,7 @@ class Site:
 
     def start_server(self) -> None:
         """Start the server, and wait until it answers."""
-        self.start("server", "server", "start", "--port", str(self.port))
+        self.start("server", "server", "start", "--host", self.host, "--port", str(self.port))
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             try:
@@ -85,9 +88,9 @@ class Site:
                 return
         raise AssertionError((self.directory / "server.log").read_text())
 
-    def start_worker(self, **env: str) -> None:
+    def start_worker(self, pool: str = "training", **env: str) -> None:
         """Start a worker; flow processes that it starts inherit `env`."""
-        self.start("worker", "worker", "start", "--pool", "training", **env)
+        self.start("worker", "worker", "start", "--pool", pool, **env)
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         """End what was started; flow processes of a worker are its group's."""
@@ -123,9 +126,9 @@ class Site:
                 time.sleep(0.2)  # its database is locked just now
         raise AssertionError(f"{path}: the server's database stays locked")
 
-    def begin(self, job: Path) -> str:
-        """Have the deployment run a job; give the flow run's id."""
-        (deployment,) = self.post("/deployments/filter", {"deployments": {"name": {"any_": ["default"]}}})
+    def begin(self, job: Path, name: str = "default") -> str:
+        """Have the deployment of that name run a job; give the flow run's id."""
+        (deployment,) = self.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         run = self.post(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"job": str(job)}})
         return str(run["id"])
 
