@@ -27,6 +27,8 @@ EVENTS = {"line": "crash→first line", "imported": "crash→imported"}
 BARE = "crash→first line, bare script"
 IN_PLACE, REBUILT = "same container", "new container"
 NAME = "prefect-ft-benchmark"
+LATER_S = 2.0
+"""How long an attempt lasts: when it crashes, what it costs to park ranks and to report the crash before is over."""
 LEARNING_S = 15.0
 """How long the first attempt lasts of a job that learns what to keep ready, so that all is ready when it crashes."""
 
@@ -64,14 +66,14 @@ if count <= int(os.environ["CRASHES"]):
 """
 
 
-def environment(directory: Path, crashes: int, imports: bool, first_s: float = 0.5) -> dict[str, str]:
-    """Give what the script wants to know; the first attempt lasts so long, the others as long as parking takes."""
+def environment(directory: Path, crashes: int, imports: bool, first_s: float = LATER_S) -> dict[str, str]:
+    """Give what the script wants to know; the first attempt lasts so long."""
     told = {
         "PLACE": directory,
         "CRASHES": crashes,
         "IMPORTS": "1" if imports else "",
         "FIRST_S": first_s,
-        "LATER_S": 0.5 if first_s < 1 else 2,
+        "LATER_S": LATER_S,
     }
     return {name: str(value) for name, value in told.items()} | {"OMP_NUM_THREADS": "1"}
 
@@ -88,7 +90,7 @@ def ours(
             "model_dir": "model",
             "infrastructure": {"type": "docker", "image": image, "volumes": [f"{directory}:{directory}"]},
             "autorestart": {"max_num_restarts": 128, "stop_on_repeat": 0, "rebuild_only": rebuild},
-            "env": environment(directory, crashes, imports, first_s=LEARNING_S if warm else 0.5),
+            "env": environment(directory, crashes, imports, first_s=LEARNING_S if warm else LATER_S),
             "phases": [
                 {
                     "name": "restart",

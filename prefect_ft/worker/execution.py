@@ -369,10 +369,10 @@ class Execution:
             if self._gang.stuck:
                 self._writer_died()
             self._collect()
-        self._sampling.end()
-        self._warm.ended()
         self._rendezvous.close()
         self._await_last_news()
+        self._sampling.end()  # not before: nobody waits for it
+        self._warm.ended()
 
     def _writer_died(self) -> None:
         death = math.ceil(time.time() * DEATH_GRAIN_HZ) / DEATH_GRAIN_HZ
