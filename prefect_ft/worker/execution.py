@@ -82,6 +82,8 @@ class Execution:
         )
         self._has_printed = False
         """Whether a rank of this attempt has."""
+        self._is_behind = False
+        """Whether output waits to be handed on that was there before."""
         self._warm = WarmStart(io_directory, warm, loop, lambda **fields: reporter.send("warm", **fields))
         self._note: Optional[Dict[str, Any]] = None
         """What the orchestrator wants to be told again of the last start."""
@@ -229,6 +231,7 @@ class Execution:
             self._loop.after("more", 0.0, self.hand_on)
         for rank in ranks:
             rank.spool.bound()
+        self._is_behind = bool(waiting)
         return not waiting
 
     def _tell_beat(self, rank: Rank) -> None:
@@ -299,7 +302,8 @@ class Execution:
             self.hand_on()
         elif self._gang is not None:
             by_file = self._gang.by_file
-            self._hand_on({by_file[change.name] for change in changes if change.name in by_file})
+            changed = {by_file[change.name] for change in changes if change.name in by_file}
+            self._hand_on(self._ranks() if self._is_behind else changed)  # all in turns, if others wait too
 
     def _rank_ended(self, rank: Rank) -> None:
         self._unwatch(rank)  # a tracer may hold the exit code back; the tick gets it then

@@ -6,6 +6,7 @@ import os
 import time
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_fixtures import LivingWorker, MakeWorker
@@ -119,6 +120,32 @@ def test_ranks_that_print_a_lot_take_turns(client: AgentClient, tmp_path: Path) 
     turns = [event["rank"] for event in client.heard if event["ev"] == "output"]
     longest = max(len(list(same)) for _, same in groupby(turns[len(turns) // 4 : -len(turns) // 4]))
     assert (client.printed(0), client.printed(1)) == (MUCH, MUCH)
+    assert longest <= 2
+
+
+def test_who_goes_on_printing_is_not_preferred_to_who_waits_to_be_read(
+    client: AgentClient, tmp_path: Path
+) -> None:
+    gates = [Gate(tmp_path / f"done{rank}") for rank in (0, 1)]
+    code = (
+        PRINT_MUCH + "open('done' + os.environ['RANK'], 'w').write('x')\n"
+        "import time\n"
+        "while os.environ['RANK'] == '1': os.write(1, b'more\\n'); time.sleep(0.001)"
+    )
+    client.start(script(code), cwd=str(tmp_path), ranks=2)
+    for gate in gates:
+        gate.wait()
+
+    def outputs() -> list[dict[str, Any]]:
+        return [event for event in client.heard if event["ev"] == "output"]
+
+    while not any(event["rank"] == 0 and event["text"].endswith(MUCH[-8:].decode()) for event in outputs()):
+        client.hear()
+        time.sleep(0.005)  # a reader that is slower than the ranks
+    client.stop()
+    turns = [event["rank"] for event in outputs()]
+    until = max(number for number, rank in enumerate(turns) if rank == 0)
+    longest = max(len(list(same)) for _, same in groupby(turns[until // 4 : until]))
     assert longest <= 2
 
 
