@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,30 +112,72 @@ def killed(target: Target, pod: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("end", [deleted, killed])
+def lost(target: Target, pod: Any) -> None:
+    """With its whole node: nothing runs there any more, and nobody hears of it."""
+    assert target.own is not None
+    node = int(pod.spec.node_name.removeprefix("n"))
+    target.own.cut(node)
+    target.own.kill("kubelet", node)
+    killed(target, pod)
+
+
+@contextmanager
+def nodes_of(target: Target) -> Iterator[None]:
+    """However it ends, all nodes are there and take pods afterwards."""
+    try:
+        yield
+    finally:
+        for system, node in target.nodes.items():
+            set_schedulable(target, node, True)
+            conditions = target.core.read_node(node).status.conditions
+            if any(each.type == "Ready" and each.status != "True" for each in conditions):
+                target.join(system)
+
+
+@contextmanager
+def third_node_alone(target: Target, label: str) -> Iterator[None]:
+    """Have the orchestrator that is begun meanwhile get onto the node of no worker: that may be lost alone."""
+    for system in ("s0", "s1"):
+        target.cordon(system)
+    yield
+    until(lambda: any(pod.spec.node_name for pod in orchestrators(target, label)), target, label)
+    for system in ("s0", "s1"):
+        target.uncordon(system)
+
+
+@contextmanager
+def jobs_of(target: Target) -> Iterator[Any]:
+    """A client for jobs, of which none is left afterwards."""
+    from kubernetes import client
+
+    batch = client.BatchV1Api(target.core.api_client)
+    try:
+        yield batch
+    finally:
+        for job in batch.list_namespaced_job(target.namespace).items:
+            batch.delete_namespaced_job(job.metadata.name, target.namespace, propagation_policy="Foreground")
+        until(lambda: batch.list_namespaced_job(target.namespace).items == [], target)
+
+
+ENDS = [deleted, killed, lost]
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_it_comes_back_on_another_node_and_no_rank_notices(
     target: Target, volume: Path, end: Callable[[Target, Any], None]
 ) -> None:
-    from kubernetes import client
-
     (volume / "char-lm.yaml").write_text(yaml.safe_dump(job_file(target, volume)))
-    batch = client.BatchV1Api(target.core.api_client)
-    with allowed(target):
-        batch.create_namespaced_job(target.namespace, job_of_the_cluster(target, volume))
-        try:
-            until(lambda: trains(volume), target)
-            (first,) = orchestrators(target)
-            set_schedulable(target, first.spec.node_name, False)
-            end(target, first)
-            until(lambda: bool(comebacks(volume)), target)
-            (volume / "go").touch()
-            until(lambda: batch.read_namespaced_job(NAME, target.namespace).status.succeeded == 1, target)
-            nodes = {pod.spec.node_name for pod in orchestrators(target)}
-        finally:
-            for node in target.nodes.values():
-                set_schedulable(target, node, True)
-            batch.delete_namespaced_job(NAME, target.namespace, propagation_policy="Foreground")
-            until(lambda: batch.list_namespaced_job(target.namespace).items == [], target)
+    with allowed(target), jobs_of(target) as jobs, nodes_of(target):
+        with third_node_alone(target, f"job-name={NAME}"):
+            jobs.create_namespaced_job(target.namespace, job_of_the_cluster(target, volume))
+        until(lambda: trains(volume), target)
+        (first,) = orchestrators(target)
+        set_schedulable(target, first.spec.node_name, False)
+        end(target, first)
+        until(lambda: bool(comebacks(volume)), target)
+        (volume / "go").touch()
+        until(lambda: jobs.read_namespaced_job(NAME, target.namespace).status.succeeded == 1, target)
+        nodes = {pod.spec.node_name for pod in orchestrators(target)}
     assert nodes - {first.spec.node_name}
     assert_unnoticed(target, volume)
 
@@ -170,34 +213,23 @@ def site(target: Target, volume: Path, tmp_path_factory: pytest.TempPathFactory)
         site.close()
 
 
-@pytest.mark.parametrize("end", [deleted, killed])
+@pytest.mark.parametrize("end", ENDS)
 def test_a_flow_run_of_the_deployment_comes_back_on_another_node(
     target: Target, volume: Path, site: Site, end: Callable[[Target, Any], None]
 ) -> None:
-    from kubernetes import client
-
     (volume / "char-lm.yaml").write_text(yaml.safe_dump(job_file(target, volume)))
-    batch = client.BatchV1Api(target.core.api_client)
-    with allowed(target):
-        flow_run_id = site.begin(Path("/runs/char-lm.yaml"), "kubernetes")
+    with allowed(target), jobs_of(target), nodes_of(target):
+        with third_node_alone(target, "prefect.io/flow-run-id"):
+            flow_run_id = site.begin(Path("/runs/char-lm.yaml"), "kubernetes")
         label = f"prefect.io/flow-run-id={flow_run_id}"
-        try:
-            until(lambda: trains(volume), target, label)
-            (first,) = orchestrators(target, label)
-            set_schedulable(target, first.spec.node_name, False)
-            end(target, first)
-            until(lambda: bool(comebacks(volume)), target, label)
-            nodes = {pod.spec.node_name for pod in orchestrators(target, label)}
-            (volume / "go").touch()
-            site.wait_for(flow_run_id, "Completed")
-        finally:
-            for node in target.nodes.values():
-                set_schedulable(target, node, True)
-            for job in batch.list_namespaced_job(target.namespace).items:
-                batch.delete_namespaced_job(
-                    job.metadata.name, target.namespace, propagation_policy="Foreground"
-                )
-            until(lambda: batch.list_namespaced_job(target.namespace).items == [], target, label)
+        until(lambda: trains(volume), target, label)
+        (first,) = orchestrators(target, label)
+        set_schedulable(target, first.spec.node_name, False)
+        end(target, first)
+        until(lambda: bool(comebacks(volume)), target, label)
+        nodes = {pod.spec.node_name for pod in orchestrators(target, label)}
+        (volume / "go").touch()
+        site.wait_for(flow_run_id, "Completed")
     assert nodes - {first.spec.node_name}
     assert_unnoticed(target, volume)
 
