@@ -187,7 +187,7 @@ def main() -> None:
     arguments = options(about, [image])
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
-    rounds, crashes = (1, 3) if arguments.quick else (6, 5)
+    rounds, crashes = (1, 3) if arguments.quick else (4, 5)
     ways = {key: way for key, way in WAYS.items() if key[0] != "docker" or not arguments.no_peers}
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
