@@ -117,6 +117,8 @@ class AgentGang:
         """By worker, what its agent said last of where the next attempt's ranks can meet."""
         self._unusable: dict[int, str] = {}
         self._answers: dict[int, Event] = {}
+        self._ending: set[int] = set()
+        """The workers whose agents have said that they end the attempt by themselves."""
         self._printed_at: dict[int, float] = {}
         self._samples: set[int] = set()
         """The workers whose agents take samples: those of earlier versions do not, and know no such orders."""
@@ -266,6 +268,7 @@ class AgentGang:
 
     def _hang_up(self, number: int) -> None:
         self._newly_reached.discard(number)
+        self._ending.discard(number)
         link = self._links.pop(number, None)
         if link is not None:
             self._selector.unregister(link)
@@ -303,6 +306,7 @@ class AgentGang:
         peers = self._peers(orders)
         for number, fields in orders.items():
             self._answers.pop(number, None)
+            self._ending.discard(number)
             self._send(number, "start", token=token, peers=peers[number], **fields)
         self._await_answers(orders, "started", "start_failed")
 
@@ -335,10 +339,12 @@ class AgentGang:
         for number in asked:
             self._answers.pop(number, None)
             self._try_order(number, "diagnose", token=token, timeout_s=0.8 * timeout_s)
-        self.serve(
-            lambda: all(number not in self._links or self._answered(number, "diagnosis") for number in asked),
-            timeout_s,
-        )
+
+        def is_owing(number: int) -> bool:
+            is_there = number in self._links and number not in self._ending
+            return is_there and not self._answered(number, "diagnosis")
+
+        self.serve(lambda: not any(map(is_owing, asked)), timeout_s)
         answers = [self._answers[number] for number in asked if self._answered(number, "diagnosis")]
         return {int(rank): told for answer in answers for rank, told in answer["ranks"].items()}
 
@@ -351,13 +357,18 @@ class AgentGang:
         `complete`: it has come to its own good end. Afterwards all output has been heard.
         """
         self._may_act()
+        fields = {"token": token, "grace_s": grace_s, "complete": complete}
         for number in self._present:
-            self._answers.pop(number, None)
-            self._try_order(number, "stop", token=token, grace_s=grace_s, complete=complete)
+            if number not in self._ending:
+                self._answers.pop(number, None)
+                self._try_order(number, "stop", **fields)
+            elif not self._answered(number, "stopped"):
+                self._conversations[number].ask("stop", fields)
         self._await_stopped(time.monotonic() + grace_s)
         stopped = {number: answer for number, answer in self._answers.items() if answer["ev"] == "stopped"}
         for number, answer in stopped.items():
             self._meeting[number] = answer
+            self._ending.discard(number)
             if answer["stuck"]:
                 self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
         return Stopped(
@@ -508,6 +519,8 @@ class AgentGang:
                 raise self._fenced(f"worker {number} obeys an orchestrator of epoch {event['epoch']}")
             case "refused":
                 raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
+            case "exited" if event.get("ends"):  # those of earlier versions wait for the order
+                self._ending.add(number)
             case "sample":
                 self._samples.add(number)
             case "output" | "excerpt":

@@ -170,8 +170,6 @@ class Execution:
         self._awaited.clear()
         self._untold.clear()
         self._deaths.clear()
-        if self._last_look is not None:
-            self._last_look.forget()
         for rank in self._ranks():
             self._unwatch(rank)
         while self._left_output:
@@ -313,6 +311,7 @@ class Execution:
         """Reap, report the ranks that have ended, and go on with a stop that waited for them."""
         assert self._gang is not None
         self._gang.reap()
+        ends = self._ends_by_itself()
         for rank in self._ranks():
             if rank.exit is not None and not rank.reported:
                 rank.reported = True
@@ -320,13 +319,24 @@ class Execution:
                 if rank.exit.code != 0:
                     self._writer_died()
                 self._tell_reports(rank)  # what explains an end comes before it
-                self._reporter.send("exited", rank=rank.number, **rank.exit._asdict())
-        if self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
+                self._reporter.send("exited", rank=rank.number, ends=ends, **rank.exit._asdict())
+        if ends:
+            self.stop(0, complete=False)
+        elif self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
             self._loop.drop("kill")
             self._kill()
-        self._look_ahead()
         if self.is_idle:
             self._on_idle()
+
+    def _ends_by_itself(self) -> bool:
+        """Whether all ranks have ended, and who is attached has yet to hear that any failed: then all is decided."""
+        assert self._gang is not None
+        if not self._has_all_ranks or self._reporter.peer is None or self._rendezvous.standing.excused:
+            return False
+        if not self._gang.all_exited or self._gang.over or self._loop.is_set("kill"):
+            return False
+        known = [rank.reported for rank in self._ranks() if rank.exit is not None and rank.exit.code != 0]
+        return bool(known) and not any(known)
 
     def watch(self, period_s: float) -> None:
         """Take samples more often."""
@@ -392,14 +402,6 @@ class Execution:
             self._awaited.add("look")
             self._last_look.begin(complete=self._complete)
         self.hand_on()
-
-    def _look_ahead(self) -> None:
-        """Look for the last time as soon as all have ended and one has failed: a stop need not wait for it then."""
-        assert self._gang is not None
-        if self._last_look is None or self._gang.over or not self._deaths:
-            return
-        if self._has_all_ranks and self._gang.is_alone:
-            self._last_look.begin_ahead()
 
     def looked(self, number: int, passed_over: Dict[str, str]) -> None:
         """Take note that the answer to this question has been reported, and of what could not be verified."""

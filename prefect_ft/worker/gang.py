@@ -212,11 +212,6 @@ class Gang:
         """Whether no rank is left; processes that ranks started may be."""
         return all(rank.exit is not None for rank in self.ranks.values())
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody is left below this process who could do anything in the attempt's name."""
-        return self.all_exited and not processes.descendants(os.getpid(), self._spared())
-
     def remove(self) -> None:
         """Delete output and heartbeats; for an attempt whose output has been handed on."""
         self.leave_output()

@@ -166,7 +166,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
     "started": {"pids": OFFSETS, "stays": PATHS, "warm": BOOL},
     "start_failed": {"errno": _or_null(INT), "error": STRING, "what": STRING},
-    "exited": {"rank": INT, "code": _or_null(INT), "signal": _or_null(INT), "t_ns": INT},
+    "exited": {"rank": INT, "code": _or_null(INT), "signal": _or_null(INT), "t_ns": INT, "ends": BOOL},
     "output": {"rank": INT, "offset": INT, "text": STRING},
     "dropped": {"rank": INT, "bytes": INT},
     "excerpt": {"rank": INT, "bytes": INT, "lines": INT, "path": STRING, "parts": PARTS},

@@ -24,6 +24,7 @@ from prefect_ft.supervisor import regaining
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
+from prefect_ft.supervisor.link import Link
 from prefect_ft.supervisor.stopping import StopRequest
 
 WAIT = script("import os, signal; os.write(1, b'up\\n'); signal.pause()")
@@ -211,6 +212,20 @@ def test_choosing_asks_worker_0(make: Make, tmp_path: Path) -> None:
     heard.create(2)
     chosen = heard.gang.choose(heard.token(1), limit=None, avoid=[3], deaths=[])
     assert (chosen["step"], chosen["path"]) == (2, str(tmp_path / "step-2.bin"))
+
+
+def test_who_ends_by_itself_is_not_ordered_to(make: Make) -> None:
+    heard = make()
+    heard.create(1)
+    for attempt in (1, 2):
+        heard.start(script("raise SystemExit(1)"), attempt, env={"WORLD_SIZE": "1"})
+        heard.wait("exited", attempt)
+        assert len(heard.gang.stop(heard.token(attempt), 0).deaths) == 1
+    heard.start(script(""), 3)  # an answer to an order that was given all the same would have come by now
+    assert [event["token"][2] for _, event in heard.of("stopped")] == [1, 2]
+    heard.gang.stop(heard.token(3), 0)
+    heard.gang.stop(heard.token(3), 0)
+    assert [event["token"][2] for _, event in heard.of("stopped")] == [1, 2, 3, 3]
 
 
 # -- workers come and go ----------------------------------------------------------------------------
@@ -490,6 +505,32 @@ def test_an_order_waits_for_a_connection_that_broke_and_is_given_once(make: Make
     break_off(heard, 0, 1)
     heard.gang.stop(heard.token(1), 0)
     assert sorted(worker for worker, _ in heard.of("stopped")) == [0, 1]
+    assert heard.of("lost") == []
+
+
+@pytest.mark.parametrize("breaks", ["before", "while it is waited for"])
+def test_who_was_about_to_end_by_itself_is_ordered_to_if_that_cannot_be_heard(
+    make: Make, line: Line, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    heard = make(line)
+    heard.create(1)
+    deaf = threading.Event()
+    take = Link.receive
+
+    def receive(link: Link) -> list[Mapping[str, Any]]:
+        """Hear all but the end, which gets lost with the connection."""
+        return [event for event in take(link) if event["ev"] != "stopped" or deaf.is_set()]
+
+    monkeypatch.setattr(Link, "receive", receive)
+    heard.start(script("raise SystemExit(1)"), env={"WORLD_SIZE": "1"})
+    heard.wait("exited")
+    line.is_down = times(2)
+    if breaks == "before":
+        break_off(heard, 0)
+        deaf.set()
+    else:
+        threading.Timer(0.05, lambda: (deaf.set(), break_off(heard, 0))).start()
+    assert len(heard.gang.stop(heard.token(1), 0).deaths) == 1
     assert heard.of("lost") == []
 
 
