@@ -17,6 +17,15 @@ settings.load_profile("ours")
 CLUSTER = "tests/kubernetes/"
 """Where tests are that need a Kubernetes cluster; the backends' contract has some besides."""
 
+CLOSED_LATE = (
+    r"ignore:Exception ignored in. <ssl.SSLSocket fd=\d+, family=2, type=1, proto=6, laddr=\S+ \d+\)>"
+    ":pytest.PytestUnraisableExceptionWarning"
+)
+"""What Python warns of whose `ssl.wrap_socket` finds the other side gone: it leaves the socket to be collected.
+
+So it is where the cluster's API server is killed between a connection and its handshake.
+"""
+
 SET_BY_THE_COMMAND_LINE = (
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",
@@ -87,6 +96,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     before = [item for item in items[:first] if _needs_cluster(item.nodeid)]
     items[:first] = [item for item in items[:first] if not _needs_cluster(item.nodeid)] + before
     for item in items:
+        if _needs_cluster(item.nodeid):
+            item.add_marker(pytest.mark.filterwarnings(CLOSED_LATE))
         started = {"docker_engine", "kubernetes_cluster"}
         if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))

@@ -33,6 +33,8 @@ from kube_image import PAUSE, write_images
 DEADLINE_S = 180.0
 NODES = (1, 2, 3)
 TOOLS = ("containerd", "ctr", "ip", "nsenter", "openssl", "sysctl", "umount")
+PREFIX = "pft-kube-"
+"""Of a cluster's directory, which is short for its sockets' paths."""
 SWITCH, UPLINK = "pftk-switch", "pftk0"
 HOST = "10.99.0.1"
 API = f"https://{HOST}:6443"
@@ -507,9 +509,12 @@ def cluster() -> Iterator[Cluster]:
     if started := os.environ.get("PREFECT_FT_TEST_CLUSTER"):
         yield Cluster(Path(started))
         return
-    directory = Path(tempfile.mkdtemp(prefix="pft-kube-"))  # short, for its sockets' paths
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     with (Path(tempfile.gettempdir()) / "prefect-ft-test-cluster.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in directory.parent.glob(f"{PREFIX}*"):  # by who died before it was stopped
+            if left != directory:
+                Cluster(left).stop()
         made = Cluster(directory)
         try:
             made.start()
