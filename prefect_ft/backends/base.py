@@ -96,6 +96,13 @@ class Found:
 OUT_OF_MEMORY = "container-oom"
 """The rule of evidence that the kernel ended a process because its worker's memory was used up."""
 
+USED_UP = Evidence(
+    rule=OUT_OF_MEMORY,
+    text="the kernel ended a process of its container that had used up the container's memory",
+    hint="raise the container's limit in `resources`; /dev/shm counts as its memory",
+)
+"""That evidence."""
+
 TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown"))
 """The rules of evidence that a worker's place was taken away: that is a preemption, and nothing has failed."""
 

@@ -23,7 +23,7 @@ from requests.exceptions import RequestException
 
 from prefect_ft.backends import elsewhere, engine
 from prefect_ft.backends.base import (
-    OUT_OF_MEMORY,
+    USED_UP,
     Address,
     AgentSettings,
     Found,
@@ -330,8 +330,7 @@ class DockerBackend:
         if told is None or told["State"]["Status"] == "removing":
             return Evidence(rule="container-removed", text="somebody has removed its container")
         if is_oom:
-            text = "the kernel ended a process of its container that had used up the container's memory"
-            return Evidence(rule=OUT_OF_MEMORY, text=text)
+            return USED_UP
         if not told["State"]["Running"]:
             text = f"its container has ended with exit code {told['State']['ExitCode']}"
             return Evidence(rule="container-ended", text=text)

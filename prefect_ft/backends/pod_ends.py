@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prefect_ft.backends.base import OUT_OF_MEMORY
+from prefect_ft.backends.base import USED_UP
 from prefect_ft.backends.pod_state import is_leaving
 from prefect_ft.model import Evidence
 
@@ -44,7 +44,6 @@ _NOTED = {"Preempted": "pod-preempted", "TaintManagerEviction": "pod-drained"}
 
 _HINTS = {
     "pod-evicted": "have the node's memory and disk kept free: give `resources` requests, and limits that hold",
-    OUT_OF_MEMORY: "raise `resources.limits.memory`; /dev/shm counts as the worker's memory",
     "pod-deadline": "something sets activeDeadlineSeconds: see `pod`, and the cluster's admission rules",
     "pod-refused": "the node said it had room and had not, or its device plugin failed",
 }
@@ -87,8 +86,7 @@ def _failed(told: Json) -> Evidence | None:
 
 def _killed_for_memory(told: Json) -> Evidence | None:
     if any(ended.get("reason") == "OOMKilled" for ended in _terminated(told)):
-        text = "the kernel ended a process of its container that had used up the container's memory"
-        return Evidence(rule=OUT_OF_MEMORY, text=text, hint=_HINTS[OUT_OF_MEMORY])
+        return USED_UP
     return None
 
 

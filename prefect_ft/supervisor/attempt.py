@@ -40,6 +40,8 @@ class RankState:
     worker: int
     exit_code: int | None = None
     signal: int | None = None
+    ran_out: bool = False
+    """Whether it was killed because its container's memory was used up."""
     ended_ns: int | None = None
     was_stopped: bool = False
     """Whether it ended because the attempt was being ended: how it ended then says nothing about it."""
@@ -157,6 +159,7 @@ class Attempt:
         if state.ended_ns is not None:
             return  # told again to a new connection
         state.exit_code, state.signal, state.ended_ns = event["code"], event["signal"], event["t_ns"]
+        state.ran_out = event.get("oom", False)  # agents of earlier versions do not tell
         state.was_stopped = self.ending
         if state.failed:
             self._ends.append(event["rank"])
@@ -182,6 +185,10 @@ class Attempt:
             self.last_step = max(event["step"], self.last_step or 0)
 
     # -- what it comes to -------------------------------------------------------------------------
+
+    def has_run_out(self, worker: int) -> bool:
+        """Whether a rank of a worker was killed because its container's memory was used up."""
+        return any(state.ran_out and state.failed for state in self.ranks.values() if state.worker == worker)
 
     def incident(self, t: float, *, cancelled_by: str | None = None) -> Incident:
         """Give what ended this attempt, as it is to be judged at `t`; `cancelled_by` is who stopped it."""

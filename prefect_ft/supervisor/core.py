@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from prefect_ft.backends.base import OUT_OF_MEMORY, Backend
+from prefect_ft.backends.base import OUT_OF_MEMORY, USED_UP, Backend
 from prefect_ft.clock import PhaseClock, epoch_now, utc_now
 from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
@@ -504,7 +504,7 @@ class Supervisor:
             self._take_reports(self._attempt)
             self._heal(self._attempt)
         attempt, self._attempt = self._attempt, None
-        incident = replace(self._explained(self._incident(attempt, t)), **self._known_saves())
+        incident = replace(self._explained(self._incident(attempt, t), attempt), **self._known_saves())
         facts = {**self._facts(attempt, deaths), "reaped_t": reaped_t}
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)
@@ -528,12 +528,13 @@ class Supervisor:
         evidence = Evidence(rule="stop-request", text=wanted)
         return Incident(t=t, kind="cancelled", attempt=self._number, evidence=evidence)
 
-    def _explained(self, incident: Incident) -> Incident:
-        """Give a rank's bare death by SIGKILL the cause that its worker's infrastructure knows of."""
+    def _explained(self, incident: Incident, attempt: Attempt | None) -> Incident:
+        """Give a rank's bare death by SIGKILL the cause that its agent or its worker's infrastructure knows of."""
         is_bare = incident.signal == signal.SIGKILL and incident.failure_class in ("unknown", "crash")
         if not is_bare or incident.worker not in self._gang.numbers:
             return incident
-        evidence = self._gang.evidence(incident.worker, is_gone=False)
+        has_run_out = attempt is not None and attempt.has_run_out(incident.worker)
+        evidence = USED_UP if has_run_out else self._gang.evidence(incident.worker, is_gone=False)
         if evidence is None or evidence.rule != OUT_OF_MEMORY:
             return incident
         return replace(incident, failure_class="oom_host", evidence=evidence)

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
+from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door, for_users
 from prefect_ft.worker.execution import Execution
@@ -67,6 +68,7 @@ class Agent:
         self._announced: List[Dict[str, Any]] = []
         self._choosing: Optional[int] = None
         """The number of the question to which who is attached waits for `chosen`."""
+        container = own_container()
         self._execution = Execution(
             io_directory,
             Keeping(config["spool_bytes"], stays=config["output"] == "workers", signs=config["signs"]),
@@ -76,9 +78,11 @@ class Agent:
             sampling=Sampling(
                 config["sample_period_s"],
                 lambda: DeviceMeter(config["device_command"]),
+                container,
                 self._loop,
                 self._reporter,
             ),
+            container=container,
             on_idle=self._orphaned,
             rendezvous=config["rendezvous"],
             warm=config["warm"],

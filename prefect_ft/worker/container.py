@@ -37,6 +37,10 @@ class ContainerMeter:
         told = {name: self._count(name) for name in _COUNTERS}
         return None if all(value is None for value in told.values()) else told
 
+    def oom_kills(self) -> int:
+        """Give how many processes the kernel has killed because the container's memory was used up; 0: none known."""
+        return int(self._count("oom_kills") or 0)
+
     def _count(self, name: str) -> Optional[float]:
         if name not in self._sources:
             return None

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
+from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.diagnosis import Diagnosis
 from prefect_ft.worker.gang import Gang, Rank, executing
 from prefect_ft.worker.last_look import LastLook
@@ -57,14 +58,15 @@ class Execution:
         reporter: Reporter,
         checkpoints: Optional[CheckpointWatch],
         sampling: Sampling,
+        container: Optional[ContainerMeter],
         on_idle: Callable[[], None],
         rendezvous: Optional[Dict[str, Any]],
         warm: Optional[Dict[str, Any]],
     ) -> None:
         """`io_directory` must be there; `checkpoints` looks at what the ranks save, in one worker of all.
 
-        `rendezvous` says who serves it; None: never this agent. `warm` says what ranks are to find imported
-        already; None: nothing.
+        `container` is that which this process is the first one of. `rendezvous` says who serves it; None: never this
+        agent. `warm` says what ranks are to find imported already; None: nothing.
         """
         self._directory = io_directory
         self._keeping = keeping
@@ -72,6 +74,7 @@ class Execution:
         self._reporter = reporter
         self._checkpoints = checkpoints
         self._sampling = sampling
+        self._container = container
         self._on_idle = on_idle
         self._gang: Optional[Gang] = None
         self._rendezvous = Rendezvous(
@@ -139,7 +142,7 @@ class Execution:
         command, cwd = _with_python(message["command"], env), message["cwd"]
         try:
             self._rendezvous.open(message["env"])
-            gang = Gang(token[2], self._directory, self._keeping, lambda: self._warm.spared)
+            gang = Gang(token[2], self._directory, self._keeping, lambda: self._warm.spared, self._container)
             starter = self._warm.starter(command, cwd, env, len(ranks), executing(command, cwd))
             gang.start(starter, env, ranks)
         except (OSError, ValueError) as exc:

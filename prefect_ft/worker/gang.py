@@ -15,6 +15,7 @@ from typing import Any, Callable, Container, Dict, List, NamedTuple, Optional
 from prefect_ft import faults, heartbeat
 from prefect_ft.restarts import Restarts
 from prefect_ft.worker import processes
+from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.loop import now_s
 from prefect_ft.worker.spool import Keeping, Spool
 from prefect_ft.worker.warm import Process, Starter
@@ -27,11 +28,15 @@ Giving back hundreds of gigabytes, or a device's memory, takes seconds.
 
 
 class Exit(NamedTuple):
-    """How a rank ended: by exit code or by signal, and when (CLOCK_BOOTTIME ns)."""
+    """How a rank ended: by exit code or by signal, and when (CLOCK_BOOTTIME ns).
+
+    `oom`: by SIGKILL, and the kernel had killed for memory in the container since the attempt began.
+    """
 
     code: Optional[int]
     signal: Optional[int]
     t_ns: int
+    oom: bool = False
 
 
 class Rank:
@@ -51,13 +56,14 @@ class Rank:
         self.pidfd: Optional[int] = os.pidfd_open(process.pid)
         self._last_beats: Optional[int] = None
 
-    def ended(self, info: Any) -> None:
-        """Take the rank's end from waitid's answer."""
+    def ended(self, info: Any, has_run_out: Callable[[], bool]) -> None:
+        """Take the rank's end from waitid's answer; `has_run_out()`: whether the container's memory was used up."""
         by_signal = info.si_code != os.CLD_EXITED
         self.exit = Exit(
             None if by_signal else info.si_status,
             info.si_status if by_signal else None,
             time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            by_signal and info.si_status == signal.SIGKILL and has_run_out(),
         )
         self.process.returncode = -info.si_status if by_signal else info.si_status
 
@@ -126,10 +132,11 @@ class Gang:
         directory: str,
         keeping: Keeping,
         spared: Callable[[], Container[int]] = frozenset,
+        container: Optional[ContainerMeter] = None,
     ) -> None:
         """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError.
 
-        `spared` are processes below this one that are none of the attempt's.
+        `spared` are processes below this one that are none of the attempt's. `container` is this process's own.
         """
         self.ranks: Dict[int, Rank] = {}
         self.by_file: Dict[str, Rank] = {}
@@ -143,6 +150,9 @@ class Gang:
         self._directory = directory
         self._keeping = keeping
         self._spared = spared
+        self._container = container
+        self._oom_kills = container.oom_kills() if container is not None else 0
+        """Those of earlier attempts."""
         self._kill_deadline_s: Optional[float] = None
 
     def start(self, starter: Starter, env: Dict[str, str], ranks: Dict[int, Dict[str, str]]) -> None:
@@ -182,7 +192,11 @@ class Gang:
                 if info is None:
                     return
                 if info.si_pid in by_pid:
-                    by_pid[info.si_pid].ended(info)
+                    by_pid[info.si_pid].ended(info, self._has_run_out)
+
+    def _has_run_out(self) -> bool:
+        """Whether the kernel has killed in this container for memory since the attempt began."""
+        return self._container is not None and self._container.oom_kills() > self._oom_kills
 
     def terminate(self) -> None:
         """Ask every rank's process group to end (SIGTERM, and SIGCONT so that stopped ones hear it)."""

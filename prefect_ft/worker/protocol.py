@@ -78,8 +78,8 @@ PATHS = Type("{rank: string}", _by_rank(_is_string))
 TOKEN = Type("[epoch, phase, attempt]", lambda value: _is_list_of(value, _is_int) and len(value) == 3)
 STAGE = Type("stage or null", lambda value: value is None or isinstance(value, str))
 EXITS = Type(
-    "{rank: {code, signal, t_ns}}",
-    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"code", "signal", "t_ns"}),
+    "{rank: {code, signal, t_ns, oom}}",
+    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"code", "signal", "t_ns", "oom"}),
 )
 CHECKPOINTS = Type(
     "[{step, path, mtime}]",
@@ -166,7 +166,14 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "chosen": {"step": _or_null(INT), "path": _or_null(STRING), "why_not": STRINGS},
     "started": {"pids": OFFSETS, "stays": PATHS, "warm": BOOL},
     "start_failed": {"errno": _or_null(INT), "error": STRING, "what": STRING},
-    "exited": {"rank": INT, "code": _or_null(INT), "signal": _or_null(INT), "t_ns": INT, "ends": BOOL},
+    "exited": {
+        "rank": INT,
+        "code": _or_null(INT),
+        "signal": _or_null(INT),
+        "t_ns": INT,
+        "oom": BOOL,
+        "ends": BOOL,
+    },
     "output": {"rank": INT, "offset": INT, "text": STRING},
     "dropped": {"rank": INT, "bytes": INT},
     "excerpt": {"rank": INT, "bytes": INT, "lines": INT, "path": STRING, "parts": PARTS},

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from prefect_ft import heartbeat
-from prefect_ft.worker.container import own_container
+from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.gang import Rank
 from prefect_ft.worker.loop import Loop
@@ -28,13 +28,18 @@ class Sampling:
     """`begin` and `end` frame an attempt."""
 
     def __init__(
-        self, period_s: float, devices: Callable[[], DeviceMeter], loop: Loop, reporter: Reporter
+        self,
+        period_s: float,
+        devices: Callable[[], DeviceMeter],
+        container: Optional[ContainerMeter],
+        loop: Loop,
+        reporter: Reporter,
     ) -> None:
-        """`devices` makes the meter of the worker's devices when it is first needed."""
+        """`devices` makes the meter of the worker's devices when it is first needed; `container` is its own."""
         self._usual_s = self._period_s = period_s
         self._make_devices = devices
         self._devices: Optional[DeviceMeter] = None
-        self._container = own_container()
+        self._container = container
         self._loop, self._reporter = loop, reporter
         self._ranks: List[Rank] = []
         self._forest: Optional[ForestMeter] = None

@@ -236,4 +236,4 @@ def test_ends(told: dict[str, Any] | None, how: dict[str, Any], expected: tuple[
 def test_what_can_be_helped_has_a_hint() -> None:
     found = end_of(pod("Failed", state=ended(137, "OOMKilled")), is_there=True, is_node_closed=False)
     assert found is not None
-    assert found.hint == "raise `resources.limits.memory`; /dev/shm counts as the worker's memory"
+    assert found.hint == "raise the container's limit in `resources`; /dev/shm counts as its memory"

@@ -53,7 +53,6 @@ def told(tmp_path: Path, kind: str) -> list[Line]:
     return of_type(journals(tmp_path / "model")["train"], kind)
 
 
-@pytest.mark.long  # not every time, while another engine comes up beside it
 def test_memory_that_was_used_up_is_the_hosts(prefect_server: None, job: MakeJob, tmp_path: Path) -> None:
     use = "x = b'x' * (256 << 20) if attempt == 1 else None"
     limits = {"resources": {"memory": "64m"}, "create": {"HostConfig": {"MemorySwap": 64 << 20}}}

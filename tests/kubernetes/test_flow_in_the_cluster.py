@@ -18,7 +18,7 @@ import yaml
 from deaths import journals, of_type
 from kube import Target
 from kube_image import FLOW_IMAGE, write_flow_image
-from kube_rights import allowed
+from kube_rights import RIGHTS, allowed
 from sites import Site
 
 from prefect_ft.run import latest_run
@@ -167,7 +167,7 @@ def test_it_comes_back_on_another_node_and_no_rank_notices(
     target: Target, volume: Path, end: Callable[[Target, Any], None]
 ) -> None:
     (volume / "char-lm.yaml").write_text(yaml.safe_dump(job_file(target, volume)))
-    with allowed(target), jobs_of(target) as jobs, nodes_of(target):
+    with allowed(target, RIGHTS), jobs_of(target) as jobs, nodes_of(target):
         with third_node_alone(target, f"job-name={NAME}"):
             jobs.create_namespaced_job(target.namespace, job_of_the_cluster(target, volume))
         until(lambda: trains(volume), target)
@@ -218,7 +218,7 @@ def test_a_flow_run_of_the_deployment_comes_back_on_another_node(
     target: Target, volume: Path, site: Site, end: Callable[[Target, Any], None]
 ) -> None:
     (volume / "char-lm.yaml").write_text(yaml.safe_dump(job_file(target, volume)))
-    with allowed(target), jobs_of(target), nodes_of(target):
+    with allowed(target, RIGHTS), jobs_of(target), nodes_of(target):
         with third_node_alone(target, "prefect.io/flow-run-id"):
             flow_run_id = site.begin(Path("/runs/char-lm.yaml"), "kubernetes")
         label = f"prefect.io/flow-run-id={flow_run_id}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deaths import journals, of_type
-from kube import Target
+from kube import LABEL, Target
 from without_prefect import run_of_one_phase
 
 from prefect_ft import JobConfig
@@ -178,9 +178,10 @@ def once_it_is_up(directory: Path, target: Target, act: Callable[[], None]) -> I
         thread.join()
 
 
-def evidence(directory: Path) -> list[tuple[str, str]]:
-    """Kind and rule of each incident but the last."""
-    lines = of_type(journals(directory / "model")["train"], "incident")[:-1]
+def evidence(directory: Path, *, ended: bool = True) -> list[tuple[str, str]]:
+    """Kind and rule of each incident, but the last one of a run that has ended."""
+    lines = of_type(journals(directory / "model")["train"], "incident")
+    lines = lines[:-1] if ended else lines
     return [(line["kind"], line["evidence"]["rule"]) for line in lines]
 
 
@@ -193,6 +194,72 @@ def test_a_pod_that_somebody_deletes_is_made_anew(target: Target, tmp_path: Path
     assert evidence(tmp_path) == [("in_place_failed", "pod-removed")]
     assert decided(tmp_path) == ["in-place-failed: rebuild", "completed: complete"]
     assert told(tmp_path)[1] == {"w0 told s0 2.1 in-place-failed -", "w1 told s1 2.1 in-place-failed -"}
+
+
+def test_what_the_scheduler_takes_away_for_something_more_urgent_is_preempted(
+    target: Target, tmp_path: Path
+) -> None:
+    """No restart is used up; what took the place ends before the gang is made anew."""
+    if target.own is None:
+        pytest.skip("needs a cluster of the tests' own: room of no other is taken")
+    pods, namespace = target.core, target.namespace
+    urgent = {
+        "metadata": {"name": "urgent"},
+        "spec": {
+            "priorityClassName": "prefect-ft-test-urgent",
+            "nodeSelector": {LABEL: "s1"},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "urgent", "image": target.infrastructure()["image"], "imagePullPolicy": "Never",
+                "command": ["sleep", "1000"], "resources": {"requests": {"memory": most_of(target, "s1")}},
+            }],
+        },
+    }  # fmt: skip
+
+    def preempt() -> None:
+        pods.create_namespaced_pod(namespace, urgent)
+        target.until(lambda: bool(evidence(tmp_path, ended=False)))
+        pods.delete_namespaced_pod("urgent", namespace, grace_period_seconds=0)
+
+    asks = {"resources": {"requests": {"memory": most_of(target, "s1")}}}
+    with urgent_class(target), once_it_is_up(tmp_path, target, preempt):
+        summary = run_of_one_phase(job(tmp_path, target, UNTIL_IT_IS_OVER, FULL, infrastructure=asks))
+    assert evidence(tmp_path)[0] == ("preempted", "pod-preempted")
+    assert (decided(tmp_path)[0], decided(tmp_path)[-1]) == ("preempted: rebuild", "completed: complete")
+    assert summary.status == "completed"
+
+
+def most_of(target: Target, system: str) -> str:
+    """More than half of the memory that a system's node has for pods."""
+    told = target.core.read_node(target.nodes[system]).status.allocatable["memory"]
+    return f"{int(told.removesuffix('Ki')) * 6 // 10}Ki"
+
+
+@contextmanager
+def urgent_class(target: Target) -> Iterator[None]:
+    from kubernetes import client
+
+    scheduling = client.SchedulingV1Api(target.core.api_client)
+    name = "prefect-ft-test-urgent"
+    scheduling.create_priority_class({"metadata": {"name": name}, "value": 1000})
+    try:
+        yield
+    finally:
+        scheduling.delete_priority_class(name)
+
+
+def test_a_rank_that_used_up_its_pods_memory_has_run_out_of_it(target: Target, tmp_path: Path) -> None:
+    if target.own is None:
+        pytest.skip(
+            "needs a cluster of the tests' own: those of cgroups 2 and 1.28 on end the whole container"
+        )
+    code = "if attempt == 1: x = b'x' * (512 << 20) if worker else wait()"
+    limits = {"resources": {"limits": {"memory": "128Mi"}}}
+    run_of_one_phase(job(tmp_path, target, code, FULL, infrastructure=limits))
+    first = of_type(journals(tmp_path / "model")["train"], "incident")[0]
+    assert (first["kind"], first["class"], first["signal"], first["worker"]) == ("exit", "oom_host", 9, 1)
+    assert first["evidence"]["rule"] == "container-oom"
+    assert told(tmp_path)[1] == {"w0 told s0 1.2 transient -", "w1 told s1 1.2 transient -"}
 
 
 SAVE = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from agents import settings
-from kube import Target
-from kube_rights import ACCOUNT, allowed, kubeconfig_of_the_account, rules
+from kube import SYSTEMS, Target
+from kube_rights import ACCOUNT, CORDON, RIGHTS, allowed, kubeconfig_of_the_account, rules
 from without_prefect import run_of_one_phase
 
 from prefect_ft import JobConfig
@@ -23,16 +23,24 @@ pytestmark = pytest.mark.timeout(300)
 
 TOO_MUCH = {"requests": {"cpu": 1000}}
 CRASH = "import os; os._exit(os.environ['PREFECT_FT_ATTEMPT'] == '1')"
+FAULT = """
+import os, time
+from prefect_ft import report_fault
+if os.environ["PREFECT_FT_ATTEMPT"] == "1" and os.environ["PREFECT_FT_WORKER"] == "1":
+    report_fault(0, "E1", "critical")
+    time.sleep(600)
+"""
+"""Its system is isolated, and so its node cordoned, as long as the run lasts."""
 
 
-def job(directory: Path, infrastructure: dict[str, Any], **autorestart: Any) -> JobConfig:
+def job(directory: Path, infrastructure: dict[str, Any], code: str = CRASH, **autorestart: Any) -> JobConfig:
     document = {
         "name": "rights",
         "model_dir": "model",
         "stop_grace_s": 0,
         "infrastructure": infrastructure,
         "autorestart": {"max_num_restarts": 1, **autorestart},
-        "phases": [{"name": "train", "mode": "eval", "command": ["python", "-S", "-c", CRASH]}],
+        "phases": [{"name": "train", "mode": "eval", "command": ["python", "-S", "-c", code]}],
     }
     directory.mkdir()
     return JobConfig.model_validate(document).at(directory)
@@ -53,18 +61,19 @@ def test_a_run_gets_on_with_its_rights_and_uses_each(kubernetes_cluster: Target,
     if kubernetes_cluster.own is None:
         pytest.skip("needs a cluster of the tests' own, that writes down what it is asked")
     target = kubernetes_cluster
-    with allowed(target):
+    with allowed(target, RIGHTS, CORDON):
         kubeconfig = str(kubeconfig_of_the_account(target, tmp_path))
         place = target.infrastructure(workers=2, kubeconfig=kubeconfig)
         jobs = [
             job(tmp_path / "in-place", place),
             job(tmp_path / "rebuilt", {**place, "reach": "api"}, rebuild_only=True),
+            job(tmp_path / "cordoned", {**place, "systems": [*SYSTEMS], "cordon": True}, FAULT),
             job(tmp_path / "late", {**place, "resources": TOO_MUCH, "start_timeout_s": 2}),
         ]
         endings = [run_of_one_phase(each).status for each in jobs]
         find_what_an_agent_left(target, place, tmp_path / "left")
-    assert endings == ["completed", "completed", "failed"]
-    asked, allowed_for = f"{target.namespace}:{ACCOUNT}", rules(target.namespace)
+    assert endings == ["completed", "completed", "completed", "failed"]
+    asked, allowed_for = f"{target.namespace}:{ACCOUNT}", rules(target.namespace, RIGHTS, CORDON)
     with suppress(AssertionError):  # what is asked is written down a little later
         target.until(lambda: target.own.asked(asked) >= allowed_for)
     assert target.own.asked(asked) == allowed_for

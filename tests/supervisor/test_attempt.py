@@ -241,6 +241,14 @@ def test_when_an_attempt_is_over(events: list[Event], is_over: bool) -> None:
     assert attempt(*events).over == is_over
 
 
+def test_whose_rank_ran_out_of_memory() -> None:
+    worker, event = exited(2, by=signal.SIGKILL)
+    told = worker, {**event, "oom": True}
+    made = attempt(exited(0, by=signal.SIGKILL), told)
+    assert (made.has_run_out(0), made.has_run_out(worker)) == (False, True)
+    assert not attempt(ENDING, told).has_run_out(worker)
+
+
 @pytest.mark.parametrize(
     ("events", "ended_ns"),
     [

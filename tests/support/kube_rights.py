@@ -1,4 +1,4 @@
-"""The rights of deployments/kubernetes/rights.yaml, given in a namespace of the tests."""
+"""The rights that deployments/kubernetes has, given in a namespace of the tests."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import yaml
 from kube import Target
 
 ACCOUNT = "prefect-ft"
-_FILE = Path(__file__).parents[2] / "deployments" / "kubernetes" / "rights.yaml"
+RIGHTS, CORDON = "rights.yaml", "cordon.yaml"
+_DIRECTORY = Path(__file__).parents[2] / "deployments" / "kubernetes"
 
 
-def documents(namespace: str) -> list[dict[str, Any]]:
-    """The file's objects, as somebody writes them who uses another namespace."""
-    text = _FILE.read_text().replace("namespace: training", f"namespace: {namespace}")
-    return list(yaml.safe_load_all(text))
+def documents(namespace: str, *files: str) -> list[dict[str, Any]]:
+    """The files' objects, as somebody writes them who uses another namespace."""
+    texts = [
+        (_DIRECTORY / file).read_text().replace("namespace: training", f"namespace: {namespace}")
+        for file in files
+    ]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
 
 
-def rules(namespace: str) -> set[tuple[str, str]]:
+def rules(namespace: str, *files: str) -> set[tuple[str, str]]:
     """All that they allow: verb and resource."""
     return {
         (verb, resource)
-        for document in documents(namespace)
+        for document in documents(namespace, *files)
         for rule in document.get("rules", ())
         for verb in rule["verbs"]
         for resource in rule["resources"]
@@ -33,8 +37,8 @@ def rules(namespace: str) -> set[tuple[str, str]]:
 
 
 @contextmanager
-def allowed(target: Target) -> Iterator[None]:
-    """While entered, the account `prefect-ft` of the namespace has these rights and no others."""
+def allowed(target: Target, *files: str) -> Iterator[None]:
+    """While entered, the account `prefect-ft` of the namespace has these files' rights and no others."""
     from kubernetes import client
 
     rights = client.RbacAuthorizationV1Api(target.core.api_client)
@@ -42,7 +46,7 @@ def allowed(target: Target) -> Iterator[None]:
     names = {"ServiceAccount": "service_account", "Role": "role", "RoleBinding": "role_binding"}
     names |= {"ClusterRole": "cluster_role", "ClusterRoleBinding": "cluster_role_binding"}
     with ExitStack() as stack:
-        for document in documents(target.namespace):
+        for document in documents(target.namespace, *files):
             kind, name = document["kind"], names[document["kind"]]
             if kind in namespaced:
                 where = (target.namespace,)
@@ -52,7 +56,7 @@ def allowed(target: Target) -> Iterator[None]:
                 where = ()
                 create, delete = getattr(rights, f"create_{name}"), getattr(rights, f"delete_{name}")
             create(*where, document)
-            stack.callback(delete, ACCOUNT, *where)
+            stack.callback(delete, document["metadata"]["name"], *where)
         accounts = target.core.read_namespaced_service_account
         target.until(lambda: bool(accounts(ACCOUNT, target.namespace).secrets))
         yield

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
+from agent_fixtures import StartAgent
 
 from prefect_ft.worker.container import ContainerMeter
 
@@ -38,7 +41,9 @@ def test_what_is_counted(files: dict[str, str], told: dict[str, float] | None, t
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert ContainerMeter(str(tmp_path)).read() == told
+    meter = ContainerMeter(str(tmp_path))
+    assert meter.read() == told
+    assert meter.oom_kills() == ((told or {}).get("oom_kills") or 0)
 
 
 def test_counts_are_read_anew(tmp_path: Path) -> None:
@@ -47,3 +52,25 @@ def test_counts_are_read_anew(tmp_path: Path) -> None:
     assert meter.read() == {"throttled_s": 1.0, "oom_kills": None}
     (tmp_path / "cpu.stat").write_text("throttled_usec 2000000\n")
     assert meter.read() == {"throttled_s": 2.0, "oom_kills": None}
+
+
+@pytest.mark.parametrize(
+    ("by", "kills", "has_run_out"),
+    [
+        pytest.param(signal.SIGKILL, 3, True, id="for-memory"),
+        pytest.param(signal.SIGKILL, 2, False, id="by-somebody"),
+        pytest.param(signal.SIGTERM, 3, False, id="otherwise, and something else for memory"),
+    ],
+)
+def test_a_rank_that_was_killed_for_memory(
+    by: int, kills: int, has_run_out: bool, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    """What was killed before this attempt says nothing of it."""
+    counted = tmp_path / "memory.events"
+    counted.write_text("oom_kill 2\n")
+    its_own = f"def own_container(): return ContainerMeter({str(tmp_path)!r})"
+    client = start_agent(faults={"container.py": its_own}).attached()
+    pid = client.start(["sleep", "1000"])["pids"]["0"]
+    counted.write_text(f"oom_kill {kills}\n")
+    os.kill(pid, by)
+    assert client.expect("exited", signal=by)["oom"] is has_run_out

@@ -157,7 +157,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch, *steps_s: float) -> list[float]:
     times = itertools.accumulate(steps_s, initial=100.0)
     reporter, heard = Reporter(), Heard()
     reporter.peer = heard  # type: ignore[assignment]
-    sampler = Sampling(10.0, lambda: DeviceMeter(None), Loop(), reporter)
+    sampler = Sampling(10.0, lambda: DeviceMeter(None), None, Loop(), reporter)
     now = next(times)
     monkeypatch.setattr(sampling.time, "monotonic", lambda: now)
     sampler.begin([])
@@ -183,7 +183,7 @@ def test_what_was_not_watched_does_not_count(
 
 def test_what_is_kept_is_bounded_and_reaches_back_to_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     reporter, heard = Reporter(), Heard()
-    sampler = Sampling(10.0, lambda: DeviceMeter(None), Loop(), reporter)
+    sampler = Sampling(10.0, lambda: DeviceMeter(None), None, Loop(), reporter)
     now = 0.0
     monkeypatch.setattr(sampling.time, "monotonic", lambda: now)
     sampler.begin([])
