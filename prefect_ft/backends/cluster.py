@@ -176,10 +176,9 @@ class Cluster:
     def changes(self, call: Callable[..., Any], *names: str, **named: Any) -> _Changes:
         """Give what changes from now on in what a list tells; raises ExpiredError."""
         more = {"watch": True, "allow_watch_bookmarks": True, "timeout_seconds": WATCH_S}
-        timeout = (TIMEOUT_S[0], WATCH_S + TIMEOUT_S[1])
         try:
             with self._told():
-                answer = call(*names, **named, **more, _preload_content=False, _request_timeout=timeout)
+                answer = call(*names, **named, **more, _preload_content=False, _request_timeout=TIMEOUT_S)
         except RefusedError as exc:
             if exc.status == HTTPStatus.GONE:
                 raise ExpiredError from exc
@@ -285,6 +284,8 @@ class _Changes:
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
+        with suppress(AttributeError):  # what it tells from now on may be long in coming
+            self._answer.connection.sock.settimeout(WATCH_S + TIMEOUT_S[1])
 
     def __iter__(self) -> Iterator[Json]:
         waiting = b""

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from kube import Target
 
-FOLLOWS_UNTIL_S = 10.0
+FOLLOWS_UNTIL_S = 75.0
+"""A watch that is closed while it waits for an answer ends with that, or after a minute."""
 
 
 @pytest.fixture
