@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,29 @@ def test_who_hangs_up_is_asked_at_once_only_once_more(
     api.end_streams()
     assert watch.until(lambda view: view.away, TIMEOUT_S)
     assert api.asked == ["list", "watch 11", "watch 11", "watch 11"]
+
+
+def test_a_stream_may_be_silent_for_longer_than_an_answer_may_take(
+    api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefect_ft.backends.cluster.TIMEOUT_S", (5.0, 0.05))
+    followed(api, watch)
+    time.sleep(0.15)
+    api.put("b", "2")
+    await_uids(watch, {"a": "1", "b": "2"})
+    assert api.asked == ["list", "watch 11"]
+
+
+def test_who_takes_a_watch_and_does_not_answer_is_away(
+    api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefect_ft.backends.cluster.TIMEOUT_S", (5.0, 0.05))
+    api.is_silent = True
+    assert "does not answer" in str(watch.until(lambda view: view.away, TIMEOUT_S))
+    api.is_silent = False
+    api.end_streams()
+    api.put("a", "1")
+    await_uids(watch, {"a": "1"})
 
 
 def test_where_nobody_listens_it_is_asked_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

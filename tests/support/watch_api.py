@@ -23,6 +23,8 @@ class WatchApi:
         self.gone_as_event = False
         """Whether a version that is too old is told within the stream, as it may be, or by the status."""
         self.is_away = False
+        self.is_silent = False
+        """Whether it takes a watch and says nothing at all, until streams are ended."""
         self.hangs_up = False
         """Whether it does so instead of an answer while it is away."""
         self._version = 10
@@ -95,6 +97,11 @@ class WatchApi:
     def is_too_old(self, version: int) -> bool:
         return version < self._oldest
 
+    def await_end(self, streams: int) -> None:
+        """Wait until streams are ended by force."""
+        with self._news:
+            self._news.wait_for(lambda: self._streams != streams)
+
     def changes(self, version: int, streams: int) -> Iterator[dict[str, Any]]:
         """Give what happens after a version, until somebody ends it."""
         while True:
@@ -131,7 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
         assert query["allowWatchBookmarks"].lower() == "true"  # clients differ
         version = int(query["resourceVersion"])
         streams = api.noted(f"watch {version}")
-        if streams is None:
+        if streams is not None and api.is_silent:
+            api.await_end(streams)
+            self.close_connection = True
+        elif streams is None:
             self._away()
         elif api.is_too_old(version) and not api.gone_as_event:
             self._answer(410, GONE)
