@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ settings.load_profile("ours")
 
 CLUSTER = "tests/kubernetes/"
 """Where tests are that need a Kubernetes cluster; the backends' contract has some besides."""
+
+_cluster = ExitStack()
+"""The cluster, while there is one."""
 
 CLOSED_LATE = (
     r"ignore:Exception ignored in. <ssl.SSLSocket fd=\d+, family=2, type=1, proto=6, laddr=\S+ \d+\)>"
@@ -91,16 +95,21 @@ def _needs_cluster(nodeid: str) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put off what needs the cluster, which may have to be built yet, and give it and the engine time to start."""
-    first = next((n for n, item in enumerate(items) if item.nodeid.startswith(CLUSTER)), len(items))
-    before = [item for item in items[:first] if _needs_cluster(item.nodeid)]
-    items[:first] = [item for item in items[:first] if not _needs_cluster(item.nodeid)] + before
+    """Have what needs the cluster come first, all of it, and give it and the engine time to start."""
+    items.sort(key=lambda item: not _needs_cluster(item.nodeid))
     for item in items:
         if _needs_cluster(item.nodeid):
             item.add_marker(pytest.mark.filterwarnings(CLOSED_LATE))
         started = {"docker_engine", "kubernetes_cluster"}
         if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the cluster with the last test that needs it: the others can use what it takes."""
+    if nextitem is None or not _needs_cluster(nextitem.nodeid):
+        _cluster.close()
 
 
 @pytest.fixture(scope="session")
@@ -134,8 +143,8 @@ def kubernetes_cluster() -> Iterator[Any]:
 
     why_not = kube.why_not()
     need("kubernetes", why_not is None, why_not or "")
-    with kube.cluster_for_tests() as target:
-        yield target
+    with _cluster:
+        yield _cluster.enter_context(kube.cluster_for_tests())
 
 
 def need(name: str, present: bool, why: str) -> None:
