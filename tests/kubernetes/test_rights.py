@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,12 @@ def job(directory: Path, infrastructure: dict[str, Any], code: str = CRASH, **au
 def find_what_an_agent_left(target: Target, place: dict[str, Any], directory: Path) -> None:
     """Nobody comes for it, so it leaves; what it left is in its pod's log."""
     directory.mkdir()
-    told = settings(run_id=directory.name, orphan_timeout_s=0.5, certificate=certificate_of(directory))
-    backend = KubernetesBackend(told, directory, KubernetesInfrastructure.model_validate(place))
-    backend.create([Worker(number=0, system="s0", epoch=1, decision=0)])
-    target.until(lambda: [found.result for found in backend.find()] != [None])
-    backend.close()
+    told = settings(run_id=directory.name, orphan_timeout_s=5.0, certificate=certificate_of(directory))
+    with closing(
+        KubernetesBackend(told, directory, KubernetesInfrastructure.model_validate(place))
+    ) as backend:
+        backend.create([Worker(number=0, system="s0", epoch=1, decision=0)])
+        target.until(lambda: [found.result for found in backend.find()] != [None])
     clear_directory(directory)
 
 
