@@ -21,15 +21,6 @@ CLUSTER = "tests/kubernetes/"
 _cluster = ExitStack()
 """The cluster, while there is one."""
 
-CLOSED_LATE = (
-    r"ignore:Exception ignored in. <ssl.SSLSocket fd=\d+, family=2, type=1, proto=6, laddr=\S+ \d+\)>"
-    ":pytest.PytestUnraisableExceptionWarning"
-)
-"""What Python warns of whose `ssl.wrap_socket` finds the other side gone: it leaves the socket to be collected.
-
-So it is where the cluster's API server is killed between a connection and its handshake.
-"""
-
 SET_BY_THE_COMMAND_LINE = (
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",
@@ -98,8 +89,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have what needs the cluster come first, all of it, and give it and the engine time to start."""
     items.sort(key=lambda item: not _needs_cluster(item.nodeid))
     for item in items:
-        if _needs_cluster(item.nodeid):
-            item.add_marker(pytest.mark.filterwarnings(CLOSED_LATE))
         started = {"docker_engine", "kubernetes_cluster"}
         if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
