@@ -94,6 +94,8 @@ class Execution:
         """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
         self._complete = False
         """Whether the attempt is known to have come to its own end in all workers."""
+        self._is_unasked = False
+        """Whether the attempt was ended without an order."""
         self._awaited: Set[str] = set()
         """What `stopped` waits for: the end of the `output`, the last `look`."""
         self._untold: List[Rank] = []
@@ -142,14 +144,21 @@ class Execution:
         command, cwd = _with_python(message["command"], env), message["cwd"]
         try:
             self._rendezvous.open(message["env"])
-            gang = Gang(token[2], self._directory, self._keeping, lambda: self._warm.spared, self._container)
+            gang = Gang(
+                token[2],
+                self._directory,
+                self._keeping,
+                spared=lambda: self._warm.spared,
+                container=self._container,
+                on_death=self._writer_died,
+            )
             starter = self._warm.starter(command, cwd, env, len(ranks), executing(command, cwd))
             gang.start(starter, env, ranks)
         except (OSError, ValueError) as exc:
             self._rendezvous.close()
             self._reporter.send("start_failed", **_failure(exc, command[0]))
             return
-        self._gang, self._has_printed = gang, False
+        self._gang, self._has_printed, self._is_unasked = gang, False, False
         self._has_all_ranks = message["env"].get("WORLD_SIZE") == str(len(ranks))
         for rank in gang.ranks.values():
             self._watch(rank)
@@ -314,22 +323,28 @@ class Execution:
         """Reap, report the ranks that have ended, and go on with a stop that waited for them."""
         assert self._gang is not None
         self._gang.reap()
-        ends = self._ends_by_itself()
-        for rank in self._ranks():
-            if rank.exit is not None and not rank.reported:
-                rank.reported = True
-                self._unwatch(rank)
-                if rank.exit.code != 0:
-                    self._writer_died()
-                self._tell_reports(rank)  # what explains an end comes before it
-                self._reporter.send("exited", rank=rank.number, ends=ends, **rank.exit._asdict())
-        if ends:
+        if self._ends_by_itself():
+            self._is_unasked = True
             self.stop(0, complete=False)
-        elif self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
+        self._tell_ends()
+        if (
+            not self._is_unasked
+            and self._gang.all_exited
+            and not self._gang.over
+            and self._loop.is_set("kill")
+        ):
             self._loop.drop("kill")
             self._kill()
         if self.is_idle:
             self._on_idle()
+
+    def _tell_ends(self) -> None:
+        for rank in self._ranks():
+            if rank.exit is not None and not rank.reported:
+                rank.reported = True
+                self._unwatch(rank)
+                self._tell_reports(rank)  # what explains an end comes before it
+                self._reporter.send("exited", rank=rank.number, ends=self._is_unasked, **rank.exit._asdict())
 
     def _ends_by_itself(self) -> bool:
         """Whether all ranks have ended, and who is attached has yet to hear that any failed: then all is decided."""
@@ -379,15 +394,15 @@ class Execution:
             self._kill()
 
     def _kill(self) -> None:
-        if self._gang is not None and not self._gang.over:
-            if not self._gang.end(KILL_SLICE_S):
-                self._loop.after("kill", KILL_PAUSE_S, self._kill)
-                return
-            if self._gang.stuck:
-                self._writer_died()
-            self._collect()
-        self._rendezvous.close()
+        goes_on = self._gang is not None and not self._gang.over
+        if self._gang is not None and goes_on and not self._gang.end(KILL_SLICE_S):
+            self._loop.after("kill", KILL_PAUSE_S, self._kill)
+            return
         self._await_last_news()
+        self._rendezvous.close()
+        if goes_on:
+            self._collect()  # while the last look is under way
+        self.hand_on()
         self._sampling.end()  # not before: nobody waits for it
         self._warm.ended()
 
@@ -404,7 +419,6 @@ class Execution:
         if self._last_look is not None:
             self._awaited.add("look")
             self._last_look.begin(complete=self._complete)
-        self.hand_on()
 
     def looked(self, number: int, passed_over: Dict[str, str]) -> None:
         """Take note that the answer to this question has been reported, and of what could not be verified."""

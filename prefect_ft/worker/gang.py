@@ -56,8 +56,11 @@ class Rank:
         self.pidfd: Optional[int] = os.pidfd_open(process.pid)
         self._last_beats: Optional[int] = None
 
-    def ended(self, info: Any, has_run_out: Callable[[], bool]) -> None:
-        """Take the rank's end from waitid's answer; `has_run_out()`: whether the container's memory was used up."""
+    def ended(self, info: Any, has_run_out: Callable[[], bool]) -> Optional[int]:
+        """Take the rank's end from waitid's answer, and give the exit code; None: a signal ended it.
+
+        `has_run_out()`: whether the container's memory was used up.
+        """
         by_signal = info.si_code != os.CLD_EXITED
         self.exit = Exit(
             None if by_signal else info.si_status,
@@ -66,6 +69,7 @@ class Rank:
             by_signal and info.si_status == signal.SIGKILL and has_run_out(),
         )
         self.process.returncode = -info.si_status if by_signal else info.si_status
+        return self.exit.code
 
     def unwatch(self) -> None:
         """Give the pidfd back. Idempotent."""
@@ -131,12 +135,15 @@ class Gang:
         attempt: int,
         directory: str,
         keeping: Keeping,
+        *,
         spared: Callable[[], Container[int]] = frozenset,
         container: Optional[ContainerMeter] = None,
+        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError.
 
         `spared` are processes below this one that are none of the attempt's. `container` is this process's own.
+        `on_death()` is called when a rank has been seen to end otherwise than with exit code 0, and for the stuck.
         """
         self.ranks: Dict[int, Rank] = {}
         self.by_file: Dict[str, Rank] = {}
@@ -151,6 +158,7 @@ class Gang:
         self._keeping = keeping
         self._spared = spared
         self._container = container
+        self._on_death = on_death
         self._oom_kills = container.oom_kills() if container is not None else 0
         """Those of earlier attempts."""
         self._kill_deadline_s: Optional[float] = None
@@ -191,8 +199,8 @@ class Gang:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
                 if info is None:
                     return
-                if info.si_pid in by_pid:
-                    by_pid[info.si_pid].ended(info, self._has_run_out)
+                if info.si_pid in by_pid and by_pid[info.si_pid].ended(info, self._has_run_out) != 0:
+                    self._on_death()
 
     def _has_run_out(self) -> bool:
         """Whether the kernel has killed in this container for memory since the attempt began."""
@@ -219,6 +227,8 @@ class Gang:
         if left and now_s() < self._kill_deadline_s:
             return False
         self.stuck, self.over = left, True
+        if left:
+            self._on_death()
         return True
 
     @property
