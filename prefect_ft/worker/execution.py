@@ -360,8 +360,8 @@ class Execution:
             return False
         if not self._gang.all_exited or self._gang.over or self._loop.is_set("kill"):
             return False
-        known = [rank.reported for rank in self._ranks() if rank.exit is not None and rank.exit.code != 0]
-        return bool(known) and not any(known)
+        failed = [rank for rank in self._ranks() if rank.exit is not None and rank.exit.code != 0]
+        return bool(failed) and not any(rank.reported for rank in failed)
 
     def watch(self, period_s: float) -> None:
         """Take samples more often."""

@@ -509,13 +509,12 @@ def cluster() -> Iterator[Cluster]:
     if started := os.environ.get("PREFECT_FT_TEST_CLUSTER"):
         yield Cluster(Path(started))
         return
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-    with (Path(tempfile.gettempdir()) / "prefect-ft-test-cluster.lock").open("w") as lock:
+    place = Path(tempfile.gettempdir())
+    with (place / "prefect-ft-test-cluster.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in directory.parent.glob(f"{PREFIX}*"):  # by who died before it was stopped
-            if left != directory:
-                Cluster(left).stop()
-        made = Cluster(directory)
+        for left in place.glob(f"{PREFIX}*"):  # by who died before it was stopped
+            Cluster(left).stop()
+        made = Cluster(Path(tempfile.mkdtemp(prefix=PREFIX)))
         try:
             made.start()
             yield made
