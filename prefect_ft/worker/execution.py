@@ -333,15 +333,10 @@ class Execution:
         if self._ends_by_itself():
             self._is_unasked = True
             self.stop(0, complete=False)
-        self._tell_ends()
-        if (
-            not self._is_unasked
-            and self._gang.all_exited
-            and not self._gang.over
-            and self._loop.is_set("kill")
-        ):
+        elif self._gang.all_exited and not self._gang.over and self._loop.is_set("kill"):
             self._loop.drop("kill")
             self._kill()
+        self._tell_ends()
         if self.is_idle:
             self._on_idle()
 

@@ -6,12 +6,23 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from agent_fixtures import MakeWorker
+from agents import Gate, script
 
 from prefect_ft.inprocess.client import Address, Connection
 from prefect_ft.inprocess.errors import StoreLostError
-from prefect_ft.worker.coordination import Coordination, Standing, port_served_at, served_at, tune
+from prefect_ft.worker.coordination import (
+    KEY_VARIABLE,
+    STORE_VARIABLE,
+    Coordination,
+    Standing,
+    port_served_at,
+    served_at,
+    tune,
+)
 from prefect_ft.worker.loop import Loop
 
 
@@ -53,18 +64,18 @@ class Host:
 class Rank:
     """One rank's two connections for one call."""
 
-    def __init__(self, host: Host, rank: int, call: int) -> None:
-        address = Address("127.0.0.1", host.port, "key", 30.0, call)
+    def __init__(self, port: int, rank: int, call: int) -> None:
+        address = Address("127.0.0.1", port, "key", 30.0, call)
         self.rank = rank
         self.control, self.alert = Connection(address, 5.0), Connection(address, 5.0)
         self.alert.listen(rank)
 
-    def enter(self, size: int) -> None:
-        fields = {"size": size, "iteration": 0, "step": None, "without": [], "barrier_s": 30}
+    def enter(self, size: int, iteration: int = 0) -> None:
+        fields = {"size": size, "iteration": iteration, "step": None, "without": [], "barrier_s": 30}
         self.control.send(op="enter", rank=self.rank, **fields)
 
-    def complete(self, active: int) -> None:
-        self.control.send(op="done", rank=self.rank, iteration=0, active=active, completion_s=30)
+    def complete(self, active: int, iteration: int = 0) -> None:
+        self.control.send(op="done", rank=self.rank, iteration=iteration, active=active, completion_s=30)
 
     def hear(self) -> str:
         return str(self.control.receive(5.0)["ev"])
@@ -82,7 +93,7 @@ def host() -> Iterator[Host]:
 
 def run_call(host: Host, number: int, size: int) -> None:
     """Have a call begin and be completed."""
-    ranks = [Rank(host, rank, number) for rank in range(size)]
+    ranks = [Rank(host.port, rank, number) for rank in range(size)]
     for rank in ranks:
         rank.enter(size)
     assert [rank.hear() for rank in ranks] == ["round"] * size
@@ -101,7 +112,7 @@ def test_calls_follow_each_other_and_each_binds_its_ranks_while_it_runs(host: Ho
 
 def test_who_comes_too_late_to_a_call_takes_no_part_in_the_next_one(host: Host) -> None:
     run_call(host, 0, 2)
-    with closing(Rank(host, 2, 0)) as late:
+    with closing(Rank(host.port, 2, 0)) as late:
         late.enter(3)
         answer = late.control.receive(5.0)
     assert (answer["ev"], answer["excluded"]) == ("over", True)
@@ -109,7 +120,7 @@ def test_who_comes_too_late_to_a_call_takes_no_part_in_the_next_one(host: Host) 
 
 
 def test_the_next_call_may_begin_while_somebody_is_still_in_the_last(host: Host) -> None:
-    first = [Rank(host, rank, 0) for rank in range(2)]
+    first = [Rank(host.port, rank, 0) for rank in range(2)]
     for rank in first:
         rank.enter(2)
     for rank in first:
@@ -120,6 +131,34 @@ def test_the_next_call_may_begin_while_somebody_is_still_in_the_last(host: Host)
     assert first[1].hear() == "complete"
     for rank in first:
         rank.close()
+
+
+def test_the_end_of_a_rank_that_the_others_did_without_is_for_who_is_attached_to_judge(
+    make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    client = make_worker(rendezvous={"by": "ranks", "command": [], "env": {}}).attached()
+    port = client.expect_attached()["in_process_port"]
+    told = {STORE_VARIABLE: served_at("29500", port), KEY_VARIABLE: "key", "MASTER_PORT": "29500"}
+    body = (
+        f"import os; rank = int(os.environ['RANK']); rank and open({str(gate.path)!r}).read(); os._exit(rank)"
+    )
+    client.start(script(body), ranks=2, WORLD_SIZE="2", **told)
+    assert not client.expect("exited", rank=0)["ends"]
+    stays, goes = Rank(port, 0, 0), Rank(port, 1, 0)
+    with closing(stays):
+        for rank in (stays, goes):
+            rank.enter(2)
+        assert [stays.hear(), goes.hear()] == ["round", "round"]
+        goes.close()
+        stays.enter(2, iteration=1)
+        assert stays.hear() == "round"
+        stays.complete(1, iteration=1)
+        assert stays.hear() == "complete"
+    client.expect("call", excused=[1])
+    gate.open()
+    assert not client.expect("exited", rank=1)["ends"]
+    assert client.stop()["deaths"] != []
 
 
 def test_strangers_and_what_they_leave_are_nobodys_concern(host: Host) -> None:

@@ -72,6 +72,32 @@ def test_it_waits_for_the_order_where_that_may_not_come(
     assert sum(event["ev"] == "stopped" for event in client.heard) == 2
 
 
+def test_who_has_heard_of_a_failure_has_the_say(client: AgentClient, tmp_path: Path) -> None:
+    """What was decided then is under way, whichever rank ends last."""
+    gate = Gate(tmp_path / "gate")
+    client.start(
+        script(f"import os; os.environ['RANK'] == '0' or open({str(gate.path)!r}).read(); os._exit(3)"),
+        ranks=2,
+        WORLD_SIZE="2",
+    )
+    client.expect("exited", rank=0)
+    gate.open()
+    assert not client.expect("exited", rank=1)["ends"]
+    assert client.stop()["stuck"] == []
+
+
+def test_ends_are_told_before_the_end_of_all_of_them(client: AgentClient) -> None:
+    client.start(script("import signal; print('up', flush=True); signal.pause()"), ranks=2, WORLD_SIZE="2")
+    for rank in range(2):
+        client.expect_printed("up", rank)
+    client.stop()
+    assert [event["ev"] for event in client.heard if event["ev"] in ("exited", "stopped")] == [
+        "exited",
+        "exited",
+        "stopped",
+    ]
+
+
 def test_ranks_that_end_of_an_order_end_by_that(client: AgentClient) -> None:
     client.start(script("import signal; print('up', flush=True); signal.pause()"), WORLD_SIZE="1")
     client.expect_printed("up")
