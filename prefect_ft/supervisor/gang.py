@@ -368,7 +368,6 @@ class AgentGang:
         stopped = {number: answer for number, answer in self._answers.items() if answer["ev"] == "stopped"}
         for number, answer in stopped.items():
             self._meeting[number] = answer
-            self._ending.discard(number)
             if answer["stuck"]:
                 self._unusable[number] = f"processes {answer['stuck']} hang in the kernel"
         return Stopped(

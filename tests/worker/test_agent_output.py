@@ -232,6 +232,17 @@ def test_the_files_of_an_attempt_go_when_the_next_one_starts(
     ]
 
 
+def test_the_files_of_an_attempt_go_when_the_next_one_cannot_start(
+    client: AgentClient, agent: LivingWorker
+) -> None:
+    client.start(script("print('up')"))
+    client.expect("exited")
+    client.stop()
+    assert client.start(["/nowhere"], 2)["ev"] == "start_failed"
+    client.start(["/nowhere"], 3)  # what is told comes before what is deleted
+    assert list((agent.home / "io").iterdir()) == []
+
+
 def test_when_the_first_line_came_is_told_once_in_an_attempt(client: AgentClient) -> None:
     for attempt in (1, 2):
         before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
