@@ -137,7 +137,7 @@ class Execution:
         """Start an attempt's ranks; raises RefusedError while another attempt is not over."""
         if self._gang is not None and not self._gang.over:
             raise RefusedError("an attempt is running: stop it first")
-        last = self._forget()
+        self._discard()
         self._reporter.token, self._note = token, message["note"]
         ranks = {int(number): own for number, own in message["ranks"].items()}
         env = _environment(message["env"])
@@ -157,7 +157,6 @@ class Execution:
         except (OSError, ValueError) as exc:
             self._rendezvous.close()
             self._reporter.send("start_failed", **_failure(exc, command[0]))
-            self._discard(last)
             return
         self._gang, self._has_printed, self._is_unasked = gang, False, False
         self._has_all_ranks = message["env"].get("WORLD_SIZE") == str(len(ranks))
@@ -174,31 +173,25 @@ class Execution:
             stays={rank.number: rank.spool.path for rank in gang.ranks.values() if self._keeping.stays},
             warm=any(isinstance(rank.process, Forked) for rank in gang.ranks.values()),
         )
-        self._discard(last)  # not before: the ranks wait for nothing that they do not need
         self._warm.started(command, cwd, env, len(ranks))
         self._sampling.begin(list(gang.ranks.values()))
 
-    def _forget(self) -> Optional[Gang]:
-        """Let go of the last attempt, and give its ranks."""
+    def _discard(self) -> None:
+        """Forget the last attempt; where output stays, that of the last one does and that before goes."""
         self._sampling.end()
         self._awaited.clear()
         self._untold.clear()
         self._deaths.clear()
         for rank in self._ranks():
             self._unwatch(rank)
-            rank.spool.close()  # its descriptor is there for the next
-        last, self._gang = self._gang, None
-        return last
-
-    def _discard(self, last: Optional[Gang]) -> None:
-        """Delete what an attempt left; where output stays, that of the last one does and that before goes."""
         while self._left_output:
             with contextlib.suppress(OSError):
                 os.unlink(self._left_output.pop())
-        if last is not None and self._keeping.stays:
-            self._left_output = last.leave_output()
-        elif last is not None:
-            last.remove()
+        if self._gang is not None and self._keeping.stays:
+            self._left_output = self._gang.leave_output()
+        elif self._gang is not None:
+            self._gang.remove()
+        self._gang = None
 
     def _watch(self, rank: Rank) -> None:
         self._loop.watch(rank.pidfd, lambda _: self._rank_ended(rank))

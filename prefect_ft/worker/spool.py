@@ -161,10 +161,8 @@ class Spool:
         return self._size()
 
     def close(self) -> None:
-        """Leave the file to itself. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Leave the file to itself."""
+        os.close(self._fd)
 
     def remove(self) -> None:
         """Close and delete the file."""
