@@ -232,6 +232,19 @@ def test_the_files_of_an_attempt_go_when_the_next_one_starts(
     ]
 
 
+def test_an_attempt_of_the_same_number_has_no_output_of_the_one_before(agent: LivingWorker) -> None:
+    """An orchestrator that comes back numbers as its journal does, which the one before may not have come to write."""
+    for epoch, text in ((1, "before"), (2, "after")):
+        client = agent.attached(epoch=epoch)
+        client.start(script(f"print({text!r})"))
+        client.expect("exited")
+        client.stop()
+        told = [
+            event for event in client.heard if event["ev"] == "output" and event["token"] == client.token(1)
+        ]
+        assert "".join(event["text"] for event in told) == f"{text}\n"
+
+
 def test_the_files_of_an_attempt_go_when_the_next_one_cannot_start(
     client: AgentClient, agent: LivingWorker
 ) -> None:
