@@ -116,7 +116,8 @@ class AgentGang:
         self._meeting: dict[int, Event] = {}
         """By worker, what its agent said last of where the next attempt's ranks can meet."""
         self._unusable: dict[int, str] = {}
-        self._answers: dict[int, Event] = {}
+        self._answers: dict[tuple[int, str], Event] = {}
+        """By worker and kind, what its agent has answered since that was asked: several may come at once."""
         self._ending: set[int] = set()
         """The workers whose agents have said that they end the attempt by themselves."""
         self._printed_at: dict[int, float] = {}
@@ -186,8 +187,7 @@ class AgentGang:
         standings = {number: found.result for number, found in newest.items() if found.result is not None}
         for number in list(self._links):
             if self._answered(number, "attached"):
-                standings[number] = self._answers[number]
-                self._meeting[number] = self._answers[number]
+                standings[number] = self._meeting[number] = self._answers[number, "attached"]
             else:
                 self._forget(number)
         return standings
@@ -246,7 +246,7 @@ class AgentGang:
             self._meeting[number] = answer
 
     def _attach(self, worker: Worker, address: Address) -> None:
-        self._answers.pop(worker.number, None)
+        self._forget_answers(worker.number, *_ANSWERS)
         try:
             link = Link(worker, address)
         except LinkLostError as exc:
@@ -295,7 +295,7 @@ class AgentGang:
 
     def choose(self, token: Sequence[int], **criteria: Any) -> Event:
         """Have worker 0's agent choose the checkpoint to resume from, among what is there now."""
-        self._answers.pop(0, None)
+        self._forget_answers(0, "chosen")
         self._order(0, "choose", token=token, **criteria)
         return self._await_answers([0], "chosen", timeout_s=CHOOSE_TIMEOUT_S)[0]
 
@@ -305,7 +305,7 @@ class AgentGang:
         self._watch = None
         peers = self._peers(orders)
         for number, fields in orders.items():
-            self._answers.pop(number, None)
+            self._forget_answers(number, "started", "start_failed", "stopped")
             self._ending.discard(number)
             self._send(number, "start", token=token, peers=peers[number], **fields)
         self._await_answers(orders, "started", "start_failed")
@@ -337,7 +337,7 @@ class AgentGang:
         self._may_act()
         asked = self._sampling()
         for number in asked:
-            self._answers.pop(number, None)
+            self._forget_answers(number, "diagnosis")
             self._try_order(number, "diagnose", token=token, timeout_s=0.8 * timeout_s)
 
         def is_owing(number: int) -> bool:
@@ -345,7 +345,9 @@ class AgentGang:
             return is_there and not self._answered(number, "diagnosis")
 
         self.serve(lambda: not any(map(is_owing, asked)), timeout_s)
-        answers = [self._answers[number] for number in asked if self._answered(number, "diagnosis")]
+        answers = [
+            self._answers[number, "diagnosis"] for number in asked if self._answered(number, "diagnosis")
+        ]
         return {int(rank): told for answer in answers for rank, told in answer["ranks"].items()}
 
     def _sampling(self) -> list[int]:
@@ -360,12 +362,16 @@ class AgentGang:
         fields = {"token": token, "grace_s": grace_s, "complete": complete}
         for number in self._present:
             if number not in self._ending:
-                self._answers.pop(number, None)
+                self._forget_answers(number, "stopped")
                 self._try_order(number, "stop", **fields)
             elif not self._answered(number, "stopped"):
                 self._conversations[number].ask("stop", fields)
         self._await_stopped(time.monotonic() + grace_s)
-        stopped = {number: answer for number, answer in self._answers.items() if answer["ev"] == "stopped"}
+        stopped = {
+            number: self._answers[number, "stopped"]
+            for number in self._workers
+            if self._answered(number, "stopped")
+        }
         for number, answer in stopped.items():
             self._meeting[number] = answer
             if answer["stuck"]:
@@ -474,10 +480,18 @@ class AgentGang:
         for number in sorted(unanswered(), key=lambda number: (number in self._links, number)):
             self._link(number)
             raise WorkerGoneError(number, "its agent does not answer")
-        return {number: self._answers[number] for number in numbers}
+        return {
+            number: next(self._answers[number, kind] for kind in kinds if self._answered(number, kind))
+            for number in numbers
+        }
 
     def _answered(self, number: int, *kinds: str) -> bool:
-        return self._answers.get(number, {}).get("ev") in kinds
+        return any((number, kind) in self._answers for kind in kinds)
+
+    def _forget_answers(self, number: int, *kinds: str) -> None:
+        """Take what was answered up to now for no answer to what is asked next."""
+        for kind in kinds:
+            self._answers.pop((number, kind), None)
 
     def _take_events(self, timeout_s: float | None) -> None:
         if self._stop_request.lost is not None:
@@ -525,7 +539,7 @@ class AgentGang:
             case "output" | "excerpt":
                 self._printed_at[number] = time.monotonic()
             case kind if kind in _ANSWERS:
-                self._answers[number] = event
+                self._answers[number, kind] = event
             case _:
                 pass
 

@@ -228,6 +228,27 @@ def test_who_ends_by_itself_is_not_ordered_to(make: Make) -> None:
     assert [event["token"][2] for _, event in heard.of("stopped")] == [1, 2, 3, 3]
 
 
+def test_a_rank_may_have_failed_before_anybody_hears_that_it_was_started(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = make()
+    heard.create(1)
+    held: list[Mapping[str, Any]] = []
+    take = Link.receive
+
+    def receive(link: Link) -> list[Mapping[str, Any]]:
+        """Hear all of an attempt at once, as who is busy with something else does."""
+        held.extend(take(link))
+        return [held.pop(0) for _ in range(len(held))] if held[-1]["ev"] == "stopped" else []
+
+    monkeypatch.setattr(Link, "receive", receive)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", DEADLINE_S)
+    for attempt in (1, 2):
+        heard.start(script("raise SystemExit(1)"), attempt, env={"WORLD_SIZE": "1"})
+        assert len(heard.gang.stop(heard.token(attempt), 0).deaths) == 1
+    assert [event["ev"] for _, event in heard.events][-3:] == ["started", "exited", "stopped"]
+
+
 # -- workers come and go ----------------------------------------------------------------------------
 
 
