@@ -334,6 +334,7 @@ class Execution:
             self._on_idle()
 
     def _tell_ends(self) -> None:
+        """Tell of the ranks that have ended since the last call."""
         for rank in self._ranks():
             if rank.exit is not None and not rank.reported:
                 rank.reported = True
@@ -389,13 +390,13 @@ class Execution:
             self._kill()
 
     def _kill(self) -> None:
-        goes_on = self._gang is not None and not self._gang.over
-        if self._gang is not None and goes_on and not self._gang.end(KILL_SLICE_S):
+        living = None if self._gang is None or self._gang.over else self._gang
+        if living is not None and not living.end(KILL_SLICE_S):
             self._loop.after("kill", KILL_PAUSE_S, self._kill)
             return
         self._await_last_news()
         self._rendezvous.close()
-        if goes_on:
+        if living is not None:
             self._collect()  # while the last look is under way
         self.hand_on()
         self._sampling.end()  # not before: nobody waits for it

@@ -239,7 +239,7 @@ def test_a_rank_may_have_failed_before_anybody_hears_that_it_was_started(
     def receive(link: Link) -> list[Mapping[str, Any]]:
         """Hear all of an attempt at once, as who is busy with something else does."""
         held.extend(take(link))
-        return [held.pop(0) for _ in range(len(held))] if held[-1]["ev"] == "stopped" else []
+        return [held.pop(0) for _ in range(len(held))] if held and held[-1]["ev"] == "stopped" else []
 
     monkeypatch.setattr(Link, "receive", receive)
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", DEADLINE_S)
