@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,12 @@ def find_what_an_agent_left(target: Target, place: dict[str, Any], directory: Pa
     """Nobody comes for it, so it leaves; what it left is in its pod's log."""
     directory.mkdir()
     told = settings(run_id=directory.name, orphan_timeout_s=5.0, certificate=certificate_of(directory))
-    with closing(
-        KubernetesBackend(told, directory, KubernetesInfrastructure.model_validate(place))
-    ) as backend:
+    infrastructure = KubernetesInfrastructure.model_validate(place)
+    with ExitStack() as stack:
+        stack.callback(clear_directory, directory)
+        backend = stack.enter_context(closing(KubernetesBackend(told, directory, infrastructure)))
         backend.create([Worker(number=0, system="s0", epoch=1, decision=0)])
         target.until(lambda: [found.result for found in backend.find()] != [None])
-    clear_directory(directory)
 
 
 def test_a_run_gets_on_with_its_rights_and_uses_each(kubernetes_cluster: Target, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster of the tests' own: three nodes on this machine, each in a network namespace.
+"""A Kubernetes cluster of the tests' own: three nodes on this machine, each with its own network and mounts.
 
     python tests/support/kube_cluster.py start DIRECTORY    # prints the KUBECONFIG
     python tests/support/kube_cluster.py cut DIRECTORY N    # the network of node N is gone; `join` brings it back
@@ -32,7 +32,7 @@ from kube_image import PAUSE, write_images
 
 DEADLINE_S = 180.0
 NODES = (1, 2, 3)
-TOOLS = ("containerd", "ctr", "ip", "nsenter", "openssl", "sysctl", "umount")
+TOOLS = ("containerd", "ctr", "ip", "mount", "nsenter", "openssl", "sysctl", "umount", "unshare")
 PREFIX = "pft-kube-"
 """Of a cluster's directory, which is short for its sockets' paths."""
 SWITCH, UPLINK = "pftk-switch", "pftk0"
@@ -78,6 +78,7 @@ class Cluster:
         before = [f"{name} = {Path('/proc/sys', *name.split('.')).read_text()}" for name in SYSCTLS]
         (self.directory / "sysctl").write_text("".join(before))
         self._make_network()
+        self._make_mounts()
         _make_certificates(self._pki, self.directory)
         self._begin_store()
         self.begin_api()
@@ -118,6 +119,25 @@ class Cluster:
         for other in NODES:
             if other != node:
                 _ip(f"-n {space} route add {_pods(other)} via {_address(other)}")
+
+    def _make_mounts(self) -> None:
+        """Give each node a /var/log: a kubelet deletes there, once a minute, what is of no pod of its own."""
+        held = self.directory / "mounts"
+        held.mkdir()
+        _run("mount", "--make-private", "-t", "tmpfs", "none", held)
+        for node in NODES:
+            log = self.directory / f"n{node}" / "log"
+            log.mkdir(parents=True)
+            (held / f"n{node}").touch()
+            _run("unshare", f"--mount={held / f'n{node}'}", "mount", "--bind", log, "/var/log")
+
+    def _enter(self, node: int) -> list[str]:
+        """Begin the words of a command that is to run as a node's own."""
+        return [
+            "nsenter",
+            f"--net=/run/netns/{_space(node)}",
+            f"--mount={self.directory / 'mounts' / f'n{node}'}",
+        ]
 
     def cut(self, node: int) -> None:
         """Take a node's network away: what runs there goes on, and nobody hears of it."""
@@ -212,7 +232,7 @@ class Cluster:
         """Have a node's containers run that has nobody yet to speak for it."""
         place = self.directory / f"n{node}"
         for name in ("cni", "kubelet"):
-            (place / name).mkdir(parents=True)
+            (place / name).mkdir()
         socket = self.directory / f"n{node}.sock"
         (place / "containerd.toml").write_text(_containerd_toml(place, socket, self._programs))
         (place / "cni" / "10-test.conflist").write_text(json.dumps(_cni(place, node)))
@@ -222,15 +242,17 @@ class Cluster:
 
     def begin_containerd(self, node: int) -> None:
         """Start what runs a node's containers, and wait until it answers; what it ran before goes on all the time."""
-        place, space = self.directory / f"n{node}", f"--net=/run/netns/{_space(node)}"
-        self._begin(f"containerd-n{node}", ["nsenter", space, "containerd", "-c", place / "containerd.toml"])
+        place = self.directory / f"n{node}"
+        self._begin(
+            f"containerd-n{node}", [*self._enter(node), "containerd", "-c", place / "containerd.toml"]
+        )
         _until(lambda: _succeeds("ctr", "-a", self.directory / f"n{node}.sock", "version"), self._logs)
 
     def begin_kubelet(self, node: int) -> None:
         """Start what speaks for a node."""
-        place, space = self.directory / f"n{node}", f"--net=/run/netns/{_space(node)}"
+        place = self.directory / f"n{node}"
         self._begin(f"kubelet-n{node}", [
-            "nsenter", space, self._programs / "kubelet", f"--config={place / 'kubelet.json'}",
+            *self._enter(node), self._programs / "kubelet", f"--config={place / 'kubelet.json'}",
             f"--kubeconfig={self._config_of(f'n{node}')}", f"--hostname-override=n{node}",
             f"--node-ip={_address(node)}", f"--root-dir={place / 'kubelet'}",
             f"--cert-dir={place / 'kubelet' / 'pki'}", "--container-runtime=remote",
