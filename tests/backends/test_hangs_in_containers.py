@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +15,7 @@ from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.docker import DockerBackend
 from prefect_ft.backends.engine import connect
 from prefect_ft.config import DockerInfrastructure
+from prefect_ft.worker import spy
 
 __all__ = ["make_hanging", "stop"]
 
@@ -72,7 +72,7 @@ def test_a_process_that_the_kernel_has_killed_is_told_of_who_waits_for_it(make_h
 
 
 DOZES = "def doze(): time.sleep(1000)\ndoze()"
-SPY = shutil.which("py-spy")
+SPY = spy.command()
 HAS_SPY = {"volumes": [f"{SPY}:/usr/bin/py-spy:ro"]}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from agent_fixtures import MakeWorker
 from agents import AgentClient, processes_of, script
 
 from prefect_ft.decide.hang.stacks import parsed
-from prefect_ft.worker import processes
+from prefect_ft.worker import processes, spy
 
 BEATS = "from prefect_ft.heartbeat import beat; beat(1); print('up')\n"
 IN_C = (
@@ -102,12 +101,11 @@ def test_a_stopped_rank_is_not_waited_for_longer_than_said(make_worker: MakeWork
 
 
 @pytest.fixture
-def spied(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> AgentClient:
+def spied(make_worker: MakeWorker) -> AgentClient:
     """Attached to an agent that has py-spy."""
-    path = shutil.which("py-spy")
-    if path is None:
+    if spy.command() is None:
         pytest.skip("needs py-spy: install prefect-ft[stacks]")
-    return make_worker(env={"PATH": f"{os.path.dirname(path)}:{os.environ['PATH']}"}).attached()
+    return make_worker().attached()
 
 
 @pytest.mark.parametrize(
