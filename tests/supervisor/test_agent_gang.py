@@ -228,6 +228,30 @@ def test_who_ends_by_itself_is_not_ordered_to(make: Make) -> None:
     assert [event["token"][2] for _, event in heard.of("stopped")] == [1, 2, 3, 3]
 
 
+FORKS_WHEN_TOLD = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.write(1, b"up\\n")
+signal.sigwait([signal.SIGUSR1])
+if os.fork():
+    os.write(1, b"again\\n")
+signal.pause()
+"""
+
+
+def test_where_ranks_are_is_asked_anew_each_time(make: Make) -> None:
+    heard = make(sample_period_s=0.05)
+    heard.create(1)
+    heard.start(script(FORKS_WHEN_TOLD))
+    heard.wait("output")
+    heard.wait("sample")  # who takes none cannot be asked
+    first = heard.gang.diagnose(heard.token(1), DEADLINE_S)
+    os.kill(heard.of("started")[0][1]["pids"]["0"], signal.SIGUSR1)
+    heard.wait("output", 2)
+    second = heard.gang.diagnose(heard.token(1), DEADLINE_S)
+    assert [len(told[0]["processes"]) for told in (first, second)] == [1, 2]
+
+
 def test_a_rank_may_have_failed_before_anybody_hears_that_it_was_started(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
