@@ -131,13 +131,19 @@ def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
     return value
 
 
+def _as_list(words: list[str]) -> str:
+    """Words as one writes them in YAML, on one line; escaped where some of it would not be seen."""
+    text = json.dumps(words, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(words)
+
+
 def _words(value: object) -> object:
     if isinstance(value, str):
         try:
             words = shlex.split(value) or _COMMAND_EXAMPLE
         except ValueError:  # a quote that is not closed
             words = _COMMAND_EXAMPLE
-        raise problem(f"must be a list of words; write {json.dumps(words, ensure_ascii=False)}")
+        raise problem(f"must be a list of words; write {_as_list(words)}")
     if not isinstance(value, (list, tuple)):
         raise problem(f"must be a list of words, like {json.dumps(_COMMAND_EXAMPLE)}, got {shown(value)}")
     if not value or value[0] == "":

@@ -123,6 +123,7 @@ def test_the_job_that_is_spoiled_above_is_good() -> None:
     )
 )
 @example([".".join(["a"] * 5000) + "=1"])
+@example(["phases.1.command=1\u20281"])
 def test_any_overrides(overrides: list[str]) -> None:
     try:
         changed = apply_overrides(Document(GOOD, {(): Place("job.yaml", 1)}), overrides)
