@@ -132,9 +132,9 @@ def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _as_list(words: list[str]) -> str:
-    """Words as one writes them in YAML, on one line; escaped where some of it would not be seen."""
+    """Words as one writes them in YAML, on one line; what would not be seen is escaped."""
     text = json.dumps(words, ensure_ascii=False)
-    return text if text.isprintable() else json.dumps(words)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def _words(value: object) -> object:

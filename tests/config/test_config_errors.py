@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from prefect_ft.config import load_job
 from prefect_ft.errors import ConfigError
@@ -263,6 +264,14 @@ def test_a_command_is_a_list_of_words_and_errors_show_how_to_quote(
     written: str, expected: str, tmp_path: Path
 ) -> None:
     assert error_of(edited(COMMAND, written), tmp_path) == f"job.yaml:11: {expected}"
+
+
+def test_the_words_that_an_error_suggests_are_what_yaml_reads(tmp_path: Path) -> None:
+    command = r"""phases.0.command="\u00e9\U0001f600 '\L\U000e0001\N\x7f\\' b" """
+    suggested = error_of(GOOD, tmp_path, command).partition("write ")[2]
+    assert suggested.isprintable()
+    assert suggested.startswith('["\u00e9\U0001f600", ')
+    assert yaml.safe_load(suggested) == ["\u00e9\U0001f600", "\u2028\U000e0001\x85\x7f\\", "b"]
 
 
 LONG = "n" * 65
