@@ -109,7 +109,8 @@ class Incident:
     verified anew in this attempt and `baseline_step` the highest one verified before it, where the
     observer knows more than `step` says (a checkpoint that was seen whole and damaged later).
     `verified` are the steps of all checkpoints that can be resumed from at that time, those set aside
-    left out; where it is `None`, only the steps that incidents named are known.
+    left out; where it is `None`, only the steps that incidents named are known. `started_from` is the step
+    from which the attempt really started, 0: from scratch; where it is `None`, it is the one that was decided.
     """
 
     t: float
@@ -123,6 +124,7 @@ class Incident:
     seen_step: int | None = None
     baseline_step: int | None = None
     verified: tuple[int, ...] | None = None
+    started_from: int | None = None
     exit_code: int | None = None
     signal: int | None = None
     failure_class: FailureClass | None = None

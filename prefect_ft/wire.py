@@ -238,6 +238,7 @@ _INCIDENT: Mapping[str, Reader] = {
     "seen_step": _count,
     "baseline_step": _count,
     "verified": _list_of(_count),
+    "started_from": _count,
     "exit_code": _whole,
     "signal": _whole,
     "class": _label(FailureClass),

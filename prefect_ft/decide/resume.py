@@ -61,6 +61,17 @@ class Checkpoints:
         if self.set_aside:
             self.set_aside -= self._good
 
+    def started(self, step: int | None) -> None:
+        """Take note of where the attempt that has ended really started: below what was decided, if that was gone.
+
+        `None`: where it was decided; 0: from scratch.
+        """
+        if step is None or self.mode == "eval":
+            return
+        self.resumed_from = step or None
+        if self._hold is not None and step < (self._hold.step or 0):
+            self._hold = Hold(step or None)
+
     def end_attempt(self) -> bool:
         """Judge all that the attempt saw, and say whether it was progress, which lifts a hold."""
         seen, self._seen = self._seen, 0

@@ -104,6 +104,7 @@ class Situation:
             self.checkpoints.raise_baseline()
             return
         self.ended_by = incident
+        self.checkpoints.started(incident.started_from)
         self.progress = self.checkpoints.end_attempt()
         self.budgets.end_attempt(incident, self.progress)
 

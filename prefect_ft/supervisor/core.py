@@ -46,6 +46,9 @@ MAX_PASSED_OVER = 5
 PREFECT_WAITS_S = 0.1
 """How long Prefect is kept from entering the task again after a restart in place: that takes processors from ranks."""
 
+NO_STEP = -1
+"""The limit by which an agent chooses no checkpoint, and learns what is known of them all the same."""
+
 LOOK_LASTS_S = 0.5
 """How long a look at the checkpoints is as good as another one; a person may be asked about a restart for hours."""
 
@@ -319,9 +322,23 @@ class Supervisor:
             in_process_key=self._gang.in_process_key,
             resume_step=chosen["step"],
             resume_path=chosen["path"],
+            why=self._why_elsewhere(decision, chosen),
             passed_over=passed_over,
             skip_eval_at_step=skip_eval_at(self.plan.policy, history),
         )
+
+    def _why_elsewhere(self, decision: Decision | None, chosen: Event) -> str | None:
+        """Say why the attempt does not start from the step that was decided; None: it does, or none was."""
+        if (
+            decision is None
+            or not self.plan.has_checkpoints
+            or decision.resume_step in (None, chosen["step"])
+        ):
+            return None
+        why = self._saves.why_not(decision.resume_step, chosen["why_not"])
+        started = "from scratch" if chosen["step"] is None else f"from step {chosen['step']}"
+        tell(Notice(text=f"{self.plan.phase}: starts {started}, not from step {decision.resume_step}: {why}"))
+        return why
 
     def _decisions_before_first(self) -> int:
         """Count the decisions that were made before the first attempt, which may be the one to come."""
@@ -334,13 +351,15 @@ class Supervisor:
         Unless that was a moment ago, and it is the newest.
         """
         from_scratch = decision is not None and decision.resume_step is None
-        if not self.plan.has_checkpoints or from_scratch:
+        if not self.plan.has_checkpoints or (from_scratch and self._gang.knows_checkpoints):
             return {"step": None, "path": None, "why_not": {}}
+        limit = decision.resume_step if decision else None
         return self._chosen_already(decision) or self._gang.choose(
             self._token,
-            limit=decision.resume_step if decision else None,
+            limit=NO_STEP if from_scratch else limit,
             avoid=self._saves.avoided,
             deaths=self._deaths(),
+            verified=self._saves.marks,
         )
 
     def _chosen_already(self, decision: Decision | None) -> Event | None:
@@ -367,6 +386,9 @@ class Supervisor:
             "start_counts": [list(counts) for counts in launch.start_counts],
             "resume_step": launch.resume_step,
             "resume_path": launch.resume_path,
+            "decided_step": launch.decision.resume_step if launch.decision else None,
+            "started_from": launch.resume_step,
+            "why": launch.why,
             "passed_over": dict(launch.passed_over),
             "decisions": len(self.journal.history()),
             "begun_t": self._begun_t,
@@ -505,6 +527,8 @@ class Supervisor:
             self._heal(self._attempt)
         attempt, self._attempt = self._attempt, None
         incident = replace(self._explained(self._incident(attempt, t), attempt), **self._known_saves())
+        if attempt is not None:
+            incident = replace(incident, started_from=self._started_from())
         facts = {**self._facts(attempt, deaths), "reaped_t": reaped_t}
         if incident.kind not in ("completed", "cancelled"):
             raise AttemptFailedError(incident, **facts)
@@ -538,6 +562,13 @@ class Supervisor:
         if evidence is None or evidence.rule != OUT_OF_MEMORY:
             return incident
         return replace(incident, failure_class="oom_host", evidence=evidence)
+
+    def _started_from(self) -> int | None:
+        """Return the step from which the last attempt started, 0 from scratch; None: there are no checkpoints."""
+        if not self.plan.has_checkpoints:
+            return None
+        line = next(line for line in reversed(self.journal.lines) if line["type"] == "attempt")
+        return line["resume_step"] or 0
 
     def _known_saves(self) -> dict[str, Any]:
         return self._saves.facts() if self.plan.has_checkpoints else {}

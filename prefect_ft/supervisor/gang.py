@@ -121,6 +121,8 @@ class AgentGang:
         self._ending: set[int] = set()
         """The workers whose agents have said that they end the attempt by themselves."""
         self._printed_at: dict[int, float] = {}
+        self.knows_checkpoints = False
+        """Whether worker 0's agent, of those that look at checkpoints, has been told what is known of them."""
         self._samples: set[int] = set()
         """The workers whose agents take samples: those of earlier versions do not, and know no such orders."""
 
@@ -247,6 +249,7 @@ class AgentGang:
 
     def _attach(self, worker: Worker, address: Address) -> None:
         self._forget_answers(worker.number, *_ANSWERS)
+        self.knows_checkpoints = self.knows_checkpoints and worker.number != 0
         try:
             link = Link(worker, address)
         except LinkLostError as exc:
@@ -296,6 +299,7 @@ class AgentGang:
     def choose(self, token: Sequence[int], **criteria: Any) -> Event:
         """Have worker 0's agent choose the checkpoint to resume from, among what is there now."""
         self._forget_answers(0, "chosen")
+        self.knows_checkpoints = True
         self._order(0, "choose", token=token, **criteria)
         return self._await_answers([0], "chosen", timeout_s=CHOOSE_TIMEOUT_S)[0]
 

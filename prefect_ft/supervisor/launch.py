@@ -81,7 +81,8 @@ class Launch:
     created, and how often the command was executed in it, this time included. `master` is host and port
     of worker 0's rendezvous, `has_store` whether its agent listens there; at `in_process_port` it coordinates
     restarts within the processes, None: it does not. `resume_step` and `resume_path` are `None` for from
-    scratch; `passed_over` are checkpoints that could not be resumed from, each with the reason.
+    scratch; `why` says why that is not the step that was decided, `None` where it is; `passed_over`
+    are checkpoints that could not be resumed from, each with the reason.
     """
 
     attempt: int
@@ -95,6 +96,7 @@ class Launch:
     in_process_key: str
     resume_step: int | None
     resume_path: str | None
+    why: str | None = None
     passed_over: Mapping[str, str]
     skip_eval_at_step: int | None
 

@@ -156,6 +156,7 @@ class Listener:
                 utc=utc_now(),
                 written_t=written_t,
                 mtime=item["mtime"],
+                **{name: item.get(name) for name in ("size", "device", "inode")},
                 **fields,
             )
             tell(CheckpointVerified(phase=self._phase, **fields))

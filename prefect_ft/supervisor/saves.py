@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from prefect_ft.supervisor.link import Event
 
 Identity = tuple[str, float | None]
-"""Path and time of writing: who reports the same again has not verified anything anew."""
+"""Path and time of writing: an agent that reports the same again has not verified anything anew."""
 
 
-def _identity(item: Mapping[str, Any]) -> Identity:
-    return item["path"], item["mtime"]
+class Save(NamedTuple):
+    """One verified checkpoint, as an agent or the journal describes it.
+
+    `mtime` is in seconds since the epoch, `size` in bytes; None: journals of earlier versions do not say.
+    """
+
+    path: str
+    mtime: float | None = None
+    size: int | None = None
+    device: int | None = None
+    inode: int | None = None
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> Save:
+        return cls(*(item.get(name) for name in cls._fields))  # type: ignore[arg-type]  # a path is always there
+
+    @property
+    def identity(self) -> Identity:
+        return self.path, self.mtime
 
 
 class Saves:
     """The verified checkpoints of a phase, by step, and what the attempt that runs has added."""
 
     def __init__(self) -> None:
-        self._whole: dict[int, Identity] = {}
+        self._whole: dict[int, Save] = {}
         self._told: dict[int, Identity] = {}
         """All that has ever been reported, good still or not."""
         self._fences: list[tuple[float, float]] = []
@@ -37,23 +55,29 @@ class Saves:
         self._baseline_step, self._seen_step = self._highest_step, None
 
     def report(self, event: Event) -> list[Mapping[str, Any]]:
-        """Learn what an agent has verified; what lies beyond its last good one is good no more.
+        """Learn what an agent has verified, and which of those that it knew of are good no more.
 
-        Gives what was not known: another worker's agent, or another life's, tells the same again.
+        Return what was not known: another worker's agent, or another life's, reports the same again.
         """
-        last = event["last"]
         told = [item for item in event["new"] if not self._goes_astray(item)]
-        new = [item for item in told if self._told.get(item["step"]) != _identity(item)]
+        new = [item for item in told if self._told.get(item["step"]) != Save.of(item).identity]
         self.newest_s = max([self.newest_s, *(item["mtime"] for item in new if item["mtime"] is not None)])
         for item in told:
             self._strays.discard(item["step"])
-            self._whole[item["step"]] = self._told[item["step"]] = _identity(item)
+            self._whole[item["step"]] = save = Save.of(item)
+            self._told[item["step"]] = save.identity
             self._highest_step = max(item["step"], self._highest_step or 0)
             self._seen_step = max(item["step"], self._seen_step or 0)
-        self._whole = {
-            step: identity for step, identity in self._whole.items() if last is not None and step <= last
-        }
+        for step in self._gone(event):
+            self._whole.pop(step, None)
         return new
+
+    def _gone(self, event: Event) -> list[int]:
+        """Return the steps that are good no more; agents of earlier versions name only the last good one."""
+        if "gone" in event:
+            return list(event["gone"])
+        last = event["last"]
+        return [step for step in self._whole if last is None or step > last]
 
     def fence(self, since_s: float, until_s: float) -> None:
         """Have what was written in this time, in seconds since the epoch, count for nothing.
@@ -82,12 +106,14 @@ class Saves:
                 if number == last_attempt:
                     self.set_aside(aside)
             elif line["type"] == "checkpoint":
-                last = max(line["step"], self._highest_step or 0)
-                self.report({"new": [{"mtime": None, **line}], "last": last})
+                self.report({"new": [{"mtime": None, **line}], "gone": []})
 
     def set_aside(self, steps: Iterable[int]) -> None:
         """Take these checkpoints, and no others, for unreadable, until they are written anew."""
-        self._set_aside = {step: self._whole.get(step, self._set_aside.get(step)) for step in steps}
+        self._set_aside = {
+            step: self._whole[step].identity if step in self._whole else self._set_aside.get(step)
+            for step in steps
+        }
 
     @property
     def avoided(self) -> list[int]:
@@ -98,16 +124,33 @@ class Saves:
     def newest(self) -> tuple[int, str] | None:
         """Step and path of the one of the highest step, if that can be resumed from."""
         step = max(self._whole, default=None)
-        return None if step is None or step in self.avoided else (step, self._whole[step][0])
+        return None if step is None or step in self.avoided else (step, self._whole[step].path)
 
     @property
     def verified(self) -> tuple[int, ...]:
         """The steps that can be resumed from."""
         return tuple(
             step
-            for step, identity in sorted(self._whole.items())
-            if step not in self._set_aside or self._set_aside[step] != identity
+            for step, save in sorted(self._whole.items())
+            if step not in self._set_aside or self._set_aside[step] != save.identity
         )
+
+    @property
+    def marks(self) -> list[dict[str, Any]]:
+        """Return all that is verified as an agent is to know it, by step; what is not known well enough is left out."""
+        return [
+            {"step": step, **save._asdict()} for step, save in sorted(self._whole.items()) if None not in save
+        ]
+
+    def why_not(self, step: int, why_not: Mapping[str, str]) -> str:
+        """Say why an attempt cannot start from a step that was decided; `why_not` is the agent's word on names."""
+        if step in self.avoided:
+            return f"step {step} is set aside"
+        if step not in self._told:
+            return f"no checkpoint of step {step} is known"
+        path, _ = self._told[step]
+        reasons = (f"{name}: {why}" for name, why in why_not.items() if path.endswith(f"/{name}"))
+        return next(reasons, f"{PurePath(path).name} is no longer there")
 
     def facts(self) -> dict[str, Any]:
         """Give an incident's fields about checkpoints."""

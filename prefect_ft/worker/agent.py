@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
+from prefect_ft.worker.checkpoints import Checkpoint, marks_by_path
 from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door, for_users
@@ -66,6 +67,7 @@ class Agent:
         self._reporter = Reporter()
         self._checkpoints = CheckpointWatch(config["checkpoints"]) if config["checkpoints"] else None
         self._announced: List[Dict[str, Any]] = []
+        """What whoever is attached takes for verified, as far as this agent knows."""
         self._choosing: Optional[int] = None
         """The number of the question to which who is attached waits for `chosen`."""
         container = own_container()
@@ -221,13 +223,16 @@ class Agent:
         self._reporter.send("chosen", step=step, path=path, why_not=answer.why_not)
 
     def _tell_found(self, answer: Answer) -> None:
-        """Report what is verified now and was not the last time; a comeback is told all of it."""
-        found = [{"step": item.step, "path": item.path, "mtime": item.mtime} for item in answer.found]
-        if self._reporter.peer is None or found == self._announced:
+        """Report what is verified now and was not the last time, and what is no longer; all of it after an attach."""
+        found = [_described(item) for item in answer.found]
+        if self._reporter.peer is None:
             return
         new = [item for item in found if item not in self._announced]
+        gone = sorted({item["step"] for item in self._announced} - {item["step"] for item in found})
         self._announced = found
-        self._reporter.send("checkpoints", new=new, last=found[-1]["step"] if found else None)
+        if new or gone:
+            last = found[-1]["step"] if found else None
+            self._reporter.send("checkpoints", new=new, gone=gone, last=last)
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -292,9 +297,7 @@ class Agent:
         if op == "choose":
             self._choose(message)
         elif op == "start":
-            self._execution.start(token, message)
-            if self._partition is not None:
-                self._partition.begin(message.get("peers", []))
+            self._start(token, message)
         elif op == "checkpoint":
             self._execution.ask_checkpoint(message["signal"])
         elif op == "watch":
@@ -306,11 +309,22 @@ class Agent:
         else:
             self.leave()
 
+    def _start(self, token: Token, message: Dict[str, Any]) -> None:
+        self._execution.start(token, message)
+        if self._checkpoints is not None:
+            self._checkpoints.begin()
+        if self._partition is not None:
+            self._partition.begin(message.get("peers", []))
+
     def _choose(self, message: Dict[str, Any]) -> None:
         if self._checkpoints is None:
             raise RefusedError("this worker has no checkpoints to choose from")
+        verified = message.get("verified", [])
+        known = {item["step"] for item in self._announced}
+        self._announced += [item for item in verified if item["step"] not in known]
         self._checkpoints.writers_died(*message["deaths"])
-        self._choosing = self._checkpoints.choose(Criteria(message["limit"], message["avoid"]))
+        criteria = Criteria(message["limit"], message["avoid"], marks_by_path(verified))
+        self._choosing = self._checkpoints.choose(criteria)
 
     # -- the orchestrator's absence ---------------------------------------------------------------
 
@@ -340,6 +354,11 @@ class Agent:
         }
         _write(os.path.join(self._config["directory"], LEFT), json.dumps(result))
         self.leave()
+
+
+def _described(item: Checkpoint) -> Dict[str, Any]:
+    """Return a checkpoint as it stands in events."""
+    return {"step": item.step, "path": item.path, **item.mark._asdict()}
 
 
 def _locked(directory: str) -> int:

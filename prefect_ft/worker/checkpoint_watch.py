@@ -1,7 +1,7 @@
 """Looks for checkpoints in a thread of its own: a file system that hangs must not hang the agent.
 
-Everything that touches the checkpoint directory happens in that thread. It looks when it is asked, and by
-itself when something has changed; where changes cannot be watched, asking has to do.
+Everything that touches the checkpoint directory happens in that thread. It looks when it is asked, and from
+then on by itself when something has changed; where changes cannot be watched, asking has to do.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from prefect_ft.worker import inotify
-from prefect_ft.worker.checkpoints import Checkpoint, Finder, choose
+from prefect_ft.worker.checkpoints import Checkpoint, Finder, Mark, choose
 
 LOOK_DELAY_S = 0.25
 """How long after a change the directory is looked at, so that one save is one look."""
@@ -29,10 +29,14 @@ _WROTE = inotify.CREATE | inotify.MODIFY | inotify.CLOSE_WRITE | inotify.DELETE 
 
 
 class Criteria(NamedTuple):
-    """Which checkpoint to take: the highest step up to `limit` (None: any) that is not in `avoid`."""
+    """Which checkpoint to take: the highest step up to `limit` (None: any) that is not in `avoid`.
+
+    `verified` is what was verified before, by others too, by path.
+    """
 
     limit: Optional[int]
     avoid: List[int]
+    verified: Mapping[str, Mark] = {}
 
 
 class Question(NamedTuple):
@@ -68,6 +72,7 @@ class CheckpointWatch:
         self._settle_s: float = settings["settle_s"]
         self._deaths: Tuple[float, ...] = ()
         self._numbers = itertools.count(1)
+        self._has_begun = False
         self._unanswered: Optional[int] = None
         """The last question without criteria, until it is answered."""
         self._asked: "queue.SimpleQueue[Question]" = queue.SimpleQueue()
@@ -93,9 +98,17 @@ class CheckpointWatch:
         self._ask(Question(number, settled=settled))
         return number
 
+    def begin(self) -> None:
+        """Look from now on. Idempotent.
+
+        Before the first question of its orchestrator an agent does not know what earlier ranks left half-written.
+        """
+        if not self._has_begun:
+            self.look()
+
     def look_again(self) -> None:
-        """Ask for all verified checkpoints, unless that is being asked already."""
-        if self._unanswered is None:
+        """Ask for all verified checkpoints, unless that is being asked already or nobody wants to know yet."""
+        if self._has_begun and self._unanswered is None:
             self.look()
 
     def choose(self, criteria: Criteria) -> int:
@@ -115,6 +128,7 @@ class CheckpointWatch:
         return answers
 
     def _ask(self, question: Question) -> None:
+        self._has_begun = True
         self._asked.put(question)
         _ring(self._asked_in)
 
@@ -122,6 +136,7 @@ class CheckpointWatch:
 
     def _work(self) -> None:
         pause_s = LOOK_DELAY_S
+        _block_on(self._asked_out)
         while True:
             self._wait(pause_s)
             began = time.monotonic()
@@ -145,7 +160,10 @@ class CheckpointWatch:
         _drain(self._asked_out)
 
     def _answer(self, question: Question) -> None:
+        criteria = question.criteria
         try:
+            if criteria is not None:
+                self._finder.learn(criteria.verified)
             renamed = self._renames.update()
             now = time.time() + (self._settle_s if question.settled else 0.0)
             self._found = self._finder.scan(now, deaths=self._deaths, renamed=renamed)
@@ -153,8 +171,7 @@ class CheckpointWatch:
         except Exception as exc:  # whatever it is, who asked must get an answer, and the thread goes on
             sys.excepthook(type(exc), exc, exc.__traceback__)
             why_not = {".": f"could not be looked at: {exc!r}"}
-        criteria = question.criteria
-        chosen = choose(self._found, **criteria._asdict()) if criteria is not None else None
+        chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
         self._answered.put(Answer(question.number, self._found, chosen, why_not))
         _ring(self._answered_in)
 
@@ -201,6 +218,12 @@ class _Renames:
                 changes.unwatch(self._watch)
             self._watch = watch
             self._names.clear()
+
+
+def _block_on(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll()
 
 
 def _ring(fd: int) -> None:

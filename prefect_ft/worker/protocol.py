@@ -37,6 +37,10 @@ def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and value >= 0
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _is_environment(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
@@ -62,6 +66,10 @@ def _or_null(known: Type) -> Type:
     return Type(f"{known.name} or null", lambda value: value is None or known.holds(value))
 
 
+def _or_absent(known: Type) -> Type:
+    return Type(f"{known.name}, or absent", known.holds, may_be_absent=True)
+
+
 BOOL = Type("bool", lambda value: isinstance(value, bool))
 INT = Type("int", _is_int)
 INTS = Type("[int]", lambda value: _is_list_of(value, _is_int))
@@ -81,10 +89,23 @@ EXITS = Type(
     "{rank: {code, signal, t_ns, oom}}",
     _by_rank(lambda value: isinstance(value, dict) and set(value) == {"code", "signal", "t_ns", "oom"}),
 )
+_CHECKPOINT = {
+    "step": _is_int,
+    "path": _is_string,
+    "size": _is_int,
+    "mtime": _is_number,
+    "device": _is_int,
+    "inode": _is_int,
+}
 CHECKPOINTS = Type(
-    "[{step, path, mtime}]",
+    f"[{{{', '.join(_CHECKPOINT)}}}]",
     lambda value: _is_list_of(
-        value, lambda item: isinstance(item, dict) and set(item) == {"step", "path", "mtime"}
+        value,
+        lambda item: (
+            isinstance(item, dict)
+            and set(item) == set(_CHECKPOINT)
+            and all(holds(item[name]) for name, holds in _CHECKPOINT.items())
+        ),
     ),
 )
 FAULT = Type(
@@ -128,7 +149,13 @@ ANY = Type("any", lambda _: True)
 
 ORDERS: Dict[str, Dict[str, Type]] = {
     "attach": {"version": INT, "run": STRING, "key": STRING, "epoch": INT, "have": OFFSETS},
-    "choose": {"token": TOKEN, "limit": _or_null(INT), "avoid": INTS, "deaths": TIMES},
+    "choose": {
+        "token": TOKEN,
+        "limit": _or_null(INT),
+        "avoid": INTS,
+        "deaths": TIMES,
+        "verified": _or_absent(CHECKPOINTS),
+    },
     "start": {
         "token": TOKEN,
         "command": WORDS,
@@ -196,7 +223,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "diagnosis": {"ranks": DIAGNOSES},
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "in_process": {"rank": INT, "n": INT, "report": RESTART},
-    "checkpoints": {"new": CHECKPOINTS, "last": _or_null(INT)},
+    "checkpoints": {"new": CHECKPOINTS, "gone": INTS, "last": _or_null(INT)},
     "came_up": {"what": STRING, "t_ns": INT},
     "call": {"inside": INTS, "excused": INTS},
     "stopped": {

@@ -25,6 +25,9 @@ from prefect_ft.model import RESTARTS, Evidence, Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor, core
 from prefect_ft.supervisor.gang import AgentGang
 
+LONG_S = 3600.0
+"""A settle time that does not pass in a test."""
+
 SCRIPT = """
 import os, signal, sys, time, zipfile
 rank, restarts = int(os.environ["RANK"]), int(os.environ["PREFECT_FT_RESTART_COUNT"])
@@ -227,6 +230,74 @@ os.kill(os.getpid(), 9)
     (tmp_path / "ck" / "step-10.npz").write_bytes(b"PK")
     assert phase.run() == ["transient: rebuild", "completed: complete"]
     assert phase.resumed_from() == ["", ""]
+
+
+VERIFIED = """
+def written(step):
+    with open(f"ck/.tmp-{step}", "w") as file: file.write("weights")
+    os.replace(f"ck/.tmp-{step}", f"ck/step-{step}.bin")
+    while f'"step":{step},"path"' not in open("journal.jsonl").read(): time.sleep(0.005)
+"""
+"""Writes what only the agent that saw the renaming can know to be whole, and waits until that is recorded."""
+
+
+LOST = "print('NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus'); "
+
+
+@pytest.mark.parametrize(
+    ("policy", "last_words"),
+    [
+        pytest.param({}, "", id="in-place"),
+        pytest.param({"rebuild_only": True}, "", id="rebuilt"),
+        pytest.param({"max_worker_replacements": 9, "systems": ("s0", "s1")}, LOST, id="replaced"),
+        pytest.param({"systems": ("s0", "s1")}, LOST, id="isolated-and-rebuilt"),
+    ],
+)
+def test_a_verified_checkpoint_is_not_forgotten_by_a_new_worker(
+    make: Make, tmp_path: Path, policy: dict[str, Any], last_words: str
+) -> None:
+    """The writer is killed at once: an agent that did not see the renaming cannot tell whether the file is whole."""
+    code = f"{VERIFIED}\nif not restarts: written(3); written(4); {last_words}os.abort()\nif restarts == 1: os.abort()"
+    plan = beside(tmp_path, policy.get("systems", ("s0",)))
+    phase = make(code, checking={"settle_s": LONG_S}, plan_fields=plan, **policy)
+    assert phase.run()[-1] == "completed: complete"
+    assert phase.resumed_from() == ["", "step-4.bin", "step-4.bin"]
+    attempts = [line for line in phase.journal.lines if line["type"] == "attempt"]
+    assert [(line["decided_step"], line["started_from"], line["why"]) for line in attempts] == [
+        (None, None, None),
+        (4, 4, None),
+        (4, 4, None),
+    ]
+    assert [entry.incident.verified for entry in phase.journal.history()] == [(3, 4)] * 3
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        pytest.param(Path.unlink, "step-4.bin is no longer there", id="deleted"),
+        pytest.param(
+            lambda path: path.write_text("wei"), "step-4.bin: its format has no mark of its end", id="cut"
+        ),
+    ],
+)
+def test_the_journal_says_why_an_attempt_starts_from_another_step_than_decided(
+    make: Make, tmp_path: Path, harm: Callable[[Path], object], why: str
+) -> None:
+    """The checkpoint is harmed after the decision; the next decision knows where the attempt really started."""
+    code = f"""{VERIFIED}
+if not restarts: written(3); written(4); os.abort()
+if restarts == 1: from prefect_ft.heartbeat import beat; beat(stage="load"); raise zipfile.BadZipFile("no")
+"""
+    phase = make(code, checking={"settle_s": LONG_S}, rebuild_only=True, restart_delay_s=0.01)
+    phase.decided.append(phase.attempt())
+    harm(tmp_path / "ck" / "step-4.bin")
+    assert phase.run()[-1] == "completed: complete"
+    assert phase.resumed_from() == ["", "step-3.bin", ""]
+    second = [line for line in phase.journal.lines if line["type"] == "attempt"][1]
+    assert (second["decided_step"], second["started_from"]) == (4, 3)
+    assert second["why"].startswith(why)
+    loading = phase.journal.history()[1].incident
+    assert (loading.started_from, loading.verified) == (3, (3,))
 
 
 def test_when_a_restart_was_begun_lies_between_its_decision_and_its_start(make: Make) -> None:

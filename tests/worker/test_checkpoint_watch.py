@@ -226,7 +226,8 @@ def test_who_attaches_is_told_all_that_is_there(make_worker: MakeWorker, directo
     for step in (1, 2):
         save(directory, step)
     agent = make_worker(checkpoints=checkpoints(directory, settle_s=0.0))
-    for epoch in (1, 2):
+    chosen(agent.attached(1))
+    for epoch in (2, 3):
         seen = agent.attached(epoch).expect("checkpoints")
         assert ([item["step"] for item in seen["new"]], seen["last"]) == ([1, 2], 2)
 
@@ -235,9 +236,46 @@ def test_a_checkpoint_that_vanishes_is_no_longer_the_last(make_worker: MakeWorke
     directory.mkdir()
     paths = [save(directory, step) for step in (1, 2)]
     client = make_worker(checkpoints=checkpoints(directory, settle_s=0.0)).attached()
+    chosen(client)
     client.expect("checkpoints", last=2)
+    paths[0].unlink()
+    assert client.expect("checkpoints", last=2, gone=[1])["new"] == []
     paths[1].unlink()
-    assert client.expect("checkpoints", last=1)["new"] == []
+    assert client.expect("checkpoints", last=None, gone=[2])["new"] == []
+
+
+def test_a_new_agent_looks_at_nothing_before_it_knows_what_others_know(
+    make_worker: MakeWorker, directory: Path
+) -> None:
+    """Until then a half-written file would count once it has not changed for a while."""
+    directory.mkdir()
+    client = make_worker(checkpoints=checkpoints(directory, settle_s=0.0), sample_period_s=0.01).attached()
+    save(directory, 1)
+    assert client.says_nothing(0.1)
+    chosen(client)
+    assert [item["step"] for item in client.expect("checkpoints")["new"]] == [1]
+
+
+def test_what_an_earlier_agent_verified_is_whole_until_it_changes(
+    make_worker: MakeWorker, directory: Path
+) -> None:
+    """By name, size, time and inode; on another device the inode says nothing."""
+    directory.mkdir()
+    settings = checkpoints(directory, LONG_S)
+    first = make_worker(checkpoints=settings).attached()
+    chosen(first)
+    for step in (1, 2, 3, 4):
+        save(directory, step)
+    verified = []
+    while len(verified) < 4:
+        verified += first.expect("checkpoints")["new"]
+    second = make_worker(checkpoints=settings).attached()
+    verified[1] = {**verified[1], "device": 0, "inode": 0}
+    verified[2] = {**verified[2], "inode": 0}
+    assert chosen(second, verified=verified)["step"] == 4
+    assert [item["step"] for item in second.expect("checkpoints")["new"]] == [2]
+    (directory / "step-4.bin").write_text("{")
+    assert (chosen(second)["step"], second.expect("checkpoints", last=2)["gone"]) == (2, [4])
 
 
 def test_a_worker_without_checkpoints_has_none_to_choose_from(client: AgentClient) -> None:
@@ -263,6 +301,7 @@ def test_a_look_that_goes_wrong_is_answered_with_what_was_known(
         faults={"checkpoints/finder.py": FAILS}, checkpoints=checkpoints(directory, settle_s=0.0)
     )
     client = agent.attached()
+    chosen(client)
     client.expect("checkpoints", last=3)
     (directory / "bad").touch()
     answer = chosen(client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from prefect_ft.worker.checkpoints import LAYOUTS, Checkpoint, Finder, choose
+from prefect_ft.worker.checkpoints import LAYOUTS, Checkpoint, Finder, Mark, choose
 from prefect_ft.worker.checkpoints import finder as finder_module
 
 NOW = 1_700_000_000.0
@@ -465,8 +466,16 @@ BYTES = [
 ]
 
 
+def mark_of(path: Path) -> Mark:
+    state = path.stat()
+    return Mark(state.st_size, state.st_mtime_ns / 1e9, state.st_dev, state.st_ino)
+
+
 class ScanningWhileWriting(RuleBasedStateMachine):
-    """Whatever happens to a directory, a finder that has watched it all sees what a new one sees."""
+    """Whatever happens to a directory, a new finder sees what one sees that has watched it all and tells what it knows.
+
+    And what has once been verified stays so for both until it changes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -475,6 +484,7 @@ class ScanningWhileWriting(RuleBasedStateMachine):
         self.clock = 1_600_000_000.0
         self.deaths: list[float] = []
         self.watching = {layout: Finder(str(self.root), layout) for layout in ("auto", "directory", "torch")}
+        self.verified: dict[str, dict[str, Mark]] = {layout: {} for layout in self.watching}
 
     def teardown(self) -> None:
         self.directory.cleanup()
@@ -525,9 +535,17 @@ class ScanningWhileWriting(RuleBasedStateMachine):
     @invariant()
     def sees_what_a_new_one_sees(self) -> None:
         for layout, watching in self.watching.items():
-            new = Finder(str(self.root), layout=layout)
-            assert watching.scan(self.clock, self.deaths) == new.scan(self.clock, self.deaths)
+            new, known = Finder(str(self.root), layout=layout), self.verified[layout]
+            new.learn(known)
+            found = watching.scan(self.clock, self.deaths)
+            assert found == new.scan(self.clock, self.deaths)
             assert watching.why_not() == new.why_not()
+            known.update((item.path, item.mark) for item in found)
+            steps_found = {item.step for item in found}
+            for path in self.paths():
+                mark = known.get(str(path))
+                if mark is not None and mark.is_of(mark_of(path)):
+                    assert int(re.findall(r"[0-9]+", path.name)[0]) in steps_found, path
 
 
 TestScanningWhileWriting = ScanningWhileWriting.TestCase

@@ -222,6 +222,8 @@ def test_a_whole_checkpoint_is_verified_at_once(example: Example, tmp_path: Path
         layout=example.layout,
         size=sum(path.stat().st_size for path in own),
         mtime=max(path.stat().st_mtime_ns for path in own) / 1e9,
+        device=(tmp_path / example.name).stat().st_dev,
+        inode=(tmp_path / example.name).stat().st_ino,
     )
     # No settling for what proves itself, and no death matters to it.
     now = time.time()

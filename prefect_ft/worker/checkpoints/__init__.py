@@ -10,5 +10,6 @@ from __future__ import annotations
 from prefect_ft.worker.checkpoints.finder import Checkpoint, Finder, choose
 from prefect_ft.worker.checkpoints.layouts import LAYOUTS
 from prefect_ft.worker.checkpoints.manifest import hash_fault
+from prefect_ft.worker.checkpoints.marks import Mark, marks_by_path
 
-__all__ = ["LAYOUTS", "Checkpoint", "Finder", "choose", "hash_fault"]
+__all__ = ["LAYOUTS", "Checkpoint", "Finder", "Mark", "choose", "hash_fault", "marks_by_path"]

@@ -21,11 +21,13 @@ CLOCK_SKEW_NS = 2_000_000_000
 class Verdict(NamedTuple):
     """What a check found: `complete` by the format's own mark, `False` with a reason, or `None`.
 
-    `None`: nothing is wrong, but the format has no mark of its end; only time can tell.
+    `None`: nothing is wrong, but the format has no mark of its end; only time can tell. `marked_ns` is then when
+    a marker was written that comes last and is older than other files; None: there is no such marker.
     """
 
     complete: Optional[bool]
     reason: str = ""
+    marked_ns: Optional[int] = None
 
 
 COMPLETE = Verdict(True)
@@ -52,6 +54,7 @@ class Entry(NamedTuple):
     `files` maps paths below `path` to their state; a single file is `{"": state}`. `manifest` is the
     state of `<name>.manifest.json` beside it. `latest` and `iteration` are what the trackers of
     DeepSpeed and Megatron in the checkpoint directory say of it, `None` where there is none.
+    `device` and `inode` are those of the file or directory itself.
     """
 
     name: str
@@ -62,6 +65,8 @@ class Entry(NamedTuple):
     manifest: Optional[Stat] = None
     latest: Optional[Verdict] = None
     iteration: Optional[Verdict] = None
+    device: int = 0
+    inode: int = 0
 
     @property
     def size(self) -> int:

@@ -1,7 +1,8 @@
 """The verified checkpoints of one directory, kept up to date at the cost of a listing.
 
 Owns which entries are looked at, what is remembered between scans, and what time decides where a
-format proves nothing: an observed rename, a settle time, and the deaths of writers.
+format proves nothing: an observed rename, a settle time, and the deaths of writers. What has once been
+verified, here or by an earlier agent, stays verified as long as it is the same on disk.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from typing import Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from prefect_ft.worker.checkpoints import trackers
-from prefect_ft.worker.checkpoints.entry import Entry, Stat, Verdict, newest_ns, walk
+from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Stat, Verdict, newest_ns, walk
 from prefect_ft.worker.checkpoints.layouts import LAYOUTS
 from prefect_ft.worker.checkpoints.manifest import BESIDE
+from prefect_ft.worker.checkpoints.marks import Mark
 from prefect_ft.worker.checkpoints.names import PatternNames, Reading, UsualNames
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
@@ -23,7 +25,8 @@ from prefect_ft.worker.checkpoints.trackers import Tracker
 class Checkpoint:
     """A verified checkpoint. `path` is absolute; `layout` names the check that verified it.
 
-    `size` is in bytes, `mtime` in seconds since the epoch: both over all its files.
+    `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
+    those of the file or directory itself.
     """
 
     step: int
@@ -31,6 +34,13 @@ class Checkpoint:
     layout: str
     size: int
     mtime: float
+    device: int = 0
+    inode: int = 0
+
+    @property
+    def mark(self) -> Mark:
+        """Return what tells this content from whatever takes its place."""
+        return Mark(self.size, self.mtime, self.device, self.inode)
 
 
 class _Judged(NamedTuple):
@@ -59,6 +69,12 @@ class Finder:
         self._settle_s = settle_s
         self._judged: Dict[str, _Judged] = {}
         self._why_not: Dict[str, str] = {}
+        self._proven: Dict[str, Mark] = {}
+        """By path, what was last verified there."""
+
+    def learn(self, verified: Mapping[str, Mark]) -> None:
+        """Take over what others have verified, by path; what has been seen since then wins."""
+        self._proven = {**verified, **self._proven}
 
     def scan(
         self, now: float, deaths: Sequence[float] = (), renamed: Collection[str] = ()
@@ -68,6 +84,7 @@ class Finder:
         All times are seconds since the epoch. `deaths` are those at which writers were killed,
         `renamed` the names that were seen moved into place whole and not written to since.
         An entry is read again only when its files have changed or are younger than the settle time.
+        What was verified before and has not changed needs no second proof, whatever its format is.
         """
         self._why_not = {}
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
@@ -83,7 +100,9 @@ class Finder:
                 self._why_not[name] = reason
             elif item.entry.step not in found or _is_newer(item.entry, found[item.entry.step].entry):
                 found[item.entry.step] = item
-        return [found[step].checkpoint for step in sorted(found)]
+        checkpoints = [found[step].checkpoint for step in sorted(found)]
+        self._proven.update((item.path, item.mark) for item in checkpoints)
+        return checkpoints
 
     def why_not(self) -> Dict[str, str]:
         """Return what kept entries from being verified in the last scan, by name; `.` is the directory."""
@@ -96,9 +115,27 @@ class Finder:
         name, verdict = item.entry.name, item.verdict
         if verdict.complete is not None:
             return verdict.reason
-        if name in moved or name.partition("/")[0] in moved:
+        is_moved = name in moved or name.partition("/")[0] in moved
+        if is_moved or self._is_proven(item.checkpoint):
             return None
-        mark = verdict.reason or "its format has no mark of its end"
+        if self._was_proven_by(verdict, item.checkpoint.path):
+            return f"{verdict.reason}, and was whole before that"
+        return self._time_tells(item, now, deaths)
+
+    def _is_proven(self, found: Checkpoint) -> bool:
+        """Tell whether it is the same as it was when it was verified."""
+        proven = self._proven.get(found.path)
+        return proven is not None and proven.is_of(found.mark)
+
+    def _was_proven_by(self, verdict: Verdict, path: str) -> bool:
+        """Tell whether it was verified with the marker that is there now: what was written later has damaged it."""
+        proven = self._proven.get(path)
+        return (
+            proven is not None and verdict.marked_ns is not None and verdict.marked_ns / 1e9 <= proven.mtime
+        )
+
+    def _time_tells(self, item: _Judged, now: float, deaths: Sequence[float]) -> Optional[str]:
+        mark = item.verdict.reason or "its format has no mark of its end"
         written = item.checkpoint.mtime
         if now - written < self._settle_s:
             return f"{mark}; last written {now - written:.1f} s ago, counts after {self._settle_s:g} s"
@@ -118,8 +155,7 @@ class Finder:
             except OSError as error:
                 self._why_not[entry.name] = _unreadable(error)
                 continue
-            mtime = entry.mtime_ns / 1e9
-            yield _Judged(entry, verdict, Checkpoint(entry.step, entry.path, layout, entry.size, mtime))
+            yield _Judged(entry, verdict, _checkpoint(entry, layout))
 
     def _verify(self, entry: Entry) -> Tuple[str, Verdict]:
         """Apply the layout that was asked for or, in `auto`, the first that claims the entry."""
@@ -141,7 +177,7 @@ class Finder:
                     continue
                 entry = self._entry(relative, step, candidates[base], candidates.get(base + BESIDE))
                 if entry is not None:
-                    yield _tracked(entry, latest, iteration)
+                    yield self._tracked(entry, latest, iteration)
 
     def _step(self, name: str) -> Optional[int]:
         reading: Reading = self._names.read(name)
@@ -178,7 +214,22 @@ class Finder:
         except OSError as error:
             self._why_not[name] = _unreadable(error)
             return None
-        return Entry(name, path, step, is_directory, files, manifest)
+        return Entry(name, path, step, is_directory, files, manifest, device=state.st_dev, inode=state.st_ino)
+
+    def _tracked(self, entry: Entry, latest: Optional[Tracker], iteration: Optional[Tracker]) -> Entry:
+        """Add what the trackers say of an entry; of one that was verified before they said that already.
+
+        A tracker names an earlier checkpoint once training has gone back to one.
+        """
+        if latest is None and iteration is None:
+            return entry
+        if self._is_proven(_checkpoint(entry)):
+            return entry._replace(latest=latest and COMPLETE, iteration=iteration and COMPLETE)
+        facts = (entry.name, entry.step, newest_ns(entry.files))
+        return entry._replace(
+            latest=latest.verdict(*facts) if latest else None,
+            iteration=iteration.verdict(*facts) if iteration else None,
+        )
 
     def _tracker(self, name: str, listing: "Dict[str, os.DirEntry[str]]") -> Optional[Tracker]:
         try:
@@ -200,15 +251,9 @@ def choose(
     return max(allowed, key=lambda item: item.step, default=None)
 
 
-def _tracked(entry: Entry, latest: Optional[Tracker], iteration: Optional[Tracker]) -> Entry:
-    """Add what the trackers say of an entry."""
-    if latest is None and iteration is None:
-        return entry
-    facts = (entry.name, entry.step, newest_ns(entry.files))
-    return entry._replace(
-        latest=latest.verdict(*facts) if latest else None,
-        iteration=iteration.verdict(*facts) if iteration else None,
-    )
+def _checkpoint(entry: Entry, layout: str = "") -> Checkpoint:
+    mtime = entry.mtime_ns / 1e9
+    return Checkpoint(entry.step, entry.path, layout, entry.size, mtime, entry.device, entry.inode)
 
 
 def _is_newer(entry: Entry, other: Entry) -> bool:

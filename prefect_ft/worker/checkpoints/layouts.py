@@ -30,6 +30,7 @@ from prefect_ft.worker.checkpoints.zips import begins_like_zip
 
 HF_STATE = "trainer_state.json"
 ORBAX_METADATA = "_CHECKPOINT_METADATA"
+NO_FILES = "it holds no files"
 
 _HF_WEIGHTS = re.compile(
     r"(?:.*/)?[^/]*(?:model|adapter)[^/]*\.(?:bin|pt|msgpack|h5)|.*\.(?:safetensors|distcp)"
@@ -93,6 +94,8 @@ def _megatron(entry: Entry) -> Verdict:
     """
     if entry.iteration is None:
         return Verdict(False, f"{ITERATION} is missing: it is written last")
+    if not entry.size:
+        return Verdict(False, NO_FILES)
     fault = None if entry.iteration.complete is False else tree_fault(entry)
     return Verdict(False, fault) if fault else entry.iteration
 
@@ -138,7 +141,7 @@ def _directory(entry: Entry) -> Verdict:
     temporary = [name for name in entry.files if is_temporary_inside(name.rpartition("/")[2])]
     if temporary:
         return Verdict(False, f"{min(temporary)} is a temporary file: it is being written or was left behind")
-    fault = "it holds no files" if not entry.size else tree_fault(entry)
+    fault = NO_FILES if not entry.size else tree_fault(entry)
     return Verdict(False, fault) if fault else UNMARKED
 
 
@@ -214,7 +217,7 @@ def _claims_deepspeed(entry: Entry) -> bool:
 def _vouched(entry: Entry, marker: str) -> Verdict:
     """A marker speaks for what was there when it was written; what came later, time must tell."""
     if entry.mtime_ns > entry.files[marker].mtime_ns + CLOCK_SKEW_NS:
-        return Verdict(None, f"it was written to after {marker}")
+        return Verdict(None, f"it was written to after {marker}", entry.files[marker].mtime_ns)
     return COMPLETE
 
 

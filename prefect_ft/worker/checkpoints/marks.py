@@ -1,0 +1,37 @@
+"""What a checkpoint was like when it was verified, and whether what is on disk now is still the same.
+
+Whoever has verified a checkpoint knows more than its files show: that it was renamed into place, that its writer
+lived on. The mark carries that to agents that come later, so that what has not changed needs no second proof.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, Mapping, NamedTuple
+
+
+class Mark(NamedTuple):
+    """One state of a checkpoint: bytes and newest time of writing (seconds since the epoch) over all its files.
+
+    `device` and `inode` are those of the file or directory itself.
+    """
+
+    size: int
+    mtime: float
+    device: int
+    inode: int
+
+    def is_of(self, seen: Mark) -> bool:
+        """Tell whether this is the same content. An inode says nothing where the device is another one.
+
+        Agents see one file system under other devices: in containers, and on file servers after a new mount.
+        """
+        if (self.size, self.mtime) != (seen.size, seen.mtime):
+            return False
+        return self.device != seen.device or self.inode == seen.inode
+
+
+def marks_by_path(verified: Iterable[Mapping[str, Any]]) -> Dict[str, Mark]:
+    """Return the marks of checkpoints as they stand in orders, by path."""
+    return {
+        item["path"]: Mark(item["size"], item["mtime"], item["device"], item["inode"]) for item in verified
+    }
