@@ -171,6 +171,7 @@ _FORMS: Mapping[str, Form] = {
         "placement": _is_texts,
         "begun_t": _is_time_or_none,
     },
+    "warning": {"attempt": _is_count, "what": _is_text, "text": _is_text},
     "came-up": {"attempt": _is_count, "what": _is_text, "at_t": _is_time},
     "checkpoint": {"step": _is_count, "written_t": _is_time},
     "report": {"report": _is_report},

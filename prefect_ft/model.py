@@ -111,6 +111,7 @@ class Incident:
     `verified` are the steps of all checkpoints that can be resumed from at that time, those set aside
     left out; where it is `None`, only the steps that incidents named are known. `started_from` is the step
     from which the attempt really started, 0: from scratch; where it is `None`, it is the one that was decided.
+    `counted` says that steps are the numbers of versions, since nothing told them: no target can be held against them.
     """
 
     t: float
@@ -125,6 +126,7 @@ class Incident:
     baseline_step: int | None = None
     verified: tuple[int, ...] | None = None
     started_from: int | None = None
+    counted: bool | None = None
     exit_code: int | None = None
     signal: int | None = None
     failure_class: FailureClass | None = None

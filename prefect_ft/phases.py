@@ -356,7 +356,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
             "cwd": plan.cwd,
             "env": dict(plan.env),
         },
-        checkpoints=checkpoints.model_dump(exclude={"on_demand"})
+        checkpoints=checkpoints.model_dump(exclude={"on_demand", "warn_after_s"})
         if checkpoints and plan.has_checkpoints
         else None,
         certificate=certificate_of(run.root) if infrastructure.type == "kubernetes" else None,

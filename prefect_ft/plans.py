@@ -78,6 +78,8 @@ def phase_plan(
         system_env=_system_env(job, index),
         ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, infrastructure, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
+        checkpoints_path=str(phase.checkpoints.path) if phase.checkpoints is not None else "",
+        warn_unsaved_after_s=phase.checkpoints.warn_after_s if phase.checkpoints is not None else 0.0,
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         directory=directory,

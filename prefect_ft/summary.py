@@ -72,6 +72,7 @@ class PhaseSummary:
     false_alarm_ratio: float | None = None
     stragglers: tuple[int, ...] = ()
     warm: tuple[WarmSummary, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Give the document, `class` under its own name."""
@@ -106,6 +107,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         stragglers=tuple(dict.fromkeys(line["rank"] for line in lines if line["type"] == "straggler")),
         final_step=_final_step(lines, course.attempts),
         warm=_warm(lines),
+        warnings=tuple(line["text"] for line in lines if line["type"] == "warning"),
     )
 
 

@@ -239,6 +239,7 @@ _INCIDENT: Mapping[str, Reader] = {
     "baseline_step": _count,
     "verified": _list_of(_count),
     "started_from": _count,
+    "counted": _flag,
     "exit_code": _whole,
     "signal": _whole,
     "class": _label(FailureClass),

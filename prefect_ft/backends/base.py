@@ -57,7 +57,7 @@ class Address:
 class AgentSettings:
     """What all agents of a phase are told when they start.
 
-    `checkpoints` (path, layout, pattern, settle_s) goes to worker 0's agent, who looks for them.
+    `checkpoints` (path, layout, pattern, settle_s, keep_copies) goes to worker 0's agent, who looks for them.
     `device_command` prints how much the devices are in use; None: none of the user's does.
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.

@@ -32,6 +32,8 @@ def status(run: str, *, as_json: bool) -> int:
     console = console_for()
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
+        for text in summary.warnings:
+            console.print(plain(f"  warning: {text}"), soft_wrap=True)
         for each in summary.warm if summary.status == "running" else ():
             console.print(_warm_line(each), soft_wrap=True)
     for phase in phases:

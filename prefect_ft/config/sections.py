@@ -190,7 +190,7 @@ def _layout_schema(schema: dict[str, Any]) -> None:
 def _pattern(value: str) -> str:
     from prefect_ft.worker.checkpoints.names import PatternNames  # noqa: PLC0415  # as for the layouts
 
-    if value.count("{step}") != 1:
+    if value.count("{step}") > 1:
         raise problem(f"must hold {{step}} once, where the step stands in a name, got {shown(value)}")
     try:
         PatternNames(value)
@@ -234,13 +234,24 @@ class Checkpoints(Section):
     )
     pattern: Annotated[Text, AfterValidator(_pattern)] | None = Field(
         default=None,
-        description="A checkpoint's name with {step} where its step stands, for names unknown to auto",
+        description="A checkpoint's name with {step} where its step stands, for names unknown to auto; without "
+        "{step}, the name of a file that each checkpoint overwrites",
         examples=["weights_{step}.bin"],
     )
     settle_s: Seconds = Field(
         default=2.0,
         ge=0,
         description="Seconds in which a checkpoint that has no marker must not grow before it counts",
+    )
+    keep_copies: bool = Field(
+        default=False,
+        description="Keep copies of a file that each checkpoint overwrites, and put the newest whole one back where "
+        "the file is cut; needs room for three of them",
+    )
+    warn_after_s: Seconds = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds after which a run is warned of that has saved nothing to resume from; 0: it is not",
     )
     on_demand: OnDemand | None = Field(
         default=None,

@@ -58,10 +58,18 @@ def classified(incident: Incident, catalogue: Catalogue | None = None) -> Incide
     return replace(incident, failure_class="unknown")
 
 
-def is_incomplete(policy: Policy, highest_step: int) -> bool:
-    """Say whether a completion fell short of the target; a highest step of 0 is none that is known."""
+def is_incomplete(policy: Policy, highest_step: int, incident: Incident) -> bool:
+    """Say whether a completion fell short of the target; a highest step of 0 is none that is known.
+
+    Steps that are known by count alone are no measure of it.
+    """
     target = policy.target_step
-    return target is not None and policy.mode != "eval" and highest_step < target
+    return (
+        target is not None
+        and policy.mode != "eval"
+        and highest_step < target
+        and incident.counted is not True
+    )
 
 
 def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ class Situation:
         elif incident.kind == "device_fault":
             systems = places(incident, self.pool.gang)
             self.same_device_fault = self.device_faults.report(incident, systems)
-        if incident.kind == "completed" and is_incomplete(self.policy, self.checkpoints.highest):
+        if incident.kind == "completed" and is_incomplete(self.policy, self.checkpoints.highest, incident):
             self.incomplete = True
             return replace(incident, kind="exit", failure_class="unknown")
         return incident

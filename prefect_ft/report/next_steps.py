@@ -24,6 +24,8 @@ def next_steps(story: Story) -> Iterator[str]:
             yield "Nothing: it is done."
     for system in story.isolated:
         yield _look_at(system, story)
+    for phase in story.phases:
+        yield from (f"In {phase.name}: {text}" for text in phase.summary.warnings)
 
 
 def _find_out(story: Story) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import zip_longest
+from typing import NamedTuple
 
 from prefect_ft.course import PARTS, AttemptSummary, Course, Gang, Judged, Span, course_of
 from prefect_ft.decide.incidents import places
@@ -55,13 +56,21 @@ class Lane:
     out: tuple[tuple[float, float], ...]
 
 
+class Start(NamedTuple):
+    """Where an attempt really started; `step` `None`: from scratch. `why` says why not where it was decided."""
+
+    step: int | None
+    why: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that was decided about, in its order.
 
     `number` counts those from 1 that a person would call a disturbance; `None`: the phase came to its end.
     `joined` are the systems that got a worker by it. `down_s` is from its happening to the next attempt's beginning,
-    `None` where none followed; `passed_over` are the checkpoints that this one found damaged, each with the reason.
+    `None` where none followed; `passed_over` are the checkpoints that this one found damaged, each with the reason,
+    and `start` is where it started.
     """
 
     number: int | None
@@ -73,6 +82,7 @@ class Event:
     down_s: float | None
     steps_lost: int | None
     passed_over: Mapping[str, str]
+    start: Start | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +299,7 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
     follower = next((each for each in attempts if each.start >= judged.decided_t), None)
     down_s = follower.start - judged.ended_t if follower is not None else None
     before = _placement(part.course.gangs, judged.attempt)
+    line = _line_of(part, follower) if down_s is not None and judged.decision.action in RESTARTS else None
     return Event(
         number=number,
         t=part.story.start + judged.ended_t,
@@ -298,14 +309,15 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
         joined=tuple(name for name in judged.decision.placement if before and name not in before),
         down_s=down_s if judged.decision.action in RESTARTS else None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
-        passed_over=_passed_over(part, follower) if down_s is not None else {},
+        passed_over=(line or {}).get("passed_over") or {},
+        start=Start(line["resume_step"], line.get("why")) if line is not None else None,
     )
 
 
-def _passed_over(part: _Part, attempt: AttemptSummary | None) -> Mapping[str, str]:
+def _line_of(part: _Part, attempt: AttemptSummary | None) -> Line | None:
+    """Return an attempt's own line of the journal."""
     lines = (line for line in part.journal.lines if line["type"] == "attempt")
-    line = next((line for line in lines if attempt is not None and line["attempt"] == attempt.number), {})
-    return line.get("passed_over") or {}
+    return next((line for line in lines if attempt is not None and line["attempt"] == attempt.number), None)
 
 
 # -- steps ------------------------------------------------------------------------------------------

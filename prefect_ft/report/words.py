@@ -8,7 +8,7 @@ from prefect_ft.decide.reasons import signal_name
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
 from prefect_ft.report.rules import RULE_MEANINGS
-from prefect_ft.report.story import LONG_SILENCE_S, Event, Story
+from prefect_ft.report.story import LONG_SILENCE_S, Event, Start, Story
 from prefect_ft.summary import PhaseSummary
 
 PART_NAMES: Mapping[str, str] = {
@@ -170,10 +170,14 @@ def done(event: Event) -> str:
     if event.joined:
         text += f" with {' and '.join(event.joined)}"
     if decision.action in RESTARTS:
-        text += (
-            " from the beginning" if decision.resume_step is None else f" from step {decision.resume_step:,}"
-        )
+        text += _from(event.start or Start(decision.resume_step, None))
     return f"{text}."
+
+
+def _from(start: Start) -> str:
+    """Say where an attempt started, and why that was not where it was decided."""
+    origin = " from the beginning" if start.step is None else f" from step {start.step:,}"
+    return origin if start.why is None else f"{origin} ({start.why})"
 
 
 def why(event: Event) -> str:

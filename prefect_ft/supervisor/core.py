@@ -38,6 +38,7 @@ from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.upkeep import Upkeep
 
 MAX_PASSED_OVER = 5
@@ -96,10 +97,13 @@ class Supervisor:
         )
         self._hangs = Hangs(plan.suspension, journal, clock, self._sample_every)
         self._saves = Saves()
+        after_s = plan.warn_unsaved_after_s if plan.policy.autorestart and plan.has_checkpoints else 0.0
+        self._unsaved = Unsaved(plan.phase, plan.checkpoints_path, after_s, journal, clock)
         self._listener = Listener(
             plan.phase,
             log=log,
             saves=self._saves,
+            unsaved=self._unsaved,
             reports=self._reports,
             hangs=self._hangs,
             journal=journal,
@@ -421,8 +425,14 @@ class Supervisor:
     def _run(self, attempt: Attempt) -> None:
         """Wait until the attempt is over, and see to what is reported meanwhile."""
         self._take_reports(attempt)
+        since_t = self.clock.now()
         while not attempt.over:
-            self._gang.serve(lambda: attempt.over or bool(self._reports) or self._hangs.found is not None)
+            has_saved = bool(self._saves.verified)
+            self._gang.serve(
+                lambda: attempt.over or bool(self._reports) or self._hangs.found is not None,
+                self._unsaved.due_in_s(since_t, has_saved=has_saved),
+            )
+            self._unsaved.look(attempt.number, since_t, has_saved=bool(self._saves.verified))
             self._take_reports(attempt)
             if self._hangs.found is not None and not attempt.over:
                 self._see_to_hang(self._hangs.found, attempt)

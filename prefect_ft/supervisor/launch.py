@@ -38,6 +38,7 @@ class PhasePlan:
     are the names of variables that workers have from elsewhere.
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro]; `files`
     what it needs in pods, by the path there.
+    `warn_unsaved_after_s` is how long nothing may come into `checkpoints_path`; 0: for ever.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
@@ -59,6 +60,8 @@ class PhasePlan:
     system_env: Mapping[str, Mapping[str, str]]
     ranks_per_worker: int
     has_checkpoints: bool
+    checkpoints_path: str = ""
+    warn_unsaved_after_s: float = 0.0
     hang_detect_time_s: float
     stop_grace_s: float
     directory: Path

@@ -18,6 +18,7 @@ from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
+from prefect_ft.supervisor.unsaved import Unsaved
 
 
 class Listener:
@@ -29,6 +30,7 @@ class Listener:
         *,
         log: RunLog,
         saves: Saves,
+        unsaved: Unsaved,
         reports: Reports,
         hangs: Hangs,
         journal: Journal,
@@ -44,6 +46,7 @@ class Listener:
         self.attempt: Attempt | None = None
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
+        self._unsaved = unsaved
         self._hangs = hangs
         self._journal, self._clock = journal, clock
         self._system_of = system_of
@@ -67,8 +70,8 @@ class Listener:
             case "in_process":
                 source = f"attempt {event['token'][2]} rank {event['rank']} restart {event['n']}"
                 self._reports.hear_restart(event["report"], worker, source)
-            case "checkpoints":
-                self._checkpoints(event)
+            case "checkpoints" | "unrecognised":
+                self._saved(event)
             case "warm":
                 self._warm(worker, event)
             case "came_up":
@@ -145,8 +148,11 @@ class Listener:
                 at_t=at_t,
             )
 
-    def _checkpoints(self, event: Event) -> None:
+    def _saved(self, event: Event) -> None:
         attempt = self.attempt.number if self.attempt is not None else event["token"][2]
+        if event["ev"] == "unrecognised":
+            self._unsaved.unrecognised(event["names"], attempt)
+            return
         for item in self._saves.report(event):
             fields = {"attempt": attempt, "step": item["step"], "path": item["path"]}
             written_t = round(self._clock.at_wall(item["mtime"]), 6)
@@ -157,6 +163,7 @@ class Listener:
                 written_t=written_t,
                 mtime=item["mtime"],
                 **{name: item.get(name) for name in ("size", "device", "inode")},
+                **({"counted": True} if item.get("counted") else {}),
                 **fields,
             )
             tell(CheckpointVerified(phase=self._phase, **fields))

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from prefect_ft.supervisor.link import Event
+from prefect_ft.worker.checkpoints import copies
 
 Identity = tuple[str, float | None]
 """Path and time of writing: an agent that reports the same again has not verified anything anew."""
@@ -23,10 +24,11 @@ class Save(NamedTuple):
     size: int | None = None
     device: int | None = None
     inode: int | None = None
+    counted: bool = False
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Save:
-        return cls(*(item.get(name) for name in cls._fields))  # type: ignore[arg-type]  # a path is always there
+        return cls(**{name: item[name] for name in cls._fields if name in item})
 
     @property
     def identity(self) -> Identity:
@@ -47,6 +49,8 @@ class Saves:
         self.newest_s = 0.0
         """When the newest one was written that was not known before it was reported, since the epoch."""
         self._highest_step: int | None = None
+        self._is_counted = False
+        """Whether nothing told what the highest step is, so that it is the number of a version."""
         self._seen_step: int | None = None
         self._baseline_step: int | None = None
 
@@ -63,14 +67,20 @@ class Saves:
         new = [item for item in told if self._told.get(item["step"]) != Save.of(item).identity]
         self.newest_s = max([self.newest_s, *(item["mtime"] for item in new if item["mtime"] is not None)])
         for item in told:
-            self._strays.discard(item["step"])
-            self._whole[item["step"]] = save = Save.of(item)
-            self._told[item["step"]] = save.identity
-            self._highest_step = max(item["step"], self._highest_step or 0)
-            self._seen_step = max(item["step"], self._seen_step or 0)
+            self._take(item["step"], Save.of(item))
         for step in self._gone(event):
             self._whole.pop(step, None)
         return new
+
+    def _take(self, step: int, save: Save) -> None:
+        """Take a verified checkpoint; a version of a file takes the place of the one before it."""
+        for other in [other for other, before in self._whole.items() if before.path == save.path]:
+            del self._whole[other]
+        self._strays.discard(step)
+        self._whole[step], self._told[step] = save, save.identity
+        if step >= (self._highest_step or 0):
+            self._highest_step, self._is_counted = step, save.counted
+        self._seen_step = max(step, self._seen_step or 0)
 
     def _gone(self, event: Event) -> list[int]:
         """Return the steps that are good no more; agents of earlier versions name only the last good one."""
@@ -122,9 +132,12 @@ class Saves:
 
     @property
     def newest(self) -> tuple[int, str] | None:
-        """Step and path of the one of the highest step, if that can be resumed from."""
+        """Step and path of the one of the highest step, if that can be resumed from as it lies there."""
         step = max(self._whole, default=None)
-        return None if step is None or step in self.avoided else (step, self._whole[step].path)
+        if step is None or step in self.avoided:
+            return None
+        path = self._whole[step].path
+        return None if PurePath(path).parent.name == copies.DIRECTORY else (step, path)
 
     @property
     def verified(self) -> tuple[int, ...]:
@@ -160,4 +173,5 @@ class Saves:
             "seen_step": self._seen_step,
             "baseline_step": self._baseline_step,
             "verified": verified,
+            "counted": self._is_counted or None,
         }

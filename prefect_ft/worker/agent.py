@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
-from prefect_ft.worker.checkpoints import Checkpoint, marks_by_path
+from prefect_ft.worker.checkpoints import Checkpoint, known_by_path
 from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door, for_users
@@ -68,6 +68,7 @@ class Agent:
         self._checkpoints = CheckpointWatch(config["checkpoints"]) if config["checkpoints"] else None
         self._announced: List[Dict[str, Any]] = []
         """What whoever is attached takes for verified, as far as this agent knows."""
+        self._has_told_unrecognised = False
         self._choosing: Optional[int] = None
         """The number of the question to which who is attached waits for `chosen`."""
         container = own_container()
@@ -91,6 +92,8 @@ class Agent:
         )
         self._door = Door(self._loop, self._ordered, self._gone, self._execution.hand_on)
         self._door.open(listener, for_users(os.getuid(), 0, config["orchestrator_uid"]))
+        if self._checkpoints is not None:
+            self._checkpoints.follow(self._execution.last_step)
         self._partition = self._open_to_the_network(**config["network"]) if config["network"] else None
 
     def _open_to_the_network(
@@ -211,6 +214,7 @@ class Agent:
         assert self._checkpoints is not None
         for answer in self._checkpoints.answers():
             self._tell_found(answer)
+            self._tell_unrecognised(answer)
             if answer.number is None:
                 continue
             if answer.number == self._choosing:
@@ -233,6 +237,13 @@ class Agent:
         if new or gone:
             last = found[-1]["step"] if found else None
             self._reporter.send("checkpoints", new=new, gone=gone, last=last)
+
+    def _tell_unrecognised(self, answer: Answer) -> None:
+        """Report what looks like checkpoints where nothing is one, once there are two."""
+        names = answer.unrecognised
+        if self._reporter.peer is not None and len(names) > 1 and not self._has_told_unrecognised:
+            self._has_told_unrecognised = True
+            self._reporter.send("unrecognised", names=dict(names))
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -323,7 +334,7 @@ class Agent:
         known = {item["step"] for item in self._announced}
         self._announced += [item for item in verified if item["step"] not in known]
         self._checkpoints.writers_died(*message["deaths"])
-        criteria = Criteria(message["limit"], message["avoid"], marks_by_path(verified))
+        criteria = Criteria(message["limit"], message["avoid"], known_by_path(verified))
         self._choosing = self._checkpoints.choose(criteria)
 
     # -- the orchestrator's absence ---------------------------------------------------------------
@@ -358,7 +369,8 @@ class Agent:
 
 def _described(item: Checkpoint) -> Dict[str, Any]:
     """Return a checkpoint as it stands in events."""
-    return {"step": item.step, "path": item.path, **item.mark._asdict()}
+    known = item.known
+    return {"step": item.step, "path": item.path, "counted": known.counted, **known.mark._asdict()}
 
 
 def _locked(directory: str) -> int:

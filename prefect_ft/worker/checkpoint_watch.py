@@ -6,6 +6,7 @@ then on by itself when something has changed; where changes cannot be watched, a
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import os
@@ -14,10 +15,11 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from types import MappingProxyType
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from prefect_ft.worker import inotify
-from prefect_ft.worker.checkpoints import Checkpoint, Finder, Mark, choose
+from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose
 
 LOOK_DELAY_S = 0.25
 """How long after a change the directory is looked at, so that one save is one look."""
@@ -36,7 +38,7 @@ class Criteria(NamedTuple):
 
     limit: Optional[int]
     avoid: List[int]
-    verified: Mapping[str, Mark] = {}
+    verified: Mapping[str, Known] = MappingProxyType({})
 
 
 class Question(NamedTuple):
@@ -53,21 +55,24 @@ class Question(NamedTuple):
 class Answer(NamedTuple):
     """What one look found; `number` is the question's.
 
-    `chosen` is for questions with criteria; `why_not` says what kept other entries from being verified.
+    `chosen` is for questions with criteria; `why_not` says what kept other entries from being verified, and
+    `unrecognised` which of all entries look like checkpoints where none was found.
     """
 
     number: Optional[int]
     found: List[Checkpoint]
     chosen: Optional[Checkpoint]
     why_not: Dict[str, str]
+    unrecognised: Mapping[str, str] = MappingProxyType({})
 
 
 class CheckpointWatch:
     """One checkpoint directory. `fileno()` is readable when `answers()` has something."""
 
     def __init__(self, settings: Dict[str, Any]) -> None:
-        """`settings`: `path`, and what Finder takes: `layout`, `pattern`, `settle_s`."""
+        """`settings`: `path`, and what Finder takes: `layout`, `pattern`, `settle_s`, `keep_copies`."""
         self._directory: str = settings["path"]
+        self._steps = Steps()
         self._finder = Finder(**settings)
         self._settle_s: float = settings["settle_s"]
         self._deaths: Tuple[float, ...] = ()
@@ -86,6 +91,10 @@ class CheckpointWatch:
     def fileno(self) -> int:
         """Give the descriptor to wait on for answers."""
         return self._answered_out
+
+    def follow(self, step_now: Callable[[], Optional[int]]) -> None:
+        """Learn from this function, called in the thread that looks, which step the ranks have told last."""
+        self._steps.source = step_now
 
     def writers_died(self, *times: float) -> None:
         """Remember when writers died (seconds since the epoch): what they left half-done never counts."""
@@ -154,26 +163,79 @@ class CheckpointWatch:
         if changes is not None:
             poll.register(changes, select.POLLIN)
         ready = [fd for fd, _ in poll.poll()]
+        self._steps.note()
         if changes is not None and self._asked_out not in ready:
             poll.unregister(changes)
             poll.poll(1000 * pause_s)
         _drain(self._asked_out)
 
     def _answer(self, question: Question) -> None:
-        criteria = question.criteria
+        criteria, chosen = question.criteria, None
+        unrecognised: Dict[str, str] = {}
         try:
             if criteria is not None:
                 self._finder.learn(criteria.verified)
-            renamed = self._renames.update()
-            now = time.time() + (self._settle_s if question.settled else 0.0)
-            self._found = self._finder.scan(now, deaths=self._deaths, renamed=renamed)
+            self._scan(question)
             why_not = self._finder.why_not()
-        except Exception as exc:  # whatever it is, who asked must get an answer, and the thread goes on
+            unrecognised = {} if self._found else self._finder.unrecognised()
+        except Exception as exc:  # whatever it is, an answer must come, and the thread goes on
             sys.excepthook(type(exc), exc, exc.__traceback__)
             why_not = {".": f"could not be looked at: {exc!r}"}
-        chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
-        self._answered.put(Answer(question.number, self._found, chosen, why_not))
+        if criteria is not None:
+            chosen = self._chosen(question, criteria, why_not)
+        self._answered.put(Answer(question.number, self._found, chosen, why_not, unrecognised))
         _ring(self._answered_in)
+        self._keep_copies()
+
+    def _scan(self, question: Question) -> None:
+        self._steps.note()
+        renamed = self._renames.update()
+        now = time.time() + (self._settle_s if question.settled else 0.0)
+        self._found = self._finder.scan(now, self._deaths, renamed, self._steps.at)
+
+    def _chosen(
+        self, question: Question, criteria: Criteria, why_not: Dict[str, str]
+    ) -> Optional[Checkpoint]:
+        """Choose; a copy is put back first, and where that fails the reason is added."""
+        chosen = choose(self._found, criteria.limit, criteria.avoid)
+        if chosen is None:
+            return None
+        try:
+            if self._finder.put_back(chosen):
+                self._scan(question)
+                return choose(self._found, criteria.limit, criteria.avoid)
+        except OSError as exc:
+            why_not[os.path.relpath(chosen.path, self._directory)] = f"cannot be put back: {exc}"
+            return choose(self._found, criteria.limit, [*criteria.avoid, chosen.step])
+        return chosen
+
+    def _keep_copies(self) -> None:
+        """Copy what will be overwritten; what is asked meanwhile comes first."""
+        try:
+            self._finder.keep(self._found, self._asked.empty)
+        except OSError as exc:
+            sys.stderr.write(f"prefect-ft: no copy was kept: {exc}\n")
+
+
+class Steps:
+    """Which step the ranks were at when, as often as that was looked at. Times are seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.source: Callable[[], Optional[int]] = lambda: None
+        self._noted: Deque[Tuple[float, int]] = collections.deque(maxlen=64)
+
+    def note(self) -> None:
+        """Note which step they are at now; ranks that have told none yet are new ones, with a past of their own."""
+        step = self.source()
+        if step is None:
+            self._noted.clear()
+        else:
+            self._noted.append((time.time(), step))
+
+    def at(self, when: float) -> Optional[int]:
+        """Return the step that was noted first from this time on, the last one before where none was; `None`: none."""
+        later = next((step for noted, step in self._noted if noted >= when), None)
+        return later if later is not None or not self._noted else self._noted[-1][1]
 
 
 class _Renames:

@@ -115,6 +115,15 @@ class Execution:
         """Whether no rank is running."""
         return self._gang is None or self._gang.over or self._gang.all_exited
 
+    def last_step(self) -> Optional[int]:
+        """Return the highest step that this worker's ranks have told last; `None`: they have told none.
+
+        May be called in any thread.
+        """
+        gang = self._gang
+        beats = [rank.last_beat() for rank in list(gang.ranks.values())] if gang is not None else []
+        return max((beat.step for beat in beats if beat is not None and beat.step is not None), default=None)
+
     def describe(self) -> Dict[str, Any]:
         """Give the fields of `attached` that tell how the attempt stands."""
         ranks = self._ranks()

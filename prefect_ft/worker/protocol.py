@@ -92,6 +92,7 @@ EXITS = Type(
 _CHECKPOINT = {
     "step": _is_int,
     "path": _is_string,
+    "counted": lambda value: isinstance(value, bool),
     "size": _is_int,
     "mtime": _is_number,
     "device": _is_int,
@@ -224,6 +225,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "in_process": {"rank": INT, "n": INT, "report": RESTART},
     "checkpoints": {"new": CHECKPOINTS, "gone": INTS, "last": _or_null(INT)},
+    "unrecognised": {"names": STRINGS},
     "came_up": {"what": STRING, "t_ns": INT},
     "call": {"inside": INTS, "excused": INTS},
     "stopped": {

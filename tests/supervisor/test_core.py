@@ -22,6 +22,7 @@ from prefect_ft.config import Faults, OnDemand
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge
 from prefect_ft.model import RESTARTS, Evidence, Policy
+from prefect_ft.summary import summarise
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor, core
 from prefect_ft.supervisor.gang import AgentGang
 
@@ -116,7 +117,7 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(script(SCRIPT + code)),
             cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
-            **{**beside(tmp_path, systems), **(plan_fields or {})},
+            **{**beside(tmp_path, policy.get("systems", systems)), **(plan_fields or {})},
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
         meeting = {"by": "ranks", "command": ["true"], "cwd": "/", "env": {}}
@@ -254,12 +255,11 @@ LOST = "print('NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus'); "
     ],
 )
 def test_a_verified_checkpoint_is_not_forgotten_by_a_new_worker(
-    make: Make, tmp_path: Path, policy: dict[str, Any], last_words: str
+    make: Make, policy: dict[str, Any], last_words: str
 ) -> None:
     """The writer is killed at once: an agent that did not see the renaming cannot tell whether the file is whole."""
     code = f"{VERIFIED}\nif not restarts: written(3); written(4); {last_words}os.abort()\nif restarts == 1: os.abort()"
-    plan = beside(tmp_path, policy.get("systems", ("s0",)))
-    phase = make(code, checking={"settle_s": LONG_S}, plan_fields=plan, **policy)
+    phase = make(code, checking={"settle_s": LONG_S}, **policy)
     assert phase.run()[-1] == "completed: complete"
     assert phase.resumed_from() == ["", "step-4.bin", "step-4.bin"]
     attempts = [line for line in phase.journal.lines if line["type"] == "attempt"]
@@ -298,6 +298,99 @@ if restarts == 1: from prefect_ft.heartbeat import beat; beat(stage="load"); rai
     assert second["why"].startswith(why)
     loading = phase.journal.history()[1].incident
     assert (loading.started_from, loading.verified) == (3, (3,))
+
+
+OVERWRITES = """
+from prefect_ft.heartbeat import beat
+def verified(): return open("journal.jsonl").read().count('"type":"checkpoint"')
+def version(text, cut=0):
+    known = verified()
+    with zipfile.ZipFile("ck/.tmp", "w") as file: file.writestr("weights", text)
+    data = open("ck/.tmp", "rb").read()
+    with open("ck/snapshot.pt", "wb") as file: file.write(data[:len(data) - cut])
+    while not cut and verified() == known: time.sleep(0.005)
+held = zipfile.ZipFile("ck/snapshot.pt").read("weights").decode() if resume == "snapshot.pt" else ""
+print("held", held)
+"""
+"""Saves as tutorials do: one file, written over and over, not even renamed into place."""
+
+
+@pytest.mark.parametrize(
+    ("tells", "steps"),
+    [("beat(step=10 * restarts + 10)", [10, 20, 30]), ("", [1, 2, 3])],
+    ids=["told", "counted"],
+)
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["in-place", "rebuilt"])
+def test_each_version_of_a_file_that_is_overwritten_is_progress_and_is_resumed_from(
+    make: Make, tells: str, steps: list[int], rebuilt: bool
+) -> None:
+    code = f"{OVERWRITES}\nif restarts == 3: sys.exit()\n{tells}\nversion(held + str(restarts)); raise ConnectionError"
+    phase = make(code, max_num_restarts=1, rebuild_only=rebuilt, target_step=30)
+    assert phase.run()[-1] == "completed: complete"
+    assert phase.resumed_from() == ["", "snapshot.pt", "snapshot.pt", "snapshot.pt"]
+    assert [entry.incident.step for entry in phase.journal.history()][:3] == steps
+    assert [line["started_from"] for line in phase.journal.lines if line["type"] == "attempt"] == [
+        None,
+        *steps,
+    ]
+    assert "held 012" in phase.log.read_text()
+
+
+def test_versions_that_are_only_counted_are_not_held_against_the_target(make: Make) -> None:
+    phase = make(f"{OVERWRITES}\nversion('1')", target_step=500)
+    assert phase.run() == ["completed: complete"]
+    assert (phase.journal.history()[0].incident.counted, phase.journal.history()[0].incident.step) == (
+        True,
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("keeps", "resumed"), [(True, ["", "snapshot.pt"]), (False, ["", ""])], ids=["copies", "no-copies"]
+)
+def test_a_version_that_is_cut_costs_only_itself_where_copies_are_kept(
+    make: Make, tmp_path: Path, keeps: bool, resumed: list[str]
+) -> None:
+    kept = (
+        'while not os.path.exists("ck/.prefect-ft-copies/10@snapshot.pt"): time.sleep(0.005)' if keeps else ""
+    )
+    code = f"""{OVERWRITES}
+if restarts: sys.exit()
+beat(step=10); version("one")
+{kept}
+beat(step=20); version("two", cut=3); os.abort()
+"""
+    phase = make(code, checking={"keep_copies": keeps}, rebuild_only=True)
+    assert phase.run() == ["transient: rebuild", "completed: complete"]
+    assert phase.resumed_from() == resumed
+    assert ("held one" in phase.log.read_text()) == keeps
+    second = [line for line in phase.journal.lines if line["type"] == "attempt"][1]
+    assert (second["decided_step"], second["started_from"]) == ((10, 10) if keeps else (None, None))
+    assert "snapshot.pt" in second["passed_over"]
+
+
+def test_checkpoints_that_nobody_recognises_are_named_once(make: Make, tmp_path: Path) -> None:
+    code = """
+if restarts: sys.exit()
+for step in (25, 50, 75): open(f"ck/step-{step}.txt", "w").write("weights")
+while "unrecognised" not in open("journal.jsonl").read(): time.sleep(0.005)
+os.abort()
+"""
+    phase = make(code, checking={"settle_s": 0.0})
+    phase.run()
+    (warning,) = [line for line in phase.journal.lines if line["type"] == "warning"]
+    assert (warning["attempt"], warning["what"]) == (1, "unrecognised")
+    assert "3 entries" in warning["text"]
+    assert 'Set checkpoints.pattern: "step-{step}.txt".' in warning["text"]
+    assert summarise(phase.journal.lines).warnings == (warning["text"],)
+
+
+def test_a_run_that_saves_nothing_is_warned_of_before_it_fails(make: Make) -> None:
+    code = 'while "nothing-saved" not in open("journal.jsonl").read(): time.sleep(0.005)'
+    phase = make(code, plan_fields={"warn_unsaved_after_s": 0.05, "checkpoints_path": "/ck"})
+    assert phase.run() == ["completed: complete"]
+    (warning,) = [line for line in phase.journal.lines if line["type"] == "warning"]
+    assert "no checkpoint has been found in /ck" in warning["text"]
 
 
 def test_when_a_restart_was_begun_lies_between_its_decision_and_its_start(make: Make) -> None:

@@ -29,8 +29,18 @@ def saves(*course: Any) -> Saves:
     return made
 
 
-def facts(step: int | None, seen: int | None, baseline: int | None, *verified: int) -> dict[str, Any]:
-    return {"step": step, "seen_step": seen, "baseline_step": baseline, "verified": verified}
+def facts(
+    step: int | None, seen: int | None, baseline: int | None, *verified: int, counted: bool | None = None
+) -> dict[str, Any]:
+    return {
+        "step": step, "seen_step": seen, "baseline_step": baseline, "verified": verified, "counted": counted
+    }  # fmt: skip
+
+
+def version(step: int, mtime: float, *gone: int, counted: bool = True) -> dict[str, Any]:
+    """A version of a file that is overwritten."""
+    item = {"step": step, "path": "ck/snapshot.pt", "mtime": mtime, "counted": counted}
+    return {"ev": "checkpoints", "new": [item], "gone": list(gone), "last": step}
 
 
 CASES = {
@@ -77,6 +87,22 @@ CASES = {
     "one-of-two-fences": (
         [report(10, 10), (5, 9), (20, 24), None, report(30, 30, mtime=21)],
         facts(10, None, 10, 10),
+    ),
+    "rotated-away": (
+        [report(20, 10, 20), {"ev": "checkpoints", "new": [], "gone": [10], "last": 20}, None],
+        facts(20, None, 20, 20),
+    ),
+    "a-version-takes-the-place-of-the-one-before": (
+        [None, version(1, 1.0), version(2, 2.0, 1)],
+        facts(2, 2, None, 2, counted=True),
+    ),
+    "a-version-of-a-lower-step": (
+        [None, version(80, 1.0, counted=False), None, version(60, 2.0, counted=False)],
+        facts(60, 60, 80, 60),
+    ),
+    "a-version-that-is-cut": (
+        [None, version(1, 1.0), {"new": [], "gone": [1]}],
+        facts(None, 1, None, counted=True),
     ),
     "no-longer-set-aside": ([report(20, 10, 20), [20], [], None], facts(20, None, 20, 10, 20)),
 }

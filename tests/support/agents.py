@@ -35,8 +35,9 @@ def settings(**changes: Any) -> AgentSettings:
     return AgentSettings(**{**fields, **changes})
 
 
-def checkpoints(path: Path, settle_s: float = 2.0) -> dict[str, Any]:
-    return {"path": str(path), "layout": "auto", "pattern": None, "settle_s": settle_s}
+def checkpoints(path: Path, settle_s: float = 2.0, *, keep_copies: bool = False) -> dict[str, Any]:
+    settings = {"layout": "auto", "pattern": None, "settle_s": settle_s, "keep_copies": keep_copies}
+    return {"path": str(path), **settings}
 
 
 def address_of(home: Path) -> Address:

@@ -133,7 +133,7 @@ def test_a_pattern_finds_what_auto_does_not_know(tmp_path: Path) -> None:
     assert finder.why_not() == {"run-9": "it is not a directory"}
 
 
-@pytest.mark.parametrize("arguments", [{"layout": "zarr"}, {"pattern": "model.pt"}])
+@pytest.mark.parametrize("arguments", [{"layout": "zarr"}, {"pattern": "{step}-{step}.pt"}])
 def test_what_cannot_be_meant_is_an_error(arguments: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="write"):
         Finder("checkpoints", **arguments)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import zstandard
 
 from prefect_ft.worker.checkpoints import LAYOUTS, Checkpoint, Finder, choose, hash_fault
 
@@ -79,6 +80,11 @@ def dcp_metadata(*shards: str) -> bytes:
 
 def manifest(**sizes: int) -> bytes:
     return json.dumps({"files": [{"path": name, "size": size} for name, size in sizes.items()]}).encode()
+
+
+def ocdbt(magic: bytes) -> bytes:
+    """Write what every manifest and node of TensorStore begins with: its magic number and its length."""
+    return magic + struct.pack("<Q", 40) + b"\5" * 28
 
 
 class Example(NamedTuple):
@@ -161,8 +167,26 @@ EXAMPLES = [
     Example(
         "orbax",
         "200",
-        {"_CHECKPOINT_METADATA": b'{"commit_timestamp_nsecs": 17}', "default/d/0": b"x"},
-        ["_CHECKPOINT_METADATA"],
+        {
+            "_CHECKPOINT_METADATA": b'{"commit_timestamp_nsecs": 17}',
+            "default/_METADATA": b'{"tree_metadata": {}}',
+            "default/array_metadatas/process_0": b'{"array_metadatas": []}',
+            "default/manifest.ocdbt": ocdbt(b"\x0c\xdb\x3a\x2a"),
+            "default/d/0": ocdbt(b"\x0c\xdb\x20\xde"),
+            "default/ocdbt.process_0/d/1": zstandard.compress(b"weights" * 9),
+            "default/ocdbt.process_0/d/2": zstandard.ZstdCompressor(write_checksum=True).compress(
+                b"\0" * 400_000
+            ),
+        },
+        [
+            "_CHECKPOINT_METADATA",
+            "default/_METADATA",
+            "default/array_metadatas/process_0",
+            "default/manifest.ocdbt",
+            "default/d/0",
+            "default/ocdbt.process_0/d/1",
+            "default/ocdbt.process_0/d/2",
+        ],
     ),
     Example("dcp", "step-200", DCP, [".metadata"]),
     Example("lightning", "epoch=0-step=200.ckpt", {**DCP, "meta.pt": torch_file()}, [".metadata", "meta.pt"]),

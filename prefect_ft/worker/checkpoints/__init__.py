@@ -10,6 +10,17 @@ from __future__ import annotations
 from prefect_ft.worker.checkpoints.finder import Checkpoint, Finder, choose
 from prefect_ft.worker.checkpoints.layouts import LAYOUTS
 from prefect_ft.worker.checkpoints.manifest import hash_fault
-from prefect_ft.worker.checkpoints.marks import Mark, marks_by_path
+from prefect_ft.worker.checkpoints.marks import Known, Mark, known_by_path
+from prefect_ft.worker.checkpoints.proof import Moment
 
-__all__ = ["LAYOUTS", "Checkpoint", "Finder", "Mark", "choose", "hash_fault", "marks_by_path"]
+__all__ = [
+    "LAYOUTS",
+    "Checkpoint",
+    "Finder",
+    "Known",
+    "Mark",
+    "Moment",
+    "choose",
+    "hash_fault",
+    "known_by_path",
+]

@@ -49,7 +49,7 @@ class Stat(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One name with a step in it. `name` is relative to the checkpoint directory, `path` absolute.
+    """One candidate. `name` is relative to the checkpoint directory, `path` absolute; `step` is what the name tells.
 
     `files` maps paths below `path` to their state; a single file is `{"": state}`. `manifest` is the
     state of `<name>.manifest.json` beside it. `latest` and `iteration` are what the trackers of
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
     name: str
     path: str
-    step: int
+    step: Optional[int]
     is_directory: bool
     files: Mapping[str, Stat]
     manifest: Optional[Stat] = None

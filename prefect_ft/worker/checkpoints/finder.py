@@ -1,8 +1,7 @@
 """The verified checkpoints of one directory, kept up to date at the cost of a listing.
 
-Owns which entries are looked at, what is remembered between scans, and what time decides where a
-format proves nothing: an observed rename, a settle time, and the deaths of writers. What has once been
-verified, here or by an earlier agent, stays verified as long as it is the same on disk.
+Owns which entries are looked at, what is remembered between scans, and which step a version is of a file that is
+overwritten with each checkpoint. What counts where a format proves nothing is `proof`'s.
 """
 
 from __future__ import annotations
@@ -10,15 +9,40 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
-from prefect_ft.worker.checkpoints import trackers
-from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Stat, Verdict, newest_ns, walk
+from prefect_ft.worker.checkpoints import copies, trackers
+from prefect_ft.worker.checkpoints.entry import Entry, Stat, Verdict, walk
 from prefect_ft.worker.checkpoints.layouts import LAYOUTS
 from prefect_ft.worker.checkpoints.manifest import BESIDE
-from prefect_ft.worker.checkpoints.marks import Mark
-from prefect_ft.worker.checkpoints.names import PatternNames, Reading, UsualNames
+from prefect_ft.worker.checkpoints.marks import Known, Mark
+from prefect_ft.worker.checkpoints.names import (
+    TEMPORARY_NAME,
+    Overwritten,
+    PatternNames,
+    Reading,
+    UsualNames,
+    holds_weights,
+)
+from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
 from prefect_ft.worker.checkpoints.trackers import Tracker
+
+StepAt = Callable[[float], Optional[int]]
+"""Tells which step the ranks were at, at a time in seconds since the epoch; `None`: nobody has told."""
+
+MAX_UNRECOGNISED = 100
 
 
 @dataclass(frozen=True)
@@ -26,7 +50,7 @@ class Checkpoint:
     """A verified checkpoint. `path` is absolute; `layout` names the check that verified it.
 
     `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
-    those of the file or directory itself.
+    those of the file or directory itself. `counted`: nothing told its step, so it is the number of a version.
     """
 
     step: int
@@ -36,11 +60,12 @@ class Checkpoint:
     mtime: float
     device: int = 0
     inode: int = 0
+    counted: bool = False
 
     @property
-    def mark(self) -> Mark:
-        """Return what tells this content from whatever takes its place."""
-        return Mark(self.size, self.mtime, self.device, self.inode)
+    def known(self) -> Known:
+        """Return what others have to know of it."""
+        return Known(Mark(self.size, self.mtime, self.device, self.inode), self.step, self.counted)
 
 
 class _Judged(NamedTuple):
@@ -48,18 +73,27 @@ class _Judged(NamedTuple):
 
     entry: Entry
     verdict: Verdict
-    checkpoint: Checkpoint
+    layout: str
+
+    def checkpoint(self, step: int, *, counted: bool = False) -> Checkpoint:
+        return Checkpoint(step, self.entry.path, self.layout, *mark_of(self.entry), counted=counted)
 
 
 class Finder:
     """Looks for checkpoints in one directory. Not safe for use from several threads at once."""
 
     def __init__(
-        self, path: str, layout: str = "auto", pattern: Optional[str] = None, settle_s: float = 2.0
+        self,
+        path: str,
+        layout: str = "auto",
+        pattern: Optional[str] = None,
+        settle_s: float = 2.0,
+        keep_copies: bool = False,
     ) -> None:
         """Raises ValueError for an unknown layout or a pattern that can match nothing.
 
         `layout` is `auto` or a key of `LAYOUTS`; `pattern` is for names that are not the usual ones.
+        `keep_copies`: of files that are overwritten with each checkpoint.
         """
         if layout != "auto" and layout not in LAYOUTS:
             raise ValueError(f"unknown layout {layout!r}: write one of auto, {', '.join(LAYOUTS)}")
@@ -67,17 +101,26 @@ class Finder:
         self._layouts = list(LAYOUTS) if layout == "auto" else [layout]
         self._names = PatternNames(pattern) if pattern is not None else UsualNames()
         self._settle_s = settle_s
+        self._keeps_copies = keep_copies
         self._judged: Dict[str, _Judged] = {}
         self._why_not: Dict[str, str] = {}
-        self._proven: Dict[str, Mark] = {}
-        """By path, what was last verified there."""
+        self._unrecognised: Dict[str, str] = {}
+        self._first_seen: Dict[str, int] = {}
+        """When files of unknown names had been written that were seen for the first time (ns since the epoch)."""
+        self._proofs = Proofs(settle_s)
+        self._begun: Optional[float] = None
+        """When the first scan was, in seconds since the epoch."""
 
-    def learn(self, verified: Mapping[str, Mark]) -> None:
+    def learn(self, verified: Mapping[str, Known]) -> None:
         """Take over what others have verified, by path; what has been seen since then wins."""
-        self._proven = {**verified, **self._proven}
+        self._proofs.learn(verified)
 
     def scan(
-        self, now: float, deaths: Sequence[float] = (), renamed: Collection[str] = ()
+        self,
+        now: float,
+        deaths: Sequence[float] = (),
+        renamed: Collection[str] = (),
+        step_at: StepAt = lambda _: None,
     ) -> List[Checkpoint]:
         """Return all verified checkpoints by step; where two have the same step, the one written last.
 
@@ -85,64 +128,96 @@ class Finder:
         `renamed` the names that were seen moved into place whole and not written to since.
         An entry is read again only when its files have changed or are younger than the settle time.
         What was verified before and has not changed needs no second proof, whatever its format is.
+        `step_at` tells the step of a new version of a file that is overwritten; else versions are counted.
         """
-        self._why_not = {}
+        moment = Moment(now, deaths, frozenset(renamed))
+        self._begun = now if self._begun is None else self._begun
+        self._why_not, self._unrecognised = {}, {}
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
         # What was written just now may change again within the same tick of the file system's clock.
-        self._judged = {
-            name: item for name, item in judged.items() if now - item.checkpoint.mtime >= self._settle_s
-        }
-        moved = frozenset(renamed)
-        found: Dict[int, _Judged] = {}
-        for name, item in judged.items():
-            reason = self._objection(item, now, deaths, moved)
-            if reason:
-                self._why_not[name] = reason
-            elif item.entry.step not in found or _is_newer(item.entry, found[item.entry.step].entry):
-                found[item.entry.step] = item
-        checkpoints = [found[step].checkpoint for step in sorted(found)]
-        self._proven.update((item.path, item.mark) for item in checkpoints)
-        return checkpoints
+        self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
+        found: Dict[int, Checkpoint] = {}
+        for item in self._whole(judged.values(), moment):
+            step, counted = self._step_of(item.entry, step_at)
+            checkpoint = item.checkpoint(step, counted=counted)
+            if step not in found or _is_newer(checkpoint, found[step]):
+                found[step] = checkpoint
+        for checkpoint in found.values():
+            self._proofs.add(checkpoint.path, checkpoint.known)
+        return [found[step] for step in sorted(found)]
 
     def why_not(self) -> Dict[str, str]:
         """Return what kept entries from being verified in the last scan, by name; `.` is the directory."""
         return dict(self._why_not)
 
-    def _objection(
-        self, item: _Judged, now: float, deaths: Sequence[float], moved: Collection[str]
-    ) -> Optional[str]:
-        """Say why an entry does not count at this time, or `None`."""
-        name, verdict = item.entry.name, item.verdict
-        if verdict.complete is not None:
-            return verdict.reason
-        is_moved = name in moved or name.partition("/")[0] in moved
-        if is_moved or self._is_proven(item.checkpoint):
-            return None
-        if self._was_proven_by(verdict, item.checkpoint.path):
-            return f"{verdict.reason}, and was whole before that"
-        return self._time_tells(item, now, deaths)
+    def unrecognised(self) -> Dict[str, str]:
+        """Return which entries looked like checkpoints in the last scan and are none, by name, with the reason."""
+        return dict(list(self._unrecognised.items())[:MAX_UNRECOGNISED])
 
-    def _is_proven(self, found: Checkpoint) -> bool:
-        """Tell whether it is the same as it was when it was verified."""
-        proven = self._proven.get(found.path)
-        return proven is not None and proven.is_of(found.mark)
+    def keep(self, found: Iterable[Checkpoint], is_wanted: Callable[[], bool]) -> None:
+        """Copy the files among these that are overwritten with each checkpoint, if that is wanted. Raises OSError."""
+        for item in found:
+            name = os.path.relpath(item.path, self._path)
+            is_file = "/" not in name and os.path.isfile(item.path)
+            if self._keeps_copies and is_file and self._names.overwritten(name) is not None:
+                copies.keep(self._path, name, item.known, is_wanted)
 
-    def _was_proven_by(self, verdict: Verdict, path: str) -> bool:
-        """Tell whether it was verified with the marker that is there now: what was written later has damaged it."""
-        proven = self._proven.get(path)
-        return (
-            proven is not None and verdict.marked_ns is not None and verdict.marked_ns / 1e9 <= proven.mtime
-        )
+    def put_back(self, chosen: Checkpoint) -> bool:
+        """Put a copy in the place of its file, where it is verified from then on; tell whether it was a copy.
 
-    def _time_tells(self, item: _Judged, now: float, deaths: Sequence[float]) -> Optional[str]:
-        mark = item.verdict.reason or "its format has no mark of its end"
-        written = item.checkpoint.mtime
-        if now - written < self._settle_s:
-            return f"{mark}; last written {now - written:.1f} s ago, counts after {self._settle_s:g} s"
-        for death in deaths:
-            if death - self._settle_s < written <= death:
-                return f"{mark}; last written {death - written:.1f} s before its writer was killed"
-        return None
+        Raises OSError.
+        """
+        name = os.path.relpath(chosen.path, self._path)
+        copy = copies.read_name(os.path.basename(name)) if _is_copy(name) else None
+        if copy is None:
+            return False
+        mark = copies.put_back(self._path, copy)
+        self._proofs.add(os.path.join(self._path, copy.of), Known(mark, chosen.step, chosen.counted))
+        return True
+
+    def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
+        """Return what counts at this moment, copies first and versions last; note what is against the others."""
+        whole = []
+        for item in judged:
+            entry, reason = item.entry, self._proofs.objection(item.entry, item.verdict, moment)
+            if not reason or (_is_copy(entry.name) and item.verdict.complete is None):
+                whole.append(item)  # a copy gets its name when it is whole
+                continue
+            self._why_not[entry.name] = reason
+            if self._is_settled(entry, moment.now):
+                self._unrecognised[entry.name] = reason
+        named = [
+            item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
+        ]
+        newest_ns = max((entry.mtime_ns for entry in named), default=None)
+        return [
+            item for item in whole if item.entry.step is not None or self._is_newest(item.entry, newest_ns)
+        ]
+
+    def _is_settled(self, entry: Entry, now: float) -> bool:
+        return now - entry.mtime_ns / 1e9 >= self._settle_s
+
+    def _is_newest(self, version: Entry, newest_ns: Optional[int]) -> bool:
+        """Tell whether a file that is overwritten counts beside checkpoints whose names tell their steps."""
+        if newest_ns is not None and version.mtime_ns <= newest_ns:
+            return False
+        if self._names.overwritten(version.name) is Overwritten.SURE:
+            return True
+        is_ours = self._proofs.of(version) is not None or version.mtime_ns / 1e9 >= (self._begun or 0.0)
+        return newest_ns is None and is_ours
+
+    def _step_of(self, entry: Entry, step_at: StepAt) -> Tuple[int, bool]:
+        """Return an entry's step, and whether that is only counted."""
+        copy = copies.read_name(entry.name.rpartition("/")[2]) if _is_copy(entry.name) else None
+        if copy is not None:
+            return copy.step, copy.counted
+        if entry.step is not None:
+            return entry.step, False
+        known = self._proofs.of(entry)
+        if known is not None:
+            return known.step, known.counted
+        told = step_at(entry.mtime_ns / 1e9)
+        return (self._proofs.highest_step + 1, True) if told is None else (told, False)
 
     def _judge_all(self, entries: Iterable[Entry]) -> Iterator[_Judged]:
         for entry in entries:
@@ -155,7 +230,7 @@ class Finder:
             except OSError as error:
                 self._why_not[entry.name] = _unreadable(error)
                 continue
-            yield _Judged(entry, verdict, _checkpoint(entry, layout))
+            yield _Judged(entry, verdict, layout)
 
     def _verify(self, entry: Entry) -> Tuple[str, Verdict]:
         """Apply the layout that was asked for or, in `auto`, the first that claims the entry."""
@@ -163,7 +238,7 @@ class Finder:
         return name, LAYOUTS[name].check(entry)
 
     def _entries(self) -> Iterator[Entry]:
-        """Give every name with a step in it and the state of its files."""
+        """Return every entry that may be a checkpoint and the state of its files."""
         listing = self._listing("")
         latest = self._tracker(trackers.LATEST, listing)
         iteration = self._tracker(trackers.ITERATION, listing)
@@ -172,19 +247,43 @@ class Finder:
             candidates = self._listing(name) if inside else listing
             for base in sorted(candidates) if inside else [name]:
                 relative = f"{name}/{base}" if inside else base
-                step = self._step(relative)
-                if step is None:
-                    continue
-                entry = self._entry(relative, step, candidates[base], candidates.get(base + BESIDE))
+                entry = self._candidate(relative, candidates[base], candidates.get(base + BESIDE))
                 if entry is not None:
-                    yield self._tracked(entry, latest, iteration)
+                    yield self._proofs.tracked(entry, latest, iteration)
+        if self._keeps_copies and copies.DIRECTORY in listing:
+            yield from self._copies()
 
-    def _step(self, name: str) -> Optional[int]:
+    def _candidate(
+        self, name: str, item: "os.DirEntry[str]", beside: "Optional[os.DirEntry[str]]"
+    ) -> Optional[Entry]:
         reading: Reading = self._names.read(name)
         if isinstance(reading, str):
             self._why_not[name] = reading
+            if reading != TEMPORARY_NAME:
+                self._unrecognised[name] = reading
             return None
-        return reading
+        if reading is None and self._names.overwritten(name) is None:
+            if self._names.resembles(name) or self._is_rewritten(name, item):
+                self._unrecognised[name] = "its name is not known as a checkpoint's"
+            return None
+        return self._entry(name, reading, item, beside)
+
+    def _is_rewritten(self, name: str, item: "os.DirEntry[str]") -> bool:
+        """Tell whether a file of unknown name is overwritten again and again, as checkpoints are."""
+        if not holds_weights(name):
+            return False
+        try:
+            mtime_ns = item.stat().st_mtime_ns
+        except OSError:
+            return False
+        return self._first_seen.setdefault(name, mtime_ns) != mtime_ns
+
+    def _copies(self) -> Iterator[Entry]:
+        for base, item in sorted(self._listing(copies.DIRECTORY).items()):
+            copy = copies.read_name(base)
+            entry = self._entry(copy.name, copy.step, item, None) if copy is not None else None
+            if entry is not None:
+                yield entry
 
     def _listing(self, directory: str) -> "Dict[str, os.DirEntry[str]]":
         """List a directory; one that is missing or cannot be read is empty and says why."""
@@ -199,7 +298,7 @@ class Finder:
         return {}
 
     def _entry(
-        self, name: str, step: int, item: "os.DirEntry[str]", beside: "Optional[os.DirEntry[str]]"
+        self, name: str, step: Optional[int], item: "os.DirEntry[str]", beside: "Optional[os.DirEntry[str]]"
     ) -> Optional[Entry]:
         """Take the state of one candidate, `None` if it cannot be had."""
         try:
@@ -215,21 +314,6 @@ class Finder:
             self._why_not[name] = _unreadable(error)
             return None
         return Entry(name, path, step, is_directory, files, manifest, device=state.st_dev, inode=state.st_ino)
-
-    def _tracked(self, entry: Entry, latest: Optional[Tracker], iteration: Optional[Tracker]) -> Entry:
-        """Add what the trackers say of an entry; of one that was verified before they said that already.
-
-        A tracker names an earlier checkpoint once training has gone back to one.
-        """
-        if latest is None and iteration is None:
-            return entry
-        if self._is_proven(_checkpoint(entry)):
-            return entry._replace(latest=latest and COMPLETE, iteration=iteration and COMPLETE)
-        facts = (entry.name, entry.step, newest_ns(entry.files))
-        return entry._replace(
-            latest=latest.verdict(*facts) if latest else None,
-            iteration=iteration.verdict(*facts) if iteration else None,
-        )
 
     def _tracker(self, name: str, listing: "Dict[str, os.DirEntry[str]]") -> Optional[Tracker]:
         try:
@@ -251,13 +335,12 @@ def choose(
     return max(allowed, key=lambda item: item.step, default=None)
 
 
-def _checkpoint(entry: Entry, layout: str = "") -> Checkpoint:
-    mtime = entry.mtime_ns / 1e9
-    return Checkpoint(entry.step, entry.path, layout, entry.size, mtime, entry.device, entry.inode)
+def _is_copy(name: str) -> bool:
+    return name.startswith(f"{copies.DIRECTORY}/")
 
 
-def _is_newer(entry: Entry, other: Entry) -> bool:
-    return (entry.mtime_ns, entry.name) > (other.mtime_ns, other.name)
+def _is_newer(checkpoint: Checkpoint, other: Checkpoint) -> bool:
+    return (checkpoint.mtime, checkpoint.path) > (other.mtime, other.path)
 
 
 def _unreadable(error: OSError) -> str:

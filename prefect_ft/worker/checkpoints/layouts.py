@@ -23,6 +23,7 @@ from prefect_ft.worker.checkpoints.formats import (
     zip_file,
 )
 from prefect_ft.worker.checkpoints.names import is_temporary_inside
+from prefect_ft.worker.checkpoints.ocdbt import orbax_fault
 from prefect_ft.worker.checkpoints.shards import DCP_METADATA, DCP_SHARD, is_deepspeed
 from prefect_ft.worker.checkpoints.trackers import ITERATION, LATEST
 from prefect_ft.worker.checkpoints.trees import index_fault, tree_fault
@@ -56,7 +57,7 @@ def _hf(entry: Entry) -> Verdict:
     step = state.get("global_step") if isinstance(state, dict) else None
     if step is None:
         return Verdict(False, f"{HF_STATE} is cut off or has no global_step")
-    if step != entry.step:
+    if entry.step not in (None, step):
         return Verdict(False, f"{HF_STATE} is of step {step}, the name of step {entry.step}")
     if not any(_HF_WEIGHTS.fullmatch(name) for name in entry.files):
         return Verdict(False, "no weights")
@@ -108,9 +109,12 @@ def _orbax(entry: Entry) -> Verdict:
     metadata = document(entry, ORBAX_METADATA) if ORBAX_METADATA in entry.files else None
     if not isinstance(metadata, dict):
         return Verdict(False, f"{ORBAX_METADATA} is missing or cut off")
-    if "commit_timestamp_nsecs" not in metadata:
-        return UNMARKED
-    return COMPLETE if metadata["commit_timestamp_nsecs"] else Verdict(False, "it was never committed")
+    if not metadata.get("commit_timestamp_nsecs", True):
+        return Verdict(False, "it was never committed")
+    fault = tree_fault(entry) or orbax_fault(entry)
+    if fault:
+        return Verdict(False, fault)
+    return _vouched(entry, ORBAX_METADATA) if "commit_timestamp_nsecs" in metadata else UNMARKED
 
 
 def _dcp(entry: Entry) -> Verdict:

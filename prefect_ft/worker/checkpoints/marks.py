@@ -1,7 +1,8 @@
 """What a checkpoint was like when it was verified, and whether what is on disk now is still the same.
 
 Whoever has verified a checkpoint knows more than its files show: that it was renamed into place, that its writer
-lived on. The mark carries that to agents that come later, so that what has not changed needs no second proof.
+lived on, which step it is of. That is handed to agents that come later, so that what has not changed needs no second
+proof.
 """
 
 from __future__ import annotations
@@ -30,8 +31,21 @@ class Mark(NamedTuple):
         return self.device != seen.device or self.inode == seen.inode
 
 
-def marks_by_path(verified: Iterable[Mapping[str, Any]]) -> Dict[str, Mark]:
-    """Return the marks of checkpoints as they stand in orders, by path."""
+class Known(NamedTuple):
+    """A checkpoint that was verified. `counted`: nothing told its step, so it is the number of a version."""
+
+    mark: Mark
+    step: int
+    counted: bool = False
+
+
+def known_by_path(verified: Iterable[Mapping[str, Any]]) -> Dict[str, Known]:
+    """Return checkpoints as they stand in orders, by path."""
     return {
-        item["path"]: Mark(item["size"], item["mtime"], item["device"], item["inode"]) for item in verified
+        item["path"]: Known(
+            Mark(item["size"], item["mtime"], item["device"], item["inode"]),
+            item["step"],
+            item.get("counted", False),
+        )
+        for item in verified
     }

@@ -1,17 +1,27 @@
 """Which names are checkpoints, and of which step. Pure text: nothing here looks at a disk.
 
-Two readers with the same two methods: `UsualNames` knows the names that training frameworks give,
+Two readers with the same methods: `UsualNames` knows the names that training frameworks give,
 `PatternNames` the one that a user wrote down.
 """
 
 from __future__ import annotations
 
 import re
+from enum import Enum
 from functools import lru_cache
 from typing import Optional, Pattern, Union
 
 Reading = Union[int, str, None]
 """A step; or, as text, why this name never counts; or `None`: no name of a checkpoint at all."""
+
+
+class Overwritten(Enum):
+    """How sure it is that a name without a step is a checkpoint, written over and over (`snapshot.pt`)."""
+
+    SURE = "sure"
+    LIKELY = "likely"
+    """So weights are named that somebody else trained, too: it has to be seen to be written."""
+
 
 TEMPORARY_NAME = "its name is a temporary one"
 
@@ -46,6 +56,13 @@ _COMPANION_WORDS = (
 _COMPANION = re.compile(
     rf"^(?:{_COMPANION_WORDS})(?![a-z0-9])|(?<![a-z0-9])(?:{_COMPANION_WORDS})(?:\.[a-z]+)?$"
 )
+_SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
+_LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
+# What is kept of a run, or comes from elsewhere: to resume from it would lose steps.
+_OTHER_WORDS = frozenset(("best", "final", "init", "initial", "pretrained", "base", "ema", "teacher", "copy"))
+_WEIGHTS = re.compile(
+    r"(?P<stem>.+?)\.(?:pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|msgpack|h5|hdf5|keras|tar|zip|ubj|json|model)"
+)
 _NO_CHECKPOINT = re.compile(
     r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
     r"|sha256|crc)$|\.manifest\.json$"
@@ -69,19 +86,35 @@ class UsualNames:
         """Return the step that a name speaks of."""
         return _usual_reading(name.lower())
 
+    def overwritten(self, name: str) -> Optional[Overwritten]:
+        """Tell whether a name without a step is one that scripts overwrite with each checkpoint; `None`: it is not."""
+        return _overwritten(name.lower())
+
+    def resembles(self, name: str) -> bool:
+        """Tell whether a name that is no checkpoint's has a step in it all the same, or may have one."""
+        lowered = name.lower()
+        if _reads_temporary(lowered) or not any(character.isdigit() for character in lowered):
+            return False
+        has_word = any(word.search(lowered) for word in _USUAL)
+        return has_word or not (_NO_CHECKPOINT.search(lowered) or _COMPANION.search(lowered))
+
 
 class PatternNames:
-    """One user's names: text with one `{step}`, `*` for anything else, and at most one `/`."""
+    """One user's names: text with one `{step}`, `*` for anything else, and at most one `/`.
+
+    Without `{step}` it names files that are overwritten with each checkpoint.
+    """
 
     def __init__(self, pattern: str) -> None:
         """Raises ValueError for a pattern that can match nothing."""
-        if pattern.count("{step}") != 1:
+        if pattern.count("{step}") > 1:
             raise ValueError(f"pattern {pattern!r}: write {{step}} once, where the step's number stands")
         levels = pattern.split("/")
         if len(levels) > 2 or any(level in ("", ".", "..") for level in levels):
             raise ValueError(
                 f"pattern {pattern!r}: write NAME or DIRECTORY/NAME, relative to the checkpoints"
             )
+        self._has_step = "{step}" in pattern
         self._whole = _compiled(pattern)
         self._directory = _compiled(levels[0]) if len(levels) > 1 else None
         # A pattern that itself reads like a temporary name was meant that way.
@@ -93,10 +126,19 @@ class PatternNames:
 
     def read(self, name: str) -> Reading:
         """Return the step of a name, `DIRECTORY/NAME` where the pattern has two levels."""
-        match = self._whole.match(name)
+        match = self._whole.match(name) if self._has_step else None
         if not match:
             return None
         return TEMPORARY_NAME if _reads_temporary(name) and not self._trusted else int(match["step"])
+
+    def overwritten(self, name: str) -> Optional[Overwritten]:
+        """Tell whether it is the name of a pattern without a step; `None`: it is not."""
+        is_named = not self._has_step and self._whole.match(name)
+        return Overwritten.SURE if is_named and (self._trusted or not _reads_temporary(name)) else None
+
+    def resembles(self, name: str) -> bool:
+        """Tell whether a name that the pattern does not take may be a checkpoint's all the same."""
+        return _USUAL_NAMES.read(name) is not None or _USUAL_NAMES.resembles(name)
 
 
 @lru_cache(maxsize=8192)  # every scan asks for the same names: it halves the cost of a large directory
@@ -107,6 +149,28 @@ def _usual_reading(lowered: str) -> Reading:
     for word in _USUAL:
         match = match or word.search(lowered)
     return (_refusal(lowered) or int(match["step"])) if match else None
+
+
+_USUAL_NAMES = UsualNames()
+
+
+def holds_weights(name: str) -> bool:
+    """Tell whether a name's ending is one of the files that frameworks save weights in."""
+    return bool(_WEIGHTS.fullmatch(name.lower()))
+
+
+@lru_cache(maxsize=8192)
+def _overwritten(lowered: str) -> Optional[Overwritten]:
+    match = _WEIGHTS.fullmatch(lowered)
+    if lowered.startswith(".") or not match or _refusal(lowered):
+        return None
+    words = frozenset(re.findall(r"[a-z]+|[0-9]+", match["stem"]))
+    if words & _OTHER_WORDS:
+        return None
+    if words & _SURE_WORDS:
+        return Overwritten.SURE
+    is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in words)
+    return Overwritten.LIKELY if is_likely and not lowered.endswith(".json") else None
 
 
 def _reads_temporary(name: str) -> bool:

@@ -1,0 +1,71 @@
+"""Warns where a run saves nothing that it could resume from, before a failure shows it.
+
+Owns when that is said and in which words: once a phase, in the log, the journal, and what is made of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.journal import Journal
+from prefect_ft.observe import Notice, tell
+
+MAX_NAMED = 3
+
+_LOSES = "Until that is mended a failure loses all work."
+
+
+class Unsaved:
+    """`path` is where checkpoints are looked for; `after_s` how long nothing may come there, 0: for ever."""
+
+    def __init__(self, phase: str, path: str, after_s: float, journal: Journal, clock: PhaseClock) -> None:
+        self._phase, self._path, self._after_s = phase, path, after_s
+        self._journal, self._clock = journal, clock
+
+    def due_in_s(self, running_since_t: float, *, has_saved: bool) -> float | None:
+        """Return in how many seconds `look` has something to say; None: never."""
+        if not self._after_s or has_saved or self._has_said("nothing-saved"):
+            return None
+        return max(0.0, running_since_t + self._after_s - self._clock.now())
+
+    def look(self, attempt: int, running_since_t: float, *, has_saved: bool) -> None:
+        """Warn if nothing has been saved for too long."""
+        if self.due_in_s(running_since_t, has_saved=has_saved) == 0:
+            minutes = self._after_s / 60
+            text = (
+                f"no checkpoint has been found in {self._path} for {minutes:.3g} min. {_LOSES} "
+                "Does the command save there? Are the names known (docs/checkpoints.md#names)?"
+            )
+            self._warn("nothing-saved", text, attempt)
+
+    def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
+        """Warn of entries that look like checkpoints and are not taken for any; `names` has the reason of each."""
+        if not self._has_said("unrecognised"):
+            self._warn("unrecognised", _text(self._path, names), attempt)
+
+    def _has_said(self, what: str) -> bool:
+        return any(line["type"] == "warning" and line["what"] == what for line in self._journal.lines)
+
+    def _warn(self, what: str, text: str, attempt: int) -> None:
+        fields = {"attempt": attempt, "what": what, "text": text}
+        self._journal.append("warning", t=self._clock.now(), utc=utc_now(), **fields)
+        tell(Notice(text=f"{self._phase}: warning: {text}"))
+
+
+def _text(path: str, names: Mapping[str, str]) -> str:
+    some = "; ".join(f"{name}: {why}" for name, why in list(names.items())[:MAX_NAMED])
+    more = f"; and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    pattern = pattern_of(names)
+    wanted = f'checkpoints.pattern: "{pattern}"' if pattern else "checkpoints.pattern or checkpoints.layout"
+    return (
+        f"{len(names)} entries of {path} look like checkpoints and none of them counts ({some}{more}). "
+        f"{_LOSES} Set {wanted}."
+    )
+
+
+def pattern_of(names: Iterable[str]) -> str | None:
+    """Return the pattern that all these names follow, their last number being the step; None: they have none."""
+    patterns = {re.sub(r"[0-9]+(?=[^0-9]*$)", "{step}", name) for name in names}
+    return patterns.pop() if len(patterns) == 1 else None

@@ -1,0 +1,204 @@
+"""Files that are overwritten with each checkpoint: each whole version is one, and a copy helps where it is cut."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose, copies
+from prefect_ft.worker.checkpoints.names import Overwritten, PatternNames, UsualNames
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> None:
+    """Nothing is started here."""
+
+
+def whole(text: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("data.pkl", b"weights" + text.encode())
+    return buffer.getvalue()
+
+
+def put(path: Path, content: bytes, age: float) -> Path:
+    """Overwrite a file as careless scripts do; last written `age` seconds before NOW."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (NOW - age, NOW - age))
+    return path
+
+
+def found(
+    finder: Finder, now: float = NOW, step: int | None = None, **known: object
+) -> list[tuple[int, bool]]:
+    """Steps, each with whether it is only counted."""
+    checkpoints = finder.scan(now, step_at=lambda _: step, **known)  # type: ignore[arg-type]
+    return [(item.step, item.counted) for item in checkpoints]
+
+
+def known(checkpoints: list[Checkpoint]) -> dict[str, Known]:
+    return {item.path: item.known for item in checkpoints}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *[(name, Overwritten.SURE) for name in ("snapshot.pt", "ckpt.pt", "last.ckpt", "checkpoint.pth.tar")],
+        *[
+            (name, Overwritten.SURE)
+            for name in ("checkpoint_last.pt", "run-a_latest.npz", "Checkpoint.msgpack")
+        ],
+        *[
+            (name, Overwritten.LIKELY)
+            for name in ("model.pt", "pytorch_model.bin", "my_weights.h5", "state.pkl")
+        ],
+        *[
+            (name, None)
+            for name in ("best.pt", "checkpoint_best.pt", "model_best.pth.tar", "last.txt", "latest")
+        ],
+        *[
+            (name, None)
+            for name in ("params.json", "model-7b.safetensors", "optimizer.pt", "data.npz", ".last.pt")
+        ],
+        *[(name, None) for name in ("last.ckpt.tmp", "snapshot.pt.old", "snapshot-rank0.pt", "train.py")],
+    ],
+)
+def test_names_of_files_that_are_overwritten(name: str, expected: Overwritten | None) -> None:
+    assert UsualNames().overwritten(name) is expected
+
+
+def test_a_pattern_without_a_step_names_them() -> None:
+    names = PatternNames("best*.pt")
+    assert [names.overwritten(name) for name in ("best.pt", "best-2.pt", "last.pt")] == [
+        Overwritten.SURE,
+        Overwritten.SURE,
+        None,
+    ]
+    assert (names.read("best.pt"), PatternNames("{step}.pt").overwritten("1.pt")) == (None, None)
+
+
+def test_each_whole_version_is_a_checkpoint_of_the_step_that_was_told_then(tmp_path: Path) -> None:
+    finder, path = Finder(str(tmp_path)), tmp_path / "snapshot.pt"
+    for age, step in ((30.0, 10), (20.0, 25), (10.0, 20)):
+        put(path, whole(), age)
+        assert found(finder, step=step) == [(step, False)]
+    assert found(finder, step=99) == [(20, False)]
+    put(path, whole()[:-5], 5.0)
+    assert found(finder, step=30) == []
+    assert finder.why_not()["snapshot.pt"].startswith("central directory missing")
+
+
+def test_without_a_step_that_is_told_versions_are_counted_above_all_that_is_known(tmp_path: Path) -> None:
+    finder, path = Finder(str(tmp_path)), tmp_path / "ckpt.pt"
+    for number in (1, 2, 3):
+        put(path, whole(str(number)), 30.0 - number)
+        assert found(finder) == [(number, True)]
+    assert found(finder, step=40) == [(3, True)]  # what is known stays
+    later = Finder(str(tmp_path))
+    later.learn(known(finder.scan(NOW)))
+    assert found(later) == [(3, True)]
+    put(path, whole("next"), 1.0)
+    assert found(later) == [(4, True)]
+
+
+def test_beside_names_with_steps_only_a_newer_one_counts(tmp_path: Path) -> None:
+    put(tmp_path / "epoch=1-step=100.ckpt", whole(), 20.0)
+    put(tmp_path / "last.ckpt", whole(), 30.0)
+    put(tmp_path / "model.pt", whole(), 1.0)
+    assert found(Finder(str(tmp_path))) == [(100, False)]
+    put(tmp_path / "last.ckpt", whole(), 10.0)
+    assert found(Finder(str(tmp_path))) == [(1, True), (100, False)]
+    assert found(Finder(str(tmp_path)), step=120) == [(100, False), (120, False)]
+
+
+def test_weights_that_were_there_before_are_no_checkpoint(tmp_path: Path) -> None:
+    path = put(tmp_path / "model.pt", whole(), 100.0)
+    finder = Finder(str(tmp_path))
+    assert found(finder) == []
+    put(path, whole(), -3.0)
+    assert found(finder, NOW + 10) == [(1, True)]
+
+
+def test_a_new_agent_knows_what_is_overwritten_by_the_one_before_it(tmp_path: Path) -> None:
+    path = put(tmp_path / "model.pt", whole(), 100.0)
+    finder = Finder(str(tmp_path))
+    found(finder)
+    put(path, whole("2"), -3.0)
+    later = Finder(str(tmp_path))
+    later.learn(known(finder.scan(NOW + 10, step_at=lambda _: 7)))
+    assert found(later, NOW + 100) == [(7, False)]
+
+
+def test_a_version_that_is_cut_falls_back_to_a_kept_copy(tmp_path: Path) -> None:
+    finder, path = Finder(str(tmp_path), keep_copies=True), tmp_path / "snapshot.pt"
+    for step in (10, 20, 30):
+        put(path, whole(str(step)), 100.0 - step)
+        finder.keep(finder.scan(NOW, step_at=lambda _, step=step: step), lambda: True)
+    assert found(finder) == [(20, False), (30, False)]
+    put(path, whole("40")[:-1], 0.0)
+    later = Finder(str(tmp_path), keep_copies=True)  # an agent that has seen nothing of it
+    assert found(later) == [(20, False), (30, False)]
+    chosen = choose(later.scan(NOW))
+    assert chosen is not None
+    assert later.put_back(chosen)
+    assert path.read_bytes() == whole("30")
+    assert path.stat().st_mtime == NOW - 70.0
+    assert (tmp_path / "snapshot.pt.old").read_bytes() == whole("40")[:-1]
+    restored = choose(later.scan(NOW))
+    assert restored is not None
+    assert (restored.path, restored.step, later.put_back(restored)) == (str(path), 30, False)
+
+
+def test_a_copy_of_bytes_without_a_format_is_whole_by_its_name(tmp_path: Path) -> None:
+    finder, path = Finder(str(tmp_path), keep_copies=True), put(tmp_path / "state.pkl", b"weights", -1.0)
+    found(finder)
+    finder.keep(finder.scan(NOW, renamed=["state.pkl"], step_at=lambda _: 3), lambda: True)
+    path.write_bytes(b"wei")
+    os.utime(path, (NOW, NOW))
+    assert found(Finder(str(tmp_path), keep_copies=True), deaths=[NOW, NOW + 2]) == [(3, False)]
+
+
+@pytest.mark.parametrize("harm", ["asked", "overwritten"])
+def test_a_copy_is_whole_or_not_there(tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else is due, or the file changes while it is copied."""
+    monkeypatch.setattr(copies, "_CLONE", 0)
+    monkeypatch.setattr(copies, "_PIECE_BYTES", 4)
+    finder, path = Finder(str(tmp_path), keep_copies=True), put(tmp_path / "snapshot.pt", whole(), 10.0)
+    checkpoints = finder.scan(NOW, step_at=lambda _: 3)
+
+    def is_wanted() -> bool:
+        if harm == "overwritten":
+            path.write_bytes(whole("other"))
+        return harm != "asked"
+
+    finder.keep(checkpoints, is_wanted)
+    assert list((tmp_path / copies.DIRECTORY).iterdir()) == []
+
+
+def test_what_looks_like_a_checkpoint_and_is_none_is_named(tmp_path: Path) -> None:
+    finder = Finder(str(tmp_path))
+    put(tmp_path / "step-25.txt", b"w", 10.0)
+    put(tmp_path / "run50.dat", b"w", 10.0)
+    put(tmp_path / "metrics-25.csv", b"w", 10.0)
+    put(tmp_path / "step-75.pt", whole()[:-1], 10.0)
+    put(tmp_path / "step-80.pt.tmp", whole(), 10.0)
+    put(tmp_path / "step-90.raw", b"w", 0.5)
+    put(tmp_path / "best.pt", whole(), 10.0)
+    assert found(finder) == []
+    assert sorted(finder.unrecognised()) == ["run50.dat", "step-25.txt", "step-75.pt"]
+    put(tmp_path / "best.pt", whole(), 5.0)
+    finder.scan(NOW)
+    assert "best.pt" in finder.unrecognised()
+
+
+def test_what_a_pattern_does_not_take_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "step-25.pt", whole(), 10.0)
+    finder = Finder(str(tmp_path), pattern="stp-{step}.pt")
+    assert (found(finder), list(finder.unrecognised())) == ([], ["step-25.pt"])
