@@ -135,6 +135,8 @@ def test_every_field_of_an_incident_has_a_name_on_the_wire():
         "seen_step": 110,
         "baseline_step": 90,
         "verified": [90, 100],
+        "started_from": 50,
+        "counted": True,
         "exit_code": 1,
         "signal": 9,
         "class": "hardware",

@@ -162,6 +162,8 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                     "layout": "auto",
                     "pattern": None,
                     "settle_s": 2.0,
+                    "keep_copies": False,
+                    "warn_after_s": 600.0,
                     "on_demand": None,
                 },
                 "target_step": None,

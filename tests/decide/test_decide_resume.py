@@ -70,7 +70,29 @@ def unreadable(step=None, **fields):
             [100, 200, 300, 200, 100],
             id="one-after-the-other",
         ),
+        pytest.param(
+            [
+                crash(200, verified=[100, 200]),
+                unreadable(100, stage="load", verified=[100], started_from=100),
+            ],
+            [200, None],
+            id="in-load-the-one-that-it-really-started-from",
+        ),
+        pytest.param(
+            [crash(200, verified=[200]), unreadable(200, stage="load", started_from=0)],
+            [200, None],
+            id="in-load-from-scratch-the-last",
+        ),
         # numeric
+        pytest.param(
+            [
+                crash(300, verified=[100, 200, 300]),
+                numeric(300, verified=[100, 200, 300]),
+                numeric(300, verified=[100, 300], started_from=100),
+            ],
+            [300, 200, None],
+            id="numeric-goes-on-back-from-where-it-really-started",
+        ),
         pytest.param([crash(100), crash(200), numeric(300)], [100, 200, 200], id="numeric-goes-one-back"),
         pytest.param([numeric(300)], [None], id="numeric-with-none-before"),
         pytest.param([numeric()], [None], id="numeric-with-none-known"),

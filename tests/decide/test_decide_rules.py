@@ -60,6 +60,8 @@ ONE_LINE = [
     ("completed-at-an-unknown-step", {"kind": "completed"}, TARGET, IN_PLACE),
     ("incomplete-success-under-unconditional", {"kind": "completed"}, replace(TARGET, unconditional=True),
      "unconditional: rebuild"),
+    ("counted-steps-are-not-held-against-the-target", {"kind": "completed", "step": 3, "counted": True}, TARGET,
+     "completed: complete"),
     ("the-target-means-nothing-in-eval", {"kind": "completed"}, replace(EVAL, target_step=400),
      "completed: complete"),
     ("cancelled-by-the-user", {"kind": "cancelled"}, POLICY, "cancelled: cancel"),
