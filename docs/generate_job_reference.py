@@ -165,9 +165,16 @@ def _type(kind: Mapping[str, Any], headings: Mapping[str, str]) -> str:
     if kind["type"] == "array":
         return f"list, each {' or '.join(_type(item, headings) for item in _choices(kind['items']))}"
     if kind["type"] == "object":
-        is_text = _is_text(kind.get("additionalProperties"))
-        return "mapping of names to text" if is_text else "any mapping"
+        return _mapping(kind.get("additionalProperties"))
     return _WORDS[kind["type"]]
+
+
+def _mapping(values: Any) -> str:
+    choices = _choices(values) if isinstance(values, dict) else []
+    if not choices or not _is_text(choices[0]):
+        return "any mapping"
+    may_be_null = any(choice.get("type") == "null" for choice in choices)
+    return "mapping of names to text or null" if may_be_null else "mapping of names to text"
 
 
 def _is_text(kind: Any) -> bool:

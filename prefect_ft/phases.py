@@ -15,7 +15,7 @@ from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
-from prefect_ft.config import JobConfig, own_signatures, resolved
+from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
 from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
@@ -354,7 +354,8 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
             "by": job.phases[index].rendezvous,
             "command": list(plan.command),
             "cwd": plan.cwd,
-            "env": dict(plan.env),
+            "env": given_in(plan.env),
+            "unset": unset_in(plan.env),
         },
         checkpoints=checkpoints.model_dump(exclude={"on_demand", "warn_after_s"})
         if checkpoints and plan.has_checkpoints

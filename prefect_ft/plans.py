@@ -19,6 +19,7 @@ from prefect_ft.config import (
     JobConfig,
     KubernetesInfrastructure,
     Phase,
+    given_in,
     in_a_volume,
     own_signatures,
     plain,
@@ -30,7 +31,6 @@ from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,
-    AsTorchrun,
     PhasePlan,
     SourcePlan,
     SuspensionPlan,
@@ -83,7 +83,8 @@ def phase_plan(
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         directory=directory,
-        as_torchrun=_as_torchrun(phase, run),
+        role=phase.launched.role if phase.launched is not None else "default",
+        elastic_id=phase.launched.run_id if phase.launched is not None else None,
         lost_ranks_last_s=_lost_ranks_last_s(infrastructure),
         suspension=_suspension(job, index, run, directory),
         on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
@@ -143,7 +144,7 @@ def _earlier_pauses(
                 yield from pauses_in(lines)
 
 
-def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> SourcePlan:
+def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]) -> SourcePlan:
     return SourcePlan(
         faults=job.faults,
         place=run.root / "faults.json",
@@ -152,12 +153,12 @@ def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> So
     )
 
 
-def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> UpkeepPlan:
+def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]) -> UpkeepPlan:
     infrastructure = job.infrastructure_of(index)
     common = _command_env(job, index, run, env)
     systems = {
         system.name: SystemPlan(
-            env={**common, **system.env},
+            env=given_in({**common, **system.env}),
             heal=system.heal or infrastructure.heal,
             check=system.check or infrastructure.check,
         )
@@ -177,7 +178,9 @@ def _host_cwd(job: JobConfig, index: int) -> str:
     return str(job.phases[index].cwd if is_here else job.cwd)
 
 
-def _binds(phase: Phase, infrastructure: DockerInfrastructure, env: Mapping[str, str]) -> tuple[str, ...]:
+def _binds(
+    phase: Phase, infrastructure: DockerInfrastructure, env: Mapping[str, str | None]
+) -> tuple[str, ...]:
     """Give what a phase needs in its containers at the path that it has here, where no volume is there already."""
     wanted = [phase.checkpoints.path] if phase.checkpoints is not None else []
     kept = [path for path in wanted if not in_a_volume(path, infrastructure)]
@@ -185,21 +188,21 @@ def _binds(phase: Phase, infrastructure: DockerInfrastructure, env: Mapping[str,
     return (*(f"{path}:{path}" for path in kept), *params)
 
 
-def _files(env: Mapping[str, str]) -> dict[str, Path]:
+def _files(env: Mapping[str, str | None]) -> dict[str, Path]:
     """Give the files of this machine that ranks are told of, by their paths where the ranks are."""
     return {path: Path(path) for name in (PARAMS_VARIABLE,) if (path := env.get(name)) is not None}
 
 
-def removal_grace_s(env: Mapping[str, str]) -> float | None:
+def removal_grace_s(env: Mapping[str, str | None]) -> float | None:
     """Give how long the removal of an old worker may hold up the new one; None: as long as it takes."""
-    written = env.get(REMOVAL_GRACE, "-1")
+    written = env.get(REMOVAL_GRACE) or ""
     return float(written) if written.isascii() and written.isdigit() and int(written) > 0 else None
 
 
-def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str]) -> dict[str, str]:
+def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]) -> dict[str, str]:
     """Give the environment of the user's commands that run beside the training."""
     about = {"PREFECT_FT_RUN_ID": run.run_id, "PREFECT_FT_PHASE": job.phases[index].name}
-    return {**inherited_environment(), **env, **about}
+    return given_in({**inherited_environment(), **env, **about})
 
 
 def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
@@ -217,20 +220,15 @@ def _command(phase: Phase, *, is_here: bool) -> tuple[str, ...]:
     return (sys.executable if is_here and first == "python" else first, *rest)
 
 
-def _as_torchrun(phase: Phase, run: Run) -> AsTorchrun | None:
-    asked = phase.launched
-    return None if asked is None else AsTorchrun(role=asked.role, run_id=asked.run_id or run.run_id)
-
-
-def _ranks_per_worker(phase: Phase, infrastructure: Infrastructure, env: Mapping[str, str]) -> int:
+def _ranks_per_worker(phase: Phase, infrastructure: Infrastructure, env: Mapping[str, str | None]) -> int:
     if phase.nproc_per_worker != "auto":
         return phase.nproc_per_worker
     if infrastructure.type == "process":
-        return visible_accelerators({**os.environ, **env}) or 1
+        return visible_accelerators(given_in({**os.environ, **env})) or 1
     if infrastructure.type == "kubernetes":
         return _accelerators(infrastructure) or 1
     asked = sum(len(each.device_ids) or (each.count or -1) for each in infrastructure.device_requests)
-    return asked if asked > 0 else visible_accelerators({**os.environ, **env}) or 1
+    return asked if asked > 0 else visible_accelerators(given_in({**os.environ, **env})) or 1
 
 
 def _accelerators(infrastructure: KubernetesInfrastructure) -> int:
@@ -239,5 +237,5 @@ def _accelerators(infrastructure: KubernetesInfrastructure) -> int:
     return sum(int(count) for name, count in limits.items() if DEVICE.search(name) and count.isdecimal())
 
 
-def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str]]:
+def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str | None]]:
     return {system.name: system.env for system in job.infrastructure_of(index).systems}

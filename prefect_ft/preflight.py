@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from prefect_ft.config import Infrastructure, JobConfig, Phase, in_a_volume
+from prefect_ft.config import Infrastructure, JobConfig, Phase, given_in, in_a_volume
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.pool.quarantine import read
@@ -31,7 +31,7 @@ def check(job: JobConfig) -> None:
                 raise ConfigError(f"{path} is in no volume of the pods, and would end with them", field=field)
             _check_checkpoints(path, field, is_inside=is_inside)
     if job.infrastructure_of(0).type == "process":
-        _check_command(job.phases[0], {**os.environ, **job.env, **job.phases[0].env}, "phases[0].command")
+        _check_command(job.phases[0], given_in({**os.environ, **job.env_of(0)}), "phases[0].command")
 
 
 def check_engines(job: JobConfig) -> None:

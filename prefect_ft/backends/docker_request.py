@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from prefect_ft.backends.labels import Labels
-from prefect_ft.config import DeviceRequest, DockerInfrastructure, DockerSystem
+from prefect_ft.config import DeviceRequest, DockerInfrastructure, DockerSystem, given_in
 
 LABELS = Labels("prefect-ft.")
 
@@ -46,7 +46,7 @@ def create_request(
         "Image": infrastructure.image,
         "Entrypoint": [python],
         "Cmd": ["-I", "-S", mounted.payload, str(PurePath(mounted.home, "agent.json"))],
-        "Env": [f"{name}={value}" for name, value in {**infrastructure.env, **system.env}.items()],
+        "Env": [f"{name}={value}" for name, value in given_in({**infrastructure.env, **system.env}).items()],
         "Labels": dict(labels),
         "User": infrastructure.user,
         "HostConfig": _host_config(infrastructure, system, mounted),

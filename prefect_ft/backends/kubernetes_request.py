@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.labels import Labels, name_of
-from prefect_ft.config import KubernetesInfrastructure, KubernetesSystem, PodVolume, Toleration
+from prefect_ft.config import KubernetesInfrastructure, KubernetesSystem, PodVolume, Toleration, given_in
 
 LABELS = Labels("prefect-ft/")
 
@@ -139,7 +139,7 @@ def _spec(
 def _container(
     infrastructure: KubernetesInfrastructure, system: KubernetesSystem, files: Mapping[str, bytes]
 ) -> Object:
-    env = {**infrastructure.env, **system.env}
+    env = given_in({**infrastructure.env, **system.env})
     words = [str(CODE / ARCHIVE), str(PAYLOAD), str(GIVEN / CONFIG)]
     return _said(
         {

@@ -26,6 +26,7 @@ from prefect_ft.backends.home import SOCKET, found_in, home_of, write_agent_conf
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.scope import agent_prefix
 from prefect_ft.backends.strays import KILLED_TIMEOUT_S, end_strays
+from prefect_ft.config import given_in
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json
 from prefect_ft.model import Evidence
@@ -50,7 +51,7 @@ class ProcessBackend:
         self,
         settings: AgentSettings,
         directory: Path,
-        system_env: Mapping[str, Mapping[str, str]],
+        system_env: Mapping[str, Mapping[str, str | None]],
         system_locks: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         """`system_env` completes the environment of the workers on a system.
@@ -111,7 +112,7 @@ class ProcessBackend:
                 env={
                     **inherited_environment(),
                     "TMPDIR": str(home / "tmp"),
-                    **self._system_env.get(worker.system, {}),
+                    **given_in(self._system_env.get(worker.system, {})),
                 },
                 pass_fds=(listener.fileno(),),
                 start_new_session=True,

@@ -48,7 +48,7 @@ class TrainingRun(JobRun[TrainingResult]):
         *,
         name: str,
         nproc_per_worker: int | str,
-        env: Mapping[str, str],
+        env: Mapping[str, str | None],
         model_dir: Path | None,
         logger: LoggerOrAdapter,
     ) -> None:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from prefect_ft.blocks.result import TrainingResult
 from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure, ProcessInfrastructure
-from prefect_ft.config.fields import Directory, Env, Processes, Words, complete_schema
+from prefect_ft.config.fields import Directory, Processes, RankEnv, Words, complete_schema
 from prefect_ft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
         """Run the block's command, as `start` does."""
         return self.start()
 
-    def start(self, command: Words | None = None, *, env: Env | None = None) -> TrainingRun:
+    def start(self, command: Words | None = None, *, env: RankEnv | None = None) -> TrainingRun:
         """Create the workers, start a command on all of them, and return; `env` is for its ranks.
 
         Raises ConfigError before anything starts, BackendError for workers that cannot be created.

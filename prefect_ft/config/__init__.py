@@ -3,6 +3,7 @@
 from prefect_ft.config.blocks import BlockLookup
 from prefect_ft.config.container import DeviceRequest, Resources
 from prefect_ft.config.faults import Faults
+from prefect_ft.config.fields import given_in, unset_in
 from prefect_ft.config.infrastructure import (
     DockerInfrastructure,
     DockerSystem,
@@ -49,6 +50,7 @@ __all__ = [
     "System",
     "Toleration",
     "apply_overrides",
+    "given_in",
     "in_a_volume",
     "load_job",
     "own_signatures",
@@ -57,6 +59,7 @@ __all__ = [
     "read_signatures",
     "resolved",
     "secrets_of",
+    "unset_in",
     "validate",
     "warnings",
     "with_secrets",

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -155,6 +155,15 @@ def _words(value: object) -> object:
 
 def _env(value: object) -> object:
     """Whole numbers become the text that they were; anything else that is no text is refused."""
+    return _variables(value, may_be_unset=False)
+
+
+def _rank_env(value: object) -> object:
+    """As `Env`, and null unsets a variable."""
+    return _variables(value, may_be_unset=True)
+
+
+def _variables(value: object, *, may_be_unset: bool) -> object:
     if not isinstance(value, dict):
         raise problem(f"must be a mapping of names to text, got {shown(value)}")
     texts = {
@@ -164,7 +173,7 @@ def _env(value: object) -> object:
     for name, text in texts.items():
         if not isinstance(name, str) or not re.fullmatch(r"[^=\0]+", name):
             found.append(((str(name),), "the name of a variable must be text without ="))
-        elif message := _text_problem(text):
+        elif not (may_be_unset and text is None) and (message := _text_problem(text)):
             found.append(((name,), message))
     if found:
         raise as_error(found)
@@ -173,6 +182,16 @@ def _env(value: object) -> object:
 
 def _path_text(value: object) -> object:
     return _text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def given_in(env: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the variables that have a value."""
+    return {name: value for name, value in env.items() if value is not None}
+
+
+def unset_in(env: Mapping[str, str | None]) -> list[str]:
+    """Return the names of those that are unset."""
+    return sorted(name for name, value in env.items() if value is None)
 
 
 def complete_schema(schema: dict[str, Any]) -> None:
@@ -224,6 +243,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 _Items = TypeVar("_Items")
 Some = Annotated[_Items, AfterValidator(_some), Field(json_schema_extra={"minItems": 1})]
 Env = Annotated[dict[str, str], BeforeValidator(_env)]
+RankEnv = Annotated[dict[str, str | None], BeforeValidator(_rank_env)]
 
 
 class Section(BaseModel):

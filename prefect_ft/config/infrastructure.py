@@ -24,6 +24,7 @@ from prefect_ft.config.fields import (
     LocalFile,
     NotBool,
     Problems,
+    RankEnv,
     Seconds,
     Section,
     Some,
@@ -56,9 +57,9 @@ class System(Section):
     """One machine of the pool, or a sandbox of this host that stands for one."""
 
     name: SystemName = Field(description="Its name, unique in the pool", examples=["s0"])
-    env: Env = Field(
+    env: RankEnv = Field(
         default={},
-        description="Environment variables of its ranks; they win over the phase's and the job's",
+        description="Environment variables of its ranks; they win over the phase's and the job's, null unsets one",
         examples=[{"CUDA_VISIBLE_DEVICES": "0,1"}],
     )
     heal: Words | None = Field(default=None, description="Replaces the infrastructure's heal")

@@ -17,9 +17,9 @@ from typing_extensions import Self
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import (
     Directory,
-    Env,
     LocalFile,
     Name,
+    RankEnv,
     Seconds,
     Section,
     Some,
@@ -64,8 +64,10 @@ class JobConfig(Section):
     )
     suspension: Suspension = Field(default=Suspension(), description="Detection of phases that get nowhere")
     faults: Faults = Field(default=Faults(), description="Reports of faults of devices and systems")
-    env: Env = Field(
-        default={}, description="Environment variables of all ranks", examples=[{"LOG_LEVEL": "info"}]
+    env: RankEnv = Field(
+        default={},
+        description="Environment variables of all ranks; null unsets one, whoever sets it",
+        examples=[{"LOG_LEVEL": "info"}],
     )
     signatures: Signatures = Field(
         default=(),
@@ -130,7 +132,7 @@ class JobConfig(Section):
         """Where the workers of a phase run."""
         return self.phases[phase_index].infrastructure or self.infrastructure
 
-    def env_of(self, phase_index: int, system: str | None = None) -> dict[str, str]:
+    def env_of(self, phase_index: int, system: str | None = None) -> dict[str, str | None]:
         """The environment variables of a phase's ranks on a system; `None`: without any system's own."""
         on = (each.env for each in self.infrastructure_of(phase_index).systems if each.name == system)
         return self.env | self.phases[phase_index].env | next(on, {})

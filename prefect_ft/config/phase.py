@@ -10,10 +10,10 @@ from typing_extensions import Self
 
 from prefect_ft.config.fields import (
     Directory,
-    Env,
     Name,
     NotBool,
     Processes,
+    RankEnv,
     Section,
     Text,
     WholeNumber,
@@ -80,7 +80,9 @@ class Phase(Section):
     elastic: StrictBool = Field(
         default=True, description="Go on with fewer workers where systems are lost and no spare is left"
     )
-    env: Env = Field(default={}, description="Environment variables of its ranks; they win over the job's")
+    env: RankEnv = Field(
+        default={}, description="Environment variables of its ranks; they win over the job's, null unsets one"
+    )
     cwd: Directory | None = Field(
         default=None,
         description="Directory in which the command runs; absent: the job's, in containers the image's",

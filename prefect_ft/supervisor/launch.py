@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prefect_ft.config import OnDemand
+from prefect_ft.config import OnDemand, given_in, unset_in
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.model import Decision, Policy
 from prefect_ft.supervisor.fault_sources import SourcePlan
@@ -21,12 +21,8 @@ from prefect_ft.worker.rendezvous import USES_STORE
 Environment = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsTorchrun:
-    """What ranks that torchrun would have started are told besides: the names of their role and their group."""
-
-    role: str
-    run_id: str
+SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""torchrun's default, which its ranks inherit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +30,16 @@ class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
-    for the ranks on a system. `secret_env` gives way to both, and is never shown. `inherited`
-    are the names of variables that workers have from elsewhere.
+    for the ranks on a system. In both `None` unsets a variable, whoever set it. `secret_env` gives way to both,
+    and is never shown. `inherited` are the names of variables that workers have from elsewhere.
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro]; `files`
     what it needs in pods, by the path there.
     `warn_unsaved_after_s` is how long nothing may come into `checkpoints_path`; 0: for ever.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
-    `directory` is the phase's own, for what it leaves behind. `as_torchrun` is there where the command was
-    one of torchrun's.
+    `directory` is the phase's own, for what it leaves behind. `role` and `elastic_id` are torchrun's names of the
+    ranks' role and of their job, None: the run's id.
     """
 
     run_id: str
@@ -55,9 +51,9 @@ class PhasePlan:
     binds: tuple[str, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
     inherited: frozenset[str]
-    env: Mapping[str, str]
+    env: Mapping[str, str | None]
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    system_env: Mapping[str, Mapping[str, str]]
+    system_env: Mapping[str, Mapping[str, str | None]]
     ranks_per_worker: int
     has_checkpoints: bool
     checkpoints_path: str = ""
@@ -71,7 +67,8 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
-    as_torchrun: AsTorchrun | None = None
+    role: str = "default"
+    elastic_id: str | None = None
     lost_ranks_last_s: float | None = None
     ask: AskPlan = field(default_factory=AskPlan)
 
@@ -105,22 +102,20 @@ class Launch:
 
 
 def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environment:
-    """Give the variables that all ranks of one worker share."""
+    """Return the variables that all ranks of one worker share, those that `unset` takes away again among them."""
     system = launch.placement[worker]
     created, executed = launch.start_counts[worker]
-    world_size = len(launch.placement) * plan.ranks_per_worker
     env = {
         **_defaults(plan),
         **plan.secret_env,
-        **plan.env,
-        **plan.system_env.get(system, {}),
+        **given_in({**plan.env, **plan.system_env.get(system, {})}),
+        **_place(plan, worker, len(launch.placement)),
         "MA_SCHEDULE_CNT": str(created),
         "MA_PROC_START_CNT": str(executed),
         "MASTER_ADDR": launch.master[0],
         "MASTER_PORT": str(launch.master[1]),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(plan.ranks_per_worker),
         "TORCHELASTIC_RESTART_COUNT": str(launch.restarts),
+        USES_STORE: str(launch.has_store),
         "PREFECT_FT_RUN_ID": plan.run_id,
         "PREFECT_FT_PHASE": plan.phase,
         "PREFECT_FT_ATTEMPT": str(launch.attempt),
@@ -131,10 +126,6 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
         "PREFECT_FT_RESTART_ACTION": launch.decision.action if launch.decision else "",
         "PREFECT_FT_RESUME_FROM": launch.resume_path or "",
     }
-    if plan.as_torchrun is not None:
-        env |= _names_of_torchrun(plan, plan.as_torchrun, worker, len(launch.placement))
-    if launch.has_store:
-        env[USES_STORE] = "True"
     if launch.in_process_port is not None:
         env[STORE_VARIABLE] = served_at(env["MASTER_PORT"], launch.in_process_port)
         env[KEY_VARIABLE] = launch.in_process_key
@@ -147,11 +138,7 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
     """Give each rank of a worker, by its global number, the variables of its own."""
     first = worker * plan.ranks_per_worker
     return {
-        rank: {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank - first),
-            **({"ROLE_RANK": str(rank)} if plan.as_torchrun is not None else {}),
-        }
+        rank: {"RANK": str(rank), "LOCAL_RANK": str(rank - first), "ROLE_RANK": str(rank)}
         for rank in range(first, first + plan.ranks_per_worker)
     }
 
@@ -172,9 +159,10 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
             "cwd": plan.cwd,
             "env": worker_environment(plan, launch, worker),
             "ranks": rank_environments(plan, worker),
+            "unset": unset_in({**plan.env, **plan.system_env.get(system, {})}),
             "note": note if worker == 0 else {},
         }
-        for worker in range(len(launch.placement))
+        for worker, system in enumerate(launch.placement)
     }
 
 
@@ -183,24 +171,29 @@ def _defaults(plan: PhasePlan) -> Environment:
     defaults = {
         "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "-1",
         "MA_HANG_DETECT_TIME": str(math.ceil(plan.hang_detect_time_s / 60)),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # this one and the others as torchrun
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS_TO_HANDLE,
     }
-    if plan.as_torchrun is not None:
-        defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
     if plan.ranks_per_worker > 1:
-        # As torchrun: several ranks on a machine must not each start a thread for every core.
+        # Several ranks on a machine must not each start a thread for every core.
         defaults["OMP_NUM_THREADS"] = "1"
     return {name: value for name, value in defaults.items() if name not in plan.inherited}
 
 
-def _names_of_torchrun(plan: PhasePlan, about: AsTorchrun, worker: int, workers: int) -> Environment:
-    """Give what torchrun calls a worker's place in the gang: a node is a worker, and all have one role."""
-    policy = plan.policy
+def _place(plan: PhasePlan, worker: int, workers: int) -> Environment:
+    """Return what torchrun says of a worker's place in the gang: a node is a worker, and all have one role.
+
+    Besides, `NODE_RANK`: what Lightning and others read, and torchrun leaves to its caller.
+    """
+    policy, world_size = plan.policy, workers * plan.ranks_per_worker
     return {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(plan.ranks_per_worker),
         "GROUP_RANK": str(worker),
         "GROUP_WORLD_SIZE": str(workers),
-        "ROLE_NAME": about.role,
-        "ROLE_WORLD_SIZE": str(workers * plan.ranks_per_worker),
-        "TORCHELASTIC_RUN_ID": about.run_id,
+        "NODE_RANK": str(worker),
+        "ROLE_NAME": plan.role,
+        "ROLE_WORLD_SIZE": str(world_size),
+        "TORCHELASTIC_RUN_ID": plan.elastic_id or plan.run_id,
         "TORCHELASTIC_MAX_RESTARTS": str(policy.max_num_restarts if policy.autorestart else 0),
-        USES_STORE: "False",
     }

@@ -17,7 +17,7 @@ from prefect_ft.worker import PACKAGE_DIRECTORY, inotify, processes
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.diagnosis import Diagnosis
-from prefect_ft.worker.gang import Gang, Rank, executing
+from prefect_ft.worker.gang import Gang, Rank, executing, without
 from prefect_ft.worker.last_look import LastLook
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.protocol import RefusedError, Token
@@ -149,10 +149,11 @@ class Execution:
         self._discard()
         self._reporter.token, self._note = token, message["note"]
         ranks = {int(number): own for number, own in message["ranks"].items()}
-        env = _environment(message["env"])
+        unset = frozenset(message.get("unset", ()))
+        env = without(_environment(message["env"]), unset)
         command, cwd = _with_python(message["command"], env), message["cwd"]
         try:
-            self._rendezvous.open(message["env"])
+            self._rendezvous.open(without(message["env"], unset))
             gang = Gang(
                 token[2],
                 self._directory,
@@ -162,7 +163,7 @@ class Execution:
                 on_death=self._writer_died,
             )
             starter = self._warm.starter(command, cwd, env, len(ranks), executing(command, cwd))
-            gang.start(starter, env, ranks)
+            gang.start(starter, env, ranks, unset)
         except (OSError, ValueError) as exc:
             self._rendezvous.close()
             self._reporter.send("start_failed", **_failure(exc, command[0]))

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Callable, Container, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Optional
 
 from prefect_ft import faults, heartbeat
 from prefect_ft.restarts import Restarts
@@ -25,6 +25,9 @@ KILL_TIMEOUT_S = 20.0
 
 Giving back hundreds of gigabytes, or a device's memory, takes seconds.
 """
+
+ERROR = ".error.json"
+"""How the name of the file ends to which torch's `@record` writes a rank's exception, as under torchrun."""
 
 
 class Exit(NamedTuple):
@@ -42,12 +45,13 @@ class Exit(NamedTuple):
 class Rank:
     """One training process. `pidfd` is readable when it has ended, None when that has been seen."""
 
-    def __init__(self, number: int, process: Process, spool: Spool, beat_path: str) -> None:
-        """Raises OSError where the process cannot be watched."""
+    def __init__(self, number: int, process: Process, spool: Spool, beat_path: str, error_path: str) -> None:
+        """`error_path` is where torch's `@record` writes. Raises OSError where the process cannot be watched."""
         self.number = number
         self.process = process
         self.spool = spool
         self.beat_path = beat_path
+        self.error_path = error_path
         self.faults = faults.Reports(beat_path)
         self.restarts = Restarts(beat_path)
         self.exit: Optional[Exit] = None
@@ -110,6 +114,11 @@ class Rank:
         self.spool.rewind(position)
 
 
+def without(env: Mapping[str, str], names: Container[str]) -> Dict[str, str]:
+    """Return an environment without some variables."""
+    return {name: value for name, value in env.items() if name not in names}
+
+
 def executing(command: List[str], cwd: str) -> Starter:
     """Start ranks by executing the command."""
 
@@ -163,27 +172,35 @@ class Gang:
         """Those of earlier attempts."""
         self._kill_deadline_s: Optional[float] = None
 
-    def start(self, starter: Starter, env: Dict[str, str], ranks: Dict[int, Dict[str, str]]) -> None:
-        """Start all ranks, each with `env` and its own variables.
+    def start(
+        self,
+        starter: Starter,
+        env: Dict[str, str],
+        ranks: Dict[int, Dict[str, str]],
+        unset: Container[str] = (),
+    ) -> None:
+        """Start all ranks, each with `env` and its own variables, but for those that are `unset`.
 
         Raises OSError and ValueError (a NUL in a word) with none left running and no file left behind.
         """
         try:
             for number, own in ranks.items():
-                self._start_rank(number, starter, {**env, **own})
+                self._start_rank(number, starter, {**env, **own}, unset)
         except BaseException:
             self.end(KILL_TIMEOUT_S)
             self.remove()
             raise
 
-    def _start_rank(self, number: int, starter: Starter, env: Dict[str, str]) -> None:
+    def _start_rank(self, number: int, starter: Starter, env: Dict[str, str], unset: Container[str]) -> None:
         name = f"{self._attempt}-{number}"
         beat_path = os.path.join(self._directory, name + ".beat")
+        error_path = os.path.join(self._directory, name + ERROR)
         spool = Spool(os.path.join(self._directory, name + ".log"), self._keeping)
+        env = {**env, "PREFECT_FT_HEARTBEAT": beat_path, "TORCHELASTIC_ERROR_FILE": error_path}
         try:
             with open(spool.path, "ab") as output:
-                process = starter({**env, "PREFECT_FT_HEARTBEAT": beat_path}, output.fileno())
-            rank = Rank(number, process, spool, beat_path)
+                process = starter(without(env, unset), output.fileno())
+            rank = Rank(number, process, spool, beat_path, error_path)
         except BaseException:
             spool.remove()
             raise
@@ -248,7 +265,7 @@ class Gang:
         for rank in self.ranks.values():
             rank.unwatch()
             rank.spool.close()
-            for path in (rank.beat_path, rank.beat_path + heartbeat.STACKS):
+            for path in (rank.beat_path, rank.beat_path + heartbeat.STACKS, rank.error_path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             for told in (rank.faults, rank.restarts):

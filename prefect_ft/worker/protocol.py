@@ -81,7 +81,7 @@ WORDS = Type("[string, ...]", lambda value: _is_list_of(value, _is_string) and b
 STRINGS = Type("{string: string}", _is_environment)
 ENVIRONMENTS = Type("{rank: {string: string}}", _by_rank(_is_environment))
 OFFSETS = Type("{rank: int}", _by_rank(_is_int))
-HOSTS = Type("[string], or absent", lambda value: _is_list_of(value, _is_string), may_be_absent=True)
+MAYBE_STRINGS = Type("[string], or absent", lambda value: _is_list_of(value, _is_string), may_be_absent=True)
 PATHS = Type("{rank: string}", _by_rank(_is_string))
 TOKEN = Type("[epoch, phase, attempt]", lambda value: _is_list_of(value, _is_int) and len(value) == 3)
 STAGE = Type("stage or null", lambda value: value is None or isinstance(value, str))
@@ -164,7 +164,8 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "env": STRINGS,
         "ranks": ENVIRONMENTS,
         "note": OBJECT,
-        "peers": HOSTS,
+        "peers": MAYBE_STRINGS,
+        "unset": MAYBE_STRINGS,
     },
     "checkpoint": {"token": TOKEN, "signal": _or_null(SIGNAL)},
     "watch": {"token": TOKEN, "period_s": SECONDS},

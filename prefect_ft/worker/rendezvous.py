@@ -104,6 +104,7 @@ def _serves(wanted: Dict[str, Any]) -> bool:
     """Say whether an agent is to serve; where it cannot be told whether the ranks know how, not."""
     if wanted["by"] != "auto":
         return bool(wanted["by"] == "agent")
-    env = {**os.environ, **wanted["env"]}
+    unset = wanted.get("unset", ())
+    env = {name: value for name, value in {**os.environ, **wanted["env"]}.items() if name not in unset}
     program = program_of(wanted["command"], wanted["cwd"], env)
     return program is not None and talks_to_store(program, env, TORCH_VERSIONS)

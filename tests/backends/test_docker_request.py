@@ -66,6 +66,11 @@ GPU = {"Count": -1, "Capabilities": [["gpu"]]}
             {**PLAIN, "Env": ["A=own", "B=b"]},
             id="the-systems-environment-wins",
         ),
+        pytest.param(
+            {"env": {"A": "all", "B": "b"}, "system": {"env": {"A": None, "C": None}}},
+            {**PLAIN, "Env": ["B=b"]},
+            id="what-a-system-unsets",
+        ),
         pytest.param({"user": "1000:100"}, {**PLAIN, "User": "1000:100"}, id="user"),
         pytest.param({"network": "host"}, host(NetworkMode="host"), id="network"),
         pytest.param(

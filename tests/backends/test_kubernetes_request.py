@@ -131,6 +131,11 @@ ELSEWHERE = merge_patch(
             container(env=[{"name": "A", "value": "own"}, {"name": "B", "value": "b"}]),
             id="the-systems-environment-wins",
         ),
+        pytest.param(
+            {"env": {"A": "all", "B": "b"}, "system": {"env": {"A": None, "C": None}}},
+            container(env=[{"name": "B", "value": "b"}]),
+            id="what-a-system-unsets",
+        ),
         pytest.param({"pull": "always"}, container(imagePullPolicy="Always"), id="pull-always"),
         pytest.param({"pull": "never"}, container(imagePullPolicy="Never"), id="pull-never"),
         pytest.param(

@@ -323,6 +323,27 @@ def test_environments_are_merged_and_the_narrower_wins() -> None:
     assert full.env_of(1) == {"J": "job", "W": "job", "N": "1"}
 
 
+def test_null_unsets_a_variable_and_the_narrower_wins() -> None:
+    own = {"systems": ["a", {"name": "b", "env": {"J": None, "P": "system"}}], "workers": 2}
+    first = phase(env={"P": None, "RANK": None})
+    written = job(env={"J": "job", "P": "job"}, infrastructure=own, phases=[first])
+    assert [written.env_of(0), written.env_of(0, "b")] == [
+        {"J": "job", "P": None, "RANK": None},
+        {"J": None, "P": "system", "RANK": None},
+    ]
+    assert JobConfig.model_validate(resolved(written)) == written
+    assert resolved(written)["phases"][0]["env"] == {"P": None, "RANK": None}
+
+
+@pytest.mark.parametrize("where", ["env", "phase"])
+def test_a_hang_detect_time_that_is_unset_is_none(where: str) -> None:
+    unset = {"MA_HANG_DETECT_TIME": None}
+    first = phase(env=unset if where == "phase" else {})
+    env = unset if where == "env" else {"MA_HANG_DETECT_TIME": "20"}
+    written = job(env=env, phases=[first])
+    assert (written.hang_detect_time_s(0), warnings(written)) == (1800.0, [])
+
+
 @pytest.mark.parametrize(
     ("minutes", "seconds"),
     [

@@ -1,4 +1,4 @@
-"""What a rank sees under torchrun it sees where a job has torchrun's command rewritten, forked ranks too."""
+"""What a rank sees under torchrun it sees here: its environment always, all else where torchrun is rewritten."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from torches import torch
 
 from prefect_ft import train_flow
@@ -33,18 +34,20 @@ if __name__ == "__main__":
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 """
+DUMP = """
+import json, os
+with open(os.environ["DUMPED"] + os.environ["RANK"], "w") as file:
+    json.dump(dict(os.environ), file)
+"""
 DIFFERENT = ("open files", "subreaper's child")
 """Where output goes, and who is a rank's parent."""
 
 OPTIONS = ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--role=trainer"]
 
-OURS = ("PREFECT_FT_", "MA_", "TMPDIR", "PYTHONUNBUFFERED")
+OURS = ("PREFECT_FT_", "MA_", "TMPDIR", "PYTHONUNBUFFERED", "NODE_RANK")
 """Variables that only our ranks have."""
 
-ITS_OWN = ("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
-"""Variables that only torchrun's have: how its ranks tell it of an exception, and what ends it."""
-
-EACH_TIME = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+EACH_TIME = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
 """Variables that both have, with values that mean something to the one that made them."""
 
 
@@ -55,7 +58,7 @@ def seen(directory: Path, restart: int, runtime_dir: Path) -> list[dict[str, Any
 
 
 def _without_what_is_ours(rank: dict[str, Any], runtime_dir: str) -> dict[str, Any]:
-    env = {name: value for name, value in rank["environ"].items() if not name.startswith(OURS + ITS_OWN)}
+    env = {name: value for name, value in rank["environ"].items() if not name.startswith(OURS)}
     paths = [path for path in env["PYTHONPATH"].split(":") if not path.startswith(runtime_dir)]
     env |= {"PYTHONPATH": ":".join(paths), **dict.fromkeys(EACH_TIME, "")}
     path = [place for place in rank["path"] if not place.startswith(runtime_dir)]
@@ -111,3 +114,32 @@ def test_ranks_see_what_they_see_under_torchrun(
     for rank in under_torchrun:
         del rank["environ"]["TORCHELASTIC_RESTART_COUNT"]
     assert differences(forked, under_torchrun) == []
+
+
+@pytest.mark.timeout(240)
+def test_every_rank_has_the_environment_of_torchrun(
+    torch: str, tmp_path: Path, runtime_dir: Path, prefect_server: None
+) -> None:
+    (tmp_path / "dump.py").write_text(DUMP)
+    where = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    command = [torch, "-m", "torch.distributed.run", *where, "--nproc-per-node=2", "--max-restarts=3"]
+    env = {**os.environ, "DUMPED": "theirs-"}
+    nodes = [
+        subprocess.Popen([*command, f"--node-rank={node}", "dump.py"], cwd=tmp_path, env=env, stderr=-3)
+        for node in range(2)
+    ]
+    assert [node.wait() for node in nodes] == [0, 0]
+
+    infrastructure = {"systems": ["s0", "s1"], "workers": 2}
+    phase = {"name": "p", "mode": "eval", "command": [torch, "dump.py"], "nproc_per_worker": 2}
+    fields = {"name": "t", "model_dir": "model", "env": {"DUMPED": "ours-"}, "infrastructure": infrastructure}
+    job = {**fields, "autorestart": {"max_num_restarts": 3}, "phases": [phase]}
+    assert train_flow(JobConfig.model_validate(job).at(tmp_path))[0]["status"] == "completed"
+    for rank in range(4):
+        ours, theirs = (
+            json.loads((tmp_path / f"{whose}-{rank}").read_text()) for whose in ("ours", "theirs")
+        )
+        assert theirs.keys() - ours.keys() == set()
+        other = {name: (ours[name], value) for name, value in theirs.items() if ours[name] != value}
+        assert other.keys() <= {"DUMPED", "TMPDIR", *EACH_TIME}, other
+        assert ours["NODE_RANK"] == theirs["GROUP_RANK"]

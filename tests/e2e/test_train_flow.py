@@ -65,6 +65,22 @@ def test_the_environment_tells_the_script_what_happened(job: Make, seen: Seen) -
     assert len({env["MASTER_PORT"] for env in (first, second, third)}) == 3
 
 
+@pytest.mark.parametrize("level", ["job", "phase", "system"])
+def test_a_script_that_takes_one_rank_for_many_is_told_of_none(
+    tmp_path: Path, prefect_server: None, level: str
+) -> None:
+    """As nanoGPT's train.py decides."""
+    ddp = "import os; print('ddp', int(os.environ.get('RANK', -1)) != -1)"
+    unset = {where: {"RANK": None} if where == level else {} for where in ("job", "phase", "system")}
+    phase = {"name": "p", "mode": "eval", "command": ["python", "-S", "-c", ddp], "env": unset["phase"]}
+    systems = [{"name": "s0", "env": unset["system"]}]
+    fields = {"name": "t", "model_dir": "model", "infrastructure": {"systems": systems}, "env": unset["job"]}
+    made = JobConfig.model_validate({**fields, "phases": [phase]}).at(tmp_path)
+    assert train_flow(made)[0]["status"] == "completed"
+    assert next(tmp_path.rglob("run.log")).read_text() == "[a1 w0 r0] ddp False\n"
+    assert "RANK: null" in next(tmp_path.rglob("params.yaml")).read_text()
+
+
 def test_a_restart_in_place_keeps_the_worker_and_a_rebuild_replaces_it(job: Make, seen: Seen) -> None:
     train_flow(job("if restarts < 2: die(11)"))
     first, second, third = (env["TMPDIR"] for env in seen() if env["RANK"] == "0")

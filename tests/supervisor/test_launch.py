@@ -10,7 +10,6 @@ from plans import beside
 
 from prefect_ft.model import Action, Counters, Decision, Policy
 from prefect_ft.supervisor.launch import (
-    AsTorchrun,
     Launch,
     PhasePlan,
     rank_environments,
@@ -51,7 +50,17 @@ FIRST = {
     "MASTER_PORT": "29500",
     "WORLD_SIZE": "2",
     "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "NODE_RANK": "1",
+    "ROLE_NAME": "default",
+    "ROLE_WORLD_SIZE": "2",
     "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "1",
+    "TORCHELASTIC_RUN_ID": "r1",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    "TORCHELASTIC_USE_AGENT_STORE": "False",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "PREFECT_FT_RUN_ID": "r1",
     "PREFECT_FT_PHASE": "train",
     "PREFECT_FT_ATTEMPT": "1",
@@ -149,32 +158,27 @@ def test_what_worker_1_is_told(about: Launch, changed: dict[str, str]) -> None:
     assert worker_environment(plan(), about, 1) == {**FIRST, **changed}
 
 
-def test_ranks_of_a_torchrun_command_are_told_what_torchrun_tells() -> None:
-    told = {"as_torchrun": AsTorchrun(role="trainer", run_id="job7"), "ranks_per_worker": 2}
+def test_what_torchrun_calls_a_place_in_the_gang() -> None:
     policy = Policy(systems=("s0", "s1"), workers=2, max_num_restarts=5)
-    torchruns = plan(policy=policy, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, **told)
-    env = worker_environment(torchruns, launch(has_store=True), 1)
-    assert {name: env[name] for name in env.keys() - worker_environment(plan(), launch(), 1).keys()} == {
-        "GROUP_RANK": "1",
-        "GROUP_WORLD_SIZE": "2",
+    named = plan(
+        policy=policy,
+        env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
+        ranks_per_worker=2,
+        role="trainer",
+        elastic_id="job7",
+    )
+    env = worker_environment(named, launch(), 1)
+    assert {name: value for name, value in env.items() if FIRST.get(name) != value} == {
+        "LOCAL_WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
         "ROLE_NAME": "trainer",
         "ROLE_WORLD_SIZE": "4",
         "TORCHELASTIC_MAX_RESTARTS": "5",
         "TORCHELASTIC_RUN_ID": "job7",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "WORLD_SIZE": "4",
     }
-    assert rank_environments(torchruns, 1) == {
-        2: {"RANK": "2", "LOCAL_RANK": "0", "ROLE_RANK": "2"},
-        3: {"RANK": "3", "LOCAL_RANK": "1", "ROLE_RANK": "3"},
-    }
-    without = worker_environment(plan(**told), launch(), 0)
-    assert (without["TORCHELASTIC_USE_AGENT_STORE"], without["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == (
-        "False",
-        "1",
-    )
-    unrestarted = plan(policy=Policy(systems=("s0",), workers=1, autorestart=False), **told)
+    unrestarted = plan(policy=Policy(systems=("s0",), workers=1, autorestart=False))
     assert worker_environment(unrestarted, launch(), 0)["TORCHELASTIC_MAX_RESTARTS"] == "0"
 
 
@@ -195,8 +199,8 @@ def test_a_gang_that_shrank_counts_its_ranks_anew() -> None:
 
 def test_ranks_are_numbered_through_the_gang() -> None:
     assert rank_environments(plan(ranks_per_worker=2), 1) == {
-        2: {"RANK": "2", "LOCAL_RANK": "0"},
-        3: {"RANK": "3", "LOCAL_RANK": "1"},
+        2: {"RANK": "2", "LOCAL_RANK": "0", "ROLE_RANK": "2"},
+        3: {"RANK": "3", "LOCAL_RANK": "1", "ROLE_RANK": "3"},
     }
 
 
@@ -208,6 +212,7 @@ def test_ranks_are_numbered_through_the_gang() -> None:
         pytest.param({"env": {"A": "job"}, "system_env": {"s1": {"A": "s"}}}, "A", "s", id="the-system-is-narrower"),
         pytest.param({"env": {"PREFECT_FT_SYSTEM": "x"}}, "PREFECT_FT_SYSTEM", "s1", id="the-contract-is-the-runs"),
         pytest.param({"system_env": {"s1": {"MASTER_PORT": "1"}}}, "MASTER_PORT", "29500", id="the-port-is-the-runs"),
+        pytest.param({"env": {"NODE_RANK": "7"}}, "NODE_RANK", "1", id="the-place-is-the-runs"),
         pytest.param({}, "OMP_NUM_THREADS", None, id="one-rank-may-have-all-threads"),
         pytest.param({"ranks_per_worker": 2}, "OMP_NUM_THREADS", "1", id="several-ranks-share"),
         pytest.param(
@@ -230,6 +235,24 @@ def test_ranks_are_numbered_through_the_gang() -> None:
 )  # fmt: skip
 def test_who_has_the_last_word(fields: dict[str, Any], name: str, value: str | None) -> None:
     assert worker_environment(plan(**fields), launch(), 1).get(name) == value
+
+
+@pytest.mark.parametrize(
+    ("fields", "unset"),
+    [
+        pytest.param({}, [[], []], id="nothing"),
+        pytest.param({"env": {"RANK": None, "A": "x", "B": None}}, [["B", "RANK"]] * 2, id="by-job-or-phase"),
+        pytest.param({"system_env": {"s1": {"RANK": None}}}, [[], ["RANK"]], id="on-one-system"),
+        pytest.param(
+            {"env": {"A": None}, "system_env": {"s1": {"A": "x"}}}, [["A"], []], id="the-system-is-narrower"
+        ),
+        pytest.param({"secret_env": {"A": "x"}, "env": {"A": None}}, [["A"]] * 2, id="a-secret-gives-way"),
+    ],
+)
+def test_what_is_unset_is_said_to_each_worker(fields: dict[str, Any], unset: list[list[str]]) -> None:
+    orders = start_orders(plan(**fields), launch(), {})
+    assert [orders[worker]["unset"] for worker in range(2)] == unset
+    assert all(None not in order["env"].values() for order in orders.values())
 
 
 def test_ranks_are_told_of_a_store_where_there_is_one() -> None:

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,19 @@ class AgentClient:
         return [self.epoch, 0, attempt]
 
     def start(
-        self, command: list[str], attempt: int = 1, *, cwd: str = "/", ranks: int = 1, **env: str
+        self,
+        command: list[str],
+        attempt: int = 1,
+        *,
+        cwd: str = "/",
+        ranks: int = 1,
+        unset: Sequence[str] = (),
+        **env: str,
     ) -> dict[str, Any]:
         """Start ranks and give what the agent answers."""
         own = {str(rank): {"RANK": str(rank)} for rank in range(ranks)}
-        self.say("start", token=self.token(attempt), command=command, cwd=cwd, env=env, ranks=own, note={})
+        fields = {"command": command, "cwd": cwd, "env": env, "ranks": own, "note": {}}
+        self.say("start", token=self.token(attempt), **fields, **({"unset": unset} if unset else {}))
         return self.expect("started", "start_failed", "refused")
 
     def stop(self, attempt: int = 1, grace_s: float = 0, complete: bool = False) -> dict[str, Any]:

@@ -13,6 +13,9 @@ import threading
 
 SIGNALS = sorted(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
 
+FILES = ("PREFECT_FT_HEARTBEAT", "TORCHELASTIC_ERROR_FILE")
+"""Variables that name a file of the attempt."""
+
 
 def open_files() -> dict[str, str]:
     """The descriptors; of the output file only that it is one."""
@@ -52,7 +55,7 @@ def fields(main: dict[str, object]) -> dict[str, object]:
         "xoptions": sys._xoptions,
         "executable": [sys.executable, sys.prefix, sys.base_prefix],
         "cwd": os.getcwd(),
-        "environ": {name: value for name, value in os.environ.items() if name != "PREFECT_FT_HEARTBEAT"},
+        "environ": {name: value for name, value in os.environ.items() if name not in FILES},
         "main": {name: repr(value).split(" at 0x")[0] for name, value in main.items()},
         "main is": sys.modules["__main__"].__dict__ is main or sorted(vars(sys.modules["__main__"])) == sorted(main),
         "streams": [stream(sys.stdin), stream(sys.stdout), stream(sys.stderr)],

@@ -59,6 +59,46 @@ def test_the_ranks_environment(client: AgentClient, agent: LivingWorker) -> None
     assert client.printed().decode().split() == ["0", "yes", home + "/tmp", home + "/io/1-0.beat", "1"]
 
 
+UNSET = ["RANK", "HOME", "GIVEN", "PREFECT_FT_HEARTBEAT", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH"]
+"""Variables of each source: the ranks' own, the worker's, the order's, the agent's."""
+
+
+def test_variables_that_are_unset_are_nowhere(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/")
+    client = make_worker().attached()
+    client.start(script(f"import os; print([each in os.environ for each in {UNSET}])"), GIVEN="1")
+    client.expect_printed(f"{[True] * 6}\n")
+    client.stop()
+    client.heard.clear()
+    client.start(
+        script(f"import os; print([each for each in {UNSET} if each in os.environ])"), 2, unset=UNSET
+    )
+    client.expect_printed("[]\n")
+
+
+def test_an_agent_serves_no_store_for_ranks_that_are_not_to_know_of_one(make_worker: MakeWorker) -> None:
+    client = make_worker(rendezvous={"by": "agent", "command": ["x"], "cwd": "/", "env": {}}).attached()
+    port = client.expect_attached()["port"]
+    bind = f"import socket\ns = socket.socket()\ns.bind(('127.0.0.1', {port}))\ns.listen()\nprint('listens')"
+    told = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    client.start(script(bind), unset=["TORCHELASTIC_USE_AGENT_STORE"], **told)
+    client.expect_printed("listens\n")
+
+
+def test_each_rank_has_an_error_file_that_goes_with_the_attempt(
+    client: AgentClient, agent: LivingWorker
+) -> None:
+    write = "import os; open(os.environ['TORCHELASTIC_ERROR_FILE'], 'x').write('{}')"
+    client.start(script(write), ranks=2)
+    assert [client.expect("exited")["code"] for _ in range(2)] == [0, 0]
+    assert len([*(agent.home / "io").glob("*.error.json")]) == 2
+    client.stop()
+    client.start(script(""), 2)
+    assert [*(agent.home / "io").glob("1-*.error.json")] == []
+
+
 def test_ranks_start_with_the_signals_and_descriptors_of_a_fresh_process(client: AgentClient) -> None:
     """As if this process had started them itself: what a shell had it ignore, they ignore too."""
     code = """
