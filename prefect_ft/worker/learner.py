@@ -30,6 +30,7 @@ class Learner:
         self._path = os.path.join(directory, "imports")
         self._loop = loop
         self._on_learned = on_learned
+        self._is_watching = False
         self._beat_path: Optional[str] = None
         self._first_step: Optional[int] = None
         self._size = 0
@@ -39,7 +40,7 @@ class Learner:
         """Give the environment of a rank that is to be looked at; from now on it is."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-        self._beat_path = env.get("PREFECT_FT_HEARTBEAT")
+        self._is_watching, self._beat_path = True, env.get("PREFECT_FT_HEARTBEAT")
         self._first_step, self._size, self._grew_s = None, 0, now_s()
         self._loop.after("learn", PERIOD_S, self._look)
         path = os.pathsep.join(part for part in (DIRECTORY, env.get("PYTHONPATH")) if part)
@@ -47,11 +48,11 @@ class Learner:
 
     def ended(self) -> None:
         """Take what has been seen as all there is: the rank has ended. Idempotent."""
-        if self._beat_path is not None:
+        if self._is_watching:
             self._finish()
 
     def _look(self) -> None:
-        if self._beat_path is None:
+        if not self._is_watching:
             return
         with contextlib.suppress(OSError):
             size = os.path.getsize(self._path)
@@ -74,7 +75,7 @@ class Learner:
         return beat.step != self._first_step
 
     def _finish(self) -> None:
-        self._beat_path = None
+        self._is_watching = False
         self._loop.drop("learn")
         names: List[str] = []
         with contextlib.suppress(OSError), open(self._path, encoding="utf-8", errors="replace") as file:

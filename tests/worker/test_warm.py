@@ -373,6 +373,54 @@ def test_what_is_learned_from_sees_nothing_of_it(make_site: MakeSite, tmp_path: 
         assert _without_agent(first[2]) == _without_agent(second[2])
 
 
+@pytest.mark.parametrize(
+    ("lookup", "notes"),
+    [
+        pytest.param("importlib.util.find_spec('fractions')", 0, id="looked-up"),
+        pytest.param("importlib.util.find_spec('missing')", 0, id="looked-up-and-missing"),
+        pytest.param("try:\n        import missing\n    except ImportError:\n        pass", 1, id="missing"),
+        pytest.param("import fractions", 1, id="imported"),
+        pytest.param("importlib.import_module('fractions')", 1, id="imported-by-its-name"),
+        pytest.param(
+            "importlib.util.find_spec('fractions')\n    import fractions", 1, id="looked-up-and-imported"
+        ),
+    ],
+)
+def test_a_module_is_noted_once_and_when_it_is_imported(lookup: str, notes: int, tmp_path: Path) -> None:
+    code = f"import importlib.util\nfor _ in range(100):\n    {lookup}\nimport colorsys"
+    noted = tmp_path / "imports"
+    env = {"PYTHONPATH": DIRECTORY, "PREFECT_FT_IMPORTS": str(noted)}
+    subprocess.run([PYTHON, "-c", code], env=env, check=True)
+    names = noted.read_text().split("\n")
+    assert (names.count("missing") + names.count("fractions"), names.count("colorsys")) == (notes, 1)
+
+
+@pytest.mark.long  # as long as nothing new has to be imported, and a little
+def test_a_lookup_at_each_step_is_no_import(make_site: MakeSite, tmp_path: Path) -> None:
+    code = "import colorsys, importlib.util, time\nwhile True:\n    time.sleep(0.05)\n"
+    write(tmp_path, "p.py", code + "    importlib.util.find_spec('missing')")
+    site = make_site(AUTO)
+    site.start([PYTHON, "p.py"])
+    site.client.expect("warm", parked=1)
+    site.end()
+    assert site.start([PYTHON, "p.py"])["warm"] is True
+
+
+UNSET = ["RANK", "HOME", "GIVEN", "PYTHONPATH"]
+
+
+@pytest.mark.parametrize("settings", [WARM, AUTO], ids=["list", "auto"])
+def test_a_forked_rank_has_nothing_that_is_unset(
+    settings: dict[str, Any], make_site: MakeSite, tmp_path: Path
+) -> None:
+    write(tmp_path, "p.py", f"import json, os\nprint([each for each in {UNSET} if each in os.environ])")
+    site = make_site(settings)
+    told = {"GIVEN": "1", "unset": [*UNSET, "PREFECT_FT_HEARTBEAT"]}
+    assert site.run([PYTHON, "p.py"], **told)[::2] == (False, "[]\n")
+    site.client.expect("warm", parked=1)
+    assert site.run([PYTHON, "p.py"], **told)[::2] == (True, "[]\n")
+
+
 def test_where_nothing_can_be_noted_imports_go_on() -> None:
     code = "import colorsys, sys; print([type(each).__name__ for each in sys.meta_path][0])"
     env = {"PYTHONPATH": DIRECTORY, "PREFECT_FT_IMPORTS": "/dev/full"}

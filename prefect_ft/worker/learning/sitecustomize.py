@@ -12,14 +12,23 @@ _VARIABLE = "PREFECT_FT_IMPORTS"
 
 
 class _Notes:
-    """A finder that finds nothing and writes down what was looked for."""
+    """A finder that finds nothing and writes down what is being imported, each name once.
+
+    Libraries ask for dozens of packages that they may not need (`importlib.util.find_spec`), some at every step; others
+    try to import one at every step that is not there.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._pid = os.getpid()
+        self._noted: "set[str]" = set()
+        self._being_imported = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002  # Python's
-        if os.getpid() == self._pid:
+        if self._being_imported is not None and name not in self._being_imported:
+            return  # somebody only asks whether it is there
+        if name not in self._noted and os.getpid() == self._pid:
+            self._noted.add(name)
             try:
                 fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
@@ -34,7 +43,10 @@ def _step_aside() -> "str | None":
     """Take this directory and the variable out of what the rank sees; give where to write."""
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _HERE]
-    os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    if any(rest):
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        os.environ.pop("PYTHONPATH", None)
     return os.environ.pop(_VARIABLE, None)
 
 
