@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import logging
 import os
@@ -24,6 +23,7 @@ from prefect_ft.inprocess.errors import (
     RestartAbort,
     StoreLostError,
 )
+from prefect_ft.inprocess.injection import Injection
 from prefect_ft.inprocess.limits import Duration, Limits, limits
 from prefect_ft.inprocess.rank_assignment import Assignment, Member, shift_ranks
 from prefect_ft.inprocess.session import Session
@@ -86,14 +86,11 @@ class Wrapper:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Give the function, wrapped; for a rank that ends in reserve it gives None."""
-        handle_name = _handle_parameter(function)
+        injection = Injection(function)
 
         @functools.wraps(function)
         def wrapped(*arguments: Any, **named: Any) -> Any:
-            def call(handle: CallWrapper) -> Any:
-                own = {} if handle_name is None else {handle_name: handle}
-                return function(*arguments, **{**named, **own})
-
+            call = injection.entry(arguments, named)
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             if not self._enabled:
                 return call(CallWrapper(State(0, rank, size, rank, size, None)))
@@ -323,16 +320,6 @@ def _listed(hooks: Hooks) -> List[Hook]:
     if hooks is None:
         return []
     return [hooks] if callable(hooks) else list(hooks)
-
-
-def _handle_parameter(function: Callable[..., Any]) -> Optional[str]:
-    """Give the name of the parameter that is annotated with CallWrapper; None: there is none."""
-    for name, parameter in inspect.signature(function).parameters.items():
-        annotation = parameter.annotation
-        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-        if text.strip("'\"").rpartition(".")[2] == CallWrapper.__name__:
-            return name
-    return None
 
 
 @contextlib.contextmanager
