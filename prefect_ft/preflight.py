@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from prefect_ft.config import Infrastructure, JobConfig, Phase, given_in, in_a_volume
+from prefect_ft.config import Infrastructure, JobConfig, Phase, check_places, given_in, in_a_volume
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.pool.quarantine import read
@@ -16,6 +16,7 @@ from prefect_ft.pool.quarantine import read
 
 def check(job: JobConfig) -> None:
     """Raise ConfigError, with the field, for the first thing that cannot work on this machine."""
+    check_places(job)
     _check_writable(job.model_dir, "model_dir")
     if job.journal_dir is not None:
         _check_writable(job.journal_dir, "journal_dir")

@@ -15,8 +15,7 @@ from prefect_ft.cli import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
 from prefect_ft.cli.show import print_report
 from prefect_ft.cli.validate import saved_block
 from prefect_ft.cli.view import watching
-from prefect_ft.config import JobConfig, apply_overrides, load_job, read_document, warnings
-from prefect_ft.config.yaml_text import dotted
+from prefect_ft.config import Document, JobConfig, job_document, job_in, warnings
 from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.run import find_run, latest_run, vacancy
@@ -39,8 +38,9 @@ def run(
     `is_restartable`: somebody starts this again for as long as the code is not 0.
     """
     _prepare_prefect()
-    job = load_job(path, overrides, model_dir, blocks=saved_block)
-    with _located(path, overrides):
+    document = job_document(path, overrides, model_dir, blocks=saved_block)
+    job = job_in(document, path)
+    with _located(document):
         preflight.check(job)
         _check_startable(job, unfinished)
     for warning in warnings(job):
@@ -134,16 +134,12 @@ def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
 
 
 @contextmanager
-def _located(path: str, overrides: Sequence[str]) -> Iterator[None]:
+def _located(document: Document) -> Iterator[None]:
     """Have what this machine lacks for the job say where in its file the remedy belongs."""
     try:
         yield
     except ConfigError as error:
-        if error.file is not None:  # it is of another file
-            raise
-        document = apply_overrides(read_document(path), overrides)
-        field = next((place for place in document.places if dotted(place) == error.field), None)
-        raise document.error(field, error.message) if field else error from None
+        raise document.located(error) from None
 
 
 _PREFECT_SETTINGS = {

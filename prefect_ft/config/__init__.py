@@ -15,9 +15,10 @@ from prefect_ft.config.infrastructure import (
     in_a_volume,
 )
 from prefect_ft.config.job import JobConfig, resolved, warnings
-from prefect_ft.config.load import load_job, validate
+from prefect_ft.config.load import job_document, job_in, load_job, validate
 from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
+from prefect_ft.config.places import check_places
 from prefect_ft.config.pod import PodResources, PodVolume, Toleration
 from prefect_ft.config.secret_env import plain, secrets_of, with_secrets
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
@@ -51,7 +52,10 @@ __all__ = [
     "Toleration",
     "apply_overrides",
     "given_in",
+    "check_places",
     "in_a_volume",
+    "job_document",
+    "job_in",
     "load_job",
     "own_signatures",
     "plain",

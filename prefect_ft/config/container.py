@@ -8,13 +8,21 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from prefect_ft.config.fields import (
+    MAX_RANKS,
     Env,
     NotBool,
     Section,
     Text,
+    path_problem,
     problem,
     shown,
 )
+
+_MAX_PIDS = 1 << 22
+"""What Linux gives out at most."""
+
+_MAX_PROCESSORS = 8192
+"""For which Linux can be built."""
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -56,6 +64,8 @@ def _volume(value: str) -> str:
         raise problem(
             f"must be HOST:CONTAINER or HOST:CONTAINER:ro, like ./data:/data:ro, got {shown(value)}"
         )
+    if message := path_problem(source):
+        raise problem(message)
     return value
 
 
@@ -85,8 +95,10 @@ def _create(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-_Bytes = Annotated[int, Field(ge=1)]
-Size = Annotated[int, Field(ge=1), BeforeValidator(_size, json_schema_input_type=_Bytes | str)]
+_MAX_BYTES = 1 << 50
+
+_Bytes = Annotated[int, Field(ge=1, le=_MAX_BYTES)]
+Size = Annotated[int, Field(ge=1, le=_MAX_BYTES), BeforeValidator(_size, json_schema_input_type=_Bytes | str)]
 ImageName = Annotated[Text, AfterValidator(_image)]
 EngineUrl = Annotated[Text, AfterValidator(_engine)]
 Volume = Annotated[Text, AfterValidator(_volume)]
@@ -98,14 +110,14 @@ Create = Annotated[dict[str, Any], AfterValidator(_create)]
 class Resources(Section):
     """What one worker may use; absent: as much as there is."""
 
-    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    cpus: Annotated[float, Field(gt=0, le=_MAX_PROCESSORS, allow_inf_nan=False)] | None = Field(
         default=None, description="Processors' time, in processors"
     )
     cpuset: Text | None = Field(default=None, description="Processors by number", examples=["0-3,8"])
     memory: Size | None = Field(
         default=None, description="Memory: bytes, or a number with k, m or g", examples=["64g"]
     )
-    pids: Annotated[int, Field(ge=2), NotBool] | None = Field(
+    pids: Annotated[int, Field(ge=2, le=_MAX_PIDS), NotBool] | None = Field(
         default=None, description="Processes and threads, the agent's included"
     )
 
@@ -116,7 +128,9 @@ class DeviceRequest(Section):
     driver: Text | None = Field(
         default=None, description="Name of the driver; absent: the engine chooses", examples=["nvidia"]
     )
-    count: Annotated[int, Field(ge=-1), NotBool] | None = Field(default=None, description="How many; -1: all")
+    count: Annotated[int, Field(ge=-1, le=MAX_RANKS), NotBool] | None = Field(
+        default=None, description="How many; -1: all"
+    )
     device_ids: tuple[Text, ...] = Field(default=(), description="Which ones, in place of a count")
     capabilities: tuple[tuple[Text, ...], ...] = Field(
         default=(("gpu",),), description="What they must be able to do: one of these lists, all of it"

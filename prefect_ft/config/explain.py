@@ -80,19 +80,24 @@ def _mapping(_: dict[str, Any], got: str) -> str:
     return f"must be a mapping of keys to values, got {got}"
 
 
+def _bound(number: float) -> str:
+    """Write a bound as it stands in a job file, without an exponent."""
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
 _MESSAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     "bool_parsing": _truth,
     "bool_type": _truth,
     "finite_number": _decimal,
     "float_parsing": _decimal,
     "float_type": _decimal,
-    "greater_than": lambda context, got: f"must be above {context['gt']:g}, got {got}",
-    "greater_than_equal": lambda context, got: f"must be at least {context['ge']:g}, got {got}",
+    "greater_than": lambda context, got: f"must be above {_bound(context['gt'])}, got {got}",
+    "greater_than_equal": lambda context, got: f"must be at least {_bound(context['ge'])}, got {got}",
     "int_from_float": _whole,
     "int_parsing": _whole,
     "int_parsing_size": _whole,
     "int_type": _whole,
-    "less_than_equal": lambda context, got: f"must be at most {context['le']:g}, got {got}",
+    "less_than_equal": lambda context, got: f"must be at most {_bound(context['le'])}, got {got}",
     "literal_error": lambda context, got: f"must be one of {context['expected']}, got {got}",
     "model_type": _mapping,
     "tuple_type": lambda _, got: f"must be a list, like [first, second], got {got}",

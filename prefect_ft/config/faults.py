@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, StrictBool
 
-from prefect_ft.config.fields import Directory, Seconds, Section, Text, Words
+from prefect_ft.config.fields import DAY_S, Directory, Seconds, Section, Text, Words
 from prefect_ft.model import Severity
 
 Preset = Literal["nvidia", "ascend"]
@@ -35,6 +35,7 @@ class Faults(Section):
     every_s: Seconds = Field(
         default=30.0,
         gt=0,
+        le=DAY_S,
         description="Seconds between two executions of that command, which may last as long",
     )
     logs: StrictBool = Field(
@@ -52,6 +53,7 @@ class Faults(Section):
     same_s: Seconds = Field(
         default=60.0,
         ge=0,
+        le=DAY_S,
         description="Seconds in which the same fault, reported again by whomever, is still the same",
     )
 

@@ -17,10 +17,32 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from prefect_ft.config.yaml_text import FieldPath
+from prefect_ft.config.yaml_text import SURROGATE, FieldPath
 
 Problems = list[tuple[FieldPath, str]]
 """Complaints, each with the way from the value under validation to the field that it means."""
+
+HOUR_S, DAY_S = 3600, 86_400
+MONTH_S, YEAR_S = 30 * DAY_S, 365 * DAY_S
+"""The longest times that fields take: what is longer is a mistake, or another word for never."""
+
+MAX_COUNT = 10**9
+"""Of what is counted one by one."""
+
+MAX_MB = 1 << 20
+"""A terabyte, in megabytes."""
+
+MAX_RANKS = 4096
+"""Of a worker: more than any machine has accelerators or processors for, and an agent starts them in seconds."""
+
+MAX_STEP = 10**15
+"""What a number in JSON holds exactly."""
+
+MAX_WORD_BYTES = (128 << 10) - 1
+"""Of a word of a command, or a variable with its name: Linux takes no longer one (MAX_ARG_STRLEN)."""
+
+_MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
+"""PATH_MAX, without the NUL at the end, and NAME_MAX."""
 
 _SHOWN_LENGTH = 60
 _COMMAND_EXAMPLE = ["python", "train.py"]
@@ -68,8 +90,11 @@ def _printable(message: str) -> str:
     return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _text_problem(value: object) -> str | None:
+def text_problem(value: object) -> str | None:
+    """What keeps a value from being text that can be written down and handed on; `None`: nothing."""
     if isinstance(value, str):
+        if SURROGATE.search(value):
+            return "must not contain half a surrogate pair; take it out"
         return "must not contain a NUL character; take it out" if "\0" in value else None
     if value is None or isinstance(value, (bool, int, float)):
         quoted = json.dumps("" if value is None else shown(value))
@@ -78,7 +103,7 @@ def _text_problem(value: object) -> str | None:
 
 
 def _text(value: object) -> object:
-    if message := _text_problem(value):
+    if message := text_problem(value):
         raise problem(message)
     return value
 
@@ -92,9 +117,27 @@ def _name(pattern: str, says: str) -> Callable[[str], str]:
     return check
 
 
-def _path(value: str) -> str:
+def path_problem(value: str) -> str | None:
+    """What keeps a path of this machine from being used wherever it leads; `None`: nothing."""
     if not value:
-        raise problem("must not be empty; write a path")
+        return "must not be empty; write a path"
+    if value.startswith("~") and os.path.expanduser(value).startswith("~"):
+        user = value[1:].partition("/")[0]
+        where = f"for a directory of that name: ./{value}" if user else "or set HOME"
+        whose = f"there is no user {user!r} here" if user else "nothing says where the home directory is"
+        return f"{whose}; write the path itself, {where}"
+    length = len(os.fsencode(value))
+    if length > _MAX_PATH_BYTES:
+        return f"must be at most {_MAX_PATH_BYTES} bytes long, got {length}"
+    longest = max(len(os.fsencode(name)) for name in value.split("/"))
+    if longest > _MAX_NAME_BYTES:
+        return f"each name in it must be at most {_MAX_NAME_BYTES} bytes long, got {longest}"
+    return None
+
+
+def _path(value: str) -> str:
+    if "://" not in value and (message := path_problem(value)):
+        raise problem(message)
     return value
 
 
@@ -119,9 +162,9 @@ def _number(value: object) -> object:
 
 def _processes(value: object) -> object:
     count = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) else value
-    if count == "auto" or (type(count) is int and count >= 1):
+    if count == "auto" or (type(count) is int and 1 <= count <= MAX_RANKS):
         return count
-    raise problem(f"must be a whole number, at least 1, or auto, got {shown(value)}")
+    raise problem(f"must be a whole number from 1 to {MAX_RANKS}, or auto, got {shown(value)}")
 
 
 def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -137,6 +180,16 @@ def _as_list(words: list[str]) -> str:
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
+def _word_problem(value: object, room: int = MAX_WORD_BYTES) -> str | None:
+    """What keeps a text from being handed to a program, which takes `room` bytes of it."""
+    if message := text_problem(value):
+        return message
+    length = len(os.fsencode(str(value)))
+    if length <= room:
+        return None
+    return f"must be at most {room} bytes long, got {length}; hand it over in a file"
+
+
 def _words(value: object) -> object:
     if isinstance(value, str):
         try:
@@ -146,9 +199,9 @@ def _words(value: object) -> object:
         raise problem(f"must be a list of words; write {_as_list(words)}")
     if not isinstance(value, (list, tuple)):
         raise problem(f"must be a list of words, like {json.dumps(_COMMAND_EXAMPLE)}, got {shown(value)}")
-    if not value or value[0] == "":
+    if not value or (isinstance(value[0], str) and not value[0].strip()):
         raise problem(f"must begin with a program; write its words, like {json.dumps(_COMMAND_EXAMPLE)}")
-    if found := [((index,), text) for index, word in enumerate(value) if (text := _text_problem(word))]:
+    if found := [((index,), text) for index, word in enumerate(value) if (text := _word_problem(word))]:
         raise as_error([*found])
     return value
 
@@ -173,7 +226,9 @@ def _variables(value: object, *, may_be_unset: bool) -> object:
     for name, text in texts.items():
         if not isinstance(name, str) or not re.fullmatch(r"[^=\0]+", name):
             found.append(((str(name),), "the name of a variable must be text without ="))
-        elif not (may_be_unset and text is None) and (message := _text_problem(text)):
+        elif not (may_be_unset and text is None) and (
+            message := _word_problem(text, MAX_WORD_BYTES - len(os.fsencode(name)) - len("="))
+        ):
             found.append(((name,), message))
     if found:
         raise as_error(found)
@@ -238,7 +293,9 @@ LocalFile = Annotated[PathOrUrl, AfterValidator(_file)]
 NotBool = BeforeValidator(_number)
 WholeNumber = Annotated[int, NotBool]
 Seconds = Annotated[float, Field(allow_inf_nan=False), NotBool]
-Processes = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_processes)]
+Processes = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_RANKS)] | Literal["auto"], BeforeValidator(_processes)
+]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 _Items = TypeVar("_Items")
 Some = Annotated[_Items, AfterValidator(_some), Field(json_schema_extra={"minItems": 1})]

@@ -20,6 +20,9 @@ from prefect_ft.config.container import (
     Volume,
 )
 from prefect_ft.config.fields import (
+    DAY_S,
+    HOUR_S,
+    MAX_COUNT,
     Env,
     LocalFile,
     NotBool,
@@ -112,6 +115,7 @@ class _Pool(Section):
     workers: WholeNumber = Field(
         default=1,
         ge=1,
+        le=MAX_COUNT,
         description="Workers of the gang, one on a system, at most as many as there are systems; "
         "the other systems are spares",
     )
@@ -126,7 +130,9 @@ class _Pool(Section):
         "It runs where the flow does, with the system and the fault in its environment",
         examples=[["./reset-device.sh"]],
     )
-    heal_timeout_s: Seconds = Field(default=600.0, gt=0, description="Seconds after which healing has failed")
+    heal_timeout_s: Seconds = Field(
+        default=600.0, gt=0, le=DAY_S, description="Seconds after which healing has failed"
+    )
     check: Words | None = Field(
         default=None,
         description="Command that tries a system before it is used and after it is suspected; any exit code "
@@ -134,7 +140,7 @@ class _Pool(Section):
         examples=[["./check-node.sh"]],
     )
     check_timeout_s: Seconds = Field(
-        default=120.0, gt=0, description="Seconds after which a check has failed"
+        default=120.0, gt=0, le=DAY_S, description="Seconds after which a check has failed"
     )
 
     @model_validator(mode="before")
@@ -311,6 +317,7 @@ class KubernetesInfrastructure(_Pool):
     start_timeout_s: Seconds = Field(
         default=300.0,
         gt=0,
+        le=DAY_S,
         description="Seconds after which a pod that does not run has failed: its image is pulled in them, and devices "
         "become free",
     )
@@ -325,12 +332,14 @@ class KubernetesInfrastructure(_Pool):
     silence_timeout_s: Seconds = Field(
         default=10.0,
         ge=1,
+        le=DAY_S,
         description="Seconds without a sign of life after which a connection to a pod's address is over; who answers "
         "nothing then is lost, with its node",
     )
     partition_timeout_s: Seconds = Field(
         default=60.0,
         ge=1,
+        le=DAY_S,
         description="Seconds after which an agent ends its ranks that hears neither of an orchestrator nor of the "
         "cluster's API nor of another worker's agent: they may have been started again elsewhere",
     )
@@ -339,7 +348,7 @@ class KubernetesInfrastructure(_Pool):
         description="Cordon the nodes of systems that the run isolates, and uncordon them when it uses them again, or "
         "at its end where there is no quarantine; needs the right to patch nodes",
     )
-    termination_grace_s: Annotated[int, Field(ge=5, le=3600), NotBool] = Field(
+    termination_grace_s: Annotated[int, Field(ge=5, le=HOUR_S), NotBool] = Field(
         default=30,
         description="Seconds that a worker has which others have told to go, by a drain or a preemption: ranks save in "
         "them, where `checkpoints.on_demand` says how",

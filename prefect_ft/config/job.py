@@ -16,6 +16,11 @@ from typing_extensions import Self
 
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import (
+    DAY_S,
+    HOUR_S,
+    MAX_COUNT,
+    MAX_MB,
+    MONTH_S,
     Directory,
     LocalFile,
     Name,
@@ -91,22 +96,31 @@ class JobConfig(Section):
     stop_grace_s: Seconds = Field(
         default=10.0,
         ge=0,
+        le=DAY_S,
         description="Seconds that a cancelled job's ranks have between SIGTERM and SIGKILL",
     )
     sample_period_s: Seconds = Field(
-        default=10.0, gt=0, description="Seconds between two samples of the ranks' processes and devices"
+        default=10.0,
+        gt=0,
+        le=HOUR_S,
+        description="Seconds between two samples of the ranks' processes and devices",
     )
     orphan_timeout_s: Seconds = Field(
-        default=3600.0, gt=0, description="Seconds that workers go on alone when the orchestrator is gone"
+        default=3600.0,
+        gt=0,
+        le=MONTH_S,
+        description="Seconds that workers go on alone when the orchestrator is gone",
     )
     max_orchestrator_restarts: WholeNumber = Field(
         default=20,
         ge=0,
+        le=MAX_COUNT,
         description="How often the orchestrator may die and come back without progress in between",
     )
     lease_s: Seconds = Field(
         default=30.0,
         ge=1,
+        le=DAY_S,
         description="Seconds of silence after which another machine's orchestrator counts as dead",
     )
     output: Literal["forward", "workers"] = Field(
@@ -117,6 +131,7 @@ class JobConfig(Section):
     spool_mb: WholeNumber = Field(
         default=64,
         ge=1,
+        le=MAX_MB,
         description="Megabytes of each rank's output that a worker keeps",
     )
 

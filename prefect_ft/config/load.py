@@ -15,9 +15,11 @@ from prefect_ft.config import cerebras, modelarts
 from prefect_ft.config.blocks import BlockLookup, with_blocks
 from prefect_ft.config.explain import first_problem
 from prefect_ft.config.job import JobConfig
+from prefect_ft.config.places import check_places
 from prefect_ft.config.signatures import own_signatures
 from prefect_ft.config.source import Document, apply_overrides, read_document
 from prefect_ft.config.yaml_text import Place
+from prefect_ft.errors import ConfigError
 
 FRONT_DOORS: Mapping[str, Callable[[Document], Document]] = {
     "kind": modelarts.without_kind,
@@ -43,20 +45,50 @@ def load_job(
     relative one starts at the current directory. `blocks` gives what a saved block says of an infrastructure;
     None: there are none here. Raises `ConfigError` for the first thing that is wrong.
     """
+    return job_in(job_document(path, overrides, model_dir, blocks=blocks), path)
+
+
+def job_document(
+    path: str | os.PathLike[str],
+    overrides: Iterable[str] = (),
+    model_dir: str | os.PathLike[str] | None = None,
+    *,
+    blocks: BlockLookup | None = None,
+) -> Document:
+    """What a user wrote for a job, in its own keys, with the places; arguments as of `load_job`."""
     document = apply_overrides(read_document(path), overrides)
     if model_dir is not None:
-        absolute = os.path.abspath(os.path.expanduser(model_dir))
-        document = document.put(("model_dir",), absolute, Place("--model-dir"))
-    job = validate(with_blocks(document, blocks)).at(os.path.dirname(os.path.abspath(path)))
-    own_signatures(job.signatures)  # a file that cannot be used is said before anything starts
+        document = document.put(("model_dir",), _from_here(os.fspath(model_dir)), Place("--model-dir"))
+    return _through_front_doors(with_blocks(document, blocks))
+
+
+def job_in(document: Document, path: str | os.PathLike[str]) -> JobConfig:
+    """The job that a document describes, which was read from `path`. Raises `ConfigError`."""
+    job = validate(document).at(os.path.dirname(os.path.abspath(path)))
+    try:
+        check_places(job)
+        own_signatures(job.signatures)  # a file that cannot be used is said before anything starts
+    except ConfigError as error:
+        raise document.located(error) from error
     return job
+
+
+def _from_here(path: str) -> str:
+    """A path of the command line, from the root; in nobody's home it stays as it is, to be refused."""
+    expanded = os.path.expanduser(path)
+    return expanded if expanded.startswith("~") else os.path.abspath(expanded)
+
+
+def _through_front_doors(document: Document) -> Document:
+    for key, rewritten in FRONT_DOORS.items():
+        if key in document.value:
+            document = rewritten(document)
+    return document
 
 
 def validate(document: Document) -> JobConfig:
     """The job that a document describes, with paths as they were written. Raises `ConfigError`."""
-    for key, rewritten in FRONT_DOORS.items():
-        if key in document.value:
-            document = rewritten(document)
+    document = _through_front_doors(document)
     try:
         return JobConfig.model_validate(document.value)
     except ValidationError as error:

@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from prefect_ft.config.fields import (
+    MAX_MB,
+    MAX_STEP,
     Directory,
     Name,
     NotBool,
@@ -57,7 +59,7 @@ class Phase(Section):
         default=None,
         description="Where the command saves checkpoints; a phase that trains and restarts needs them",
     )
-    target_step: Annotated[int, Field(ge=1), NotBool] | None = Field(
+    target_step: Annotated[int, Field(ge=1, le=MAX_STEP), NotBool] | None = Field(
         default=None, description="Step that completes the phase; ending successfully before it is a failure"
     )
     rendezvous: Literal["auto", "agent", "ranks"] = Field(
@@ -75,6 +77,7 @@ class Phase(Section):
     warm_memory_mb: WholeNumber = Field(
         default=4096,
         ge=1,
+        le=MAX_MB,
         description="Megabytes that a worker may spend on being warm; beyond, it starts cold",
     )
     elastic: StrictBool = Field(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StrictBool, model_validator
 from typing_extensions import Self
 
-from prefect_ft.config.fields import Env, NotBool, Section, Text, as_error, problem, shown
+from prefect_ft.config.fields import YEAR_S, Env, NotBool, Section, Text, as_error, problem, shown
 
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?"
 _OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
@@ -123,7 +123,7 @@ class Toleration(Section):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="The taint's effect; absent: every one"
     )
-    toleration_s: Annotated[int, Field(ge=0), NotBool] | None = Field(
+    toleration_s: Annotated[int, Field(ge=0, le=YEAR_S), NotBool] | None = Field(
         default=None, description="Seconds for which it is tolerated, with NoExecute; absent: for ever"
     )
 

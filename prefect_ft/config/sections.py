@@ -13,6 +13,11 @@ from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StrictBool
 from typing_extensions import Self
 
 from prefect_ft.config.fields import (
+    DAY_S,
+    HOUR_S,
+    MAX_COUNT,
+    MONTH_S,
+    YEAR_S,
     NotBool,
     PathOrUrl,
     Seconds,
@@ -43,7 +48,7 @@ def _autorestart_schema(schema: dict[str, Any]) -> None:
     properties = schema["properties"]
     other = {"title": "Min Num Csx", "description": "Another name of min_num_systems; give one of the two"}
     complete_schema(schema)
-    properties["min_num_csx"] = {"type": "integer", "minimum": 1, **other}
+    properties["min_num_csx"] = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT, **other}
 
 
 class AutoRestart(Section):
@@ -60,6 +65,7 @@ class AutoRestart(Section):
     min_num_systems: WholeNumber = Field(
         default=_DEFAULT.min_num_systems,
         ge=1,
+        le=MAX_COUNT,
         validation_alias=AliasChoices("min_num_systems", "min_num_csx"),
         description="Usable systems below which the phase fails instead of going on with a smaller gang; "
         "at most the number of workers",
@@ -83,10 +89,14 @@ class AutoRestart(Section):
     restart_delay_s: Seconds = Field(
         default=_DEFAULT.restart_delay_s,
         ge=0,
+        le=DAY_S,
         description="Seconds before a counted restart, doubled with each further one without progress",
     )
     max_restart_delay_s: Seconds = Field(
-        default=_DEFAULT.max_restart_delay_s, ge=0, description="Seconds to which that delay may grow"
+        default=_DEFAULT.max_restart_delay_s,
+        ge=0,
+        le=DAY_S,
+        description="Seconds to which that delay may grow",
     )
     max_worker_replacements: WholeNumber = Field(
         default=_DEFAULT.max_worker_replacements,
@@ -98,28 +108,31 @@ class AutoRestart(Section):
     stop_on_repeat: WholeNumber = Field(
         default=_DEFAULT.stop_on_repeat,
         ge=0,
+        le=MAX_COUNT,
         description="Identical failures at one step, in a row, after which the next one fails the phase; "
         "0 turns this off",
     )
     suspect_limit: WholeNumber = Field(
         default=_DEFAULT.suspect_limit,
         ge=1,
+        le=MAX_COUNT,
         description="Failures that point to a system, after which it is isolated if a spare is there",
     )
     user_induced_codes: tuple[Text, ...] = Field(
         default=tuple(sorted(_DEFAULT.user_induced_codes)),
         description="Codes of device faults that programs cause: they isolate no system",
     )
-    isolation_ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=False), NotBool] | None = Field(
+    isolation_ttl_s: Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False), NotBool] | None = Field(
         default=_DEFAULT.isolation_ttl_s,
         description="Seconds after which an isolated system may be used again; absent: never in this run",
     )
     max_suspension_restarts: WholeNumber = Field(
         default=_DEFAULT.max_suspension_restarts,
         ge=0,
+        le=MAX_COUNT,
         description="Restarts after suspensions, in a row without progress, after which the next one fails",
     )
-    max_preemptions: Annotated[int, Field(ge=0), NotBool] | None = Field(
+    max_preemptions: Annotated[int, Field(ge=0, le=MAX_COUNT), NotBool] | None = Field(
         default=_DEFAULT.max_preemptions,
         description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
     )
@@ -130,7 +143,10 @@ class AutoRestart(Section):
         examples=[["isolate", "fail"]],
     )
     ask_timeout_s: Seconds = Field(
-        default=3600.0, gt=0, description="Seconds that an answer is waited for; then ask_default holds"
+        default=3600.0,
+        gt=0,
+        le=MONTH_S,
+        description="Seconds that an answer is waited for; then ask_default holds",
     )
     ask_default: Literal["approve", "reject"] = Field(
         default="approve",
@@ -216,7 +232,10 @@ class OnDemand(Section):
         examples=["SIGUSR1"],
     )
     grace_s: Seconds = Field(
-        default=60.0, gt=0, description="Seconds that a new checkpoint is waited for, before the stop"
+        default=60.0,
+        gt=0,
+        le=DAY_S,
+        description="Seconds that a new checkpoint is waited for, before the stop",
     )
 
 
@@ -241,6 +260,7 @@ class Checkpoints(Section):
     settle_s: Seconds = Field(
         default=2.0,
         ge=0,
+        le=HOUR_S,
         description="Seconds in which a checkpoint that has no marker must not grow before it counts",
     )
     keep_copies: bool = Field(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from prefect_ft.config.fields import Problems, as_error, problem, shown
+from prefect_ft.config.fields import Problems, as_error, path_problem, problem, shown, text_problem
 from prefect_ft.config.yaml_text import FieldPath, Place, dotted, parse
 from prefect_ft.errors import ConfigError
 from prefect_ft.signatures import EntryError, Signature, read_entry
@@ -31,6 +31,8 @@ def _items(value: object) -> object:
     seen: dict[str, int] = {}
     for index, item in enumerate(items):
         if isinstance(item, str):
+            if message := text_problem(item) or path_problem(item):
+                found.append(((index,), message))
             continue
         try:
             name = read_entry(item).id
@@ -49,16 +51,31 @@ Signatures = Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(_items)
 
 def own_signatures(items: Iterable[str | Mapping[str, Any]]) -> tuple[Signature, ...]:
     """Give a job's own signatures in their order. Raises `ConfigError` for a file that cannot be used."""
-    origins: dict[str, str] = {}
+    origins: dict[str, int] = {}
     signatures: list[Signature] = []
-    for item in items:
-        where = item if isinstance(item, str) else "the job file"
-        for signature in read_signatures(item) if isinstance(item, str) else [read_entry(item)]:
-            if (other := origins.setdefault(signature.id, where)) != where:
-                message = f"must be unique; {signature.id!r} stands in {other} too"
-                raise ConfigError(message, file=where, field="id")
+    listed = list(items)
+    for index, item in enumerate(listed):
+        where = f"signatures[{index}]"
+        for signature in _file_of(item, where) if isinstance(item, str) else [read_entry(item)]:
+            if (other := origins.setdefault(signature.id, index)) != index:
+                first = listed[other] if isinstance(listed[other], str) else f"signatures[{other}]"
+                message = f"must be unique; {signature.id!r} stands in {first} too"
+                raise ConfigError(message, field=where if isinstance(item, str) else f"{where}.id")
             signatures.append(signature)
     return tuple(signatures)
+
+
+def _file_of(path: str, field: str) -> list[Signature]:
+    """Read a file that a job names; what keeps it from being read at all is the fault of that field."""
+    try:
+        return read_signatures(path)
+    except UnreadableError as error:
+        message = f"{path} {error.message}; write the path of a YAML file of signatures"
+        raise ConfigError(message, field=field) from error
+
+
+class UnreadableError(ConfigError):
+    """A file of signatures cannot be read at all."""
 
 
 def read_signatures(path: str) -> list[Signature]:
@@ -90,15 +107,14 @@ def _text(path: str) -> str:
     try:
         with open(path, "rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
-        text = data.decode("utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            "is not UTF-8 text", file=path, line=data.count(b"\n", 0, error.start) + 1
-        ) from error
+        raise UnreadableError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
     except ValueError as error:
-        raise ConfigError("is no path that a file can have", file=repr(path)) from error
+        raise UnreadableError("is no path that a file can have", file=repr(path)) from error
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"is larger than {_MAX_BYTES >> 20} MiB", file=path)
-    return text
+        raise UnreadableError(f"cannot be read: it is larger than {_MAX_BYTES >> 20} MiB", file=path)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UnreadableError("cannot be read: it is not UTF-8 text", file=path, line=line) from error

@@ -6,7 +6,7 @@ Knows none of the keys of a job; `explain` brings the models' complaints and the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,18 @@ class Document:
         place = self.places.get(self.known(path), Place(None))
         return ConfigError(message, file=place.file, line=place.line, field=dotted(path) or None)
 
+    def located(self, error: ConfigError) -> ConfigError:
+        """The same error with the place of the field that it names; one that has a place keeps it."""
+        if error.file is not None or error.field is None:
+            return error
+        ways = {dotted(path): path for path in _ways(self.value) if _leads(dotted(path), error.field)}
+        nearest = max(ways, key=len)
+        path = self.origin(ways[nearest])
+        place = self.places.get(self.known(path), Place(None))
+        rest = error.field[len(nearest) :]
+        field = dotted(path) + rest if path else rest
+        return ConfigError(error.message, file=place.file, line=place.line, field=field)
+
     def put(self, path: FieldPath, value: object, place: Place) -> Document:
         """A copy with `value` at `path`; missing mappings are made, a list grows by one item at most.
 
@@ -60,6 +72,19 @@ class Document:
     def rewritten(self, value: dict[str, Any], origins: Mapping[FieldPath, FieldPath]) -> Document:
         """A copy that says `value` instead; `origins` leads from what is new in it to what the user wrote."""
         return replace(self, value=value, origins={**self.origins, **origins})
+
+
+def _ways(value: object, path: FieldPath = ()) -> Iterator[FieldPath]:
+    """The ways to all parts of a value, and to itself."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from _ways(part, (*path, key))
+
+
+def _leads(way: str, field: str) -> bool:
+    """Whether a way leads to a field, or to what holds it."""
+    return not way or field == way or field.startswith((f"{way}.", f"{way}["))
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:

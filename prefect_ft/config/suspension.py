@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 import re2
 from pydantic import AfterValidator, Field, StrictBool, field_validator
 
-from prefect_ft.config.fields import NotBool, Seconds, Section, Text, Words, problem, shown
+from prefect_ft.config.fields import DAY_S, MONTH_S, NotBool, Seconds, Section, Text, Words, problem, shown
 from prefect_ft.model import Policy, Stage
 from prefect_ft.signatures import compiled
 
@@ -23,7 +23,7 @@ def _regex(value: str) -> str:
     return value
 
 
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), NotBool]
+Above0 = Annotated[float, Field(gt=0, le=MONTH_S, allow_inf_nan=False), NotBool]
 Pattern = Annotated[Text, AfterValidator(_regex)]
 
 
@@ -32,7 +32,10 @@ class RecurringLine(Section):
 
     pattern: Pattern = Field(description="Regular expression (re2) of the line", examples=["step \\d+ loss"])
     every_s: Seconds = Field(
-        gt=0, description="Seconds within which it has to come again, once it was seen", examples=[600]
+        gt=0,
+        le=MONTH_S,
+        description="Seconds within which it has to come again, once it was seen",
+        examples=[600],
     )
     start: Pattern | None = Field(
         default=None,
@@ -52,6 +55,7 @@ class Suspension(Section):
     hang_detect_time_s: Seconds = Field(
         default=1800.0,
         gt=0,
+        le=MONTH_S,
         description="Seconds without a sign of progress after which the phase counts as suspended; "
         "MA_HANG_DETECT_TIME (minutes, 10 to 720) in env wins over it",
     )
@@ -86,7 +90,10 @@ class Suspension(Section):
         examples=[["./npu-usage.sh"]],
     )
     grace_s: Seconds = Field(
-        default=5.0, ge=0, description="Seconds that suspended ranks have between SIGTERM and SIGKILL"
+        default=5.0,
+        ge=0,
+        le=DAY_S,
+        description="Seconds that suspended ranks have between SIGTERM and SIGKILL",
     )
 
     @field_validator("stages")

@@ -93,6 +93,16 @@ COMMAND = "[python, train.py]"
             id="endless-seconds",
         ),
         pytest.param(
+            autorestart("restart_delay_s: 100000000000000000000"),
+            "job.yaml:9: autorestart.restart_delay_s: must be at most 86400, got 100000000000000000000",
+            id="a-wait-without-end",
+        ),
+        pytest.param(
+            f"{GOOD}orphan_timeout_s: 2592001\n",
+            "job.yaml:13: orphan_timeout_s: must be at most 2592000, got 2592001",
+            id="a-bound-without-exponent",
+        ),
+        pytest.param(
             autorestart("isolation_ttl_s: 0"),
             "job.yaml:9: autorestart.isolation_ttl_s: must be above 0, got 0",
             id="not-above-an-open-bound",
@@ -352,8 +362,14 @@ LONG = "n" * 65
         ),
         pytest.param(
             phase("nproc_per_worker: 0"),
-            "job.yaml:13: phases[0].nproc_per_worker: must be a whole number, at least 1, or auto, got 0",
+            "job.yaml:13: phases[0].nproc_per_worker: must be a whole number from 1 to 4096, or auto, got 0",
             id="no-rank",
+        ),
+        pytest.param(
+            phase("nproc_per_worker: 100000000"),
+            "job.yaml:13: phases[0].nproc_per_worker: must be a whole number from 1 to 4096, or auto, "
+            "got 100000000",
+            id="more-ranks-than-any-machine-runs",
         ),
         pytest.param(
             phase("mode: trian"),

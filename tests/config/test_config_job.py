@@ -201,15 +201,15 @@ def test_the_resolved_job_is_the_same_job() -> None:
         ("max_num_restarts", 1, 0, 128, 129),
         ("min_num_systems", 1, 0, 2, 3),
         ("min_num_csx", 1, 0, 2, 3),
-        ("restart_delay_s", 0, -0.1, 1e300, "inf"),
-        ("max_restart_delay_s", 0, -0.1, 1e300, "nan"),
+        ("restart_delay_s", 0, -0.1, 86_400, 86_400.1),
+        ("max_restart_delay_s", 0, -0.1, 86_400, 1e20),
         ("max_worker_replacements", 0, -1, 128, 129),
-        ("stop_on_repeat", 0, -1, 10**9, 1.5),
-        ("suspect_limit", 1, 0, 10**9, 1.5),
-        ("isolation_ttl_s", 0.001, 0, 1e300, "inf"),
-        ("max_suspension_restarts", 0, -1, 10**9, 1.5),
-        ("max_preemptions", 0, -1, 10**9, 1.5),
-        ("ask_timeout_s", 0.001, 0, 1e300, "inf"),
+        ("stop_on_repeat", 0, -1, 10**9, 10**9 + 1),
+        ("suspect_limit", 1, 0, 10**9, 10**9 + 1),
+        ("isolation_ttl_s", 0.001, 0, 31_536_000, 31_536_001),
+        ("max_suspension_restarts", 0, -1, 10**9, 10**9 + 1),
+        ("max_preemptions", 0, -1, 10**9, 10**9 + 1),
+        ("ask_timeout_s", 0.001, 0, 2_592_000, 2_592_001),
     ],
 )
 def test_bounds_of_autorestart(field: str, lowest: Any, too_low: Any, highest: Any, too_high: Any) -> None:
@@ -225,9 +225,9 @@ def test_bounds_of_autorestart(field: str, lowest: Any, too_low: Any, highest: A
             return False
         return True
 
-    values = (lowest, too_low, highest, too_high, True, None)
+    values = (lowest, too_low, highest, too_high, True, "inf", "nan", None)
     optional = field in {"isolation_ttl_s", "max_preemptions"}
-    assert [allowed(value) for value in values] == [True, False, True, False, False, optional]
+    assert [allowed(value) for value in values] == [True, False, True, False, False, False, False, optional]
 
 
 @pytest.mark.parametrize(

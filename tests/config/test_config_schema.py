@@ -36,6 +36,19 @@ def test_every_field_has_a_title_and_says_its_unit_bounds_and_default(
         assert "default" in description
 
 
+def test_every_number_has_a_greatest_one() -> None:
+    """What is beyond sense is refused when it is read, not when a wait or an allocation of it fails."""
+    numbers = {
+        where: kind
+        for where, entry in fields()
+        for each in (entry, *entry.get("anyOf", []))
+        for kind in (each, each.get("additionalProperties", {}), each.get("items", {}))
+        if isinstance(kind, dict) and kind.get("type") in {"integer", "number"}
+    }
+    assert numbers
+    assert [where for where, kind in numbers.items() if "maximum" not in kind] == []
+
+
 def test_bounds_are_words_of_json_schema() -> None:
     known = {
         *(

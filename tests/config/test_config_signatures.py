@@ -83,10 +83,9 @@ def test_a_job_that_is_written_out_has_the_same(tmp_path: Path) -> None:
         ),
         pytest.param(
             "  - own.yaml\n" + INLINE.replace("licence\n", "quota\n", 1), FILE,
-            "the job file: id: must be unique; 'quota' stands in", id="in-a-file-and-inline",
+            "job.yaml:6: signatures[1].id: must be unique; 'quota' stands in /", id="in-a-file-and-inline",
         ),
         pytest.param("  - own.yaml\n", "a: 1\n", "own.yaml:1: must hold a list of entries", id="no-list"),
-        pytest.param("  - none.yaml\n", FILE, "none.yaml: cannot be read: No such file", id="no-such-file"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_has_a_place(tmp_path: Path, signatures: str, file: str, error: str) -> None:

@@ -1,0 +1,64 @@
+"""The directories of a job that must not lie in each other: what runs leave behind, and checkpoints.
+
+What a run leaves may read like a checkpoint, and a script that keeps only its newest checkpoints deletes what
+lies beside them. Reads links, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from prefect_ft.config.infrastructure import Infrastructure, in_a_volume
+from prefect_ft.config.job import JobConfig
+from prefect_ft.config.sections import Checkpoints
+from prefect_ft.errors import ConfigError
+from prefect_ft.worker.checkpoints.names import PatternNames, UsualNames
+
+_OF_A_RUN = re.compile(r"\.prefect-ft|[0-9]{8}_[0-9]{6}_restartable.*")
+"""What runs make in their model directory."""
+
+
+def check_places(job: JobConfig) -> None:
+    """Raise ConfigError, with the field, where a job with absolute paths mixes what has to be kept apart."""
+    for field, message in _problems(job):
+        raise ConfigError(message, field=field)
+
+
+def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
+    own = {"model_dir": job.model_dir, "journal_dir": job.journal_dir}
+    remedy = f"write a directory for the checkpoints alone, like {os.path.join(job.model_dir, 'checkpoints')}"
+    for index, phase in enumerate(job.phases):
+        checkpoints = phase.checkpoints
+        if checkpoints is None or not _is_here(checkpoints.path, job.infrastructure_of(index)):
+            continue
+        field, path = f"phases[{index}].checkpoints.path", os.path.realpath(checkpoints.path)
+        for name, directory in own.items():
+            if directory is not None and os.path.realpath(directory) == path:
+                yield field, f"is {name} too, where runs leave files of their own; {remedy}"
+        if any(_OF_A_RUN.fullmatch(part) for part in _below(os.path.realpath(job.model_dir), path)[:1]):
+            yield field, f"is inside what a run leaves in model_dir; {remedy}"
+        step = _step_of(_below(path, os.path.realpath(job.model_dir)), checkpoints)
+        if step is not None:
+            where = f"is inside the checkpoints of phase {phase.name!r}, where its name would make it the"
+            yield "model_dir", f"{where} checkpoint of step {step}; write a directory beside them"
+
+
+def _is_here(path: str, infrastructure: Infrastructure) -> bool:
+    """Whether a path of checkpoints is one of this machine."""
+    is_mounted = infrastructure.type != "process" and in_a_volume(path, infrastructure)
+    return "://" not in path and not is_mounted
+
+
+def _below(directory: str, path: str) -> list[str]:
+    """The names that lead from a directory to a path below it; none if it is not."""
+    inside = os.path.relpath(path, directory).split(os.sep)
+    return [] if inside[0] in (os.curdir, os.pardir) else inside
+
+
+def _step_of(names: list[str], checkpoints: Checkpoints) -> int | None:
+    """The step of the checkpoint for which one would take the first of these names, or the first two."""
+    reader = UsualNames() if checkpoints.pattern is None else PatternNames(checkpoints.pattern)
+    read = (reader.read("/".join(names[:depth])) for depth in (1, 2) if len(names) >= depth)
+    return next((step for step in read if isinstance(step, int)), None)
