@@ -69,7 +69,7 @@ def list_runs(model_dir: str | None, *, as_json: bool) -> int:
 
 def _existing(model_dir: str) -> Path:
     path = Path(model_dir)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False too for what is too long to be a path
         raise ConfigError("is no directory", file=model_dir)
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +75,7 @@ def _files(file: str | None) -> list[Path]:
     """Give the file that is named, else those that the jobs of the runs known here name."""
     if file is None:
         return sorted(set(_known_files()))
-    if not Path(file).is_file():
+    if not os.path.isfile(file):  # False too for what is too long to be a path
         raise ConfigError("there is no such file", file=file)
     return [Path(file)]
 

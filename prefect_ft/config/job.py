@@ -239,6 +239,9 @@ def warnings(job: JobConfig) -> list[str]:
     return list(said)
 
 
+_AGENT_TASKS = 2
+"""Processes and threads of an agent: itself, and the one that looks at checkpoints."""
+
 _HANG_DETECT = "MA_HANG_DETECT_TIME"
 _DECIDED_HERE = "restarts, rendezvous, output and stopping are this job's"
 _EARLIER_RULES: dict[FailureClass, str] = {
@@ -286,6 +289,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
         if asked not in (None, workers):
             message = f"--nnodes or --standalone asks for {asked}, and infrastructure.workers is {workers}"
             yield ("phases", index, "command"), f"{message}; write the same number, or leave the option out"
+        yield from _too_many_ranks(job, index)
         if section is None and job.suspension_of(index).restart:
             where = (*_where(job, index, "suspension"), "restart")
             yield where, "needs autorestart; write autorestart: {max_num_restarts: 3}, or restart: false"
@@ -298,6 +302,15 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
         if phase.mode != "eval" and phase.checkpoints is None:
             message = "missing; a phase that trains and restarts needs them, like {path: checkpoints}"
             yield ("phases", index, "checkpoints"), message
+
+
+def _too_many_ranks(job: JobConfig, index: int) -> Iterator[tuple[FieldPath, str]]:
+    """Hold a phase's ranks against the processes that its containers may have."""
+    ranks, infrastructure = job.phases[index].nproc_per_worker, job.infrastructure_of(index)
+    pids = infrastructure.resources.pids if infrastructure.type == "docker" else None
+    if pids is not None and ranks != "auto" and ranks > pids - _AGENT_TASKS:
+        message = f"must be at most {pids - _AGENT_TASKS}, which resources.pids leaves beside the agent, got {ranks}"
+        yield ("phases", index, "nproc_per_worker"), f"{message}; raise that limit, or write fewer"
 
 
 def _infrastructure_at(infrastructure: Infrastructure, base: str) -> Infrastructure:

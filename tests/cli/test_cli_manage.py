@@ -112,6 +112,11 @@ def test_list_of_nothing(say: Say, tmp_path: Path) -> None:
     assert say("list", "--json") == say("list", tmp_path, "--json") == (0, "[]\n", "")
 
 
+def test_list_of_what_is_too_long_to_be_a_directory(say: Say) -> None:
+    name = "/".join(["a" * 200] * 25)
+    assert_refused(say("list", name), f"{name}: is no directory")
+
+
 @pytest.mark.parametrize("name", ["nowhere", "file"])
 def test_list_of_what_is_no_directory(say: Say, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()

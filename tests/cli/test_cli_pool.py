@@ -45,6 +45,9 @@ def quarantine(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+LONG = "/".join(["a" * 200] * 25)
+
+
 def test_of_nothing(say: Say, tmp_path: Path) -> None:
     new_run(tmp_path / "model", "j", job_config={"quarantine": None})
     new_run(tmp_path / "other", "j", job_config={"quarantine": str(tmp_path / "not-yet")})
@@ -107,6 +110,7 @@ def test_release_from_the_file_that_is_named(say: Say, quarantine: Callable[...,
             ["release", "s0", "--file", "none"], "none: there is no such file", id="release-of-no-file"
         ),
         pytest.param(["list", "--file", "none"], "none: there is no such file", id="list-of-no-file"),
+        pytest.param(["list", "--file", LONG], f"{LONG}: there is no such file", id="list-of-a-long-path"),
     ],
 )
 def test_what_cannot_be_done(

@@ -161,3 +161,13 @@ def test_a_job_is_the_same_after_it_was_kept(tmp_path: Path) -> None:
 )
 def test_what_is_in_a_volume(tmp_path: Path, path: str, is_inside: bool) -> None:
     assert in_a_volume(path, infrastructure(tmp_path, "volumes: ['d:/data:ro']")) is is_inside
+
+
+def test_more_ranks_than_containers_may_have_processes(tmp_path: Path) -> None:
+    tail = "phases: [{name: p, mode: eval, command: [c], nproc_per_worker: 9}]\n"
+    text = "image: i\nresources: {{pids: {}}}"
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text.format(10), tail)
+    message = "must be at most 8, which resources.pids leaves beside the agent, got 9; raise that limit, or write fewer"
+    assert str(caught.value) == f"{tmp_path}/job.yaml:7: phases[0].nproc_per_worker: {message}"
+    loaded(tmp_path, text.format(11), tail)

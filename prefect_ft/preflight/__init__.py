@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from prefect_ft.backends.scope import agent_prefix
 from prefect_ft.config import Infrastructure, JobConfig, Phase, check_places, given_in, in_a_volume
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import BackendError, ConfigError
-from prefect_ft.pool.quarantine import read
+from prefect_ft.pool.quarantine import Quarantined, read
+from prefect_ft.preflight.capacity import most_ranks, this_machine
+
+_INTERPRETERS = {".py": "python"}
+"""What runs a script that is not executable, by the end of its name; bash where it is none of these."""
 
 
 def check(job: JobConfig) -> None:
@@ -23,8 +29,10 @@ def check(job: JobConfig) -> None:
     for index, phase in enumerate(job.phases):
         where, infrastructure = f"phases[{index}]", job.infrastructure_of(index)
         is_here = infrastructure.type == "process"
-        if is_here and not Path(phase.cwd or ".").is_dir():
+        if is_here and not os.path.isdir(phase.cwd or "."):
             raise ConfigError(f"{phase.cwd} is not a directory", field=f"{where}.cwd")
+        if is_here:
+            _check_ranks(phase, infrastructure.workers, f"{where}.nproc_per_worker")
         if phase.checkpoints is not None:
             path, field = phase.checkpoints.path, f"{where}.checkpoints.path"
             is_inside = infrastructure.type != "process" and in_a_volume(path, infrastructure)
@@ -68,13 +76,23 @@ def quarantined(job: JobConfig) -> tuple[str, ...]:
     if job.quarantine is None:
         return ()
     _check_writable(str(Path(job.quarantine).parent), "quarantine")
-    out = {entry.system for entry in read(Path(job.quarantine))}
+    out = {entry.system for entry in _quarantined_in(job.quarantine)}
     for index in range(len(job.phases)):
         _check_enough(job, index, out, job.quarantine)
     pool = [
         system.name for index in range(len(job.phases)) for system in job.infrastructure_of(index).systems
     ]
     return tuple(sorted(out & {*pool}))
+
+
+def _quarantined_in(path: str) -> tuple[Quarantined, ...]:
+    """Read a quarantine; what keeps it from being read at all is the fault of the field that names it."""
+    try:
+        return read(Path(path))
+    except ConfigError as error:
+        if error.line is not None:
+            raise
+        raise ConfigError(f"{path} {error.message}", field="quarantine") from error
 
 
 def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: str) -> None:
@@ -91,6 +109,23 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
     )
 
 
+def _check_ranks(phase: Phase, workers: int, field: str) -> None:
+    """Refuse more ranks than this machine starts: the workers of the process backend are all on it."""
+    ranks = phase.nproc_per_worker
+    if ranks == "auto":
+        return
+    limit = most_ranks(this_machine(is_grouped=not agent_prefix()), workers)
+    if limit is None or ranks <= limit.ranks:
+        return
+    where = f"{ranks} ranks" if workers == 1 else f"{ranks} ranks in each of {workers} workers"
+    remedy = (
+        f"write {limit.ranks} or fewer, or raise it"
+        if limit.ranks > 0
+        else "raise it, or write fewer workers"
+    )
+    raise ConfigError(f"{where} cannot be started here: {limit.why}; {remedy}", field=field)
+
+
 def _check_checkpoints(path: str, field: str, *, is_inside: bool) -> None:
     """`is_inside`: the path is one of the containers', and nothing is known of it here."""
     if "://" in path:
@@ -104,12 +139,22 @@ def _check_command(phase: Phase, env: Mapping[str, str], field: str) -> None:
     name = (phase.launched or phase).command[0]
     if name == "python":
         return
-    path = str(Path(phase.cwd or ".") / name) if "/" in name else name
-    if shutil.which(path, path=env.get("PATH")) is None:
-        raise ConfigError(
-            f"command not found: {name!r}; write a program that is on PATH, or a path from {phase.cwd}",
-            field=field,
-        )
+    directory = phase.cwd or "."
+    path = os.path.join(directory, name) if "/" in name else name
+    if shutil.which(path, path=env.get("PATH")) is not None:
+        return
+    there = shutil.which(path, mode=os.F_OK, path=env.get("PATH")) or path
+    if os.path.isfile(there):
+        by_its_interpreter = json.dumps([_INTERPRETERS.get(os.path.splitext(name)[1], "bash"), name])
+        remedy = f"chmod +x {there}, or write command: {by_its_interpreter} with the words that follow"
+        raise ConfigError(f"{name!r} is not executable; {remedy}", field=field)
+    if "/" in name and os.path.isdir(there):
+        raise ConfigError(f"{name!r} is a directory; write a program that is in it", field=field)
+    if "/" not in name and os.path.isfile(os.path.join(directory, name)):
+        remedy = f"it is not on PATH, and lies in {directory}: write ./{name}"
+    else:
+        remedy = f"write a program that is on PATH, or a path from {directory}"
+    raise ConfigError(f"command not found: {name!r}; {remedy}", field=field)
 
 
 def _check_writable(directory: str, field: str) -> None:
@@ -119,4 +164,6 @@ def _check_writable(directory: str, field: str) -> None:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as exc:
+        if os.path.lexists(directory) and not os.path.isdir(directory):
+            raise ConfigError(f"{directory} is not a directory; write the path of one", field=field) from exc
         raise ConfigError(f"{directory} cannot be written: {exc.strerror}", field=field) from exc
