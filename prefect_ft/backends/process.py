@@ -76,7 +76,8 @@ class ProcessBackend:
             raise
         except (OSError, ValueError) as exc:
             self.destroy(workers)
-            raise BackendError(f"a worker cannot be started: {exc}") from exc
+            # All systems are this machine: on another one it would be the same.
+            raise BackendError(f"a worker cannot be started: {exc}", is_anywhere=True) from exc
 
     def _create(self, worker: Worker) -> Address:
         home = self._home(worker)

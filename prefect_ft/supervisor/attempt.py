@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -16,11 +17,22 @@ from prefect_ft.supervisor.link import Event
 COMMAND_NOT_STARTED = 127
 """The exit code that a shell gives for a command that is not there."""
 
+NOT_STARTED = "start-failed"
+"""The rule of evidence that a command could not be started."""
+
 GIVEN_UP = "in-process-given-up"
 """The signature of ranks that end because a wrapped call cannot go on: not why it cannot."""
 
+_TOO_MANY: Mapping[int | None, str] = {
+    errno.EAGAIN: "processes (ulimit -u, pids.max, resources.pids)",
+    errno.ENOMEM: "memory",
+    errno.EMFILE: "open files (ulimit -n)",
+    errno.ENFILE: "open files (sysctl fs.file-max)",
+}
+"""The limits that ranks run into of which there are more than a system starts."""
+
 _PASSING: Mapping[int | None, FailureClass] = {
-    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY), "unknown"),
+    errno.ETXTBSY: "unknown",
     **dict.fromkeys((errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE), "storage"),
 }
 """What may keep a command from starting now and not the next time; anything else is its configuration."""
@@ -71,8 +83,19 @@ class RankState:
 class Attempt:
     """One attempt, from its start until all its ranks are gone."""
 
-    def __init__(self, number: int, ranks: Mapping[int, int], catalogue: Catalogue | None = None) -> None:
-        """`ranks` maps each rank to its worker; `catalogue` is the package's own if not given."""
+    def __init__(
+        self,
+        number: int,
+        ranks: Mapping[int, int],
+        catalogue: Catalogue | None = None,
+        *,
+        has_run_before: bool = False,
+    ) -> None:
+        """`ranks` maps each rank to its worker; `catalogue` is the package's own if not given.
+
+        `has_run_before`: ranks of the phase have been started before, so that its systems can do that.
+        """
+        self._has_run_before = has_run_before
         self.number = number
         self.ranks = {
             rank: RankState(worker, output=LogScanner(f"rank{rank}", catalogue))
@@ -201,7 +224,7 @@ class Attempt:
             reported = replace(reported, t=t, attempt=self.number)
             return reported if self.report is not None else self._suspended(reported)
         if self.start_error is not None:
-            return _not_started(incident, self.start_error)
+            return self._not_started(incident, self.start_error)
         if self._failures:
             return self._failure(incident)
         if self.lost:
@@ -209,6 +232,27 @@ class Attempt:
             kind = kind_of_loss(loss.evidence, system_answers=loss.system_answers)
             return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
         return replace(incident, kind="completed", exit_code=0)
+
+    def _not_started(self, incident: Incident, event: Event) -> Incident:
+        """Give the incident of a command that could not be started; no system is to blame for its limits.
+
+        More ranks than fit do not fit the next time either, unless they have fitted before.
+        """
+        number, text = event["errno"], f"{event['what']}: {event['error']}"
+        failure_class = _PASSING.get(number, "config")
+        if number in _TOO_MANY:
+            failure_class = "unknown" if self._has_run_before else "config"
+            text += f"; {self._too_many(_TOO_MANY[number])}"
+        return replace(
+            incident,
+            failure_class=failure_class,
+            exit_code=COMMAND_NOT_STARTED,
+            evidence=Evidence(rule=NOT_STARTED, text=_readable(text)),
+        )
+
+    def _too_many(self, limit: str) -> str:
+        ranks = max(Counter(state.worker for state in self.ranks.values()).values())
+        return f"write nproc_per_worker below {ranks}, or raise the limit of {limit}"
 
     def _suspended(self, incident: Incident) -> Incident:
         """Give a suspension, or the hardware's fault that a rank's output tells of: then it hangs of that."""
@@ -275,16 +319,6 @@ def kind_of_loss(evidence: Evidence | None, *, system_answers: bool) -> Kind:
     if evidence is not None and evidence.rule in TAKEN_AWAY:
         return "preempted"
     return "in_place_failed" if system_answers else "system_lost"
-
-
-def _not_started(incident: Incident, event: Event) -> Incident:
-    """Give the incident of a command that could not be started."""
-    return replace(
-        incident,
-        failure_class=_PASSING.get(event["errno"], "config"),
-        exit_code=COMMAND_NOT_STARTED,
-        evidence=Evidence(rule="start-failed", text=_readable(f"{event['what']}: {event['error']}")),
-    )
 
 
 def _readable(text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prefect_ft.journal import Line
+from prefect_ft.supervisor.attempt import NOT_STARTED
 from prefect_ft.supervisor.link import Event
 
 
@@ -48,6 +49,17 @@ def standing(
     if attempts and not _has_ended(lines):
         return _watched(attempts[-1], agents, phase_index, ranks_per_worker)
     return Standing(journalled)
+
+
+def has_run(lines: Sequence[Line]) -> bool:
+    """Whether all ranks of the phase have been running in some attempt."""
+    begun = {line["attempt"] for line in lines if line["type"] == "attempt"}
+    failed = {
+        line["attempt"]
+        for line in lines
+        if line["type"] == "incident" and (line.get("evidence") or {}).get("rule") == NOT_STARTED
+    }
+    return bool(begun - failed)
 
 
 def _watched(line: Line, agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int) -> Standing:

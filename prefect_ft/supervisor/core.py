@@ -24,7 +24,7 @@ from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.comeback import Standing, standing, untold
+from prefect_ft.supervisor.comeback import Standing, has_run, standing, untold
 from prefect_ft.supervisor.diagnosis import TIMEOUT_S, diagnosis_of, write
 from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
@@ -306,7 +306,12 @@ class Supervisor:
     def _new_attempt(self, number: int, placement: tuple[str, ...]) -> Attempt:
         self._placement = placement
         self._upkeep.trust(placement)
-        return Attempt(number, ranks_by_worker(self.plan, placement), self.plan.catalogue)
+        return Attempt(
+            number,
+            ranks_by_worker(self.plan, placement),
+            self.plan.catalogue,
+            has_run_before=has_run(self.journal.lines),
+        )
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()

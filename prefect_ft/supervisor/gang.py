@@ -29,6 +29,9 @@ ANSWER_TIMEOUT_S = 30.0
 Longer than an agent takes to give up on processes that do not end, and on a look at checkpoints.
 """
 
+START_RANK_S = 0.02
+"""How much longer it may take to answer for each rank that it starts: ten times what that took of thousands."""
+
 CHOOSE_TIMEOUT_S = 600.0
 """How long it may look for the checkpoint to resume from: file servers come back after minutes."""
 
@@ -312,7 +315,9 @@ class AgentGang:
             self._forget_answers(number, "started", "start_failed", "stopped")
             self._ending.discard(number)
             self._send(number, "start", token=token, peers=peers[number], **fields)
-        self._await_answers(orders, "started", "start_failed")
+        most = max(len(fields["ranks"]) for fields in orders.values())
+        timeout_s = ANSWER_TIMEOUT_S + START_RANK_S * most
+        self._await_answers(orders, "started", "start_failed", timeout_s=timeout_s)
 
     def _peers(self, numbers: Iterable[int]) -> dict[int, list[str]]:
         """Give for each worker the hosts of those that follow it, in a ring."""

@@ -143,8 +143,9 @@ def test_of_workers_that_cannot_all_be_created_none_stays(runtime_dir: Path) -> 
 @pytest.mark.parametrize("value", ["\0", "x" * 3_000_000], ids=["a-nul", "too-long"])
 def test_an_environment_that_cannot_be_given_is_a_backend_error(runtime_dir: Path, value: str) -> None:
     backend = ProcessBackend(settings(), runtime_dir, {"s0": {"BAD": value}})
-    with pytest.raises(BackendError, match="a worker cannot be started"):
+    with pytest.raises(BackendError, match="a worker cannot be started") as caught:
         backend.create(WORKERS[:1])
+    assert (caught.value.is_anywhere, caught.value.system) == (True, None)
     assert not (runtime_dir / "0-0-1-0").exists()
 
 

@@ -177,6 +177,17 @@ CASES = {
     "no-process-to-spare": (
         [start_failed(0, errno.EAGAIN)],
         incident(
+            failure_class="config", exit_code=127,
+            evidence=Evidence(
+                rule="start-failed",
+                text="/bin/prog: so it says; write nproc_per_worker below 2, or raise the limit of processes "
+                "(ulimit -u, pids.max, resources.pids)",
+            ),
+        ),
+    ),
+    "a-program-that-is-being-written": (
+        [start_failed(0, errno.ETXTBSY)],
+        incident(
             failure_class="unknown", exit_code=127,
             evidence=Evidence(rule="start-failed", text="/bin/prog: so it says"),
         ),
@@ -216,6 +227,31 @@ def test_a_cancel_that_races_something_else_is_a_cancel(events: list[Event], _: 
     assert attempt(*events).incident(T, cancelled_by="SIGINT") == incident(
         kind="cancelled", evidence=evidence
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "limit"),
+    [
+        (errno.EAGAIN, "processes (ulimit -u, pids.max, resources.pids)"),
+        (errno.ENOMEM, "memory"),
+        (errno.EMFILE, "open files (ulimit -n)"),
+        (errno.ENFILE, "open files (sysctl fs.file-max)"),
+    ],
+    ids=["processes", "memory", "own-files", "all-files"],
+)
+def test_more_ranks_than_fit_do_not_fit_the_next_time_unless_they_have_before(
+    number: int, limit: str
+) -> None:
+    def ended(*, has_run_before: bool) -> tuple[object, ...]:
+        made = Attempt(7, WORKERS, has_run_before=has_run_before)
+        made.take(*start_failed(1, number))
+        told = made.incident(T)
+        assert told.evidence is not None
+        assert told.evidence.text.endswith(f"; write nproc_per_worker below 2, or raise the limit of {limit}")
+        return told.failure_class, told.worker, told.system, told.blame
+
+    assert ended(has_run_before=False) == ("config", None, None, None)
+    assert ended(has_run_before=True) == ("unknown", None, None, None)
 
 
 def test_what_a_class_says_anyway_is_not_said_of_the_incident() -> None:

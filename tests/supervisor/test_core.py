@@ -14,7 +14,7 @@ import pytest
 from attempts import LONG_S, Make, Phase
 from plans import beside
 
-from prefect_ft.backends import home
+from prefect_ft.backends import home, process
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.config import Faults, OnDemand
 from prefect_ft.model import Evidence
@@ -642,3 +642,39 @@ def test_a_second_wrapped_call_does_not_wait_for_whom_the_first_has_lost(make: M
     phase = make(lost(then=then), workers=3)
     assert phase.run() == ["completed: complete"]
     assert phase.log.read_text().count("] second") == 2
+
+
+# -- more ranks than a system starts -------------------------------------------------------------------
+
+
+def give_agents_descriptors(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Let agents that are created from now on have so many."""
+    words = ("sh", "-c", f'ulimit -n {most}; exec "$@"', "sh")
+    monkeypatch.setattr(process, "agent_prefix", lambda: words)
+
+
+def test_what_a_system_cannot_start_is_its_limit_and_not_its_fault(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is judged at once, says what to change, and takes no system out of use."""
+    phase = make("signal.pause()", workers=2, plan_fields={"ranks_per_worker": 60})
+    give_agents_descriptors(monkeypatch, 100)
+    assert phase.run() == ["non-recoverable: fail"]
+    (entry,) = phase.journal.history()
+    assert entry.decision is not None
+    assert (entry.decision.isolate, entry.decision.counters.suspects) == ((), {})
+    assert entry.incident.evidence is not None
+    said = (
+        "Too many open files; write nproc_per_worker below 60, or raise the limit of open files (ulimit -n)"
+    )
+    assert entry.incident.evidence.text.endswith(said)
+
+
+def test_what_a_system_has_started_before_is_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that is reached by others passes; whatever it was, nobody is blamed."""
+    phase = make("os.abort()", plan_fields={"ranks_per_worker": 40}, rebuild_only=True, max_num_restarts=2)
+    assert phase.attempt() == "transient: rebuild"
+    give_agents_descriptors(monkeypatch, 60)
+    assert phase.run() == ["transient: rebuild", "max-restarts: fail"]
+    assert [entry.incident.exit_code for entry in phase.journal.history()] == [None, 127, 127]
+    assert [entry.decision and entry.decision.isolate for entry in phase.journal.history()] == [(), (), ()]

@@ -102,9 +102,9 @@ def make(runtime_dir: Path, tmp_path: Path, stop: StopRequest, nobody_left: None
         log = RunLog(tmp_path / "run.log", tmp_path / "places")
         plan = PhasePlan(
             run_id=RUN, phase="train", phase_index=0, phases=1, command=tuple(script(SCRIPT + code)),
-            cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
+            cwd=str(tmp_path), inherited=frozenset(os.environ), env={}, system_env={},
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
-            **{**beside(tmp_path, policy.get("systems", systems)), **(plan_fields or {})},
+            **{"ranks_per_worker": 1, **beside(tmp_path, policy.get("systems", systems)), **(plan_fields or {})},
             policy=Policy(**{"systems": systems, "workers": workers, "max_num_restarts": 9, **policy}),
         )  # fmt: skip
         meeting = {"by": "ranks", "command": ["true"], "cwd": "/", "env": {}}
