@@ -63,6 +63,7 @@ Action = Literal[
     "continue",
 ]
 
+LastSystem = Literal["fail", "keep"]
 Gated = Literal["isolate", "fail"]
 AnswerKind = Literal["approve", "reject", "change"]
 
@@ -213,7 +214,8 @@ class Policy:
     `systems` is the pool in its order, `workers` the configured size of the gang.
     `isolated` are systems that were out of use when the phase began. `autorestart` off means that
     nothing is restarted. `environment_only` turns `checkpoint-unreadable`, `numeric` and
-    `confirm-once` off (the annotations front door without unconditional retry).
+    `confirm-once` off (the annotations front door without unconditional retry). `last_system` says what
+    happens where a system would be isolated without which there are too few.
     Limits of `None` do not exist; `same_failure` is off with `stop_on_repeat=0`.
     """
 
@@ -252,3 +254,4 @@ class Policy:
     suspension_restart: bool = False
     elastic: bool = True
     target_step: int | None = None
+    last_system: LastSystem = "fail"

@@ -220,7 +220,7 @@ def resolved(job: JobConfig) -> dict[str, Any]:
 
 
 def warnings(job: JobConfig) -> list[str]:
-    """What is allowed and has no effect, each as `FIELD: MESSAGE`."""
+    """What is allowed and has no effect, or another than one may expect, each as `FIELD: MESSAGE`."""
     said: dict[str, None] = {}
     for index, phase in enumerate(job.phases):
         if (section := job.autorestart_of(index)) is not None:
@@ -236,13 +236,17 @@ def warnings(job: JobConfig) -> list[str]:
         if written is not None and _hang_detect_minutes(written) is None:
             where = dotted((*(("phases", index) if _HANG_DETECT in phase.env else ()), "env", _HANG_DETECT))
             said[f"{where}: is ignored; must be 10 to 720 minutes, got {shown(written)}"] = None
-    return list(said)
+    return [*said, *dict.fromkeys(_without_a_spare(job))]
 
 
 _AGENT_TASKS = 2
 """Processes and threads of an agent: itself, and the one that looks at checkpoints."""
 
 _HANG_DETECT = "MA_HANG_DETECT_TIME"
+_NONE_LEFT = (
+    "a hardware fault ends the run: no other system is left; name a spare system, or write last_system: keep in "
+    "autorestart"
+)
 _DECIDED_HERE = "restarts, rendezvous, output and stopping are this job's"
 _EARLIER_RULES: dict[FailureClass, str] = {
     "compile": "non-recoverable",
@@ -260,6 +264,17 @@ def _hang_detect_minutes(written: str | None) -> int | None:
     """The minutes that the variable asks for; `None` where it is absent or has no effect."""
     in_range = written is not None and re.fullmatch("[0-9]{2,3}", written) and 10 <= int(written) <= 720
     return int(written) if written is not None and in_range else None
+
+
+def _without_a_spare(job: JobConfig) -> Iterator[str]:
+    """Name the pools with the first system of which, taken out of use, a phase fails that is restarted."""
+    for index in range(len(job.phases)):
+        policy = job.policy(index)
+        is_smaller_enough = policy.elastic and policy.workers - 1 >= policy.min_num_systems
+        has_spare = len(policy.systems) > policy.workers
+        if policy.autorestart and policy.last_system == "fail" and not has_spare and not is_smaller_enough:
+            infrastructure = ("phases", index) if job.phases[index].infrastructure is not None else ()
+            yield f"{dotted((*infrastructure, 'infrastructure', 'systems'))}: {_NONE_LEFT}"
 
 
 def _useless_classes(section: AutoRestart) -> Iterator[str]:

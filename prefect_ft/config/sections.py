@@ -28,7 +28,7 @@ from prefect_ft.config.fields import (
     problem,
     shown,
 )
-from prefect_ft.model import FailureClass, Gated, Policy
+from prefect_ft.model import FailureClass, Gated, LastSystem, Policy
 
 ENVIRONMENT_CLASSES: tuple[FailureClass, ...] = (
     "hardware",
@@ -136,7 +136,11 @@ class AutoRestart(Section):
         default=_DEFAULT.max_preemptions,
         description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
     )
-
+    last_system: LastSystem = Field(
+        default=_DEFAULT.last_system,
+        description="What happens where a fault would take a system out of use without which too few are left: fail "
+        "the phase, or keep the system and restart in place, as often as max_num_restarts allows",
+    )
     ask_before: tuple[Gated, ...] = Field(
         default=(),
         description="Decisions that wait for a person: isolate, taking a system out of use; fail, giving up",
@@ -184,6 +188,7 @@ class AutoRestart(Section):
             isolation_ttl_s=self.isolation_ttl_s,
             max_suspension_restarts=self.max_suspension_restarts,
             max_preemptions=self.max_preemptions,
+            last_system=self.last_system,
         )
 
 

@@ -39,6 +39,23 @@ def suspect(s: Situation, proposal: Proposal) -> Proposal:
     return proposal
 
 
+def last_system(s: Situation, proposal: Proposal) -> Proposal:
+    """Keep a system in use without which too few are left, if the policy says so; never fails, never renames.
+
+    Where workers could not be created there is nothing to restart in place.
+    """
+    if s.policy.last_system == "fail" or not proposal.isolate or _are_enough(s, proposal.isolate):
+        return proposal
+    usable, names = s.pool.count_usable(without=proposal.isolate), " and ".join(proposal.isolate)
+    if not usable:
+        what = "is the last usable system" if len(proposal.isolate) == 1 else "are the last usable systems"
+        why = f"{names} {what}: kept"
+    else:
+        why = f"{names} kept, without it {usable} of the {_needed(s)} systems that it needs would be usable"
+    action: Action = "rebuild" if s.incident.kind == "rebuild_failed" else "restart_in_place"
+    return Proposal(proposal.rule, action, (), why)
+
+
 def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
     """Fail upon the counted failure that is one too many."""
     left = s.policy.max_num_restarts - s.budgets.failures_without_progress
@@ -49,17 +66,24 @@ def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
 
 def min_systems(s: Situation, proposal: Proposal) -> Proposal:
     """Fail where the gang would have to shrink further than it may; only isolation makes it shrink."""
-    if not proposal.isolate:
+    if not proposal.isolate or _are_enough(s, proposal.isolate):
         return proposal
     usable = s.pool.count_usable(without=proposal.isolate)
-    if usable >= len(s.pool.gang) or may_shrink_to(s.policy, usable):
-        return proposal
-    needed = s.policy.min_num_systems if s.policy.elastic else len(s.pool.gang)
-    why = f"only {usable} of the {needed} systems that it needs are usable"
+    why = f"only {usable} of the {_needed(s)} systems that it needs are usable"
     return Proposal("min-systems", "fail", proposal.isolate, why)
 
 
-AFTER_CHECKS = (suspect, max_restarts, min_systems)
+def _are_enough(s: Situation, isolate: tuple[str, ...]) -> bool:
+    """Say whether enough systems are left without these, for the gang as it is or a smaller one."""
+    usable = s.pool.count_usable(without=isolate)
+    return usable >= len(s.pool.gang) or may_shrink_to(s.policy, usable)
+
+
+def _needed(s: Situation) -> int:
+    return s.policy.min_num_systems if s.policy.elastic else len(s.pool.gang)
+
+
+AFTER_CHECKS = (suspect, last_system, max_restarts, min_systems)
 """In their order; the backoff, which is the last of them, changes no decision."""
 
 

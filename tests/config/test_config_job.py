@@ -46,6 +46,7 @@ FULL = {
         "isolation_ttl_s": 90,
         "max_suspension_restarts": 1,
         "max_preemptions": 7,
+        "last_system": "keep",
         "ask_before": ["isolate", "fail"],
         "ask_timeout_s": 60,
         "ask_default": "reject",
@@ -130,6 +131,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "isolation_ttl_s": None,
             "max_suspension_restarts": 3,
             "max_preemptions": None,
+            "last_system": "fail",
             "ask_before": [],
             "ask_timeout_s": 3600.0,
             "ask_default": "approve",
@@ -278,6 +280,7 @@ def test_a_policy_says_all_that_was_written() -> None:
         suspension_restart=True,
         elastic=False,
         target_step=400,
+        last_system="keep",
     )
 
 
@@ -392,7 +395,45 @@ def test_warnings_name_what_has_no_effect_once_and_where_it_stands() -> None:
         "phases[1].target_step: has no effect in the mode eval; leave it out",
         f"phases[2].autorestart.restart_on: 'compile' has no effect; the rule 'unconditional' {first}",
         "phases[2].env.MA_HANG_DETECT_TIME: is ignored; must be 10 to 720 minutes, got '1'",
+        f"infrastructure.systems: {NONE_LEFT}",
     ]
+
+
+NONE_LEFT = (
+    "a hardware fault ends the run: no other system is left; name a spare system, or write last_system: keep in "
+    "autorestart"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        pytest.param({}, ["infrastructure"], id="one-system"),
+        pytest.param({"autorestart": None}, [], id="nothing-is-restarted"),
+        pytest.param({"autorestart": {"max_num_restarts": 1, "last_system": "keep"}}, [], id="kept"),
+        pytest.param({"infrastructure": {"systems": ["a", "b"]}}, [], id="a-spare"),
+        pytest.param({"infrastructure": {"systems": ["a", "b"], "workers": 2}}, [], id="may-shrink"),
+        pytest.param(
+            {
+                "infrastructure": {"systems": ["a", "b"], "workers": 2},
+                "autorestart": {"max_num_restarts": 1, "min_num_systems": 2},
+            },
+            ["infrastructure"],
+            id="may-not-shrink-so-far",
+        ),
+        pytest.param(
+            {"phases": [phase(mode="eval", elastic=False, infrastructure={"systems": ["a"]})]},
+            ["phases[0].infrastructure"],
+            id="a-phases-own",
+        ),
+        pytest.param(
+            {"phases": [phase(mode="eval"), phase(name="q", mode="eval")]}, ["infrastructure"], id="once-for-both"
+        ),
+    ],
+)  # fmt: skip
+def test_who_has_no_other_system_is_warned(fields: dict[str, Any], warned: list[str]) -> None:
+    written = job(**{"autorestart": {"max_num_restarts": 1}, "phases": [phase(mode="eval")], **fields})
+    assert warnings(written) == [f"{where}.systems: {NONE_LEFT}" for where in warned]
 
 
 def test_a_job_that_says_nothing_useless_has_no_warnings() -> None:

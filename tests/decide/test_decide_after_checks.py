@@ -246,6 +246,70 @@ def test_min_systems(decisions, policy, lines, expected):
     assert (last.rule, last.placement) == expected
 
 
+# -- the last system -------------------------------------------------------------------------------
+
+ONE = replace(POLICY, systems=("s0",), workers=1, max_num_restarts=3)
+KEPT = replace(ONE, last_system="keep")
+PAIR = replace(FULL, elastic=False, last_system="keep")
+ECC = failed("hardware", worker=0)
+CRITICAL = {"kind": "device_fault", "worker": 0, "device": "0", "code": "A", "severity": "critical"}
+NOT_CREATED = {"kind": "rebuild_failed", "worker": 0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "lines", "expected"),
+    [
+        pytest.param(ONE, [ECC], "min-systems: fail", id="gives-up-by-default"),
+        pytest.param(KEPT, [ECC], "node-lost: restart_in_place", id="kept"),
+        pytest.param(KEPT, [lost("s0")], "node-lost: restart_in_place", id="kept-when-it-was-lost"),
+        pytest.param(KEPT, [CRITICAL], "fault-critical: restart_in_place", id="kept-with-a-faulty-device"),
+        pytest.param(KEPT, [NOT_CREATED], "rebuild-failed: rebuild", id="nothing-is-there-to-restart-in-place"),
+        pytest.param(KEPT, [ECC] * 4, "max-restarts: fail", id="counted-as-ever"),
+        pytest.param(KEPT, [ECC] * 3 + [{**ECC, "step": 9}], "node-lost: restart_in_place", id="progress-resets"),
+        pytest.param(
+            replace(KEPT, systems=("s0", "s1")), [ECC], "node-lost: isolate_and_rebuild", id="a-spare-is-taken"
+        ),
+        pytest.param(
+            replace(KEPT, systems=("s0", "s1")), [ECC, ECC], "node-lost: restart_in_place", id="then-the-last-is-kept"
+        ),
+        pytest.param(
+            replace(FULL, last_system="keep"), [ECC], "node-lost: isolate_and_rebuild", id="a-gang-that-may-shrink"
+        ),
+        pytest.param(PAIR, [ECC], "node-lost: restart_in_place", id="a-gang-that-may-not"),
+        pytest.param(PAIR, [lost("s0", "s1")], "node-lost: restart_in_place", id="all-at-once"),
+        pytest.param(
+            replace(KEPT, autorestart=False), [ECC], "not-restartable: fail", id="only-where-there-are-restarts"
+        ),
+    ],
+)  # fmt: skip
+def test_the_last_system(verdicts, policy, lines, expected):
+    assert verdicts(policy, *lines)[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "lines", "why"),
+    [
+        pytest.param(KEPT, [ECC], ": s0 is the last usable system: kept, restarted in place", id="the-last"),
+        pytest.param(
+            PAIR, [ECC], ": s0 kept, without it 1 of the 2 systems that it needs would be usable, restarted in place",
+            id="one-that-is-needed",
+        ),
+        pytest.param(
+            PAIR, [lost("s0", "s1")], ": s0 and s1 are the last usable systems: kept, restarted in place", id="all"
+        ),
+    ],
+)  # fmt: skip
+def test_a_system_that_is_kept_is_named_and_nothing_is_isolated(decisions, policy, lines, why):
+    last = decisions(policy, *lines)[-1]
+    assert (last.isolate, last.recreate, last.placement) == ((), (), policy.systems)
+    assert why in last.reason
+
+
+def test_who_is_kept_is_not_isolated_either_when_the_restarts_are_used_up(decisions):
+    last = decisions(KEPT, *[ECC] * 4)[-1]
+    assert (last.rule, last.isolate, last.counters.failures_without_progress) == ("max-restarts", (), 4)
+
+
 # -- backoff ---------------------------------------------------------------------------------------
 
 PATIENT = replace(POLICY, restart_delay_s=10, max_restart_delay_s=60, suspension_restart=True)

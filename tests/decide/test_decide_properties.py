@@ -61,6 +61,7 @@ def policies(draw):
         suspension_restart=draw(st.booleans()),
         elastic=draw(st.booleans()),
         target_step=draw(st.none() | st.integers(1, HIGHEST_STEP + 1)),
+        last_system=draw(st.sampled_from(("fail", "keep"))),
     )
     return policy if initial_placement(policy) else replace(policy, isolated=())
 
@@ -198,6 +199,16 @@ def what_costs_no_restart_counts_as_no_failure(policy, history):
         before = count
 
 
+def what_is_kept_never_fails_for_want_of_systems(policy, history):
+    if policy.last_system == "keep":
+        assert "min-systems" not in [entry.decision.rule for entry in history]
+        systems = {*policy.systems}
+        for n, entry in enumerate(history, start=1):
+            left = systems - isolated_after(policy, history[:n])
+            if entry.decision.action != "fail" and entry.decision.isolate:
+                assert left >= {*entry.decision.placement}
+
+
 def the_same_history_gives_the_same_decision(policy, history):
     again = copy.deepcopy(history)
     for n, entry in enumerate(history):
@@ -237,6 +248,7 @@ PROPERTIES = (
     no_gang_stands_on_an_isolated_system_or_on_one_twice,
     who_is_not_created_anew_stays_where_it_is,
     what_costs_no_restart_counts_as_no_failure,
+    what_is_kept_never_fails_for_want_of_systems,
     the_same_history_gives_the_same_decision,
     an_incident_that_was_never_decided_about_had_no_effect,
     in_turn_each_is_decided_as_by_itself,
