@@ -63,6 +63,7 @@ Action = Literal[
     "continue",
 ]
 
+Resume = Literal["auto", "never"]
 LastSystem = Literal["fail", "keep"]
 Gated = Literal["isolate", "fail"]
 AnswerKind = Literal["approve", "reject", "change"]

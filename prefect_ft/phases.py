@@ -208,6 +208,7 @@ class PhaseExecution:
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
                 limits=limits_of(plan.policy),
+                saves_since_s=plan.saves.since_s if plan.saves is not None else None,
                 version=version("prefect-ft"),
             )
         self._journal.sync()

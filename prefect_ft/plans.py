@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.backends.process import inherited_environment, visible_accelerators
+from prefect_ft.clock import epoch_now, seconds_since
 from prefect_ft.config import (
     DockerInfrastructure,
     Infrastructure,
@@ -32,6 +33,7 @@ from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,
     PhasePlan,
+    SavesPlan,
     SourcePlan,
     SuspensionPlan,
     SystemPlan,
@@ -78,8 +80,6 @@ def phase_plan(
         system_env=_system_env(job, index),
         ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, infrastructure, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
-        checkpoints_path=str(phase.checkpoints.path) if phase.checkpoints is not None else "",
-        warn_unsaved_after_s=phase.checkpoints.warn_after_s if phase.checkpoints is not None else 0.0,
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
         directory=directory,
@@ -93,7 +93,39 @@ def phase_plan(
         policy=job.policy(index, isolated),
         ask=_ask(job, index),
         catalogue=with_own(own_signatures(job.signatures)),
+        saves=_saves(job, index, run, directory, head),
     )
+
+
+def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: Line) -> SavesPlan | None:
+    """Say which checkpoints are the phase's own; `head` is its journal's first line, where it has begun."""
+    phase = job.phases[index]
+    started = run.told().get("started")
+    if phase.checkpoints is None or phase.mode == "eval":
+        return None
+    since_s = head["saves_since_s"] if "saves_since_s" in head else _saves_since_s(job, index, run, directory)
+    return SavesPlan(
+        directory=phase.checkpoints.path,
+        run_began_s=epoch_now() - seconds_since(started) if isinstance(started, str) else None,
+        since_s=since_s,
+        warn_after_s=phase.checkpoints.warn_after_s,
+    )
+
+
+def _saves_since_s(job: JobConfig, index: int, run: Run, directory: Path) -> float | None:
+    """Give from when on checkpoints count for a phase that begins; None: all do.
+
+    Done again in the same run, it goes on with what it wrote before.
+    """
+    if job.resume_of(index) == "auto":
+        return None
+    names = [each["directory"] for each in run.told().get("phases", ()) if each["index"] == index]
+    for name in names:
+        with suppress(OSError):
+            head = next((line for line in read_lines(run.model_dir / name / JOURNAL)), {})
+            if run.model_dir / name != directory and head.get("saves_since_s") is not None:
+                return float(head["saves_since_s"])
+    return epoch_now()
 
 
 def _lost_ranks_last_s(infrastructure: Infrastructure) -> float | None:

@@ -477,3 +477,60 @@ def test_a_quarantine_with_which_no_run_can_begin(
     with pytest.raises(ConfigError, match=says):
         begin_run(job, vacancy(Path(job.model_dir)))
     assert not list((tmp_path / "model" / ".prefect-ft").glob("2*"))
+
+
+# -- checkpoints of earlier runs --------------------------------------------------------------------------
+
+SAVES = """
+mkdir -p ck
+printf '%s\n' "$PREFECT_FT_RESUME_FROM" >> resumed
+echo '{}' > ck/.new && mv ck/.new ck/step-$((PREFECT_FT_ATTEMPT + 2)).json
+"""
+
+
+def resumed(directory: Path) -> list[str]:
+    return [Path(line).name for line in (directory / "resumed").read_text().split("\n")[:-1]]
+
+
+def with_an_old_one(directory: Path) -> None:
+    (directory / "ck").mkdir()
+    (directory / "ck" / "step-900.json").write_text("{}")
+
+
+def and_die_when_it_has_saved(supervisor: Supervisor) -> None:
+    supervisor._begin()
+    supervisor._gang.serve(lambda: supervisor._saves.newest is not None)
+    raise SystemExit
+
+
+def test_a_comeback_knows_which_checkpoints_are_the_runs_own(tmp_path: Path) -> None:
+    with_an_old_one(tmp_path)
+    job = job_in(tmp_path, f"{SAVES}[ $PREFECT_FT_ATTEMPT = 2 ] || sleep 1000", resume="never")
+    with begun(job) as (first, stop), pytest.raises(SystemExit):
+        PhaseExecution(job, 0, first, stop).execute(and_die_when_it_has_saved)
+    for pid in processes_of(Path(first.run.told()["runtime"])):
+        os.kill(pid, signal.SIGKILL)
+    with gone_on_with(job) as (holding, stop):
+        assert PhaseExecution(job_of(holding.run), 0, holding, stop).execute(to_the_end).status == "completed"
+        conclude(holding, "completed")
+    assert resumed(tmp_path) == ["", "step-3.json"]
+    assert (tmp_path / "ck" / "step-900.json").read_text() == "{}"
+
+
+def test_a_phase_that_is_done_again_goes_on_with_what_the_run_saved(tmp_path: Path) -> None:
+    with_an_old_one(tmp_path)
+    job = job_in(tmp_path, f"{SAVES}exit 1", resume="never", autorestart=None)
+    for _ in range(2):
+        with begun(job) if not (tmp_path / "model").exists() else gone_on_with(job) as (holding, stop):
+            phase = PhaseExecution(job, 0, holding, stop)
+            assert phase.execute(to_the_end).status == "failed"
+            conclude(holding, "failed")
+    assert resumed(tmp_path) == ["", "step-3.json"]
+
+
+def test_a_new_run_in_an_old_directory_begins_from_scratch_where_it_is_told_to(tmp_path: Path) -> None:
+    for resume, expected in (("auto", ""), ("auto", "step-3.json"), ("never", "")):
+        with begun(job_in(tmp_path, SAVES, resume=resume)) as (holding, stop):
+            PhaseExecution(job_of(holding.run), 0, holding, stop).execute(to_the_end)
+            conclude(holding, "completed")
+        assert resumed(tmp_path)[-1] == expected

@@ -63,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
         )
     again = "for who starts this again whenever it fails: --resume, SIGTERM leaves the run, exit code 0 at its end"
     unfinished.add_argument("--restartable", action="store_true", help=again)
+    run.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="begin without the checkpoints that are there, which stay: resume: never in all phases",
+    )
     validate = _add(commands, "validate", _validate, "check a job file and show it with all defaults")
     _add_job(validate)
     _add_classify(commands)
@@ -196,6 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.model_dir,
         unfinished="resume" if arguments.restartable else arguments.unfinished,
         is_restartable=arguments.restartable,
+        from_scratch=arguments.from_scratch,
         as_json=arguments.json,
     )
 

@@ -31,15 +31,23 @@ def run(
     *,
     unfinished: Unfinished,
     is_restartable: bool,
+    from_scratch: bool,
     as_json: bool,
 ) -> int:
     """Run a job to its end and give the exit code; raises ConfigError before anything starts.
+
+    `from_scratch`: begin without the checkpoints that are there.
 
     `is_restartable`: somebody starts this again for as long as the code is not 0.
     """
     _prepare_prefect()
     document = job_document(path, overrides, model_dir, blocks=saved_block)
     job = job_in(document, path)
+    if from_scratch and unfinished == "resume" and not is_restartable:
+        remedy = "write --fresh in the place of --resume"
+        raise ConfigError(f"begins a run, and --resume goes on with one; {remedy}", file="--from-scratch")
+    if from_scratch:
+        job = job.from_scratch()
     with _located(document):
         preflight.check(job)
         _check_startable(job, unfinished)

@@ -40,7 +40,7 @@ from prefect_ft.config.signatures import Signatures
 from prefect_ft.config.suspension import Suspension
 from prefect_ft.config.yaml_text import FieldPath, dotted
 from prefect_ft.errors import ConfigError
-from prefect_ft.model import FailureClass, Policy
+from prefect_ft.model import FailureClass, Policy, Resume
 
 
 class JobConfig(Section):
@@ -83,6 +83,11 @@ class JobConfig(Section):
     cwd: Directory | None = Field(
         default=None,
         description="Directory on this host in which commands run; absent: the job file's directory",
+    )
+    resume: Resume = Field(
+        default="auto",
+        description="What a phase begins with: auto, the newest whole checkpoint that is there, whoever wrote it; "
+        "never, nothing, and what was there when it began is neither resumed from nor deleted",
     )
     phases: Some[tuple[Phase, ...]] = Field(
         description="The phases in their order; one that fails ends the job",
@@ -143,6 +148,10 @@ class JobConfig(Section):
         """What happens when a phase gets nowhere; its time may be overruled: `hang_detect_time_s`."""
         return self.phases[phase_index].suspension or self.suspension
 
+    def resume_of(self, phase_index: int) -> Resume:
+        """What a phase begins with."""
+        return self.phases[phase_index].resume or self.resume
+
     def infrastructure_of(self, phase_index: int) -> Infrastructure:
         """Where the workers of a phase run."""
         return self.phases[phase_index].infrastructure or self.infrastructure
@@ -180,6 +189,11 @@ class JobConfig(Section):
             return self.model_validate({**said, "infrastructure": infrastructure})
         except ValidationError as error:
             raise ConfigError(error.errors()[0]["msg"], field="infrastructure") from error
+
+    def from_scratch(self) -> Self:
+        """The job whose phases all begin without the checkpoints that are there."""
+        phases = tuple(phase.model_copy(update={"resume": None}) for phase in self.phases)
+        return self.model_copy(update={"resume": "never", "phases": phases})
 
     def at(self, base_dir: str | os.PathLike[str]) -> Self:
         """The job with absolute paths: relative ones start at `base_dir`, where commands run by default.

@@ -27,7 +27,7 @@ from prefect_ft.config.launcher import Launched, launched
 from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints
 from prefect_ft.config.suspension import Suspension
-from prefect_ft.model import Mode
+from prefect_ft.model import Mode, Resume
 
 
 class Phase(Section):
@@ -59,6 +59,7 @@ class Phase(Section):
         default=None,
         description="Where the command saves checkpoints; a phase that trains and restarts needs them",
     )
+    resume: Resume | None = Field(default=None, description="Replaces the job's resume")
     target_step: Annotated[int, Field(ge=1, le=MAX_STEP), NotBool] | None = Field(
         default=None, description="Step that completes the phase; ending successfully before it is a failure"
     )

@@ -6,7 +6,7 @@ from prefect_ft.supervisor.failures import AttemptFailedError, describe
 from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.gate import AskPlan, Gate
 from prefect_ft.supervisor.hangs import SuspensionPlan, pauses_in
-from prefect_ft.supervisor.launch import PhasePlan
+from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.supervisor.upkeep import SystemPlan, UpkeepPlan
@@ -17,6 +17,7 @@ __all__ = [
     "Gate",
     "PhasePlan",
     "RunLog",
+    "SavesPlan",
     "SourcePlan",
     "StopRequest",
     "Supervisor",

@@ -7,7 +7,7 @@ the retry handler.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from prefect_ft.supervisor.enact import change_for, failure_kind, first_gang
 from prefect_ft.supervisor.failures import AttemptFailedError, UnfitSystemsError
 from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
 from prefect_ft.supervisor.hangs import Hangs, incident_of, with_blame
-from prefect_ft.supervisor.launch import Launch, PhasePlan, ranks_by_worker, start_orders
+from prefect_ft.supervisor.launch import Launch, PhasePlan, SavesPlan, ranks_by_worker, start_orders
 from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.masking import masking
@@ -97,8 +97,10 @@ class Supervisor:
         )
         self._hangs = Hangs(plan.suspension, journal, clock, self._sample_every)
         self._saves = Saves()
-        after_s = plan.warn_unsaved_after_s if plan.policy.autorestart and plan.has_checkpoints else 0.0
-        self._unsaved = Unsaved(plan.phase, plan.checkpoints_path, after_s, journal, clock)
+        self._log = log
+        self._unsaved = Unsaved(plan.phase, plan.saves if plan.policy.autorestart else None, journal, clock)
+        if plan.saves is not None and plan.saves.since_s is not None:
+            self._saves.fence(0.0, plan.saves.since_s)
         self._listener = Listener(
             plan.phase,
             log=log,
@@ -315,7 +317,7 @@ class Supervisor:
 
     def _launch(self, decision: Decision | None, placement: tuple[str, ...]) -> Launch:
         history = self.journal.history()
-        chosen = self._choose(decision)
+        chosen = self._choose(decision) if decision is not None else self._choose_first()
         passed_over = dict(list(chosen["why_not"].items())[:MAX_PASSED_OVER])
         for name, why in passed_over.items():
             tell(Notice(text=f"{self.plan.phase}: not resumed from {name}: {why}"))
@@ -353,6 +355,46 @@ class Supervisor:
         """Count the decisions that were made before the first attempt, which may be the one to come."""
         starts = (line["decisions"] for line in self.journal.lines if line["type"] == "attempt")
         return int(next(starts, len(self.journal.history())))
+
+    def _choose_first(self) -> Event:
+        """Choose what the phase begins with, and say whose that is."""
+        chosen, saves = self._choose(None), self.plan.saves
+        if saves is None:
+            return chosen
+        if (
+            saves.since_s is not None
+        ):  # the look has shown what counts for nothing, which the agent does not know
+            own = self._saves.newest
+            chosen = {"step": None, "path": None, "why_not": {}}
+            if own is not None:
+                chosen |= {"step": own[0], "path": own[1]}
+        began_s = saves.run_began_s
+        if began_s is not None and (earlier := self._saves.earlier(began_s)):
+            self._tell_earlier(saves, earlier, chosen["step"])
+        return chosen
+
+    def _tell_earlier(self, saves: SavesPlan, earlier: Sequence[int], begins_with: int | None) -> None:
+        """Say that the directory held checkpoints before the run began, and what becomes of them."""
+        count, newest = len(earlier), max(earlier)
+        if saves.since_s is not None:
+            then = "beginning without them; they stay where they are"
+        elif begins_with in earlier:
+            which = "it" if begins_with == newest else f"step {begins_with}"
+            then = f"resuming from {which}; --from-scratch begins without them"
+        else:
+            return  # an earlier phase of this run has written newer ones there
+        what = f"{count} checkpoint{'s' if count > 1 else ''} of an earlier run in {saves.directory}"
+        text = f"found {what}, newest step {newest}: {then}"
+        self.journal.append(
+            "earlier-saves",
+            t=self.clock.now(),
+            utc=utc_now(),
+            count=count,
+            step=newest,
+            resume_step=begins_with,
+        )
+        self._log.note(self._number, 0, 0, text)
+        tell(Notice(text=f"{self.plan.phase}: {text}"))
 
     def _choose(self, decision: Decision | None) -> Event:
         """Choose the checkpoint to resume from anew: what was whole when it was decided may not be now.

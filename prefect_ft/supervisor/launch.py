@@ -26,6 +26,21 @@ SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavesPlan:
+    """Where a phase's checkpoints are, and which of them are its own. Times are seconds since the epoch.
+
+    What was written before `run_began_s` is an earlier run's; None: nobody knows when it began. What was written up
+    to `since_s` counts for nothing; None: all counts. After `warn_after_s` seconds without any a warning is due, 0:
+    never.
+    """
+
+    directory: str
+    run_began_s: float | None = None
+    since_s: float | None = None
+    warn_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
@@ -34,10 +49,10 @@ class PhasePlan:
     and is never shown. `inherited` are the names of variables that workers have from elsewhere.
     `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro]; `files`
     what it needs in pods, by the path there.
-    `warn_unsaved_after_s` is how long nothing may come into `checkpoints_path`; 0: for ever.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
+    `saves` is about what the phase saves, None where it has no checkpoints.
     `directory` is the phase's own, for what it leaves behind. `role` and `elastic_id` are torchrun's names of the
     ranks' role and of their job, None: the run's id.
     """
@@ -56,8 +71,6 @@ class PhasePlan:
     system_env: Mapping[str, Mapping[str, str | None]]
     ranks_per_worker: int
     has_checkpoints: bool
-    checkpoints_path: str = ""
-    warn_unsaved_after_s: float = 0.0
     hang_detect_time_s: float
     stop_grace_s: float
     directory: Path
@@ -71,6 +84,7 @@ class PhasePlan:
     elastic_id: str | None = None
     lost_ranks_last_s: float | None = None
     ask: AskPlan = field(default_factory=AskPlan)
+    saves: SavesPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

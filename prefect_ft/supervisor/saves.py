@@ -165,6 +165,11 @@ class Saves:
         reasons = (f"{name}: {why}" for name, why in why_not.items() if path.endswith(f"/{name}"))
         return next(reasons, f"{PurePath(path).name} is no longer there")
 
+    def earlier(self, than_s: float) -> tuple[int, ...]:
+        """Return the steps of those that were written before a time, since the epoch, or that count for nothing."""
+        old = [step for step, save in self._whole.items() if save.mtime is not None and save.mtime < than_s]
+        return tuple(sorted({*old, *self._strays}))
+
     def facts(self) -> dict[str, Any]:
         """Give an incident's fields about checkpoints."""
         verified = self.verified

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.journal import Journal
 from prefect_ft.observe import Notice, tell
+from prefect_ft.supervisor.launch import SavesPlan
 
 MAX_NAMED = 3
 
@@ -18,10 +19,12 @@ _LOSES = "Until that is mended a failure loses all work."
 
 
 class Unsaved:
-    """`path` is where checkpoints are looked for; `after_s` how long nothing may come there, 0: for ever."""
+    """`saves` is None where it does not matter whether anything is saved."""
 
-    def __init__(self, phase: str, path: str, after_s: float, journal: Journal, clock: PhaseClock) -> None:
-        self._phase, self._path, self._after_s = phase, path, after_s
+    def __init__(self, phase: str, saves: SavesPlan | None, journal: Journal, clock: PhaseClock) -> None:
+        self._phase = phase
+        self._path = saves.directory if saves is not None else ""
+        self._after_s = saves.warn_after_s if saves is not None else 0.0
         self._journal, self._clock = journal, clock
 
     def due_in_s(self, running_since_t: float, *, has_saved: bool) -> float | None:
@@ -42,7 +45,7 @@ class Unsaved:
 
     def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
         """Warn of entries that look like checkpoints and are not taken for any; `names` has the reason of each."""
-        if not self._has_said("unrecognised"):
+        if self._path and not self._has_said("unrecognised"):
             self._warn("unrecognised", _text(self._path, names), attempt)
 
     def _has_said(self, what: str) -> bool:

@@ -99,6 +99,38 @@ def test_json_is_one_document_and_nothing_else(start: Start, tmp_path: Path) -> 
     assert [phase["status"] for phase in json.loads(out)["phases"]] == ["completed"]
 
 
+SAVES = "import json, os; print('from', os.environ['PREFECT_FT_RESUME_FROM'] or 'scratch'); "
+SAVES += "os.makedirs('ck', exist_ok=True); json.dump({}, open('ck/step-7.json', 'w'))"
+
+
+def test_a_new_run_says_whose_checkpoints_it_begins_with(start: Start, tmp_path: Path) -> None:
+    job = str(write_job(tmp_path, SAVES))
+    found = f"found 1 checkpoint of an earlier run in {tmp_path}/ck, newest step 7: "
+    said = []
+    for options in ((), (), ("--from-scratch",)):
+        process = start(job, *options)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        said.append(next((line.partition(found)[2] for line in err.splitlines() if found in line), None))
+    assert said == [
+        None,
+        "resuming from it; --from-scratch begins without them",
+        "beginning without them; they stay where they are",
+    ]
+    logs = [path.read_text() for path in sorted(tmp_path.glob("model/*_restartable*/run.log"))]
+    assert ["from scratch" in log for log in logs] == [True, False, True]
+
+
+def test_what_is_gone_on_with_does_not_begin_from_scratch(tmp_path: Path) -> None:
+    path = write_job(tmp_path, "pass")
+    process = subprocess.run(
+        [sys.executable, "-m", "prefect_ft.cli", "run", str(path), "--from-scratch", "--resume"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    said = "begins a run, and --resume goes on with one; write --fresh in the place of --resume"
+    assert (process.returncode, process.stderr) == (2, f"error: --from-scratch: {said}\n")
+
+
 def test_a_failed_run_ends_with_1_and_says_why_in_one_line(start: Start, tmp_path: Path) -> None:
     process = start(str(write_job(tmp_path, "assert 1 == 2, 'no'")))
     _, err = process.communicate(timeout=60)

@@ -161,8 +161,8 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             phase("trainer: {}"),
             "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, rewrite_launcher, "
-            "params, nproc_per_worker, checkpoints, target_step, rendezvous, warm, warm_memory_mb, elastic, env, "
-            "cwd, autorestart, suspension, infrastructure",
+            "params, nproc_per_worker, checkpoints, resume, target_step, rendezvous, warm, warm_memory_mb, elastic, "
+            "env, cwd, autorestart, suspension, infrastructure",
             id="in-a-phase",
         ),
         pytest.param(
@@ -174,7 +174,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
             "quarantine, autorestart, suspension, faults, env, signatures, "
-            "cwd, phases, metrics, stop_grace_s, sample_period_s, orphan_timeout_s, "
+            "cwd, resume, phases, metrics, stop_grace_s, sample_period_s, orphan_timeout_s, "
             "max_orchestrator_restarts, lease_s, output, spool_mb, kind, trainer, metadata",
             id="a-key-that-needs-quotes",
         ),

@@ -151,6 +151,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         "env": {},
         "signatures": [],
         "cwd": None,
+        "resume": "auto",
         "phases": [
             {
                 "name": "p",
@@ -168,6 +169,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                     "warn_after_s": 600.0,
                     "on_demand": None,
                 },
+                "resume": None,
                 "target_step": None,
                 "rendezvous": "auto",
                 "warm": "off",
@@ -547,3 +549,13 @@ def test_reading_a_job_costs_no_prefect() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
         == "[]\n"
     )
+
+
+def test_what_a_phase_begins_with() -> None:
+    written = job(resume="never", phases=[phase(), phase(name="q", resume="auto")])
+    assert [written.resume_of(index) for index in (0, 1)] == ["never", "auto"]
+    assert [job(phases=[phase()]).resume_of(0), job(phases=[phase(resume="never")]).resume_of(0)] == [
+        "auto",
+        "never",
+    ]
+    assert [written.from_scratch().resume_of(index) for index in (0, 1)] == ["never", "never"]

@@ -16,10 +16,12 @@ from plans import beside
 
 from prefect_ft.backends import home, process
 from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.clock import epoch_now
 from prefect_ft.config import Faults, OnDemand
 from prefect_ft.model import Evidence
+from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.summary import summarise
-from prefect_ft.supervisor import StopRequest, core
+from prefect_ft.supervisor import SavesPlan, StopRequest, core
 from prefect_ft.supervisor.gang import AgentGang
 
 
@@ -255,7 +257,7 @@ for step in (25, 50, 75): open(f"ck/step-{step}.txt", "w").write("weights")
 while "unrecognised" not in open("journal.jsonl").read(): time.sleep(0.005)
 os.abort()
 """
-    phase = make(code, checking={"settle_s": 0.0})
+    phase = make(code, checking={"settle_s": 0.0}, plan_fields={"saves": SavesPlan(directory="/ck")})
     phase.run()
     (warning,) = [line for line in phase.journal.lines if line["type"] == "warning"]
     assert (warning["attempt"], warning["what"]) == (1, "unrecognised")
@@ -266,7 +268,7 @@ os.abort()
 
 def test_a_run_that_saves_nothing_is_warned_of_before_it_fails(make: Make) -> None:
     code = 'while "nothing-saved" not in open("journal.jsonl").read(): time.sleep(0.005)'
-    phase = make(code, plan_fields={"warn_unsaved_after_s": 0.05, "checkpoints_path": "/ck"})
+    phase = make(code, plan_fields={"saves": SavesPlan(directory="/ck", warn_after_s=0.05)})
     assert phase.run() == ["completed: complete"]
     (warning,) = [line for line in phase.journal.lines if line["type"] == "warning"]
     assert "no checkpoint has been found in /ck" in warning["text"]
@@ -371,6 +373,61 @@ def test_what_an_earlier_run_saved_is_resumed_from_and_is_no_progress(make: Make
     first = phase.journal.history()[0].incident
     assert phase.resumed_from() == ["step-7.npz", "step-7.npz"]
     assert (first.step, first.seen_step, first.baseline_step, first.verified) == (7, None, 7, (7,))
+
+
+def saved(path: Path) -> Path:
+    """A checkpoint that an earlier run has written."""
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("weights", "x" * 100)
+    return path
+
+
+def saves_plan(directory: Path, *, since_s: float | None) -> dict[str, Any]:
+    return {"saves": SavesPlan(directory=str(directory), run_began_s=epoch_now(), since_s=since_s)}
+
+
+def test_what_an_earlier_run_saved_is_said_before_it_is_resumed_from(make: Make, tmp_path: Path) -> None:
+    for step in (7, 30):
+        saved(tmp_path / "ck" / f"step-{step}.npz")
+    phase = make(
+        "save(40)\nif not restarts: os.abort()", plan_fields=saves_plan(tmp_path / "ck", since_s=None)
+    )
+    heard: list[Fact] = []
+    with observed_by(heard.append):
+        phase.run()
+    text = f"found 2 checkpoints of an earlier run in {tmp_path}/ck, newest step 30: resuming from it; "
+    text += "--from-scratch begins without them"
+    assert [fact.text for fact in heard if isinstance(fact, Notice)] == [f"train: {text}"]
+    assert f"[a1 w0 r0] [prefect-ft] {text}\n" in phase.log.read_text()
+    (line,) = [line for line in phase.journal.lines if line["type"] == "earlier-saves"]
+    assert (line["count"], line["step"], line["resume_step"]) == (2, 30, 30)
+    assert phase.resumed_from() == ["step-30.npz", "step-40.npz"]
+
+
+def test_from_scratch_only_what_the_run_itself_saved_is_resumed_from(make: Make, tmp_path: Path) -> None:
+    """Old checkpoints of any step are left alone, and hold up no progress, until they are written anew."""
+    old = [saved(tmp_path / "ck" / f"step-{step}.npz") for step in (1, 7, 1000)]
+    before = [path.read_bytes() for path in old]
+    code = "if restarts < 3: save([5, 7, 9][restarts]); os.abort()"
+    fields = saves_plan(tmp_path / "ck", since_s=epoch_now())
+    phase = make(code, plan_fields=fields, max_num_restarts=1, rebuild_only=True)
+    heard: list[Fact] = []
+    with observed_by(heard.append):
+        assert phase.run() == ["transient: rebuild"] * 3 + ["completed: complete"]
+    assert phase.resumed_from() == ["", "step-5.npz", "step-7.npz", "step-9.npz"]
+    assert [entry.incident.verified for entry in phase.journal.history()[:2]] == [(5,), (5, 7)]
+    assert (old[0].read_bytes(), old[2].read_bytes()) == (before[0], before[2])
+    said = f"train: found 3 checkpoints of an earlier run in {tmp_path}/ck, newest step 1000: "
+    said += "beginning without them; they stay where they are"
+    assert [fact.text for fact in heard if isinstance(fact, Notice)] == [said]
+
+
+def test_from_scratch_a_run_that_has_saved_nothing_begins_so_again(make: Make, tmp_path: Path) -> None:
+    saved(tmp_path / "ck" / "step-7.npz")
+    fields = saves_plan(tmp_path / "ck", since_s=epoch_now())
+    phase = make("if restarts < 2: os.abort()", plan_fields=fields)
+    assert phase.run() == ["transient: restart_in_place", "transient: rebuild", "completed: complete"]
+    assert phase.resumed_from() == ["", "", ""]
 
 
 def test_a_cancel_that_races_a_crash_is_a_cancel(make: Make) -> None:
