@@ -26,6 +26,7 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
+from prefect_ft.embedded import own_server
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import MemoryJournal
 from prefect_ft.judge import judge
@@ -37,6 +38,8 @@ from prefect_ft.run import Holding, vacancy
 from prefect_ft.runs import begin_run, held, run_to_its_end
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+
+own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
 
 RETRIES = 1_000_000
 """What Prefect is told: it must never be the one who stops. The budgets are the policy's."""

@@ -8,6 +8,7 @@ from typing import Any
 from prefect.blocks.core import Block
 
 from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining, TrainingBlock
+from prefect_ft.embedded import own_server
 from prefect_ft.errors import ConfigError
 
 SLUGS = tuple(kind.get_block_type_slug() for kind in (DockerTraining, KubernetesTraining, ProcessTraining))
@@ -19,6 +20,7 @@ def infrastructure_of_block(name: str) -> Mapping[str, Any]:
     if kind not in SLUGS or not document:
         wanted = " or ".join(f"{slug}/NAME" for slug in SLUGS)
         raise ConfigError(f"must be {wanted}, got {name!r}")
+    own_server()
     try:
         load: Any = Block.load  # its types tell neither the kind of block nor of `_sync`
         block: TrainingBlock = load(name, _sync=True)

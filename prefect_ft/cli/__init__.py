@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -23,8 +25,18 @@ REFUSALS = (ConfigError, RunHeldError, SystemHeldError, UnfinishedRunError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code; an error is one line on standard error, never a traceback."""
-    arguments = _parser().parse_args(argv)
+    """Run one command and return its exit code; an error is one line on standard error, never a traceback.
+
+    `argv` is None where this process is that command alone.
+    """
+    code = _code_of(_parser().parse_args(argv))
+    if argv is None:
+        # What is left is to tell Prefect the rest and to end its server: Ctrl-C skips that, without a traceback.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    return code
+
+
+def _code_of(arguments: argparse.Namespace) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)

@@ -1,6 +1,7 @@
 """The user's wish to stop: Ctrl-C or SIGTERM once ends the run cleanly, a second time at once.
 
-Only a second signal does: who cancelled a flow run is told of by Prefect and, by SIGTERM, by its worker.
+Only a second signal does: who cancelled a flow run is told of by Prefect and, by SIGTERM, by its worker. And only
+one that comes later: `timeout` signals its child and then the child's group, which is the child again.
 
 Where an orchestrator is moved about by others, SIGTERM is no such wish: it leaves, and the run goes on.
 """
@@ -11,11 +12,15 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from prefect_ft.errors import LeaseLostError
+
+ONE_WISH_S = 0.1
+"""Signals so close together are one wish: more than `timeout` takes for its two, less than two presses of Ctrl-C."""
 
 
 class StopRequest:
@@ -25,14 +30,20 @@ class StopRequest:
     """
 
     def __init__(
-        self, remember: Callable[[str, bool], None] | None = None, *, leaves_on_sigterm: bool = False
+        self,
+        remember: Callable[[str, bool], None] | None = None,
+        *,
+        leaves_on_sigterm: bool = False,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`remember` makes the wish outlive this process; see `record`.
 
         `leaves_on_sigterm`: at a SIGTERM whoever waits gives the run up, as it stands, to whoever comes next.
         """
         self._remember = remember
-        self._is_signalled = self._is_settled = False
+        self._now = now
+        self._signalled_s: float | None = None
+        self._is_settled = False
         self._leaves_on_sigterm = leaves_on_sigterm
         self.wanted: str | None = None
         """What asked for the stop, e.g. `SIGINT`."""
@@ -97,7 +108,9 @@ class StopRequest:
         if number == signal.SIGTERM and self._leaves_on_sigterm:
             self.abandon(LeaseLostError("SIGTERM: it goes on as it stands, for whoever comes next"))
             return
-        if self._is_signalled and not self._is_settled:
+        now_s = self._now()
+        if self._signalled_s is None:
+            self._signalled_s = now_s
+        elif now_s - self._signalled_s >= ONE_WISH_S and not self._is_settled:
             raise KeyboardInterrupt
-        self._is_signalled = True
         self.ask(signal.Signals(number).name)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from prefect_ft.cli import main
+from prefect_ft.supervisor.stopping import ONE_WISH_S
 
 JOB = """
 name: test
@@ -159,6 +161,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(start: Start, tmp_path: Pat
     log = next(tmp_path.glob("model/*_restartable/run.log"))
     while "asked" not in log.read_text():
         assert process.poll() is None
+    time.sleep(ONE_WISH_S)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 3
@@ -273,6 +276,7 @@ def test_help_loads_neither_prefect_nor_pydantic() -> None:
     code = """
 import sys
 from prefect_ft.cli import main
+from prefect_ft.supervisor.stopping import ONE_WISH_S
 try:
     main(["--help"])
 except SystemExit:

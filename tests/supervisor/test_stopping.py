@@ -5,10 +5,11 @@ from __future__ import annotations
 import select
 import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.stopping import ONE_WISH_S, StopRequest
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,9 +30,13 @@ def test_a_signal_is_a_wish(number: signal.Signals) -> None:
         assert (stop.wanted, is_readable(stop)) == (number.name, True)
 
 
+def clock(*moments_s: float) -> Callable[[], float]:
+    return iter(moments_s).__next__
+
+
 @pytest.mark.parametrize("second", BOTH)
 def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
-    with StopRequest() as stop:
+    with StopRequest(now=clock(0, ONE_WISH_S)) as stop:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(second)
@@ -39,9 +44,18 @@ def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", BOTH)
+def test_one_signal_that_arrives_twice_is_one_wish(number: signal.Signals) -> None:
+    """`timeout` signals its child and then the group, where the child is: both within microseconds."""
+    with StopRequest(now=clock(0, ONE_WISH_S / 2)) as stop:
+        for _ in range(2):
+            signal.raise_signal(number)
+        assert stop.wanted == number.name
+
+
+@pytest.mark.parametrize("number", BOTH)
 def test_the_first_signal_after_another_wish_interrupts_nothing(number: signal.Signals) -> None:
     """Prefect's API and its worker both tell of one cancellation; `cancel` may be followed by Ctrl-C."""
-    with StopRequest() as stop:
+    with StopRequest(now=clock(0, ONE_WISH_S)) as stop:
         stop.ask("cancelled in Prefect")
         signal.raise_signal(number)
         assert stop.wanted == "cancelled in Prefect"

@@ -1,0 +1,22 @@
+"""The owner's side: what Prefect starts as its temporary server is `python -m prefect_ft.embedded` instead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import get_current_settings
+
+
+class OwnedServer(SubprocessASGIServer):
+    """Prefect's temporary server, in a session of its own; Prefect starts, asks and stops it as ever."""
+
+    def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "prefect_ft.embedded", str(os.getpid()), str(self.port)],
+            env={**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)},
+            start_new_session=True,
+        )
