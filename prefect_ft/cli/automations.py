@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 from prefect.automations import Automation
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
-from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.settings import get_current_settings
 
 from prefect_ft.cli import COMPLETED
@@ -21,7 +22,14 @@ WHEN_CRASHED = "prefect-ft: a crashed train-flow comes back"
 WHEN_SILENT = "prefect-ft: a silent train-flow comes back"
 MISSED_HEARTBEATS = 3
 
+SILENT = (
+    "No heartbeats: the orchestrator died. A worker starts a deployed flow run again; for any other, run "
+    "`prefect-ft resume MODEL_DIR` on its machine. The first lines of its log name the directory."
+)
+"""What people read of a flow run that nobody brings back by itself: this, its state's message, is the same for all."""
+
 _OUR_FLOW = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
+_DEPLOYED = {"prefect.resource.role": "deployment"}
 _ENDS = ("Completed", "Failed", "Cancelled")
 
 
@@ -36,48 +44,68 @@ def install(heartbeat_s: int | None, *, as_json: bool) -> int:
         )
     wanted = (_when_crashed(), _when_silent(heartbeat_s))
     try:
-        for automation in wanted:
-            _put(automation)
+        changes = [(automation.name, _put(automation)) for automation in wanted]
     except Exception as exc:
         raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
-    names = [automation.name for automation in wanted]
-    print(json.dumps({"automations": names}) if as_json else "\n".join(f"installed: {n}" for n in names))
+    if as_json:
+        print(json.dumps({"automations": [name for name, _ in changes]}))
+    for name, is_new in () if as_json else changes:
+        print(f"{'installed' if is_new else 'unchanged'}: {name}")
     return COMPLETED
 
 
-def _put(automation: Automation) -> None:
-    """Make an automation in the place of the one of its name."""
+def _put(automation: Automation) -> bool:
+    """Make an automation in the place of the one of its name; return whether there was anything to do.
+
+    One that is the same stays: with a new one the server would forget for which flow runs it waits.
+    """
     with get_client(sync_client=True) as client:
-        for known in client.read_automations_by_name(automation.name):
-            client.delete_automation(known.id)
+        known = client.read_automations_by_name(automation.name)
+        if len(known) == 1 and _content(known[0]) == _content(automation):
+            return False
+        for each in known:
+            client.delete_automation(each.id)
     automation.create()
+    return True
+
+
+def _content(automation: AutomationCore) -> dict[str, Any]:
+    return automation.model_dump(include={"description", "enabled", "trigger", "actions"})
 
 
 def _when_crashed() -> Automation:
-    """A flow run that is reported as crashed is scheduled again, the same one."""
-    return _comeback(
-        WHEN_CRASHED,
-        "Brings a crashed flow run back: the same one, which adopts what still runs.",
-        EventTrigger(
+    """A flow run that is reported as crashed is scheduled again, the same one.
+
+    Only where it has a deployment: no worker ever starts another one.
+    """
+    return Automation(
+        name=WHEN_CRASHED,
+        description="Brings a crashed flow run back: the same one, which adopts what still runs.",
+        trigger=EventTrigger(
             expect={"prefect.flow-run.Crashed"},
-            match_related=_OUR_FLOW,
+            match_related=[_OUR_FLOW, _DEPLOYED],
             posture=Posture.Reactive,
             threshold=1,
             within=timedelta(seconds=0),
         ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
+            )
+        ],
     )
 
 
 def _when_silent(heartbeat_s: int) -> Automation:
     """Where flow process and worker died together, or the report got lost, silence tells.
 
-    A report of a crash does not end the wait: whoever came back has sent a heartbeat by then. One that
-    died before its first heartbeat was seen to run.
+    It is a crash then, and the other automation does the rest. A report of a crash does not end the wait: whoever
+    came back has sent a heartbeat by then. One that died before its first heartbeat was seen to run.
     """
-    return _comeback(
-        WHEN_SILENT,
-        "Brings a flow run back that sends no heartbeats and has not ended.",
-        EventTrigger(
+    return Automation(
+        name=WHEN_SILENT,
+        description="Marks a flow run as crashed that sends no heartbeats and has not ended.",
+        trigger=EventTrigger(
             after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", ENDED, *(f"prefect.flow-run.{name}" for name in _ENDS)},
             match={"prefect.resource.id": ["prefect.flow-run.*"]},
@@ -87,11 +115,5 @@ def _when_silent(heartbeat_s: int) -> Automation:
             threshold=1,
             within=timedelta(seconds=MISSED_HEARTBEATS * heartbeat_s),
         ),
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=SILENT)],
     )
-
-
-def _comeback(name: str, description: str, trigger: EventTrigger) -> Automation:
-    action = ChangeFlowRunState(
-        state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
-    )
-    return Automation(name=name, description=description, trigger=trigger, actions=[action])

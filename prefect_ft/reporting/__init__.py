@@ -6,11 +6,13 @@ All of it is done by one thread, in order; recovery waits for none of it. docs/d
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
+from prefect.logging import get_run_logger
 
 from prefect_ft.observe import observed_by
 from prefect_ft.reporting.api import FlowRunApi
@@ -34,6 +36,9 @@ def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
     if context is None or context.flow_run is None or context.flow is None:
         yield
         return
+    if context.flow_run.deployment_id is None:
+        directory = shlex.quote(str(run.model_dir))
+        get_run_logger().info(f"If this process dies, training goes on: prefect-ft resume {directory}")
     api = FlowRunApi(context.flow_run.id, context.flow_run.flow_id, context.flow.name)
     reporter = Reporter(run, api, on_cancel)
     try:

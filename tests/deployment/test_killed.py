@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agents import processes_of
 from deaths import assert_right, journals, of_type, write_job
 from sites import Site
 
+from prefect_ft.cli.automations import WHEN_SILENT
 from prefect_ft.run import latest_run
 
 HEARTBEAT_S = 5
@@ -21,10 +25,62 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def automations(site: Site) -> None:
-    for _ in range(2):  # twice: they are brought up to date and not made again
-        site.command("prefect_ft.cli", "install-automations", "--heartbeat-s", str(HEARTBEAT_S))
-    names = [each["name"] for each in site.post("/automations/filter", {})]
-    assert len([name for name in names if name.endswith("comes back")]) == 2
+    site.command("prefect_ft.cli", "install-automations", "--heartbeat-s", str(HEARTBEAT_S))
+
+
+def ours(site: Site) -> dict[str, str]:
+    """Return the ids of the automations, by name."""
+    known = site.post("/automations/filter", {})
+    return {each["name"]: each["id"] for each in known if each["name"].endswith("comes back")}
+
+
+def test_automations_that_are_the_same_are_left_alone(site: Site, automations: None) -> None:
+    """A new one would not know for which flow runs the old one was waiting."""
+    before = ours(site)
+    assert len(before) == 2
+    install = ("prefect_ft.cli", "install-automations", "--heartbeat-s")
+    assert site.command(*install, str(HEARTBEAT_S)).count("unchanged: ") == 2
+    assert ours(site) == before
+    assert site.command(*install, "7").count("installed: ") == 1
+    changed = ours(site)
+    site.command(*install, str(HEARTBEAT_S))
+    assert {name for name in before if changed[name] != before[name]} == {WHEN_SILENT}
+
+
+@pytest.mark.long  # 15 s of silence
+def test_a_flow_run_without_a_deployment_is_marked_as_crashed_and_says_what_to_do(
+    site: Site, automations: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker would ever start it again."""
+    runtime = site.env["PREFECT_FT_RUNTIME_DIR"]
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", runtime)
+    job = write_job(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import os, time\nopen('up', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    )
+    job.write_text(job.read_text().replace("target_step: 30, ", ""))
+    with (tmp_path / "output").open("wb") as output:
+        orchestrator = subprocess.Popen(
+            [sys.executable, "-m", "prefect_ft.cli", "run", str(job)],
+            cwd=tmp_path, env=site.env, stdout=output, stderr=output,
+        )  # fmt: skip
+    while not (tmp_path / "up").exists():
+        assert orchestrator.poll() is None, (tmp_path / "output").read_text()
+    while not (found := lines_with(site, f"prefect-ft resume {tmp_path / 'model'}")):
+        assert orchestrator.poll() is None
+    orchestrator.kill()
+    orchestrator.wait()
+    flow_run = site.wait_for(found[0]["flow_run_id"], "Crashed", "AwaitingRetry")
+    assert flow_run["state_name"] == "Crashed"
+    assert "prefect-ft resume MODEL_DIR" in flow_run["state"]["message"]
+    (tmp_path / "go").touch()
+    site.command("prefect_ft.cli", "resume", str(tmp_path / "model"))
+    assert site.flow_run(flow_run["id"])["state_name"] == "Crashed"
+
+
+def lines_with(site: Site, text: str) -> list[dict[str, Any]]:
+    asked = {"logs": {"level": {"ge_": 20}}, "sort": "TIMESTAMP_DESC"}
+    return [line for line in site.post("/logs/filter", asked) if text in line["message"]]
 
 
 @pytest.fixture(autouse=True)
