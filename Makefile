@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WITH_TORCH := .venv-torch/bin/python
+FOREIGN := .venv-foreign/bin/python
 JOBS ?= 2
 
 # What is imported is compiled once, whatever the environment says: processes are started by the thousand.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart quickstart-docker test torch lint docs clean
+.PHONY: quickstart quickstart-docker test torch foreign lint docs clean
 
 quickstart: $(VENV)/.quickstart
 	rm -rf runs/quickstart
@@ -32,6 +33,15 @@ torch: $(WITH_TORCH)
 $(WITH_TORCH):
 	$(PYTHON) -m venv .venv-torch
 	$@ -m pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0 numpy
+
+# Frameworks for the long tests of tests/foreign: PREFECT_FT_FOREIGN_PYTHON names this interpreter to them.
+foreign: $(FOREIGN)
+
+$(FOREIGN):
+	$(PYTHON) -m venv .venv-foreign
+	$@ -m pip install --quiet --disable-pip-version-check --no-compile \
+	  torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6 \
+	  jax==0.10.2 flax==0.12.8 optax==0.2.8 orbax-checkpoint==0.12.8 xgboost==3.2.0
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -62,4 +72,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-torch .venv-foreign runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
