@@ -1,8 +1,7 @@
 """What a checkpoint was like when it was verified, and whether what is on disk now is still the same.
 
-Whoever has verified a checkpoint knows more than its files show: that it was renamed into place, that its writer
-lived on, which step it is of. That is handed to agents that come later, so that what has not changed needs no second
-proof.
+An agent that has verified a checkpoint knows more than its files show: that it was renamed into place, that its
+writer lived on, which step it is of. Later agents get that, so that what has not changed needs no second proof.
 """
 
 from __future__ import annotations
