@@ -701,6 +701,21 @@ def test_a_second_wrapped_call_does_not_wait_for_whom_the_first_has_lost(make: M
     assert phase.log.read_text().count("] second") == 2
 
 
+@pytest.mark.parametrize(
+    ("last_system", "decided"),
+    [
+        ("fail", ["min-systems: fail"]),
+        ("keep", ["node-lost: restart_in_place", "node-lost: restart_in_place", "completed: complete"]),
+    ],
+)
+def test_the_only_system_is_used_on_where_the_job_keeps_it(
+    make: Make, last_system: str, decided: list[str]
+) -> None:
+    xid = "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus."
+    phase = make(f"if restarts < 2: print({xid!r}); sys.exit(1)", last_system=last_system, max_num_restarts=2)
+    assert phase.run() == decided
+
+
 # -- more ranks than a system starts -------------------------------------------------------------------
 
 
