@@ -97,6 +97,7 @@ CASES = (
     Case("jax-peer-failed", -6, "collective_timeout", "Barrier timed out. Id: Shutdown"),
     Case("xgboost-peer-failed", 1, "network", "src/collective/result.cc"),
     Case("xgboost-peer-killed", 137, "unknown", None),
+    Case("xgboost-retried-connection", 1, "user_code", "raised from outside"),
     Case("megascale-bad-chip", 1, "hardware", "likely caused by bad TPU chips"),
     Case("nccl-no-algorithm", 1, "config", "no algorithm/protocol available"),
     Case("sample-with-traceback-printed", None, "none", None),

@@ -22,7 +22,7 @@ def interpreter(*packages: str) -> Path:
     missing = [package for package in packages if not version(given, package)]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: install it for {given}")
-    return Path(given)
+    return Path(given).absolute()  # ranks run elsewhere
 
 
 def program(path: str, source: str) -> Path:
@@ -32,7 +32,7 @@ def program(path: str, source: str) -> Path:
         pytest.skip(f"needs {path}: clone {source} into a directory and name that in {PROGRAMS}")
     if not (Path(directory) / path).is_file():
         pytest.skip(f"needs {path}: clone {source} into {directory}")
-    return Path(directory) / path
+    return (Path(directory) / path).absolute()
 
 
 @lru_cache
