@@ -197,6 +197,11 @@ class CheckpointWatch:
         self, question: Question, criteria: Criteria, why_not: Dict[str, str]
     ) -> Optional[Checkpoint]:
         """Choose; a copy is put back first, and where that fails the reason is added."""
+        try:
+            if self._finder.mend(criteria.limit, criteria.avoid):
+                self._scan(question)
+        except OSError as exc:
+            why_not["."] = f"a copy cannot be put back: {exc}"
         chosen = choose(self._found, criteria.limit, criteria.avoid)
         if chosen is None:
             return None

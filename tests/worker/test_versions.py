@@ -156,6 +156,29 @@ def test_a_version_that_is_cut_falls_back_to_a_kept_copy(tmp_path: Path) -> None
     assert (restored.path, restored.step, later.put_back(restored)) == (str(path), 30, False)
 
 
+@pytest.mark.parametrize(("limit", "held"), [(None, "20"), (20, "20"), (19, None), (-1, "30")])
+def test_a_version_that_could_not_be_loaded_gives_way_to_a_copy(
+    tmp_path: Path, limit: int | None, held: str | None
+) -> None:
+    """Even where another checkpoint is chosen: the script may look for its one file by itself."""
+    path = tmp_path / "last.ckpt"
+    finder = Finder(str(tmp_path), keep_copies=True)
+    for step in (10, 20, 30):
+        put(path, whole(str(step)), 100.0 - step)
+        finder.keep(finder.scan(NOW, step_at=lambda _, step=step: step), lambda: True)
+    finder.scan(NOW)
+    assert finder.mend(limit, [30]) == (limit != -1)
+    assert (path.read_bytes() if path.exists() else None) == (whole(held) if held else None)
+    assert (tmp_path / "last.ckpt.old").exists() == (limit != -1)
+
+
+def test_weights_that_never_were_a_checkpoint_are_left_alone(tmp_path: Path) -> None:
+    path = put(tmp_path / "model.pt", whole(), 100.0)
+    finder = Finder(str(tmp_path), keep_copies=True)
+    finder.scan(NOW)
+    assert (finder.mend(None, [1]), path.exists()) == (False, True)
+
+
 def test_a_copy_of_bytes_without_a_format_is_whole_by_its_name(tmp_path: Path) -> None:
     finder, path = Finder(str(tmp_path), keep_copies=True), put(tmp_path / "state.pkl", b"weights", -1.0)
     found(finder)

@@ -48,13 +48,13 @@ def keep(root: str, name: str, known: Known, is_wanted: Callable[[], bool]) -> N
 
     Nothing is kept where the file changes meanwhile, or where `is_wanted()` says that something else has become due.
     """
-    copies = _copies_of(root, name)
+    copies = copies_of(root, name)
     if any(_is_of(root, copy, known.mark) for copy in copies):
         return
     os.makedirs(os.path.join(root, DIRECTORY), mode=0o755, exist_ok=True)
     base = f"{known.step}{'c' if known.counted else ''}@{name}"
     if _copied(os.path.join(root, name), os.path.join(root, DIRECTORY, base), known.mark, is_wanted):
-        for copy in _copies_of(root, name)[:-KEPT]:
+        for copy in copies_of(root, name)[:-KEPT]:
             os.unlink(os.path.join(root, copy.name))
 
 
@@ -70,12 +70,17 @@ def put_back(root: str, copy: Copy) -> Mark:
     return mark_of(os.stat(path))
 
 
+def set_aside(root: str, name: str) -> None:
+    """Rename a file that cannot be resumed from, so that no script finds it by itself. Raises OSError."""
+    os.replace(os.path.join(root, name), os.path.join(root, name + SET_ASIDE))
+
+
 def mark_of(state: os.stat_result) -> Mark:
     """Return the mark of a single file."""
     return Mark(state.st_size, state.st_mtime_ns / 1e9, state.st_dev, state.st_ino)
 
 
-def _copies_of(root: str, name: str) -> List[Copy]:
+def copies_of(root: str, name: str) -> List[Copy]:
     """Return the copies of a file, the oldest first."""
     found = []
     with contextlib.suppress(OSError):

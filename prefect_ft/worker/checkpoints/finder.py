@@ -108,6 +108,8 @@ class Finder:
         self._first_seen: Dict[str, int] = {}
         """When files of unknown names had been written that were seen for the first time (ns since the epoch)."""
         self._proofs = Proofs(settle_s)
+        self._versions: Dict[str, Optional[int]] = {}
+        """The files of the last scan that are overwritten and have been whole once, with their steps; None: not now."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
 
@@ -136,10 +138,17 @@ class Finder:
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
+        self._versions = {
+            item.entry.name: None
+            for item in judged.values()
+            if item.entry.step is None and not item.entry.is_directory and self._proofs.has(item.entry.path)
+        }
         found: Dict[int, Checkpoint] = {}
         for item in self._whole(judged.values(), moment):
             step, counted = self._step_of(item.entry, step_at)
             checkpoint = item.checkpoint(step, counted=counted)
+            if item.entry.name in self._versions:
+                self._versions[item.entry.name] = step
             if step not in found or _is_newer(checkpoint, found[step]):
                 found[step] = checkpoint
         for checkpoint in found.values():
@@ -162,6 +171,27 @@ class Finder:
             if self._keeps_copies and is_file and self._names.overwritten(name) is not None:
                 copies.keep(self._path, name, item.known, is_wanted)
 
+    def mend(self, limit: Optional[int], avoid: Collection[int]) -> bool:
+        """Replace files that are overwritten and cannot be resumed from by their newest copies; tell whether any was.
+
+        Those that are not whole, and those whose step is to be avoided; where there is no copy they are renamed. A
+        script that loads its one file, whatever it is told, would load them again and again. `limit` as for `choose`.
+        Raises OSError.
+        """
+        if not self._keeps_copies or (limit is not None and limit < 0):
+            return False
+        bad = [name for name, step in self._versions.items() if step is None or step in avoid]
+        for name in bad:
+            kept = copies.copies_of(self._path, name)
+            allowed = [
+                copy for copy in kept if copy.step not in avoid and (limit is None or copy.step <= limit)
+            ]
+            if allowed:
+                self._put_back(allowed[-1])
+            else:
+                copies.set_aside(self._path, name)
+        return bool(bad)
+
     def put_back(self, chosen: Checkpoint) -> bool:
         """Put a copy in the place of its file, where it is verified from then on; tell whether it was a copy.
 
@@ -171,9 +201,12 @@ class Finder:
         copy = copies.read_name(os.path.basename(name)) if _is_copy(name) else None
         if copy is None:
             return False
-        mark = copies.put_back(self._path, copy)
-        self._proofs.add(os.path.join(self._path, copy.of), Known(mark, chosen.step, chosen.counted))
+        self._put_back(copy)
         return True
+
+    def _put_back(self, copy: copies.Copy) -> None:
+        mark = copies.put_back(self._path, copy)
+        self._proofs.add(os.path.join(self._path, copy.of), Known(mark, copy.step, copy.counted))
 
     def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
         """Return what counts at this moment, copies first and versions last; note what is against the others."""

@@ -45,6 +45,10 @@ class Proofs:
         known = self._known.get(entry.path)
         return known if known is not None and known.mark.is_of(mark_of(entry)) else None
 
+    def has(self, path: str) -> bool:
+        """Tell whether anything has ever been verified at a path."""
+        return path in self._known
+
     @property
     def highest_step(self) -> int:
         """The highest step of all that was ever verified; 0: none was."""
