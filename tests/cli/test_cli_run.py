@@ -276,7 +276,6 @@ def test_help_loads_neither_prefect_nor_pydantic() -> None:
     code = """
 import sys
 from prefect_ft.cli import main
-from prefect_ft.supervisor.stopping import ONE_WISH_S
 try:
     main(["--help"])
 except SystemExit:
