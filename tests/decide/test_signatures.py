@@ -230,6 +230,26 @@ def test_an_entry_that_cannot_be_used(change: dict[str, object], field: str) -> 
     assert raised.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("line", "advised"),
+    [
+        pytest.param("RuntimeError: Distributed package doesn't have NCCL built in", "gloo", id="nccl"),
+        pytest.param(
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "gloo", id="no-gpu"
+        ),
+        pytest.param("RuntimeError: Distributed package doesn't have MPI built in. MPI is", "gloo", id="mpi"),
+        pytest.param("AssertionError: Torch not compiled with CUDA enabled", "CUDA build", id="cuda"),
+    ],
+)
+def test_what_a_cpu_build_lacks_is_advised_for_machines_with_and_without_gpus(
+    line: str, advised: str
+) -> None:
+    match = OURS.find((line,), is_raised=True)
+    assert match is not None
+    assert match.signature.failure_class == "config"
+    assert advised in match.signature.hint
+
+
 def test_own_entries_come_first_and_replace_ours() -> None:
     same_line = read_entry({**ENTRY, "pattern": "No module named"})
     same_id = read_entry({**ENTRY, "id": OURS.signatures[-1].id})
