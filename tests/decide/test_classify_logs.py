@@ -113,6 +113,13 @@ CASES = (
     Case("pod-oomkilled", 137, "oom_host", "OOMKilled"),
     Case("loss-spike-guard", 1, "numeric", "found NaN in local forward loss"),
     Case("fsdp-key-missing", 1, "checkpoint", "Missing key in checkpoint"),
+    Case("torchrun-sigkill", 1, "unknown", "failed (exitcode: -9) local_rank: 1"),
+    Case("torchrun-sigsegv", 1, "crash", "failed (exitcode: -11) local_rank: 1"),
+    Case("torchrun-sigterm", 1, "preempted", "failed (exitcode: -15) local_rank: 1"),
+    Case("torchrun-exit-3", 1, "unknown", "failed (exitcode: 3) local_rank: 1"),
+    Case("torchrun-raises", 1, "user_code", "ValueError: no labels"),
+    Case("torchrun-error-file", 1, "user_code", "ValueError: no labels"),
+    Case("torchrun-killed-then-no-rendezvous", 1, "network", "Connection refused"),
     Case("fork-bomb-limits", 1, "config", "Resource temporarily unavailable"),
 )
 

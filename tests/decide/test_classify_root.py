@@ -308,3 +308,73 @@ def test_a_hint_of_the_class_stands_where_the_entry_has_none():
     assert judge([log(said(FULL, 1))], exit_code=1).evidence.hint == (
         "look at space, quota and state of the file system; /dev/shm is one too"
     )
+
+
+REPORTED = Signature(id="reported", failure_class="unknown", pattern="x", role="cascade")
+UNREACHED = Signature(id="unreached", failure_class="network", pattern="x")
+TABLE = "Root Cause (first observed failure):"
+
+
+def reported(order, exit_code, **fields):
+    """What torchrun says as a rank fails."""
+    return replace(
+        said(REPORTED, order, **fields), text=f"failed (exitcode: {exit_code}) local_rank: 1 (pid: 7)"
+    )
+
+
+def table(order, *exit_codes, **fields):
+    """The end of torchrun's table: other failures, and the one that it observed first."""
+    *others, first = (f"exitcode  : {code} (pid: 7)" for code in exit_codes)
+    texts = (*others, TABLE, first)
+    return [replace(said(REPORTED, order + at, **fields), text=text) for at, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        pytest.param([log(said(RESET, 3), reported(5, -9))], ("unknown", "signal", 6), id="a-lost-peer-follows"),
+        pytest.param([log(said(RESET, 3), reported(5, -11))], ("crash", "signal", 6), id="from-a-crash-too"),
+        pytest.param([log(said(RESET, 3), *table(5, -15, -9))], ("unknown", "signal", 8), id="by-the-table-alone"),
+        pytest.param([log(said(RESET, 3), reported(5, 3))], ("unknown", "exit-code", 6), id="an-exit-code-alone"),
+        pytest.param([log(said(RESET, 3), reported(5, 127))], ("config", "exit-code", 6), id="or-one-that-says-why"),
+        pytest.param([log(said(RESET, 3), reported(5, 1))], ("network", "reset", 4), id="an-exception-was-printed"),
+        pytest.param([log(said(WATCHDOG, 3), reported(5, -9))], ("unknown", "signal", 6), id="a-time-out-follows"),
+        pytest.param(
+            [log(said(WATCHDOG, 3), reported(5, -6))], ("collective_timeout", "watchdog", 4), id="or-aborts-its-rank"
+        ),
+        pytest.param([log(threw(ECC, 3), reported(5, -9))], ("hardware", "ecc", 4), id="what-explains-stands"),
+        pytest.param([log(reported(5, -7), said(UNREACHED, 9))], ("crash", "signal", 6), id="then-it-was-unreachable"),
+        pytest.param([log(said(UNREACHED, 3), reported(5, -7))], ("network", "unreached", 4), id="it-was-so-before"),
+        pytest.param(
+            [log(said(RESET, 3), reported(5, -9), said(RESET, 8), reported(9, 1))],
+            ("network", "reset", 4),
+            id="an-earlier-gang-is-over",
+        ),
+        pytest.param(
+            [log(reported(5, -9, rank="0"), said(RESET, 8, rank="1"), reported(9, 1, rank="1"))],
+            ("unknown", "signal", 6),
+            id="not-that-of-another-launcher",
+        ),
+        pytest.param(
+            [log(reported(5, -11, stamp=7.0)), log(said(RESET, 2), reported(5, -9, stamp=5.0), file="b")],
+            ("unknown", "signal", 6),
+            id="the-launcher-that-noticed-first",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("exit_code", [1, None])
+def test_a_launcher_reports_which_rank_failed_first(logs, expected, exit_code):
+    verdict = judge(logs, exit_code=exit_code)
+    assert (verdict.failure_class, verdict.evidence.rule, verdict.evidence.line) == expected
+    assert verdict.blame == ("device" if verdict.failure_class == "hardware" else "none")
+
+
+def test_what_a_launcher_reports_is_the_same_failure_as_if_its_rank_had_been_watched():
+    assert judge([log(reported(5, -9))], exit_code=1).failure_class == "unknown"
+    with_peer = judge([log(said(RESET, 3), reported(5, -9))], exit_code=1)
+    assert with_peer.signature == judge([log()], signal=9).signature
+    assert [one.rule for one in with_peer.cascades] == ["reset"]
+
+
+def test_the_launchers_own_end_by_a_signal_counts_before_what_it_reports():
+    assert judge([log(reported(5, -9))], signal=11).evidence.text == "ended by SIGSEGV"

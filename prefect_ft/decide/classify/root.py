@@ -6,11 +6,13 @@ A pure function of findings, exit code and signal. Reads no text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from signal import Signals
 
 from prefect_ft.decide.classify.chains import BARE, CASCADE, GENERIC, MENTIONED, REPORT, ROOT, weight, wraps
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.launchers import FirstEnd, first_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
@@ -39,12 +41,17 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     if exit_code == 0 and signal is None:
         return _plain("none")
+    reported = first_end(logs) if signal_of(exit_code, signal) is None else None
+    if reported is not None:  # a launcher's own status says nothing of the rank that failed
+        exit_code, signal = reported.exit_code, None
     is_known_to_fail = exit_code is not None or signal is not None
     found = ((log, _first_of(log, is_known_to_fail=is_known_to_fail)) for log in logs)
     firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
-    told = _told(logs, exit_code, signal)
-    if chosen is not None and not _says_more(told, chosen[1], exit_code, signal):
+    told = _told(logs, exit_code, signal, reported)
+    if chosen is not None and not (
+        _says_more(told, chosen[1], exit_code, signal) or _came_first(reported, chosen)
+    ):
         return _verdict(chosen, logs)
     if told is not None:
         return _told_verdict(told, logs)
@@ -52,10 +59,30 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     return _plain("none" if has_lines and not is_known_to_fail else "unknown")
 
 
-def _told(logs: Sequence[LogFindings], exit_code: int | None, signal: int | None) -> Told | None:
-    return by_last_words(logs, exit_code) or by_status(
-        exit_code, signal, got_on=any(log.got_on for log in logs)
-    )
+def _told(
+    logs: Sequence[LogFindings], exit_code: int | None, signal: int | None, reported: FirstEnd | None
+) -> Told | None:
+    if (told := by_last_words(logs, exit_code)) is not None:
+        return told
+    told = by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
+    if told is None or reported is None:
+        return told
+    file, finding = reported.log.file, reported.finding
+    return told._replace(evidence=replace(told.evidence, text=finding.text, file=file, line=finding.line))
+
+
+def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
+    """Say whether what a log holds only followed from the end of the rank that a launcher reports.
+
+    A lost peer follows from it wherever it was said, other failures of connections if they came later.
+    """
+    log, first = place
+    if reported is None or first.signature.failure_class not in ("network", "collective_timeout"):
+        return False
+    if reported.exit_code == -Signals.SIGABRT and first.signature.failure_class == "collective_timeout":
+        return False  # a watchdog aborts its own process
+    is_later = log is reported.log and first.order > reported.finding.order
+    return weight(first) >= CASCADE or is_later
 
 
 def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal: int | None) -> bool:
@@ -253,8 +280,12 @@ def _told_verdict(told: Told, logs: Sequence[LogFindings]) -> Verdict:
         blame="none",
         signature=signature_of(told.likeness),
         evidence=told.evidence,
-        cascades=_cascades(logs, None),
+        cascades=tuple(one for one in _cascades(logs, None) if not _is_same_line(one, told.evidence)),
     )
+
+
+def _is_same_line(one: Evidence, other: Evidence) -> bool:
+    return other.line is not None and (one.file, one.line) == (other.file, other.line)
 
 
 def _plain(failure_class: FailureClass) -> Verdict:

@@ -348,6 +348,11 @@ class LogScanner:
         above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last
         return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode(errors="replace")
 
+    def _above(self, at: int) -> Iterable[str]:
+        """Give the last lines above a place of this block."""
+        recent = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
+        return (text.decode(errors="replace") for text in recent.split(b"\n"))
+
     def _reader(self, rank: str) -> TracebackReader:
         if rank not in self._readers and len(self._readers) >= _RANKS:
             self._give_up()
@@ -372,7 +377,7 @@ class LogScanner:
             if link != HEADER and wraps(finding, earlier, is_direct=link == CHAINS[0]):
                 finding = earlier
         self._chain[line.rank] = finding
-        self._keep(finding)
+        self._keep(finding, at)
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; give the rule that it follows, empty if it says nothing."""
@@ -383,7 +388,7 @@ class LogScanner:
             return ""
         if match.signature.role not in ("root", "cascade") or _is_mere_mention(match):
             return ""
-        self._keep(self._finding(match, line, at, None))
+        self._keep(self._finding(match, line, at, None), at)
         return match.signature.id
 
     def _finding(self, match: Match, line: Line, at: int, raised: Raised | None) -> Finding:
@@ -407,7 +412,9 @@ class LogScanner:
                 break
         return self._stamp
 
-    def _keep(self, finding: Finding) -> None:
+    def _keep(self, finding: Finding, at: int) -> None:
+        if not (self._kept or self._got_on):
+            self._got_on = _gets_on(self._above(at))
         self._kept.add(finding)
         self._progress.clear()
 

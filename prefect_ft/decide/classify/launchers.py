@@ -1,0 +1,56 @@
+"""How a rank ended of which a launcher reports that it failed first: torchrun's line and its table.
+
+Owns the reading of that report among findings. What the end says is the business of `exits`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from prefect_ft.decide.classify.findings import Finding, LogFindings
+
+__all__ = ["FirstEnd", "first_end"]
+
+_LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$")
+"""What torchrun and DeepSpeed's launcher say as it happens."""
+
+_ROOT = "Root Cause (first observed failure)"
+_ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
+_TABLE_LINES = 12
+_RAISED = 1
+"""The exit code after an exception, which the rank's own output tells of."""
+
+
+class FirstEnd(NamedTuple):
+    """The exit code (-n: signal n) of the rank that failed first, and where its launcher says so."""
+
+    exit_code: int
+    log: LogFindings
+    finding: Finding
+
+
+def first_end(logs: Sequence[LogFindings]) -> FirstEnd | None:
+    """Find the end that explains by itself: of several launchers' the earliest, if all say when."""
+    ends = [end for log in logs for end in _ends(log) if end.exit_code != _RAISED]
+    if any(end.finding.stamp is None for end in ends):
+        return next(iter(ends), None)
+    return min(ends, key=lambda end: end.finding.stamp or 0.0, default=None)
+
+
+def _ends(log: LogFindings) -> Iterable[FirstEnd]:
+    """Read the last report of each launcher in a log: a gang that was started anew is over."""
+    last: dict[str, FirstEnd] = {}
+    table_begun: dict[str, int] = {}
+    for finding in log.findings:
+        if _ROOT in finding.text:
+            table_begun[finding.rank] = finding.order
+        found = _LINE.search(finding.text)
+        if found is None and 0 < finding.order - table_begun.get(finding.rank, finding.order) <= _TABLE_LINES:
+            found = _ROW.search(finding.text)
+        if found is not None:
+            end = FirstEnd(int(found[1] or found[2]), log, finding)
+            known = last.get(finding.rank)
+            last[finding.rank] = known if known and known.exit_code == end.exit_code else end
+    return last.values()
