@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import atheris
@@ -20,7 +21,7 @@ import zstandard
 
 with atheris.instrument_imports(include=["prefect_ft"]):
     from prefect_ft.cli.log_files import read_log
-    from prefect_ft.decide.classify import Catalogue, LogScanner, builtin_catalogue, judge
+    from prefect_ft.decide.classify import Catalogue, LogScanner, Resumption, builtin_catalogue, judge
     from prefect_ft.decide.classify.tracebacks import CHAINS, HEADER
     from prefect_ft.errors import ConfigError
     from prefect_ft.model import Verdict
@@ -148,6 +149,7 @@ def as_ranks(log: bytes, ranks: int, exit_code: int | None) -> None:
         scanner.feed(log[len(log) * rank // ranks : len(log) * (rank + 1) // ranks])
         found.append(scanner.findings())
     judge(found, exit_code=exit_code)
+    judge([replace(one, resumption=Resumption("/ckpt/step-4", True)) for one in found], exit_code=exit_code)
     mixed = LogScanner("log")
     for number, line in enumerate(log.split(b"\n")):
         mixed.feed(b"[rank%d]: %s\n" % (number % ranks, line))

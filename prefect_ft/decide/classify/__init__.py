@@ -14,6 +14,7 @@ from prefect_ft.decide.classify.findings import LogFindings
 from prefect_ft.decide.classify.literals import texts_of
 from prefect_ft.decide.classify.root import judge
 from prefect_ft.decide.classify.scanner import LogScanner
+from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.model import Verdict
 from prefect_ft.signatures import RECOVERABLE, Signature
 
@@ -22,6 +23,7 @@ __all__ = [
     "Catalogue",
     "LogFindings",
     "LogScanner",
+    "Resumption",
     "builtin_catalogue",
     "classify",
     "judge",

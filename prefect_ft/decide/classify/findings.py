@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prefect_ft.decide.classify.tracebacks import Raised
+from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
@@ -50,6 +51,8 @@ class LogFindings:
     got_on: bool = False
     completed: int | None = None
     """The place among all lines at which the run said that it is through; `None` if it never did."""
+    resumption: Resumption | None = None
+    """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1
     """Counts the lines up to one of the tail, by its index there."""
 

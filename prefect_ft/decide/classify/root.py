@@ -14,6 +14,7 @@ from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, sig
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd, first_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
+from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 
@@ -41,6 +42,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     if exit_code == 0 and signal is None:
         return _plain("none")
+    logs = [_as_resumed(log) for log in logs]
     reported = first_end(logs) if signal_of(exit_code, signal) is None else None
     if reported is not None:  # a launcher's own status says nothing of the rank that failed
         exit_code, signal = reported.exit_code, None
@@ -57,6 +59,12 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
         return _told_verdict(told, logs)
     has_lines = any(log.tail for log in logs)
     return _plain("none" if has_lines and not is_known_to_fail else "unknown")
+
+
+def _as_resumed(log: LogFindings) -> LogFindings:
+    if log.resumption is None:
+        return log
+    return replace(log, findings=tuple(as_resumed(finding, log.resumption) for finding in log.findings))
 
 
 def _told(
@@ -182,7 +190,7 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
 def _in_its_message(first: Finding, lines: Sequence[Finding]) -> Finding:
     """Give what the further lines of an exception's message say, where its first one says nothing."""
     is_bare_cascade = weight(first) == CASCADE and first.signature.failure_class == "crash"
-    if first.signature is not GENERIC and (first.raised is None or not is_bare_cascade):
+    if first.signature not in (GENERIC, UNREADABLE) and (first.raised is None or not is_bare_cascade):
         return first
     inner = (
         line

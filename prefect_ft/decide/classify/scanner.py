@@ -22,6 +22,7 @@ from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
+from prefect_ft.decide.classify.unreadable import as_read
 
 __all__ = ["LogScanner"]
 
@@ -370,6 +371,7 @@ class LogScanner:
         match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
         if match.signature.role == "noise":
             return
+        match = match._replace(signature=as_read(match.signature, raised))
         finding = self._finding(match, line, at, raised)
         earlier = self._chain.pop(line.rank, None) if link else None
         if earlier is not None:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prefect_ft.decide.classify.reading import Reading, reading_after
+
 __all__ = ["CHAINS", "FRAME", "HEADER", "Raised", "TracebackReader"]
 
 HEADER = "Traceback (most recent call last)"
@@ -55,6 +57,7 @@ class Raised:
     function: str = ""
     is_cleanup: bool = False
     is_aside: bool = False
+    reading: Reading = ""
 
     @property
     def text(self) -> str:
@@ -75,10 +78,12 @@ class _Traceback:
     is_aside: bool
     is_cleanup: bool = False
     frame: tuple[str, str] | None = None
+    reading: Reading = ""
     patience: int = _PATIENCE_LINES
 
     def enter(self, file: str, function: str) -> None:
         self.frame = file, function
+        self.reading = reading_after(self.reading, file, function)
         self.is_cleanup |= _ENDING.match(function) is not None
 
 
@@ -162,6 +167,7 @@ def _raised(exception: re.Match[str], ended: _Traceback, file: str, function: st
         function=function,
         is_cleanup=ended.is_cleanup,
         is_aside=ended.is_aside,
+        reading=ended.reading,
     )
 
 

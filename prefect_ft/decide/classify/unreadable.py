@@ -1,0 +1,114 @@
+"""What an exception comes to that ended the reading of a checkpoint, whatever its message says.
+
+Owns which of the catalogue's answers are general enough to be corrected by what the traceback was reading.
+A message that says why by itself (a full disk, a module that is missing, shapes that differ) stands.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from prefect_ft.signatures import Signature
+
+if TYPE_CHECKING:
+    from prefect_ft.decide.classify.findings import Finding
+    from prefect_ft.decide.classify.tracebacks import Raised
+
+__all__ = ["UNREADABLE", "Resumption", "as_read", "as_resumed"]
+
+UNREADABLE = Signature(
+    id="checkpoint-unreadable",
+    failure_class="checkpoint",
+    pattern="Error",
+    hint="The checkpoint or weights file cannot be read; resume from another one.",
+)
+"""An exception with which the reading of a checkpoint ended, and that does not say why by itself."""
+
+SAMPLE_UNREADABLE = Signature(
+    id="sample-unreadable",
+    failure_class="data",
+    pattern="Error",
+    hint="A sample of the data set cannot be read; look at the file that the data loader fetched.",
+)
+"""What is said of a checkpoint's file where a data loader read it."""
+
+
+class Resumption(NamedTuple):
+    """A rank that ended before its first step, in an attempt that resumes from `path`.
+
+    `is_loading`: the rank itself said that it is loading.
+    """
+
+    path: str
+    is_loading: bool
+
+
+_OF_FILES = frozenset(
+    (
+        "boosting-error", "cfg-yaml", "data-json", "data-tar", "data-unicode", "py-arithmetic", "py-eof",
+        "py-os-error", "py-pickling", "py-runtime", "py-value", "python-exception", "tf-invalid-argument",
+    )
+)  # fmt: skip
+"""What says no more than that something did not work: damage can be behind it."""
+
+_OF_PICKLES = frozenset(
+    ("cpp-bad-alloc", "data-collate-size", "py-assertion", "py-index", "py-key", "py-type")
+)
+"""The same within a library's reader; in a program's own code these are mistakes of the program."""
+
+_ABSENT = frozenset(("cfg-hf-not-a-model", "path-does-not-exist", "py-file-not-found"))
+
+_OF_SAMPLES = frozenset(("py-os-error",))
+
+_OF_CONNECTIONS = frozenset(("py-eof",))
+"""What a lost peer brings too: it takes more than the stage to tell a file by it."""
+
+_IS_INCOMPLETE = re.compile(
+    r"[Nn]o file named |[Cc]an't find a valid checkpoint at |accessible `\.keras` zip file"
+)
+
+_ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
+"""An error of the operating system that says why; 22 is how PyTorch's reader meets half a file."""
+
+
+def as_read(signature: Signature, raised: Raised) -> Signature:
+    """Correct what the catalogue says of an exception by what was being read when it was raised."""
+    if raised.reading == "sample":
+        is_damage = signature.failure_class == "checkpoint" or _may_be_damage(signature, raised, _OF_SAMPLES)
+        return SAMPLE_UNREADABLE if is_damage else signature
+    if raised.reading == "file" and _may_be_damage(signature, raised, _OF_FILES | _OF_PICKLES):
+        return UNREADABLE
+    return signature
+
+
+def as_resumed(finding: Finding, resumption: Resumption) -> Finding:
+    """Correct a finding by what is known of its rank: that it may have been reading this checkpoint."""
+    raised = finding.raised
+    if raised is None or raised.reading == "sample":
+        return finding
+    is_reading = raised.reading == "state" or _names(resumption.path, raised.message)
+    known = _OF_FILES if is_reading else _OF_FILES - _OF_CONNECTIONS
+    is_damage = (is_reading or resumption.is_loading) and _may_be_damage(finding.signature, raised, known)
+    if is_damage or _lacks_a_part(finding.signature, raised, resumption.path):
+        return replace(finding, signature=UNREADABLE)
+    return finding
+
+
+def _may_be_damage(signature: Signature, raised: Raised, known: frozenset[str]) -> bool:
+    return signature.id in known and _ERRNO.search(raised.message) is None
+
+
+def _lacks_a_part(signature: Signature, raised: Raised, path: str) -> bool:
+    """Say whether a file of the checkpoint is missing, and not the checkpoint as a whole."""
+    if signature.id not in _ABSENT or not _names(path, raised.message):
+        return False
+    return _names(path, raised.message, and_then="/[^/]") or _IS_INCOMPLETE.search(raised.message) is not None
+
+
+def _names(path: str, message: str, *, and_then: str = r"(?![\w=-])") -> bool:
+    """Say whether a message names a checkpoint, and then what `and_then` matches."""
+    name = path.rstrip("/").rpartition("/")[2]
+    before = "/" if name.isdigit() else r"(?<![\w.-])"
+    return bool(name) and re.search(rf"{before}{re.escape(name)}{and_then}", message) is not None
