@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from prefect_ft.backends.base import TAKEN_AWAY
 from prefect_ft.decide import with_verdict
-from prefect_ft.decide.classify import Catalogue, LogScanner, judge
+from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner, Resumption, judge
 from prefect_ft.model import Evidence, FailureClass, Incident, Kind, Stage, Verdict
 from prefect_ft.supervisor.link import Event
 
@@ -89,14 +89,17 @@ class Attempt:
         ranks: Mapping[int, int],
         catalogue: Catalogue | None = None,
         *,
+        resume_path: str | None = None,
         has_run_before: bool = False,
     ) -> None:
         """`ranks` maps each rank to its worker; `catalogue` is the package's own if not given.
 
-        `has_run_before`: ranks of the phase have been started before, so that its systems can do that.
+        `resume_path` is the checkpoint to resume from; `None`: from scratch, or unknown. `has_run_before`: ranks of
+        the phase have been started before, so that its systems can do that.
         """
         self._has_run_before = has_run_before
         self.number = number
+        self._resume_path = resume_path
         self.ranks = {
             rank: RankState(worker, output=LogScanner(f"rank{rank}", catalogue))
             for rank, worker in ranks.items()
@@ -256,7 +259,7 @@ class Attempt:
 
     def _suspended(self, incident: Incident) -> Incident:
         """Give a suspension, or the hardware's fault that a rank's output tells of: then it hangs of that."""
-        verdict = judge([state.output.findings() for state in self.ranks.values()], exit_code=1, signal=None)
+        verdict = judge([self._findings(state) for state in self.ranks.values()], exit_code=1, signal=None)
         rank = self._rank_of(verdict.evidence)
         if verdict.failure_class != "hardware" or rank is None:
             return incident
@@ -273,7 +276,7 @@ class Attempt:
 
     def _failure(self, incident: Incident) -> Incident:
         first = self.ranks[self._failures[0]]
-        logs = [state.output.findings() for rank, state in self.ranks.items() if rank not in self._excused]
+        logs = [self._findings(state) for rank, state in self.ranks.items() if rank not in self._excused]
         verdict = judge(logs, exit_code=first.exit_code, signal=first.signal)
         root = self._root(verdict)
         seen = root if root.failed else first
@@ -282,10 +285,27 @@ class Attempt:
             worker=root.worker,
             exit_code=seen.exit_code,
             signal=seen.signal,
-            stage=root.stage,
+            stage=self._stage(root, verdict),
             stage_step=root.stage_step,
             reported=self._reporters() if verdict.failure_class == "collective_timeout" else None,
         )
+
+    def _findings(self, state: RankState) -> LogFindings:
+        """Return what a rank's output says, with the checkpoint that it may have been reading."""
+        return replace(state.output.findings(), resumption=self._resumption(state))
+
+    def _resumption(self, state: RankState) -> Resumption | None:
+        """Return what a rank was given to load, if it may not have come further than that."""
+        is_before_first_step = state.step is None and state.stage is None
+        if self._resume_path is None or not (is_before_first_step or state.stage == "load"):
+            return None
+        return Resumption(self._resume_path, is_loading=state.stage == "load")
+
+    def _stage(self, root: RankState, verdict: Verdict) -> Stage | None:
+        """Return the stage of the rank with the cause; one that could not read its checkpoint was loading it."""
+        if verdict.failure_class == "checkpoint" and self._resumption(root) is not None:
+            return "load"
+        return root.stage
 
     def _reporters(self) -> tuple[int, ...]:
         """Give the workers whose ranks reported that a collective took too long; the others kept silent."""

@@ -21,13 +21,14 @@ class Standing:
     `attempt` is the number of the last attempt that is known, 0 for none. `watched` is its placement
     where it is to be watched on, running or over by itself; None: the last decision is to be carried out.
     `missing` are its workers that know nothing of it any more. `note` is its line for a journal that does
-    not have it.
+    not have it. `resume_path` is the checkpoint that it was given to resume from.
     """
 
     attempt: int
     watched: tuple[str, ...] | None = None
     missing: tuple[int, ...] = ()
     note: Mapping[str, Any] | None = None
+    resume_path: str | None = None
 
 
 def standing(
@@ -69,7 +70,7 @@ def _watched(line: Line, agents: Mapping[int, Event], phase_index: int, ranks_pe
         for worker in range(len(placement))
         if not _has_started(agents.get(worker), number, phase_index, worker, ranks_per_worker)
     )
-    return Standing(number, placement, tuple(missing))
+    return Standing(number, placement, tuple(missing), resume_path=line.get("resume_path"))
 
 
 def _attempt_of(agent: Event, phase_index: int) -> int:

@@ -161,7 +161,7 @@ class Supervisor:
             self._saves.set_aside(aside)
         self._record_comeback(found, agents, silent_s, by_hand=by_hand)
         if found.watched is not None:
-            self._attempt = self._new_attempt(found.attempt, found.watched)
+            self._attempt = self._new_attempt(found.attempt, found.watched, found.resume_path)
             self._hangs.begin(self._attempt)
         self._reports.recall()
         for worker, event in [*_untold(agents), *self._early]:
@@ -295,7 +295,7 @@ class Supervisor:
     def _start(self, decision: Decision | None, placement: tuple[str, ...]) -> Attempt:
         self._number += 1
         launch = self._launch(decision, placement)
-        attempt = self._attempt = self._new_attempt(self._number, placement)
+        attempt = self._attempt = self._new_attempt(self._number, placement, launch.resume_path)
         self._saves.begin_attempt()
         self._hangs.begin(attempt)
         note = self._attempt_line(launch)
@@ -305,13 +305,14 @@ class Supervisor:
         self._tell_started(launch, attempt)
         return attempt
 
-    def _new_attempt(self, number: int, placement: tuple[str, ...]) -> Attempt:
+    def _new_attempt(self, number: int, placement: tuple[str, ...], resume_path: str | None) -> Attempt:
         self._placement = placement
         self._upkeep.trust(placement)
         return Attempt(
             number,
             ranks_by_worker(self.plan, placement),
             self.plan.catalogue,
+            resume_path=resume_path,
             has_run_before=has_run(self.journal.lines),
         )
 

@@ -56,8 +56,8 @@ ENDING: Event = (0, {"ev": "ending"})
 """Stands for the moment from which the supervisor ends the ranks."""
 
 
-def attempt(*events: Event) -> Attempt:
-    made = Attempt(7, WORKERS)
+def attempt(*events: Event, resume_path: str | None = None) -> Attempt:
+    made = Attempt(7, WORKERS, resume_path=resume_path)
     for worker, event in events:
         if event["ev"] == "ending":
             made.ending = True
@@ -219,6 +219,56 @@ def test_what_ended_an_attempt(events: list[Event], expected: Incident) -> None:
     made = attempt(*events)
     assert made.over
     assert comparable(made.incident(T)) == expected
+
+
+STEP_40 = "/ckpts/step-40"
+TORN = [
+    *("Traceback (most recent call last):", '  File "/a/train.py", line 3, in load_checkpoint'),
+    *('  File "/a/own_format.py", line 7, in parse', "ValueError: the trailer is missing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("resume_path", "events", "expected"),
+    [
+        pytest.param(STEP_40, [said(2, *TORN)], ("checkpoint", "load"), id="before-its-first-step"),
+        pytest.param(STEP_40, [beat(2, None, "load"), raised(2, "ValueError: x")], ("checkpoint", "load"), id="load"),
+        pytest.param(STEP_40, [beat(2, 41, "load"), said(2, *TORN)], ("checkpoint", "load"), id="loading-once-more"),
+        pytest.param(STEP_40, [raised(2, "ValueError: x")], ("user_code", None), id="nothing-was-being-read"),
+        pytest.param(STEP_40, [beat(2, 41), said(2, *TORN)], ("user_code", None), id="after-its-first-step"),
+        pytest.param(STEP_40, [beat(2, 41, "train"), said(2, *TORN)], ("user_code", "train"), id="in-training"),
+        pytest.param(STEP_40, [beat(2, None, "compile"), said(2, *TORN)], ("user_code", "compile"), id="loaded"),
+        pytest.param(None, [said(2, *TORN)], ("user_code", None), id="from-scratch"),
+        pytest.param(None, [beat(2, None, "load"), said(2, *TORN)], ("user_code", "load"), id="loading-something-else"),
+        pytest.param(
+            STEP_40, [beat(0, None, "load"), beat(2, 41), raised(2, "ValueError: x")], ("user_code", None), id="another"
+        ),
+        pytest.param(
+            STEP_40, [raised(2, "FileNotFoundError: '/ckpts/step-40/rank2.pt'")], ("checkpoint", "load"), id="a-part"
+        ),
+        pytest.param(
+            STEP_40, [raised(2, "FileNotFoundError: '/ckpts/step-40'")], ("config", None), id="no-such-checkpoint"
+        ),
+        pytest.param(STEP_40, [raised(2, "FileNotFoundError: 'vocab.txt'")], ("config", None), id="another-file"),
+        pytest.param(
+            STEP_40, [raised(2, "zipfile.BadZipFile: File is not a zip file")], ("checkpoint", "load"), id="its-words"
+        ),
+        pytest.param(
+            STEP_40, [beat(2, None, "load"), raised(2, "EOFError")], ("network", "load"), id="a-peer-that-was-lost"
+        ),
+        pytest.param(
+            STEP_40,
+            [beat(2, None, "load"), raised(2, "OSError: [Errno 28] No space left on device")],
+            ("storage", "load"),
+            id="what-says-why",
+        ),
+    ],
+)  # fmt: skip
+def test_a_rank_that_could_not_read_its_checkpoint(
+    resume_path: str | None, events: list[Event], expected: tuple[str, str | None]
+) -> None:
+    told = attempt(*events, exited(2, 1), resume_path=resume_path).incident(T)
+    assert (told.failure_class, told.stage) == expected
 
 
 @pytest.mark.parametrize(("events", "_"), CASES.values(), ids=CASES.keys())

@@ -55,6 +55,11 @@ CASES = {
         (agent(1, 0, running=False, exited=True), agent(1, 1, running=False, exited=True)),
         Standing(1, PLACEMENT),
     ),
+    "it-resumed": (
+        [{**attempt(1), "resume_path": "/ckpts/step-4"}],
+        (agent(1, 0), agent(1, 1)),
+        Standing(1, PLACEMENT, resume_path="/ckpts/step-4"),
+    ),
     "a-worker-is-gone": ([attempt(1)], (agent(1, 0), None), Standing(1, PLACEMENT, (1,))),
     "all-are-gone": ([attempt(1)], (), Standing(1, PLACEMENT, (0, 1))),
     "a-worker-was-made-anew": ([attempt(1)], (agent(0, 0), agent(1, 1)), Standing(1, PLACEMENT, (0,))),

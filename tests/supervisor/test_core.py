@@ -88,6 +88,37 @@ if restarts < 4: raise ConnectionError(restarts)
     assert phase.resumed_from() == ["", "step-10.npz", "step-5.npz", "step-5.npz", "step-5.npz"]
 
 
+def test_a_checkpoint_is_known_to_be_unreadable_by_what_was_being_done_whatever_is_raised(make: Make) -> None:
+    code = """
+def load_checkpoint(path):
+    if path == "step-10.npz": raise ValueError("the trailer says 7")
+if not restarts: save(5); save(10); os.abort()
+load_checkpoint(resume)
+"""
+    phase = make(code)
+    assert phase.run() == [
+        "transient: restart_in_place",
+        "checkpoint-unreadable: restart_in_place",
+        "completed: complete",
+    ]
+    assert phase.resumed_from() == ["", "step-10.npz", "step-5.npz"]
+
+
+def test_what_is_set_aside_is_what_was_being_loaded_and_not_the_newest(make: Make) -> None:
+    """A loss that is no number goes one checkpoint back, and holds the phase there."""
+    code = """
+if restarts == 0: save(5); save(10); raise FloatingPointError("loss is nan")
+if restarts == 1: raise zipfile.BadZipFile("no")
+"""
+    phase = make(code)
+    assert phase.run() == [
+        "numeric: restart_in_place",
+        "checkpoint-unreadable: restart_in_place",
+        "completed: complete",
+    ]
+    assert phase.resumed_from() == ["", "step-5.npz", ""]
+
+
 def test_a_checkpoint_that_was_set_aside_and_is_written_anew_is_good_again(make: Make) -> None:
     code = """
 if restarts == 0: save(5); save(10); os.abort()

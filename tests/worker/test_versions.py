@@ -23,7 +23,9 @@ def nobody_left() -> None:
 def whole(text: str = "") -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("data.pkl"), b"weights" + text.encode())  # of no time: always the same bytes
+        archive.writestr(
+            zipfile.ZipInfo("data.pkl"), b"weights" + text.encode()
+        )  # of no time: always the same bytes
     return buffer.getvalue()
 
 
