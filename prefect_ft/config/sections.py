@@ -276,6 +276,7 @@ class Checkpoints(Section):
     warn_after_s: Seconds = Field(
         default=600.0,
         ge=0,
+        le=DAY_S,
         description="Seconds after which a run is warned of that has saved nothing to resume from; 0: it is not",
     )
     on_demand: OnDemand | None = Field(

@@ -163,7 +163,7 @@ class Listener:
                 written_t=written_t,
                 mtime=item["mtime"],
                 **{name: item.get(name) for name in ("size", "device", "inode")},
-                **({"counted": True} if item.get("counted") else {}),
+                counted=item.get("counted", False),
                 **fields,
             )
             tell(CheckpointVerified(phase=self._phase, **fields))

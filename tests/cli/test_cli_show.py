@@ -249,6 +249,7 @@ def test_json_is_one_document_with_the_summaries(
     assert set(document) == {
         "phase", "run", "job", "status", "reason", "restarts", "attempts", "time_s", "effective_ratio",
         "isolated_systems", "final_step", "hangs", "false_alarm_ratio", "stragglers", "warm",
+        "warnings",
     }  # fmt: skip
     assert set(document["attempts"][0]) == {
         "number", "start", "end", "outcome", "class", "exit_code", "signal", "evidence", "cause", "blame",

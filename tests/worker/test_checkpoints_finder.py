@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from prefect_ft.worker.checkpoints import LAYOUTS, Checkpoint, Finder, Mark, choose
+from prefect_ft.worker.checkpoints import LAYOUTS, Checkpoint, Finder, Known, Mark, choose
 from prefect_ft.worker.checkpoints import finder as finder_module
 
 NOW = 1_700_000_000.0
@@ -484,7 +484,7 @@ class ScanningWhileWriting(RuleBasedStateMachine):
         self.clock = 1_600_000_000.0
         self.deaths: list[float] = []
         self.watching = {layout: Finder(str(self.root), layout) for layout in ("auto", "directory", "torch")}
-        self.verified: dict[str, dict[str, Mark]] = {layout: {} for layout in self.watching}
+        self.verified: dict[str, dict[str, Known]] = {layout: {} for layout in self.watching}
 
     def teardown(self) -> None:
         self.directory.cleanup()
@@ -540,11 +540,11 @@ class ScanningWhileWriting(RuleBasedStateMachine):
             found = watching.scan(self.clock, self.deaths)
             assert found == new.scan(self.clock, self.deaths)
             assert watching.why_not() == new.why_not()
-            known.update((item.path, item.mark) for item in found)
+            known.update((item.path, item.known) for item in found)
             steps_found = {item.step for item in found}
             for path in self.paths():
-                mark = known.get(str(path))
-                if mark is not None and mark.is_of(mark_of(path)):
+                before = known.get(str(path))
+                if before is not None and before.mark.is_of(mark_of(path)):
                     assert int(re.findall(r"[0-9]+", path.name)[0]) in steps_found, path
 
 

@@ -435,7 +435,7 @@ def test_a_marker_does_not_vouch_for_what_was_written_after_it(
     assert finder.scan(now) == []
     assert f"it was written to after {os.path.basename(marker)}" in finder.why_not()[name]
     assert [item.step for item in finder.scan(now + 3)] == [200]
-    assert finder.scan(now + 3, deaths=[now]) == []
+    assert Finder(str(tmp_path)).scan(now + 3, deaths=[now]) == []
 
 
 def test_metadata_that_is_no_framed_pickle_counts_by_its_presence(tmp_path: Path) -> None:
