@@ -54,6 +54,7 @@ class Ended:
 def ended(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     directory = tmp_path_factory.mktemp("run")
     (directory / "ck").mkdir()
+    (directory / "ck" / "step-2.json").write_text("{}")  # of an earlier run
     job = {
         "name": "test",
         "model_dir": "model",
@@ -128,7 +129,7 @@ def test_a_comeback_and_the_runs_own_directory_are_explained(
         assert set(json.loads((site.run.root / name).read_text())) <= rows[below + name]
 
 
-@pytest.mark.parametrize("kind", ["phase", "attempt", "checkpoint", "decision", "end"])
+@pytest.mark.parametrize("kind", ["phase", "earlier-saves", "attempt", "checkpoint", "decision", "end"])
 def test_a_line_has_the_fields_that_are_explained(kind: str, ended: Ended) -> None:
     documented = set(named(subsections("journal.md", "The journal")[f"`{kind}`"])) | ENVELOPE
     assert [set(line) for line in ended.lines if line["type"] == kind and set(line) != documented] == []
