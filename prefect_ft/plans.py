@@ -109,6 +109,7 @@ def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: Line) ->
         run_began_s=epoch_now() - seconds_since(started) if isinstance(started, str) else None,
         since_s=since_s,
         warn_after_s=phase.checkpoints.warn_after_s,
+        keeps_copies=phase.checkpoints.keep_copies,
     )
 
 

@@ -415,8 +415,13 @@ class Supervisor:
         )
 
     def _chosen_already(self, decision: Decision | None) -> Event | None:
-        """Give the newest checkpoint if it is the one that was decided for, and was whole a moment ago."""
+        """Give the newest checkpoint if it is the one that was decided for, and was whole a moment ago.
+
+        Not where copies are kept: choosing puts them back, too.
+        """
         looked, self._last_look = self._last_look, None
+        if self.plan.saves is not None and self.plan.saves.keeps_copies:
+            return None
         newest = self._saves.newest
         if decision is None or looked is None or newest is None or newest[0] != decision.resume_step:
             return None

@@ -31,13 +31,14 @@ class SavesPlan:
 
     What was written before `run_began_s` is an earlier run's; None: nobody knows when it began. What was written up
     to `since_s` counts for nothing; None: all counts. After `warn_after_s` seconds without any a warning is due, 0:
-    never.
+    never. `keeps_copies`: agents put copies back of files that are overwritten.
     """
 
     directory: str
     run_began_s: float | None = None
     since_s: float | None = None
     warn_after_s: float = 0.0
+    keeps_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,10 @@ class Save(NamedTuple):
         return self.path, self.mtime
 
 
+def _is_copy(path: str) -> bool:
+    return PurePath(path).parent.name == copies.DIRECTORY
+
+
 class Saves:
     """The verified checkpoints of a phase, by step, and what the attempt that runs has added."""
 
@@ -64,7 +68,11 @@ class Saves:
         Return what was not known: another worker's agent, or another life's, reports the same again.
         """
         told = [item for item in event["new"] if not self._goes_astray(item)]
-        new = [item for item in told if self._told.get(item["step"]) != Save.of(item).identity]
+        new = [
+            item
+            for item in told
+            if self._told.get(item["step"]) != Save.of(item).identity and not _is_copy(item["path"])
+        ]
         self.newest_s = max([self.newest_s, *(item["mtime"] for item in new if item["mtime"] is not None)])
         for item in told:
             self._take(item["step"], Save.of(item))
@@ -137,7 +145,7 @@ class Saves:
         if step is None or step in self.avoided:
             return None
         path = self._whole[step].path
-        return None if PurePath(path).parent.name == copies.DIRECTORY else (step, path)
+        return None if _is_copy(path) else (step, path)
 
     @property
     def verified(self) -> tuple[int, ...]:

@@ -206,13 +206,10 @@ class CheckpointWatch:
         if chosen is None:
             return None
         try:
-            if self._finder.put_back(chosen):
-                self._scan(question)
-                return choose(self._found, criteria.limit, criteria.avoid)
+            return self._finder.put_back(chosen)
         except OSError as exc:
             why_not[os.path.relpath(chosen.path, self._directory)] = f"cannot be put back: {exc}"
             return choose(self._found, criteria.limit, [*criteria.avoid, chosen.step])
-        return chosen
 
     def _keep_copies(self) -> None:
         """Copy what will be overwritten; what is asked meanwhile comes first."""

@@ -116,7 +116,7 @@ def test_beside_names_with_steps_only_a_newer_one_counts(tmp_path: Path) -> None
     put(tmp_path / "model.pt", whole(), 1.0)
     assert found(Finder(str(tmp_path))) == [(100, False)]
     put(tmp_path / "last.ckpt", whole(), 10.0)
-    assert found(Finder(str(tmp_path))) == [(1, True), (100, False)]
+    assert found(Finder(str(tmp_path))) == [(100, False), (101, True)]
     assert found(Finder(str(tmp_path)), step=120) == [(100, False), (120, False)]
 
 
@@ -149,13 +149,13 @@ def test_a_version_that_is_cut_falls_back_to_a_kept_copy(tmp_path: Path) -> None
     assert found(later) == [(20, False), (30, False)]
     chosen = choose(later.scan(NOW))
     assert chosen is not None
-    assert later.put_back(chosen)
+    restored = later.put_back(chosen)
+    assert (restored.path, restored.step) == (str(path), 30)
     assert path.read_bytes() == whole("30")
     assert path.stat().st_mtime == NOW - 70.0
     assert (tmp_path / "snapshot.pt.old").read_bytes() == whole("40")[:-1]
-    restored = choose(later.scan(NOW))
-    assert restored is not None
-    assert (restored.path, restored.step, later.put_back(restored)) == (str(path), 30, False)
+    assert choose(later.scan(NOW)) == restored
+    assert later.put_back(restored) is restored
 
 
 @pytest.mark.parametrize(("limit", "held"), [(None, "20"), (20, "20"), (19, None), (-1, "30")])
@@ -172,6 +172,23 @@ def test_a_version_that_could_not_be_loaded_gives_way_to_a_copy(
     assert finder.mend(limit, [30]) == (limit != -1)
     assert (path.read_bytes() if path.exists() else None) == (whole(held) if held else None)
     assert (tmp_path / "last.ckpt.old").exists() == (limit != -1)
+
+
+def test_a_copy_that_is_older_than_a_name_with_a_step_is_put_back_under_its_own_name(tmp_path: Path) -> None:
+    """Ranks are never given the copy's own path."""
+    path = tmp_path / "last.ckpt"
+    finder = Finder(str(tmp_path), keep_copies=True)
+    put(path, whole("10"), 90.0)
+    finder.keep(finder.scan(NOW, step_at=lambda _: 10), lambda: True)
+    put(tmp_path / "step-20.ckpt", whole("20"), 80.0)
+    put(path, whole("21"), 79.0)
+    assert found(finder, step=21) == [(10, False), (20, False), (21, False)]
+    assert finder.mend(10, [20, 21])
+    chosen = choose(finder.scan(NOW), 10, [20, 21])
+    assert chosen is not None
+    assert finder.put_back(chosen).path == str(path)
+    assert path.read_bytes() == whole("10")
+    assert (tmp_path / "last.ckpt.old").read_bytes() == whole("21")
 
 
 def test_weights_that_never_were_a_checkpoint_are_left_alone(tmp_path: Path) -> None:

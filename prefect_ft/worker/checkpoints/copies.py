@@ -70,6 +70,15 @@ def put_back(root: str, copy: Copy) -> Mark:
     return mark_of(os.stat(path))
 
 
+def is_put_back(root: str, copy: Copy) -> bool:
+    """Tell whether what lies under the name of a copy's file is this copy."""
+    try:
+        state = os.stat(os.path.join(root, copy.of))
+    except OSError:
+        return False
+    return _is_of(root, copy, mark_of(state))
+
+
 def set_aside(root: str, name: str) -> None:
     """Rename a file that cannot be resumed from, so that no script finds it by itself. Raises OSError."""
     os.replace(os.path.join(root, name), os.path.join(root, name + SET_ASIDE))

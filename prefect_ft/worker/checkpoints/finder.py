@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import (
     Callable,
     Collection,
@@ -141,11 +141,13 @@ class Finder:
         self._versions = {
             item.entry.name: None
             for item in judged.values()
-            if item.entry.step is None and not item.entry.is_directory and self._proofs.has(item.entry.path)
+            if item.entry.step is None and not item.entry.is_directory and self._is_ours(item.entry)
         }
         found: Dict[int, Checkpoint] = {}
-        for item in self._whole(judged.values(), moment):
-            step, counted = self._step_of(item.entry, step_at)
+        whole = self._whole(judged.values(), moment)
+        highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
+        for item in whole:
+            step, counted = self._step_of(item.entry, step_at, highest)
             checkpoint = item.checkpoint(step, counted=counted)
             if item.entry.name in self._versions:
                 self._versions[item.entry.name] = step
@@ -192,21 +194,27 @@ class Finder:
                 copies.set_aside(self._path, name)
         return bool(bad)
 
-    def put_back(self, chosen: Checkpoint) -> bool:
-        """Put a copy in the place of its file, where it is verified from then on; tell whether it was a copy.
-
-        Raises OSError.
-        """
+    def put_back(self, chosen: Checkpoint) -> Checkpoint:
+        """Put a copy in the place of its file; return what was chosen as it lies there then. Raises OSError."""
         name = os.path.relpath(chosen.path, self._path)
         copy = copies.read_name(os.path.basename(name)) if _is_copy(name) else None
         if copy is None:
-            return False
-        self._put_back(copy)
-        return True
+            return chosen
+        path = os.path.join(self._path, copy.of)
+        known = self._proofs.known_at(path)
+        is_there = known is not None and known.step == copy.step and copies.is_put_back(self._path, copy)
+        mark = known.mark if known is not None and is_there else self._put_back(copy)
+        return replace(chosen, path=path, device=mark.device, inode=mark.inode)
 
-    def _put_back(self, copy: copies.Copy) -> None:
+    def _put_back(self, copy: copies.Copy) -> Mark:
         mark = copies.put_back(self._path, copy)
         self._proofs.add(os.path.join(self._path, copy.of), Known(mark, copy.step, copy.counted))
+        return mark
+
+    def _is_ours(self, entry: Entry) -> bool:
+        """Tell whether a file without a step is this run's checkpoint for sure, whole or not."""
+        is_sure = self._names.overwritten(entry.name) is Overwritten.SURE
+        return is_sure or self._proofs.known_at(entry.path) is not None
 
     def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
         """Return what counts at this moment, copies first and versions last; note what is against the others."""
@@ -239,8 +247,8 @@ class Finder:
         is_ours = self._proofs.of(version) is not None or version.mtime_ns / 1e9 >= (self._begun or 0.0)
         return newest_ns is None and is_ours
 
-    def _step_of(self, entry: Entry, step_at: StepAt) -> Tuple[int, bool]:
-        """Return an entry's step, and whether that is only counted."""
+    def _step_of(self, entry: Entry, step_at: StepAt, highest: int) -> Tuple[int, bool]:
+        """Return an entry's step, and whether that is only counted, from the highest that is known."""
         copy = copies.read_name(entry.name.rpartition("/")[2]) if _is_copy(entry.name) else None
         if copy is not None:
             return copy.step, copy.counted
@@ -250,7 +258,7 @@ class Finder:
         if known is not None:
             return known.step, known.counted
         told = step_at(entry.mtime_ns / 1e9)
-        return (self._proofs.highest_step + 1, True) if told is None else (told, False)
+        return (highest + 1, True) if told is None else (told, False)
 
     def _judge_all(self, entries: Iterable[Entry]) -> Iterator[_Judged]:
         for entry in entries:

@@ -45,9 +45,9 @@ class Proofs:
         known = self._known.get(entry.path)
         return known if known is not None and known.mark.is_of(mark_of(entry)) else None
 
-    def has(self, path: str) -> bool:
-        """Tell whether anything has ever been verified at a path."""
-        return path in self._known
+    def known_at(self, path: str) -> Optional[Known]:
+        """Return what was verified at a path last, whatever is there now."""
+        return self._known.get(path)
 
     @property
     def highest_step(self) -> int:
