@@ -119,12 +119,13 @@ def begin(tmp_path: Path, home: Path, runtime_dir: Path) -> Iterator[Begin]:
     """Start a process that trains without an API, and wait until its rank is up."""
     unset = ("PREFECT_API_URL", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL")
     env = {name: value for name, value in os.environ.items() if name not in unset}
+    env |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180"}
     owners = []
 
     def start(owner: str, code: str, grace: float) -> Owner:
         job = JOB.format(python=sys.executable, code=json.dumps(code), grace=grace)
         (tmp_path / "job.yaml").write_text(job)
-        owners.append(Owner(tmp_path, OWNERS[owner], {**env, "PREFECT_HOME": str(home)}))
+        owners.append(Owner(tmp_path, OWNERS[owner], env))
         owners[-1].await_file("up")
         return owners[-1]
 
