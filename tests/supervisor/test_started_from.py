@@ -103,7 +103,7 @@ def test_ranks_start_where_it_was_decided_or_the_journal_says_why(
     ended = [entry.incident.started_from for entry in phase.journal.history()]
     assert ended == given
     if not harmed:
-        assert given == [0, 300, 400, 400, 400, 500, 400, 400]
+        assert given == [0, 300, 400, 400, 400, 500, 400, 300]
 
 
 def harm(directory: Path, decision: Decision | None) -> list[Any]:
