@@ -191,6 +191,14 @@ def test_a_copy_that_is_older_than_a_name_with_a_step_is_put_back_under_its_own_
     assert (tmp_path / "last.ckpt.old").read_bytes() == whole("21")
 
 
+def test_a_whole_file_that_is_older_than_a_name_with_a_step_is_left_where_it_is(tmp_path: Path) -> None:
+    path = put(tmp_path / "last.ckpt", whole("10"), 90.0)
+    put(tmp_path / "step-20.ckpt", whole("20"), 80.0)
+    finder = Finder(str(tmp_path), keep_copies=True)
+    assert found(finder) == [(20, False)]
+    assert (finder.mend(None, []), path.exists()) == (False, True)
+
+
 def test_weights_that_never_were_a_checkpoint_are_left_alone(tmp_path: Path) -> None:
     path = put(tmp_path / "model.pt", whole(), 100.0)
     finder = Finder(str(tmp_path), keep_copies=True)

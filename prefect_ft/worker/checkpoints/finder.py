@@ -109,7 +109,7 @@ class Finder:
         """When files of unknown names had been written that were seen for the first time (ns since the epoch)."""
         self._proofs = Proofs(settle_s)
         self._versions: Dict[str, Optional[int]] = {}
-        """The files of the last scan that are overwritten and have been whole once, with their steps; None: not now."""
+        """The files of the last scan that are overwritten and count, with their steps; None: not whole."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
 
@@ -138,18 +138,14 @@ class Finder:
         judged = {item.entry.name: item for item in self._judge_all(self._entries())}
         # What was written just now may change again within the same tick of the file system's clock.
         self._judged = {name: item for name, item in judged.items() if self._is_settled(item.entry, now)}
-        self._versions = {
-            item.entry.name: None
-            for item in judged.values()
-            if item.entry.step is None and not item.entry.is_directory and self._is_ours(item.entry)
-        }
+        self._versions = {}
         found: Dict[int, Checkpoint] = {}
         whole = self._whole(judged.values(), moment)
         highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
         for item in whole:
             step, counted = self._step_of(item.entry, step_at, highest)
             checkpoint = item.checkpoint(step, counted=counted)
-            if item.entry.name in self._versions:
+            if item.entry.step is None:
                 self._versions[item.entry.name] = step
             if step not in found or _is_newer(checkpoint, found[step]):
                 found[step] = checkpoint
@@ -182,7 +178,11 @@ class Finder:
         """
         if not self._keeps_copies or (limit is not None and limit < 0):
             return False
-        bad = [name for name, step in self._versions.items() if step is None or step in avoid]
+        bad = [
+            name
+            for name, step in self._versions.items()
+            if (step is None or step in avoid) and os.path.isfile(os.path.join(self._path, name))
+        ]
         for name in bad:
             kept = copies.copies_of(self._path, name)
             allowed = [
@@ -212,7 +212,9 @@ class Finder:
         return mark
 
     def _is_ours(self, entry: Entry) -> bool:
-        """Tell whether a file without a step is this run's checkpoint for sure, whole or not."""
+        """Tell whether an entry that is overwritten is a checkpoint for sure, whole or not."""
+        if entry.step is not None:
+            return False
         is_sure = self._names.overwritten(entry.name) is Overwritten.SURE
         return is_sure or self._proofs.known_at(entry.path) is not None
 
@@ -225,6 +227,8 @@ class Finder:
                 whole.append(item)  # a copy gets its name when it is whole
                 continue
             self._why_not[entry.name] = reason
+            if self._is_ours(entry):
+                self._versions[entry.name] = None
             if self._is_settled(entry, moment.now):
                 self._unrecognised[entry.name] = reason
         named = [

@@ -92,11 +92,7 @@ class UsualNames:
 
     def resembles(self, name: str) -> bool:
         """Tell whether a name that is no checkpoint's has a step in it all the same, or may have one."""
-        lowered = name.lower()
-        if _reads_temporary(lowered) or not any(character.isdigit() for character in lowered):
-            return False
-        has_word = any(word.search(lowered) for word in _USUAL)
-        return has_word or not (_NO_CHECKPOINT.search(lowered) or _COMPANION.search(lowered))
+        return _resembles(name.lower())
 
 
 class PatternNames:
@@ -157,6 +153,14 @@ _USUAL_NAMES = UsualNames()
 def holds_weights(name: str) -> bool:
     """Tell whether a name's ending is one of the files that frameworks save weights in."""
     return bool(_WEIGHTS.fullmatch(name.lower()))
+
+
+@lru_cache(maxsize=8192)
+def _resembles(lowered: str) -> bool:
+    if _reads_temporary(lowered) or not any(character.isdigit() for character in lowered):
+        return False
+    has_word = any(word.search(lowered) for word in _USUAL)
+    return has_word or not (_NO_CHECKPOINT.search(lowered) or _COMPANION.search(lowered))
 
 
 @lru_cache(maxsize=8192)
