@@ -408,11 +408,17 @@ class Supervisor:
         limit = decision.resume_step if decision else None
         return self._chosen_already(decision) or self._gang.choose(
             self._token,
-            limit=NO_STEP if from_scratch else limit,
+            limit=NO_STEP if from_scratch or (decision is None and self._begins_without) else limit,
             avoid=self._saves.avoided,
             deaths=self._deaths(),
+            unreadable=self._saves.unreadable,
             verified=self._saves.marks,
         )
+
+    @property
+    def _begins_without(self) -> bool:
+        """Whether the phase leaves alone what was there before it."""
+        return self.plan.saves is not None and self.plan.saves.since_s is not None
 
     def _chosen_already(self, decision: Decision | None) -> Event | None:
         """Give the newest checkpoint if it is the one that was decided for, and was whole a moment ago.

@@ -44,6 +44,8 @@ class Saves:
 
     def __init__(self) -> None:
         self._whole: dict[int, Save] = {}
+        self._step_at: dict[str, int] = {}
+        """By path, the step of what was reported last."""
         self._told: dict[int, Identity] = {}
         """All that has ever been reported, good still or not."""
         self._fences: list[tuple[float, float]] = []
@@ -53,8 +55,8 @@ class Saves:
         self.newest_s = 0.0
         """When the newest one was written that was not known before it was reported, since the epoch."""
         self._highest_step: int | None = None
-        self._is_counted = False
-        """Whether nothing told what the highest step is, so that it is the number of a version."""
+        self._is_counted: bool | None = None
+        """Whether nothing told any step that is known, so that all are numbers of versions; None: none is known."""
         self._seen_step: int | None = None
         self._baseline_step: int | None = None
 
@@ -82,12 +84,14 @@ class Saves:
 
     def _take(self, step: int, save: Save) -> None:
         """Take a verified checkpoint; a version of a file takes the place of the one before it."""
-        for other in [other for other, before in self._whole.items() if before.path == save.path]:
-            del self._whole[other]
+        before = self._step_at.get(save.path)
+        if before is not None and before != step:
+            self._whole.pop(before, None)
+        self._step_at[save.path] = step
         self._strays.discard(step)
         self._whole[step], self._told[step] = save, save.identity
-        if step >= (self._highest_step or 0):
-            self._highest_step, self._is_counted = step, save.counted
+        self._highest_step = max(step, self._highest_step or 0)
+        self._is_counted = save.counted and self._is_counted is not False
         self._seen_step = max(step, self._seen_step or 0)
 
     def _gone(self, event: Event) -> list[int]:
@@ -139,6 +143,11 @@ class Saves:
         return sorted({*self._set_aside, *self._strays})
 
     @property
+    def unreadable(self) -> list[int]:
+        """The steps of those set aside."""
+        return sorted(self._set_aside)
+
+    @property
     def newest(self) -> tuple[int, str] | None:
         """Step and path of the one of the highest step, if that can be resumed from as it lies there."""
         step = max(self._whole, default=None)
@@ -170,6 +179,8 @@ class Saves:
         if step not in self._told:
             return f"no checkpoint of step {step} is known"
         path, _ = self._told[step]
+        if self._step_at[path] != step:
+            return f"{PurePath(path).name} is of step {self._step_at[path]} now"
         reasons = (f"{name}: {why}" for name, why in why_not.items() if path.endswith(f"/{name}"))
         return next(reasons, f"{PurePath(path).name} is no longer there")
 

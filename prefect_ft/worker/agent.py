@@ -231,8 +231,9 @@ class Agent:
         found = [_described(item) for item in answer.found]
         if self._reporter.peer is None:
             return
-        new = [item for item in found if item not in self._announced]
-        gone = sorted({item["step"] for item in self._announced} - {item["step"] for item in found})
+        before = {item["step"]: item for item in self._announced}
+        new = [item for item in found if before.get(item["step"]) != item]
+        gone = sorted(before.keys() - {item["step"] for item in found})
         self._announced = found
         if new or gone:
             last = found[-1]["step"] if found else None
@@ -334,7 +335,9 @@ class Agent:
         known = {item["step"] for item in self._announced}
         self._announced += [item for item in verified if item["step"] not in known]
         self._checkpoints.writers_died(*message["deaths"])
-        criteria = Criteria(message["limit"], message["avoid"], known_by_path(verified))
+        criteria = Criteria(
+            message["limit"], message["avoid"], known_by_path(verified), message.get("unreadable", [])
+        )
         self._choosing = self._checkpoints.choose(criteria)
 
     # -- the orchestrator's absence ---------------------------------------------------------------

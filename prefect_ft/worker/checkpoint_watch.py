@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from types import MappingProxyType
-from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from prefect_ft.worker import inotify
 from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose
@@ -33,12 +33,14 @@ _WROTE = inotify.CREATE | inotify.MODIFY | inotify.CLOSE_WRITE | inotify.DELETE 
 class Criteria(NamedTuple):
     """Which checkpoint to take: the highest step up to `limit` (None: any) that is not in `avoid`.
 
-    `verified` is what was verified before, by others too, by path.
+    `verified` is what was verified before, by others too, by path. `unreadable` are those to be avoided that could
+    not be loaded.
     """
 
     limit: Optional[int]
     avoid: List[int]
     verified: Mapping[str, Known] = MappingProxyType({})
+    unreadable: Sequence[int] = ()
 
 
 class Question(NamedTuple):
@@ -78,6 +80,8 @@ class CheckpointWatch:
         self._deaths: Tuple[float, ...] = ()
         self._numbers = itertools.count(1)
         self._has_begun = False
+        self._urgent = threading.Event()
+        """Whether an attempt waits for what was asked; a look that comes by the clock can wait for a copy."""
         self._unanswered: Optional[int] = None
         """The last question without criteria, until it is answered."""
         self._asked: "queue.SimpleQueue[Question]" = queue.SimpleQueue()
@@ -102,6 +106,10 @@ class CheckpointWatch:
 
     def look(self, settled: bool = False) -> int:
         """Ask for all verified checkpoints as they are from now on; give the question's number."""
+        self._urgent.set()
+        return self._look(settled)
+
+    def _look(self, settled: bool = False) -> int:
         number = next(self._numbers)
         self._unanswered = number
         self._ask(Question(number, settled=settled))
@@ -118,10 +126,11 @@ class CheckpointWatch:
     def look_again(self) -> None:
         """Ask for all verified checkpoints, unless that is being asked already or nobody wants to know yet."""
         if self._has_begun and self._unanswered is None:
-            self.look()
+            self._look()
 
     def choose(self, criteria: Criteria) -> int:
         """Ask for the checkpoint to resume from; give the question's number."""
+        self._urgent.set()
         number = next(self._numbers)
         self._ask(Question(number, criteria))
         return number
@@ -151,8 +160,10 @@ class CheckpointWatch:
             began = time.monotonic()
             if self._asked.empty():
                 self._answer(Question())
+            self._urgent.clear()
             while not self._asked.empty():
                 self._answer(self._asked.get())
+            self._keep_copies()
             pause_s = max(LOOK_DELAY_S, LOOK_SHARE * (time.monotonic() - began))
 
     def _wait(self, pause_s: float) -> None:
@@ -178,14 +189,14 @@ class CheckpointWatch:
             self._scan(question)
             why_not = self._finder.why_not()
             unrecognised = {} if self._found else self._finder.unrecognised()
+            if criteria is not None:
+                chosen = self._chosen(question, criteria, why_not)
         except Exception as exc:  # whatever it is, an answer must come, and the thread goes on
             sys.excepthook(type(exc), exc, exc.__traceback__)
             why_not = {".": f"could not be looked at: {exc!r}"}
-        if criteria is not None:
-            chosen = self._chosen(question, criteria, why_not)
+            chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
         self._answered.put(Answer(question.number, self._found, chosen, why_not, unrecognised))
         _ring(self._answered_in)
-        self._keep_copies()
 
     def _scan(self, question: Question) -> None:
         self._steps.note()
@@ -198,7 +209,7 @@ class CheckpointWatch:
     ) -> Optional[Checkpoint]:
         """Choose; a copy is put back first, and where that fails the reason is added."""
         try:
-            if self._finder.mend(criteria.limit, criteria.avoid):
+            if self._finder.mend(criteria.limit, criteria.avoid, criteria.unreadable):
                 self._scan(question)
         except OSError as exc:
             why_not["."] = f"a copy cannot be put back: {exc}"
@@ -212,11 +223,11 @@ class CheckpointWatch:
             return choose(self._found, criteria.limit, [*criteria.avoid, chosen.step])
 
     def _keep_copies(self) -> None:
-        """Copy what will be overwritten; what is asked meanwhile comes first."""
+        """Copy what will be overwritten, unless an attempt comes to wait for something meanwhile."""
         try:
-            self._finder.keep(self._found, self._asked.empty)
-        except OSError as exc:
-            sys.stderr.write(f"prefect-ft: no copy was kept: {exc}\n")
+            self._finder.keep(self._found, lambda: not self._urgent.is_set())
+        except Exception as exc:  # the thread goes on, whatever it is
+            sys.stderr.write(f"prefect-ft: no copy was kept: {exc!r}\n")
 
 
 class Steps:

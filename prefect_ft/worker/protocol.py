@@ -156,6 +156,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "avoid": INTS,
         "deaths": TIMES,
         "verified": _or_absent(CHECKPOINTS),
+        "unreadable": _or_absent(INTS),
     },
     "start": {
         "token": TOKEN,

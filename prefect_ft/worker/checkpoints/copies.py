@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 from typing import Callable, Iterator, List, NamedTuple, Optional
@@ -19,7 +20,7 @@ KEPT = 2
 """Copies of each file: the newest version, and the one before it to go back to."""
 
 SET_ASIDE = ".old"
-"""Ends the name of what lay where a copy was put back."""
+"""Ends the name of what lay where a copy was put back, with a number where that name is taken."""
 
 _NAME = re.compile(r"(?P<step>[0-9]{1,18})(?P<counted>c?)@(?P<of>[^/]+)")
 _CLONE = 0x40049409  # FICLONE of linux/fs.h: both files share their blocks until one is written
@@ -52,6 +53,7 @@ def keep(root: str, name: str, known: Known, is_wanted: Callable[[], bool]) -> N
     if any(_is_of(root, copy, known.mark) for copy in copies):
         return
     os.makedirs(os.path.join(root, DIRECTORY), mode=0o755, exist_ok=True)
+    _remove_unfinished(os.path.join(root, DIRECTORY))
     base = f"{known.step}{'c' if known.counted else ''}@{name}"
     if _copied(os.path.join(root, name), os.path.join(root, DIRECTORY, base), known.mark, is_wanted):
         for copy in copies_of(root, name)[:-KEPT]:
@@ -65,7 +67,7 @@ def put_back(root: str, copy: Copy) -> Mark:
     beside = os.path.join(root, f".{copy.of}.putting-back")
     _copied(kept, beside, mark, lambda: True)
     with contextlib.suppress(FileNotFoundError):
-        os.replace(path, path + SET_ASIDE)
+        set_aside(root, copy.of)
     os.replace(beside, path)
     return mark_of(os.stat(path))
 
@@ -80,8 +82,13 @@ def is_put_back(root: str, copy: Copy) -> bool:
 
 
 def set_aside(root: str, name: str) -> None:
-    """Rename a file that cannot be resumed from, so that no script finds it by itself. Raises OSError."""
-    os.replace(os.path.join(root, name), os.path.join(root, name + SET_ASIDE))
+    """Rename a file that cannot be resumed from, so that no script finds it by itself. Raises OSError.
+
+    To a name that is free: NAME.old may be the script's own.
+    """
+    path = os.path.join(root, name)
+    names = (path + SET_ASIDE + (f"-{number}" if number else "") for number in itertools.count())
+    os.rename(path, next(free for free in names if not os.path.lexists(free)))
 
 
 def mark_of(state: os.stat_result) -> Mark:
@@ -114,7 +121,8 @@ def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool])
     try:
         with open(source, "rb") as original, open(beside, "wb") as copy:
             finished = all(is_wanted() for _ in _pieces(original.fileno(), copy.fileno()))
-            os.fsync(copy.fileno())
+            if finished:
+                os.fsync(copy.fileno())
         state = os.stat(source)
         os.utime(beside, ns=(state.st_atime_ns, state.st_mtime_ns))
         if not finished or not mark.is_of(mark_of(state)):
@@ -124,6 +132,14 @@ def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool])
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
+
+
+def _remove_unfinished(directory: str) -> None:
+    """Remove what agents were copying that were killed."""
+    for base in os.listdir(directory):
+        if base.startswith(".") and base.endswith(".tmp"):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(directory, base))
 
 
 def _pieces(source: int, target: int) -> Iterator[None]:

@@ -51,6 +51,7 @@ class Checkpoint:
 
     `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
     those of the file or directory itself. `counted`: nothing told its step, so it is the number of a version.
+    `follows` is the step that was known of the same file before, where this is a version that nobody has seen yet.
     """
 
     step: int
@@ -61,6 +62,7 @@ class Checkpoint:
     device: int = 0
     inode: int = 0
     counted: bool = False
+    follows: Optional[int] = None
 
     @property
     def known(self) -> Known:
@@ -75,8 +77,9 @@ class _Judged(NamedTuple):
     verdict: Verdict
     layout: str
 
-    def checkpoint(self, step: int, *, counted: bool = False) -> Checkpoint:
-        return Checkpoint(step, self.entry.path, self.layout, *mark_of(self.entry), counted=counted)
+    def checkpoint(self, step: int, *, counted: bool, follows: Optional[int]) -> Checkpoint:
+        mark = mark_of(self.entry)
+        return Checkpoint(step, self.entry.path, self.layout, *mark, counted=counted, follows=follows)
 
 
 class Finder:
@@ -144,7 +147,7 @@ class Finder:
         highest = max([self._proofs.highest_step, *(item.entry.step or 0 for item in whole)])
         for item in whole:
             step, counted = self._step_of(item.entry, step_at, highest)
-            checkpoint = item.checkpoint(step, counted=counted)
+            checkpoint = item.checkpoint(step, counted=counted, follows=self._followed_by(item.entry))
             if item.entry.step is None:
                 self._versions[item.entry.name] = step
             if step not in found or _is_newer(checkpoint, found[step]):
@@ -163,25 +166,24 @@ class Finder:
 
     def keep(self, found: Iterable[Checkpoint], is_wanted: Callable[[], bool]) -> None:
         """Copy the files among these that are overwritten with each checkpoint, if that is wanted. Raises OSError."""
-        for item in found:
+        for item in found if self._keeps_copies else ():
             name = os.path.relpath(item.path, self._path)
-            is_file = "/" not in name and os.path.isfile(item.path)
-            if self._keeps_copies and is_file and self._names.overwritten(name) is not None:
+            if "/" not in name and self._names.overwritten(name) is not None and os.path.isfile(item.path):
                 copies.keep(self._path, name, item.known, is_wanted)
 
-    def mend(self, limit: Optional[int], avoid: Collection[int]) -> bool:
+    def mend(self, limit: Optional[int], avoid: Collection[int], unreadable: Collection[int]) -> bool:
         """Replace files that are overwritten and cannot be resumed from by their newest copies; tell whether any was.
 
-        Those that are not whole, and those whose step is to be avoided; where there is no copy they are renamed. A
-        script that loads its one file, whatever it is told, would load them again and again. `limit` as for `choose`.
-        Raises OSError.
+        Those that are not whole, and those whose step is `unreadable`; where there is no copy they are renamed. A
+        script that loads its one file, whatever it is told, would load them again and again. `limit` and `avoid` as
+        for `choose`. Raises OSError.
         """
         if not self._keeps_copies or (limit is not None and limit < 0):
             return False
         bad = [
             name
             for name, step in self._versions.items()
-            if (step is None or step in avoid) and os.path.isfile(os.path.join(self._path, name))
+            if (step is None or step in unreadable) and os.path.isfile(os.path.join(self._path, name))
         ]
         for name in bad:
             kept = copies.copies_of(self._path, name)
@@ -235,9 +237,12 @@ class Finder:
             item.entry for item in whole if item.entry.step is not None and not _is_copy(item.entry.name)
         ]
         newest_ns = max((entry.mtime_ns for entry in named), default=None)
-        return [
-            item for item in whole if item.entry.step is not None or self._is_newest(item.entry, newest_ns)
+        versions = [
+            item for item in whole if item.entry.step is None and self._is_newest(item.entry, newest_ns)
         ]
+        # Of several files that are overwritten the newest stands for all: they tell no order of their own.
+        newest = max(versions, key=lambda item: (item.entry.mtime_ns, item.entry.name), default=None)
+        return [item for item in whole if item.entry.step is not None or item is newest]
 
     def _is_settled(self, entry: Entry, now: float) -> bool:
         return now - entry.mtime_ns / 1e9 >= self._settle_s
@@ -248,8 +253,13 @@ class Finder:
             return False
         if self._names.overwritten(version.name) is Overwritten.SURE:
             return True
-        is_ours = self._proofs.of(version) is not None or version.mtime_ns / 1e9 >= (self._begun or 0.0)
-        return newest_ns is None and is_ours
+        is_known = self._proofs.known_at(version.path) is not None
+        return newest_ns is None and (is_known or version.mtime_ns / 1e9 >= (self._begun or 0.0))
+
+    def _followed_by(self, entry: Entry) -> Optional[int]:
+        """Return the step of the version that this one has taken the place of since; `None`: none, or nobody knows."""
+        known = self._proofs.known_at(entry.path) if entry.step is None else None
+        return known.step if known is not None and self._proofs.of(entry) is None else None
 
     def _step_of(self, entry: Entry, step_at: StepAt, highest: int) -> Tuple[int, bool]:
         """Return an entry's step, and whether that is only counted, from the highest that is known."""
@@ -373,9 +383,14 @@ class Finder:
 def choose(
     checkpoints: Iterable[Checkpoint], limit: Optional[int] = None, avoid: Collection[int] = ()
 ) -> Optional[Checkpoint]:
-    """Take the highest step that is not above `limit` and not in `avoid`; `None`: there is none."""
+    """Take the highest step that is not above `limit` and not in `avoid`; `None`: there is none.
+
+    A version that nobody has seen yet counts as the one that it has overwritten: that one is no longer there.
+    """
     allowed = [
-        item for item in checkpoints if (limit is None or item.step <= limit) and item.step not in avoid
+        item
+        for item in checkpoints
+        if item.step not in avoid and (limit is None or min(item.step, item.follows or item.step) <= limit)
     ]
     return max(allowed, key=lambda item: item.step, default=None)
 

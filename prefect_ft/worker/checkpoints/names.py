@@ -59,9 +59,25 @@ _COMPANION = re.compile(
 _SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
 _LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
 # What is kept of a run, or comes from elsewhere: to resume from it would lose steps.
-_OTHER_WORDS = frozenset(("best", "final", "init", "initial", "pretrained", "base", "ema", "teacher", "copy"))
+_OTHER_WORDS = frozenset(
+    (
+        "best",
+        "final",
+        "init",
+        "initial",
+        "pretrained",
+        "base",
+        "ema",
+        "teacher",
+        "copy",
+        "info",
+        "meta",
+        "metadata",
+    )
+)
+# Not .json: `latest.json` and its like point to a checkpoint.
 _WEIGHTS = re.compile(
-    r"(?P<stem>.+?)\.(?:pt|pth|ckpt|bin|safetensors|npz|npy|pkl|pickle|msgpack|h5|hdf5|keras|tar|zip|ubj|json|model)"
+    r"(?P<stem>.+?)\.(?:pt|pth|ckpt|bin|safetensors|npz|pkl|pickle|msgpack|h5|hdf5|keras|tar|zip|ubj)"
 )
 _NO_CHECKPOINT = re.compile(
     r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
@@ -174,7 +190,7 @@ def _overwritten(lowered: str) -> Optional[Overwritten]:
     if words & _SURE_WORDS:
         return Overwritten.SURE
     is_likely = words & _LIKELY_WORDS and not any(word.isdigit() for word in words)
-    return Overwritten.LIKELY if is_likely and not lowered.endswith(".json") else None
+    return Overwritten.LIKELY if is_likely else None
 
 
 def _reads_temporary(name: str) -> bool:
