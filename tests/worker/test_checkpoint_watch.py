@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from agent_fixtures import MakeWorker, StartAgent
 from agents import DEADLINE_S, AgentClient, Gate, checkpoints, script
 
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
+from prefect_ft.worker.checkpoints import copies
 
 LONG_S = 3600.0
 """A settle time that does not pass in a test: then only a rename proves a file whole."""
@@ -134,6 +137,32 @@ def test_choosing_takes_the_highest_that_is_allowed(watch: Watch, directory: Pat
     (directory / "step-4.bin").write_text("{}")
     answer = answer_of(watched, watched.choose(Criteria(limit=3, avoid=[3])))
     assert (answer.chosen.step, list(answer.why_not)) == (2, ["step-4.bin"])
+
+
+def test_a_look_by_the_clock_does_not_give_up_a_copy(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that takes longer than the clock's period would begin again for ever."""
+    directory.mkdir()
+    with zipfile.ZipFile(directory / "last.ckpt", "w") as file:
+        file.writestr("data.pkl", b"weights")
+    watched = CheckpointWatch(checkpoints(directory, LONG_S, keep_copies=True))
+    copied = iter(range(1000))
+
+    def pieces(source: int, target: int) -> Iterator[None]:
+        os.sendfile(target, source, 0, 1 << 20)
+        for _piece in range(5):
+            watched.look_again()
+            next(copied)
+            yield
+
+    monkeypatch.setattr(copies, "_pieces", pieces)
+    look(watched)
+    kept = directory / copies.DIRECTORY / "1c@last.ckpt"
+    while not kept.exists():
+        select.select([watched], [], [], 0.01)
+        watched.answers()
+    assert next(copied) == 5
 
 
 def test_ticks_do_not_pile_up_questions(watch: Watch, directory: Path) -> None:

@@ -67,8 +67,19 @@ def known(checkpoints: list[Checkpoint]) -> dict[str, Known]:
         ],
         *[
             (name, None)
-            for name in ("params.json", "model-7b.safetensors", "optimizer.pt", "data.npz", ".last.pt")
+            for name in (
+                "params.json",
+                "latest.json",
+                "checkpoint.json",
+                "last_lr.npy",
+                "ckpt_info.pkl",
+                "model-7b.safetensors",
+                "optimizer.pt",
+                "data.npz",
+                ".last.pt",
+            )
         ],
+        *[(name, None) for name in ("latest.json", "checkpoint.json", "last_lr.npy", "ckpt_info.pkl")],
         *[(name, None) for name in ("last.ckpt.tmp", "snapshot.pt.old", "snapshot-rank0.pt", "train.py")],
     ],
 )
@@ -197,6 +208,46 @@ def test_a_whole_file_that_is_older_than_a_name_with_a_step_is_left_where_it_is(
     finder = Finder(str(tmp_path), keep_copies=True)
     assert found(finder) == [(20, False)]
     assert (finder.mend(None, [], []), path.exists()) == (False, True)
+
+
+def test_of_several_files_that_are_overwritten_the_newest_counts_and_looking_again_is_no_progress(
+    tmp_path: Path,
+) -> None:
+    finder = Finder(str(tmp_path))
+    for age, name in ((30.0, "last.ckpt"), (20.0, "last-v1.ckpt"), (10.0, "last-v2.ckpt")):
+        put(tmp_path / name, whole(), age)
+    assert [found(finder) for _ in range(3)] == [[(1, True)]] * 3
+    assert finder.scan(NOW)[0].path == str(tmp_path / "last-v2.ckpt")
+    put(tmp_path / "last.ckpt", whole("new"), 5.0)
+    assert [found(finder) for _ in range(3)] == [[(2, True)]] * 3
+
+
+@pytest.mark.parametrize("name", ["ckpt.pt", "model.pt"])
+def test_a_version_that_nobody_saw_is_resumed_from_in_the_place_of_the_one_before(
+    name: str, tmp_path: Path
+) -> None:
+    """Its writer's machine was lost before it was reported; what it has overwritten is no longer there."""
+    finder, path = Finder(str(tmp_path)), tmp_path / name
+    found(finder)
+    put(path, whole("1"), -3.0)
+    before = finder.scan(NOW + 10)
+    put(path, whole("2"), -6.0)
+    later = Finder(str(tmp_path))
+    later.learn(known(before))
+    chosen = choose(later.scan(NOW + 20), limit=before[0].step)
+    assert chosen is not None
+    assert (chosen.step, chosen.path) == (before[0].step + 1, str(path))
+    assert choose(later.scan(NOW + 20), limit=before[0].step) is None  # by now it is known
+
+
+def test_what_the_script_itself_set_aside_is_not_overwritten(tmp_path: Path) -> None:
+    finder, path = Finder(str(tmp_path), keep_copies=True), put(tmp_path / "ckpt.pt", whole()[:-9], 10.0)
+    put(tmp_path / "ckpt.pt.old", b"the script's", 20.0)
+    finder.scan(NOW)
+    assert finder.mend(None, [], [])
+    assert (tmp_path / "ckpt.pt.old").read_bytes() == b"the script's"
+    assert (tmp_path / "ckpt.pt.old-1").read_bytes() == whole()[:-9]
+    assert not path.exists()
 
 
 def test_weights_that_never_were_a_checkpoint_are_left_alone(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool])
                 os.fsync(copy.fileno())
         state = os.stat(source)
         os.utime(beside, ns=(state.st_atime_ns, state.st_mtime_ns))
-        if not finished or not mark.is_of(mark_of(state)):
+        if not finished or not mark.is_of(mark_of(state)) or os.stat(beside).st_size != mark.size:
             return False
         os.replace(beside, target)
         return True
