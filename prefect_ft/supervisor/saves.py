@@ -84,9 +84,9 @@ class Saves:
 
     def _take(self, step: int, save: Save) -> None:
         """Take a verified checkpoint; a version of a file takes the place of the one before it."""
-        before = self._step_at.get(save.path)
-        if before is not None and before != step:
-            self._whole.pop(before, None)
+        before = self._step_at.get(save.path, step)
+        if before in self._whole and self._whole[before].path == save.path:  # and not a copy of it
+            del self._whole[before]
         self._step_at[save.path] = step
         self._strays.discard(step)
         self._whole[step], self._told[step] = save, save.identity

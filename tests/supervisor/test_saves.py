@@ -96,6 +96,25 @@ CASES = {
         [None, version(1, 1.0), version(2, 2.0, 1)],
         facts(2, 2, None, 2, counted=True),
     ),
+    "a-version-of-which-a-copy-is-kept": (
+        [
+            None,
+            version(1, 1.0),
+            {
+                "new": [
+                    {
+                        "step": 1,
+                        "path": "ck/.prefect-ft-copies/1c@snapshot.pt",
+                        "mtime": 1.0,
+                        "counted": True,
+                    },
+                    *version(2, 2.0)["new"],
+                ],
+                "gone": [],
+            },
+        ],
+        facts(2, 2, None, 1, 2, counted=True),
+    ),
     "a-version-of-a-lower-step": (
         [None, version(80, 1.0, counted=False), None, version(60, 2.0, counted=False)],
         facts(60, 60, 80, 60),
