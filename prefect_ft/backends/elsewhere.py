@@ -11,7 +11,7 @@ import socket
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,17 @@ def copy_in(client: Client, container: str, paths: Iterable[Path], found: Interp
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for path in paths:
-            tar.add(path, filter=lambda item: _owned(item, found))
+            _add(tar, path, found)
     client.put_archive(container, "/", archive.getvalue())
+
+
+def _add(tar: tarfile.TarFile, path: Path, found: Interpreter) -> None:
+    """Add a file or a whole directory; bytecode that is just being written may go while its directory is read."""
+    with suppress(FileNotFoundError) if path.parent.name == "__pycache__" else nullcontext():
+        tar.add(path, recursive=False, filter=lambda item: _owned(item, found))
+    if path.is_dir() and not path.is_symlink():
+        for each in sorted(path.iterdir()):
+            _add(tar, each, found)
 
 
 def _owned(item: tarfile.TarInfo, found: Interpreter) -> tarfile.TarInfo:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import struct
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from docker.errors import APIError
 
 from prefect_ft.backends import elsewhere, transport
 from prefect_ft.backends.elsewhere import AddressElsewhere
+from prefect_ft.backends.engine import Interpreter
 from prefect_ft.backends.pump import Pump
 from prefect_ft.errors import BackendError
 
@@ -55,6 +59,34 @@ def test_an_engine_that_starts_nothing_is_let_go_of() -> None:
     with pytest.raises(ConnectionError, match="container is not running"):
         address(lambda: client).connect(1.0)
     assert client.is_closed
+
+
+def test_bytecode_that_goes_while_it_is_copied_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that compiles the same files writes each under a name of its own first."""
+    cache = tmp_path / "payload" / "__pycache__"
+    cache.mkdir(parents=True)
+    for name in ("a.pyc", "b.pyc.123", "c.pyc"):
+        (cache / name).write_bytes(name.encode())
+    (tmp_path / "payload" / "a.py").write_bytes(b"")
+    listed = Path.iterdir
+
+    def and_then_gone(path: Path) -> Iterator[Path]:
+        found = sorted(listed(path))
+        (cache / "b.pyc.123").unlink(missing_ok=True)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", and_then_gone)
+    sent = io.BytesIO()
+    client = SimpleNamespace(put_archive=lambda *told: sent.write(told[2]))
+    elsewhere.copy_in(client, "c", [tmp_path / "payload"], Interpreter("python3", 7, 8))  # type: ignore[arg-type]
+    sent.seek(0)
+    with tarfile.open(fileobj=sent) as archive:
+        members = {Path(item.name).name: (item.uid, item.gid) for item in archive}
+    assert members == dict.fromkeys(("payload", "a.py", "__pycache__", "a.pyc", "c.pyc"), (7, 8))
+    with pytest.raises(FileNotFoundError):
+        elsewhere.copy_in(client, "c", [tmp_path / "missing"], Interpreter("python3", 7, 8))  # type: ignore[arg-type]
 
 
 def test_what_was_said_before_the_end_comes_to_a_slow_reader_too() -> None:
