@@ -115,6 +115,10 @@ CASES = {
         ],
         facts(2, 2, None, 1, 2, counted=True),
     ),
+    "a-version-beside-a-name-with-a-step": (
+        [None, report(100, 100), version(101, 2.0)],
+        facts(101, 101, None, 100, 101),
+    ),
     "a-version-of-a-lower-step": (
         [None, version(80, 1.0, counted=False), None, version(60, 2.0, counted=False)],
         facts(60, 60, 80, 60),
