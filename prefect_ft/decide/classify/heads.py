@@ -23,8 +23,10 @@ _RANK = re.compile(
     r"|(?P<g>(?:worker|node|rank|host|gpu|ip)[-_]?[\w.-]*\d): ",
 )
 _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
+_BLANKS = re.compile(r"\s*")
+# No alternative begins with blanks, and none stand before it: two ways to share them cost their square.
 _HEAD = re.compile(
-    r"\s*(?:"
+    r"(?:"
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_] ?\d\d:\d\d:\d\d(?:[.,:]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?:?(?=\s|$)"
     r"|\[?\d\d[-/]\d\d[-/]\d{2,4} \d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s|$)"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s)"
@@ -39,7 +41,7 @@ _HEAD = re.compile(
     rf"|\[(?P<c10d>[IWEF])(?:\d{{4}} [\d:.]+)? [\w./-]+:\d+\]"
     rf"|(?P<named>{_LEVEL}):[\w.]+:"
     r"|[\w./()-]+\[\d+\]:(?=\s)"
-    rf"|\[? *(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s+)"
+    rf"|(?:\[ *)?(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s+)"
     r"|\[[\w.:/ #=-]{1,60}\](?:\[[\w.:/ #=-]{1,60}\])*:?(?=\s)"
     r"|[\w.:]+ -(?=\s)"
     r"|- (?=\S)"
@@ -74,7 +76,7 @@ def read_line(raw: bytes) -> Line:
     views, level = [text], ""
     at = 0
     for _ in range(_MAX_HEADS):
-        head = _HEAD.match(text, at)
+        head = _HEAD.match(text, _end_of_blanks(text, at))
         if head is None or head.end() in (at, len(text)):
             break
         at = head.end()
@@ -87,6 +89,11 @@ def read_line(raw: bytes) -> Line:
     if bars and bars[-1] < len(text):
         views.append(text[bars[-1] :].lstrip())
     return Line(rank, tuple(views), level)
+
+
+def _end_of_blanks(text: str, at: int) -> int:
+    blanks = _BLANKS.match(text, at)
+    return blanks.end() if blanks else at
 
 
 def _has_bar(text: str) -> bool:
