@@ -22,24 +22,50 @@ def runtime_directory(run_id: str) -> Path:
 
 
 def runtime_root() -> Path:
-    """Give the directory of this user's run-time directories; it need not be there."""
+    """Return the directory of this user's run-time directories; it need not be there.
+
+    A PREFECT_FT_RUNTIME_DIR that others share is left as it is: ours is a directory of our own below it.
+    """
     base = os.environ.get("PREFECT_FT_RUNTIME_DIR")
-    return Path(base) if base else Path(tempfile.gettempdir()) / f"prefect-ft-{os.getuid()}"
+    if base and _is_for_this_user_alone(Path(base)):
+        return Path(base)
+    return Path(base or tempfile.gettempdir()) / f"prefect-ft-{os.getuid()}"
+
+
+def _is_for_this_user_alone(directory: Path) -> bool:
+    """Whether nobody else has a right to a directory; one that is not there yet will be made so."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return True  # made later, or refused then with the reason
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
 
 
 def made_runtime_directory(directory: Path) -> Path:
-    """Make a run's directory if it is gone, and give it: the run remembers it. Raises ConfigError."""
+    """Make a run's directory if it is gone, and return it: the run remembers it. Raises ConfigError.
+
+    Permissions are given to what is made here, and never changed on what was there.
+    """
     root = directory.parent
     try:
-        directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-        status = root.stat()
+        for path in (root, directory):
+            path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        _check_ours(root)
+        _check_ours(directory)
     except OSError as exc:
         raise ConfigError(f"{directory}: {exc.strerror}", field="PREFECT_FT_RUNTIME_DIR") from exc
-    if status.st_uid != os.getuid():
-        raise ConfigError(f"{root} belongs to somebody else", field="PREFECT_FT_RUNTIME_DIR")
-    root.chmod(stat.S_IRWXU)
     if len(os.fsencode(directory)) > MAX_RUNTIME_PATH:
         raise ConfigError(
             f"{directory} is too long for sockets; name a shorter directory", field="PREFECT_FT_RUNTIME_DIR"
         )
     return directory
+
+
+def _check_ours(directory: Path) -> None:
+    """Raise ConfigError where another user owns a directory, or may replace what is in it; raises OSError."""
+    status = directory.stat()
+    if status.st_uid != os.getuid():
+        raise ConfigError(f"{directory} belongs to somebody else", field="PREFECT_FT_RUNTIME_DIR")
+    is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    if is_shared:
+        raise ConfigError(f"others may write into {directory}", field="PREFECT_FT_RUNTIME_DIR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json
-from prefect_ft.run import MAX_RUNTIME_PATH, new_run, runtime_directory
+from prefect_ft.run import MAX_RUNTIME_PATH, made_runtime_directory, new_run, runtime_directory
 
 
 def mode(path: Path) -> int:
@@ -52,6 +53,28 @@ def test_the_run_time_directory_is_the_users_alone(runtime_dir: Path) -> None:
     directory = runtime_directory("r1")
     assert (directory, mode(directory), mode(runtime_dir)) == (runtime_dir / "r1", 0o700, 0o700)
     assert runtime_directory("r1") == directory
+
+
+@pytest.mark.parametrize("shared_mode", [0o755, 0o770, 0o1777])
+def test_a_directory_that_others_share_is_left_as_it_is(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, shared_mode: int
+) -> None:
+    shared = runtime_dir / "shared"
+    shared.mkdir()
+    shared.chmod(shared_mode)
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", str(shared))
+    directory = runtime_directory("r1")
+    assert mode(shared) == shared_mode
+    assert (directory, mode(directory.parent)) == (shared / f"prefect-ft-{os.getuid()}" / "r1", 0o700)
+    assert runtime_directory("r1") == directory
+
+
+def test_a_run_time_directory_that_others_may_exchange_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ConfigError, match=r"PREFECT_FT_RUNTIME_DIR: others may write into .*open"):
+        made_runtime_directory(tmp_path / "open" / "r1")
+    assert mode(tmp_path / "open") == 0o777
 
 
 @pytest.mark.parametrize(
