@@ -18,7 +18,7 @@ from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
 from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
-from prefect_ft.errors import ComebackError, ConfigError, JournalError, LeaseLostError
+from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
 from prefect_ft.journal import Journal, Line, read_lines
 from prefect_ft.judge import judge_pending
@@ -27,6 +27,7 @@ from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.plans import phase_plan, removal_grace_s
 from prefect_ft.pool.recorder import Recorder
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, certificate_of, made_runtime_directory
+from prefect_ft.run.ownership import own_runtime, recorded_runtime
 from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import Gate, PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
@@ -287,12 +288,12 @@ def _lines_of(directory: Path | None) -> list[Line]:
 
 def _runtime_of(run: Run) -> Path:
     """Give the run's directory for sockets; who worked in one that was removed can't be reached: it is ended."""
-    told = run.told().get("runtime")
-    if not isinstance(told, str):
-        raise ConfigError("says nothing of the run-time directory", file=str(run.root / "run.json"))
-    if not Path(told).exists():
-        clear_directory(Path(told))
-    return made_runtime_directory(Path(told))
+    directory = recorded_runtime(run)
+    if not directory.exists():
+        clear_directory(directory)
+    made_runtime_directory(directory)
+    own_runtime(run)
+    return directory
 
 
 def _status(decision: Decision) -> str:

@@ -19,6 +19,7 @@ from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
 from prefect_ft.preflight import check_engines, quarantined
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory, systems
+from prefect_ft.run.ownership import own_runtime, recorded_runtime
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
@@ -49,6 +50,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
             job_config=resolved(job),
             secrets=secrets_of(job),
         )
+    own_runtime(holding.run)
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
     return replace(holding, systems=held)
@@ -84,8 +86,7 @@ def _named_systems(job: JobConfig) -> list[str]:
 
 def _runtime_root_of(run: Run) -> Path:
     """Give where a run's locks are: beside its run-time directory, wherever new ones would be made now."""
-    told = run.told().get("runtime")
-    return Path(told).parent if isinstance(told, str) else runtime_root()
+    return recorded_runtime(run).parent
 
 
 @contextmanager
@@ -141,8 +142,10 @@ def conclude(holding: Holding, status: str) -> None:
     with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
         run.describe(status=status)
         run.forget_cancel()
-    if runtime := run.told().get("runtime"):
-        clear_directory(Path(runtime))
+    try:
+        clear_directory(recorded_runtime(run))
+    except ConfigError as error:
+        tell(Notice(text=f"nothing is removed with the run: {error}"))
 
 
 def run_to_its_end(holding: Holding, stop: StopRequest, phases: Callable[[], PhaseSummary]) -> PhaseSummary:

@@ -24,6 +24,7 @@ from prefect_ft.errors import BackendError, ConfigError, LeaseLostError, RunFail
 from prefect_ft.phases import backend_of
 from prefect_ft.plans import phase_plan
 from prefect_ft.run import vacancy
+from prefect_ft.run.ownership import recorded_runtime
 from prefect_ft.runs import begin_run, conclude
 from prefect_ft.supervisor import RunLog, StopRequest, describe
 from prefect_ft.supervisor.attempt import Attempt
@@ -89,7 +90,7 @@ class TrainingRun(JobRun[TrainingResult]):
             holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record)
         )
         self._open.callback(lambda: conclude(holding, self._status))
-        runtime = Path(run.told()["runtime"])
+        runtime = recorded_runtime(run)
         self.log = Path(job.model_dir) / "run.log"
         self._log = self._open.enter_context(closing(RunLog(self.log, runtime / "run.places")))
         self._plan = phase_plan(job, 0, run, run.root, lines=(), isolated=())

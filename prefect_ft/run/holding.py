@@ -14,6 +14,7 @@ from prefect_ft.errors import ConfigError, LeaseLostError
 from prefect_ft.run.identity import RUNS, Run, new_run, read_run
 from prefect_ft.run.lease import RENEWALS, Claim, Claims, Lease, take, wait_until_free
 from prefect_ft.run.lookup import latest_run
+from prefect_ft.run.ownership import check_own
 from prefect_ft.run.systems import HeldSystems
 
 LISTEN_S = 1.0
@@ -102,8 +103,9 @@ class Vacancy:
         return Holding(run, lease)
 
     def go_on(self) -> Holding:
-        """Take the previous run; raises RunHeldError if somebody was faster."""
+        """Take the previous run; raises RunHeldError if somebody was faster, ConfigError for a copy of a run."""
         assert self.previous is not None
+        check_own(self.previous)
         return Holding(self.previous, self._take(self.previous.run_id))
 
     def _take(self, run_id: str) -> Lease:

@@ -1,0 +1,122 @@
+"""A copy of a model directory whose run lives ends nothing of the original; one that was moved is the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.errors import ConfigError
+from prefect_ft.files import read_json, write_json
+from prefect_ft.run import latest_run, new_run, runtime_directory
+from prefect_ft.run.ownership import OWNER, check_own, own_runtime, recorded_runtime
+
+SCRIPT = """
+import os, time
+from pathlib import Path
+Path("pid").write_text(str(os.getpid()))
+while not Path("go").exists():
+    time.sleep(0.02)
+"""
+JOB = """
+name: waits
+model_dir: exp1
+lease_s: 1
+infrastructure: {type: process, systems: [s0], workers: 1}
+phases: [{name: one, command: [python, -S, train.py]}]
+"""
+
+
+def command_line(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "prefect_ft.cli", *words],
+        cwd=cwd,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """An orchestrator whose rank waits for the file `go`, and a copy of its model directory, exp2."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.yaml").write_text(JOB)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect_ft.cli", "run", "job.yaml"], cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        deadline_s = time.monotonic() + 60
+        while not (tmp_path / "pid").exists():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        subprocess.run(["cp", "-a", "exp1", "exp2"], cwd=tmp_path, check=True)
+        yield process
+    finally:
+        (tmp_path / "go").touch()
+        process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("cancel", "exp2"), id="cancel"),
+        pytest.param(("resume", "exp2"), id="resume"),
+        pytest.param(("run", "job.yaml", "--model-dir", "exp2", "--fresh"), id="fresh"),
+    ],
+)
+def test_a_copy_ends_nothing_of_the_original(
+    tmp_path: Path, original: subprocess.Popen[bytes], words: tuple[str, ...]
+) -> None:
+    refused = command_line(*words, cwd=tmp_path)
+    while "is held by" in refused.stderr and original.poll() is None:  # for the lease's second
+        refused = command_line(*words, cwd=tmp_path)
+    assert refused.returncode == 2, (refused.stdout, refused.stderr)
+    assert f"is a copy of {tmp_path / 'exp1'}" in refused.stderr
+    os.kill(int((tmp_path / "pid").read_text()), 0)
+    (tmp_path / "go").touch()
+    assert original.wait(timeout=60) == 0, (tmp_path / "log").read_text()
+    run = latest_run(tmp_path / "exp1")
+    assert run is not None
+    assert (run.status, recorded_runtime(run).exists()) == ("completed", False)
+
+
+def test_a_run_that_was_moved_is_the_run_and_a_copy_is_not(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "exp1", "j", run_id="r1", runtime=str(runtime_directory("r1")))
+    own_runtime(run)
+    check_own(run)
+    subprocess.run(["cp", "-a", tmp_path / "exp1", tmp_path / "exp2"], check=True)
+    copy, first = latest_run(tmp_path / "exp2"), latest_run(tmp_path / "exp1")
+    assert copy is not None
+    assert first is not None
+    check_own(first)
+    with pytest.raises(
+        ConfigError, match=rf"exp2: is a copy of {tmp_path / 'exp1'}, .*Remove .*exp2/\.prefect-ft"
+    ):
+        check_own(copy)
+    (tmp_path / "exp1").rename(tmp_path / "moved")
+    moved = latest_run(tmp_path / "moved")
+    assert moved is not None
+    check_own(moved)
+    own_runtime(moved)
+    with pytest.raises(ConfigError, match=r"is a copy of .*moved"):
+        check_own(copy)
+    assert read_json(recorded_runtime(moved) / OWNER)["root"] == str(
+        tmp_path / "moved" / ".prefect-ft" / "r1"
+    )
+
+
+@pytest.mark.parametrize("told", ["/etc", "/r1/../other", "r1", 7, None])
+def test_a_path_that_is_not_the_runs_is_obeyed_by_nobody(tmp_path: Path, told: object) -> None:
+    run = new_run(tmp_path, "j", run_id="r1", runtime=str(runtime_directory("r1")))
+    write_json(run.root / "run.json", {**run.told(), "runtime": told})
+    with pytest.raises(ConfigError, match=r"run\.json: (names|says nothing)"):
+        recorded_runtime(run)
