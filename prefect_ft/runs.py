@@ -19,7 +19,7 @@ from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
 from prefect_ft.preflight import check_engines, quarantined
 from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory, systems
-from prefect_ft.run.ownership import own_runtime, recorded_runtime
+from prefect_ft.run.ownership import own_runtime, recorded_runtime, removable_runtime
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
@@ -50,7 +50,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
             job_config=resolved(job),
             secrets=secrets_of(job),
         )
-    own_runtime(holding.run)
+        own_runtime(holding.run)
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
     return replace(holding, systems=held)
@@ -143,7 +143,7 @@ def conclude(holding: Holding, status: str) -> None:
         run.describe(status=status)
         run.forget_cancel()
     try:
-        clear_directory(recorded_runtime(run))
+        clear_directory(removable_runtime(run))
     except ConfigError as error:
         tell(Notice(text=f"nothing is removed with the run: {error}"))
 

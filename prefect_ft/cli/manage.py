@@ -26,6 +26,7 @@ from prefect_ft.run import RUNS, Run, find_run, holder_of, known_runs, runs_in, 
 from prefect_ft.run.identity import registry
 from prefect_ft.run.lease import Claims
 from prefect_ft.run.lookup import told_by
+from prefect_ft.run.ownership import recorded_runtime
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.runs import end_unwatched, job_of
 
@@ -211,7 +212,7 @@ def _left_behind() -> Iterator[Path]:
     for link in sorted(registry().iterdir()) if registry().is_dir() else ():
         run = runs.get(link.name)
         if run is not None and _is_over(run):
-            yield from _runtime_directories(run.run_id, run.told().get("runtime"))
+            yield from _runtime_directories(run.run_id, run)
         elif _is_dangling(link):
             yield from _runtime_directories(link.name, None)
             yield link
@@ -238,11 +239,12 @@ def _is_dangling(link: Path) -> bool:
     return False
 
 
-def _runtime_directories(run_id: str, told: Any) -> Iterator[Path]:
+def _runtime_directories(run_id: str, run: Run | None) -> Iterator[Path]:
     """Give the directories that are there, where they are now by default and where the run says it had it."""
     places = {runtime_root() / run_id}
-    if isinstance(told, str) and Path(told).name == run_id:  # else it is damaged, and leads anywhere
-        places.add(Path(told))
+    if run is not None:
+        with suppress(ConfigError):  # run.json is damaged, and leads anywhere
+            places.add(recorded_runtime(run))
     for place in sorted(places):
         if place.is_dir() and place.lstat().st_uid == os.getuid() and not place.is_symlink():
             yield place

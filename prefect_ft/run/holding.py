@@ -103,10 +103,14 @@ class Vacancy:
         return Holding(run, lease)
 
     def go_on(self) -> Holding:
-        """Take the previous run; raises RunHeldError if somebody was faster, ConfigError for a copy of a run."""
-        assert self.previous is not None
-        check_own(self.previous)
-        return Holding(self.previous, self._take(self.previous.run_id))
+        """Take the previous run.
+
+        Raises RunHeldError if another process was faster, and ConfigError if it is a copy of a run.
+        """
+        run = self.previous
+        assert run is not None
+        check_own(run)
+        return Holding(run, self._take(run.run_id))
 
     def _take(self, run_id: str) -> Lease:
         try:

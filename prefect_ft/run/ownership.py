@@ -1,8 +1,10 @@
-"""Whose a run-time directory is: the run's whose own directory it names, and no copy's of that one."""
+"""Which run a run-time directory belongs to: the one that marked it, and no copy of that run."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.errors import ConfigError
@@ -16,24 +18,39 @@ OWNER = "owner.json"
 def recorded_runtime(run: Run) -> Path:
     """Return the run-time directory that run.json names, which need not be there.
 
-    Raises ConfigError for one that is not named as the run is: what it names is ended and removed with the run.
+    Raises ConfigError for a path that does not end in the run's id: what lies there ends with the run.
     """
     told = run.told().get("runtime")
-    file = str(run.root / "run.json")
     if not isinstance(told, str):
-        raise ConfigError("says nothing of the run-time directory", file=file)
+        raise _damaged(run, "says nothing of the run-time directory")
     path = Path(told)
     if not path.is_absolute() or path.name != run.run_id or ".." in path.parts or path.is_symlink():
-        raise ConfigError(f"names {told} as run-time directory, which is not this run's", file=file)
+        raise _damaged(run, f"names {told} as run-time directory, which is not this run's")
+    return path
+
+
+def removable_runtime(run: Run) -> Path:
+    """Return the run-time directory, to be removed; raises ConfigError where it is not marked as this run's."""
+    path = recorded_runtime(run)
+    if path.exists() and not _is_the_same(run.root, read_json(path / OWNER)):
+        raise _damaged(run, f"names {path} as run-time directory, which is not marked as this run's")
     return path
 
 
 def own_runtime(run: Run) -> None:
-    """Take down in the run-time directory whose it is; raises OSError, ConfigError."""
-    root = run.root.absolute()
-    status = root.stat()
-    owner = {"root": str(root), "device": status.st_dev, "inode": status.st_ino}
-    write_json(recorded_runtime(run) / OWNER, owner)
+    """Mark the run-time directory, if it is there, as this run's; raises ConfigError.
+
+    Where nothing can be written it stays as it is: then a copy is not recognised, and the directory is left.
+    """
+    path = recorded_runtime(run)
+    with suppress(OSError):
+        status = run.root.stat()
+        owner = {"root": str(run.root.absolute()), "device": status.st_dev, "inode": status.st_ino}
+        write_json(path / OWNER, owner)
+
+
+def _damaged(run: Run, what: str) -> ConfigError:
+    return ConfigError(f"{what}; put the file back from a copy", file=str(run.root / "run.json"))
 
 
 def check_own(run: Run) -> None:
@@ -54,7 +71,7 @@ def check_own(run: Run) -> None:
         )
 
 
-def _is_the_same(root: Path, owner: dict[str, object]) -> bool:
+def _is_the_same(root: Path, owner: Mapping[str, object]) -> bool:
     status = root.stat()
     return (status.st_dev, status.st_ino) == (owner.get("device"), owner.get("inode"))
 

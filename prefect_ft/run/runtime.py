@@ -26,14 +26,13 @@ def runtime_root() -> Path:
 
     A PREFECT_FT_RUNTIME_DIR that others share is left as it is: ours is a directory of our own below it.
     """
-    base = os.environ.get("PREFECT_FT_RUNTIME_DIR")
-    if base and _is_for_this_user_alone(Path(base)):
-        return Path(base)
-    return Path(base or tempfile.gettempdir()) / f"prefect-ft-{os.getuid()}"
+    named = os.environ.get("PREFECT_FT_RUNTIME_DIR")
+    base = Path(named or tempfile.gettempdir()).absolute()
+    return base if named and _is_private(base) else base / f"prefect-ft-{os.getuid()}"
 
 
-def _is_for_this_user_alone(directory: Path) -> bool:
-    """Whether nobody else has a right to a directory; one that is not there yet will be made so."""
+def _is_private(directory: Path) -> bool:
+    """Whether only this user has access to a directory. True if it does not exist: it is then created so."""
     try:
         status = directory.stat()
     except OSError:
@@ -65,7 +64,7 @@ def _check_ours(directory: Path) -> None:
     """Raise ConfigError where another user owns a directory, or may replace what is in it; raises OSError."""
     status = directory.stat()
     if status.st_uid != os.getuid():
-        raise ConfigError(f"{directory} belongs to somebody else", field="PREFECT_FT_RUNTIME_DIR")
+        raise ConfigError(f"{directory} belongs to another user", field="PREFECT_FT_RUNTIME_DIR")
     is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
     if is_shared:
-        raise ConfigError(f"others may write into {directory}", field="PREFECT_FT_RUNTIME_DIR")
+        raise ConfigError(f"other users can write to {directory}", field="PREFECT_FT_RUNTIME_DIR")

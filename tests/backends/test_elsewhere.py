@@ -79,14 +79,14 @@ def test_bytecode_that_goes_while_it_is_copied_is_left_out(
 
     monkeypatch.setattr(Path, "iterdir", and_then_gone)
     sent = io.BytesIO()
-    client = SimpleNamespace(put_archive=lambda *told: sent.write(told[2]))
-    elsewhere.copy_in(client, "c", [tmp_path / "payload"], Interpreter("python3", 7, 8))  # type: ignore[arg-type]
+    client: Any = SimpleNamespace(put_archive=lambda *told: sent.write(told[2]))
+    elsewhere.copy_in(client, "c", [tmp_path / "payload"], Interpreter("python3", 7, 8))
     sent.seek(0)
     with tarfile.open(fileobj=sent) as archive:
         members = {Path(item.name).name: (item.uid, item.gid) for item in archive}
     assert members == dict.fromkeys(("payload", "a.py", "__pycache__", "a.pyc", "c.pyc"), (7, 8))
     with pytest.raises(FileNotFoundError):
-        elsewhere.copy_in(client, "c", [tmp_path / "missing"], Interpreter("python3", 7, 8))  # type: ignore[arg-type]
+        elsewhere.copy_in(client, "c", [tmp_path / "missing"], Interpreter("python3", 7, 8))
 
 
 def test_what_was_said_before_the_end_comes_to_a_slow_reader_too() -> None:

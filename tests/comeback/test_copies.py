@@ -23,6 +23,16 @@ Path("pid").write_text(str(os.getpid()))
 while not Path("go").exists():
     time.sleep(0.02)
 """
+REDIRECTS = """
+import json, os
+from pathlib import Path
+told = next(Path("exp1").glob(".prefect-ft/*/run.json")).resolve()
+name = told.parent.name if os.environ["NAME"] == "RUN" else os.environ["NAME"]
+precious = Path("precious").resolve() / name
+precious.mkdir(parents=True)
+(precious / "file").write_text("kept")
+told.write_text(json.dumps({**json.loads(told.read_text()), "runtime": str(precious)}))
+"""
 JOB = """
 name: waits
 model_dir: exp1
@@ -115,8 +125,27 @@ def test_a_run_that_was_moved_is_the_run_and_a_copy_is_not(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("told", ["/etc", "/r1/../other", "r1", 7, None])
-def test_a_path_that_is_not_the_runs_is_obeyed_by_nobody(tmp_path: Path, told: object) -> None:
+def test_a_path_that_does_not_belong_to_the_run_is_refused(tmp_path: Path, told: object) -> None:
     run = new_run(tmp_path, "j", run_id="r1", runtime=str(runtime_directory("r1")))
     write_json(run.root / "run.json", {**run.told(), "runtime": told})
-    with pytest.raises(ConfigError, match=r"run\.json: (names|says nothing)"):
+    with pytest.raises(ConfigError, match=r"run\.json: (names|says nothing).*; put the file back"):
         recorded_runtime(run)
+
+
+@pytest.mark.parametrize("name", ["other", "RUN"], ids=["of-another-name", "of-the-same-name"])
+def test_what_a_script_writes_into_run_json_is_not_removed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text(REDIRECTS)
+    (tmp_path / "job.yaml").write_text(JOB + f"env: {{NAME: {name}}}\n")
+    ended = command_line("run", "job.yaml", cwd=tmp_path)
+    assert ended.returncode == 0, (ended.stdout, ended.stderr)
+    assert [path.read_text() for path in tmp_path.glob("precious/*/file")] == ["kept"]
+    assert "nothing is removed with the run" in ended.stdout + ended.stderr
+
+
+def test_a_relative_run_time_directory_is_taken_from_here(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runtime_dir)
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", "rt")
+    run = new_run(tmp_path / "model", "j", run_id="r1", runtime=str(runtime_directory("r1")))
+    assert recorded_runtime(run) == runtime_dir / "rt" / "r1"

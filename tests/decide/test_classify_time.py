@@ -17,46 +17,10 @@ GROWTH = 3 * TIMES
 """A line TIMES as long may cost so many times as much; one whose cost is a square takes TIMES squared."""
 
 REPEATED = [
-    *(
-        " ",
-        "\t",
-        "\u00a0",
-        "0",
-        "a",
-        "A",
-        ".",
-        ":",
-        "/",
-        "[",
-        "]",
-        "|",
-        "+",
-        "-",
-        "=",
-        "#",
-        "(",
-        ")",
-        "'",
-        '"',
-    ),
-    *(
-        "| ",
-        "a.",
-        "1 ",
-        "1.",
-        "0x0",
-        "a: ",
-        "a/",
-        "[1",
-        "pid=1 ",
-        "rank 1 ",
-        "E   ",
-        "│ /",
-        'File "',
-        "1/1 [",
-    ),
+    *" \t\u00a00aA.:/[]|+-=#()'\"",
+    *("| ", "a.", "1 ", "1.", "0x0", "a: ", "a/", "[1", "pid=1 ", "rank 1 ", "E   ", "│ /", 'File "', "1/1 ["),
     *("ERROR ", "[ ", "I 1 ", "- ", "12:00:00 ", "\x1b[0m", "\x1b]", "step 1 ", "Error: ", "a b: ", "%|"),
-]
+]  # fmt: skip
 
 
 def cost_s(piece: str, length: int) -> float:

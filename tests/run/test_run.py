@@ -72,7 +72,7 @@ def test_a_directory_that_others_share_is_left_as_it_is(
 def test_a_run_time_directory_that_others_may_exchange_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(ConfigError, match=r"PREFECT_FT_RUNTIME_DIR: others may write into .*open"):
+    with pytest.raises(ConfigError, match=r"PREFECT_FT_RUNTIME_DIR: other users can write to .*open"):
         made_runtime_directory(tmp_path / "open" / "r1")
     assert mode(tmp_path / "open") == 0o777
 

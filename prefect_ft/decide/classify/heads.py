@@ -24,7 +24,8 @@ _RANK = re.compile(
 )
 _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
 _BLANKS = re.compile(r"\s*")
-# No alternative begins with blanks, and none stand before it: two ways to share them cost their square.
+# Blanks before a head are skipped first, and no alternative begins with optional blanks: with two ways to match
+# them, the time would grow with the square of their number.
 _HEAD = re.compile(
     r"(?:"
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_] ?\d\d:\d\d:\d\d(?:[.,:]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?:?(?=\s|$)"
