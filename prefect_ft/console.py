@@ -11,6 +11,8 @@ import os
 from rich.console import Console
 from rich.text import Text
 
+from prefect_ft.plaintext import as_line
+
 
 class QuietConsole(Console):
     """Falls silent when its reader has gone."""
@@ -20,8 +22,8 @@ class QuietConsole(Console):
 
 
 def plain(text: str) -> Text:
-    """Give a text from somewhere else as it is: no markup of ours, nothing that a terminal would obey."""
-    return Text("".join(char if char.isprintable() else " " for char in text))
+    """Return a text from elsewhere for a console: no markup of ours, nothing that a terminal would obey."""
+    return Text(as_line(text))
 
 
 def fall_silent(console: Console) -> None:

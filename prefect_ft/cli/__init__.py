@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from prefect_ft.errors import (
     ConfigError,
@@ -15,6 +16,7 @@ from prefect_ft.errors import (
     SystemHeldError,
     UnfinishedRunError,
 )
+from prefect_ft.plaintext import as_line
 
 COMPLETED, FAILED, INVALID, CANCELLED = range(4)
 """The exit codes: the run completed, failed, was refused before anything started, was cancelled."""
@@ -54,8 +56,15 @@ def _code_of(arguments: argparse.Namespace) -> int:
         return FAILED
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose complaints say nothing to a terminal, whatever the words are of which it complains."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(as_line(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="prefect-ft",
         description="Makes a training run finish: restarts it from the last good checkpoint, and says why.",
     )
@@ -88,9 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     report = _add(commands, "report", _report, "what happened to a run, why, and what it cost")
     report.add_argument("--html", metavar="FILE", help="write it as one HTML file that needs nothing else")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
+    resume.add_argument(
+        "--moved", action="store_true", help="its directory was moved, from another file system too"
+    )
     cancel = _add(commands, "cancel", _cancel, "end a run: its ranks stop within their grace")
     cancel.add_argument("--checkpoint", action="store_true", help="have its ranks save a checkpoint first")
-    for command in (status, report, resume, cancel):
+    repair = _add(commands, "repair", _repair, "which lines of a run's journals are damaged")
+    repair.add_argument(
+        "--drop", action="store_true", help="remove them, so that the run can go on; a copy keeps the journal"
+    )
+    for command in (status, report, resume, cancel, repair):
         command.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
     _add_approve(commands)
     known = _add(commands, "list", _list, "the runs known here, and who watches them")
@@ -120,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    commands: argparse._SubParsersAction[_Parser],
     name: str,
     command: Callable[[argparse.Namespace], int],
     text: str,
@@ -131,7 +147,7 @@ def _add(
     return parser
 
 
-def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_classify(commands: argparse._SubParsersAction[_Parser]) -> None:
     classify = _add(commands, "classify", _classify, "why did it fail? Reads logs, starts nothing")
     classify.add_argument(
         "logs", metavar="LOG", nargs="+", help="the logs of one job's ranks; - is standard input"
@@ -147,7 +163,7 @@ def _add_classify(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
 
 
-def _add_approve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_approve(commands: argparse._SubParsersAction[_Parser]) -> None:
     approve = _add(commands, "approve", _approve, "answer to a decision that waits for a person")
     approve.add_argument("run", metavar="RUN", help="a model directory, a phase directory or a run id")
     instead = approve.add_mutually_exclusive_group()
@@ -163,7 +179,7 @@ def _add_approve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     approve.add_argument("--by", metavar="NAME", help="who says so; your user name if not given")
 
 
-def _add_pool(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_pool(commands: argparse._SubParsersAction[_Parser]) -> None:
     text = "the systems in quarantine, with which no run begins"
     pool = commands.add_parser("pool", help=text, description=text[0].upper() + text[1:] + ".")
     actions = pool.add_subparsers(metavar="ACTION", required=True)
@@ -178,7 +194,7 @@ def _add_pool(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         )
 
 
-def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_replay(commands: argparse._SubParsersAction[_Parser]) -> None:
     replay = _add(commands, "replay", _replay, "what would this policy decide? Starts nothing")
     replay.add_argument("job", metavar="JOB.yaml")
     replay.add_argument(
@@ -221,13 +237,19 @@ def _run(arguments: argparse.Namespace) -> int:
 def _resume(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.run import resume  # loads Prefect
 
-    return resume(arguments.run, as_json=arguments.json)
+    return resume(arguments.run, is_moved=arguments.moved, as_json=arguments.json)
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
     from prefect_ft.cli.manage import cancel  # loads pydantic
 
     return cancel(arguments.run, with_checkpoint=arguments.checkpoint, as_json=arguments.json)
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    from prefect_ft.cli.repair import repair  # not every command needs it
+
+    return repair(arguments.run, drop=arguments.drop, as_json=arguments.json)
 
 
 def _approve(arguments: argparse.Namespace) -> int:

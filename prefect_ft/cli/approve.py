@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import getpass
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Line, proposal_in, read_lines
@@ -62,8 +62,8 @@ def _tell(run: Run, proposed: Line, answer: Answer, *, as_json: bool) -> None:
             "proposed": proposed["action"],
             "answer": answer.answer,
         }
-        print(json.dumps({**told, "watched_by": holder}))
+        print(plaintext.as_json({**told, "watched_by": holder}))
         return
-    print(f"proposed: {proposed['action']}: {proposed['reason']}")
+    print(plaintext.as_line(f"proposed: {proposed['action']}: {proposed['reason']}"))
     taker = f"{holder} takes it" if holder else "nobody watches the run; `prefect-ft resume` takes it"
-    print(f"answer: {answer.answer}, by {answer.by}; {taker}")
+    print(plaintext.as_line(f"answer: {answer.answer}, by {answer.by}; {taker}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.settings import get_current_settings
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import PrefectFTError
 from prefect_ft.reporting import ENDED
@@ -48,7 +48,7 @@ def install(heartbeat_s: int | None, *, as_json: bool) -> int:
     except Exception as exc:
         raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
     if as_json:
-        print(json.dumps({"automations": [name for name, _ in changes]}))
+        print(plaintext.as_json({"automations": [name for name, _ in changes]}))
     for name, is_new in () if as_json else changes:
         print(f"{'installed' if is_new else 'unchanged'}: {name}")
     return COMPLETED

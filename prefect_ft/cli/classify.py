@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.cli.log_files import STANDARD_INPUT, read_log
 from prefect_ft.decide.classify import Catalogue, judge, with_own
@@ -22,7 +22,7 @@ def classify(
     catalogue = _catalogue(signatures)
     logs = [read_log(path, catalogue) for path in paths]
     verdict = judge(logs, exit_code=exit_code, signal=signal)
-    print(json.dumps(_document(verdict), ensure_ascii=False) if as_json else _text(verdict))
+    print(plaintext.as_json(_document(verdict)) if as_json else _text(verdict))
     return COMPLETED
 
 
@@ -64,4 +64,4 @@ def _text(verdict: Verdict) -> str:
     if evidence is not None and evidence.hint:
         lines.append(f"hint         {evidence.hint}")
     lines += [f"followed by  {one.file}:{one.line}: {one.rule}" for one in verdict.cascades]
-    return "\n".join(lines)
+    return "\n".join(map(plaintext.as_line, lines))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
+from prefect_ft import pieces, plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.run import find_run, phase_directories
@@ -21,7 +22,7 @@ _PREFIX = re.compile(rb"\[a(\d+) w(\d+) r(\d+)\] ")
 
 
 def logs(run: str, *, attempt: int | None, worker: int | None, follow: bool, as_json: bool) -> int:
-    """Print output as it stands in run.log; with `as_json` one object a line."""
+    """Print output as it stands in run.log, to a terminal as text alone; with `as_json` one object a line."""
     try:
         for line in _follow(run) if follow else _now(run):
             told = _PREFIX.match(line)
@@ -37,12 +38,13 @@ def logs(run: str, *, attempt: int | None, worker: int | None, follow: bool, as_
 
 
 def _print(line: bytes, numbers: list[int], begin: int, *, as_json: bool) -> None:
-    if not as_json:
-        sys.stdout.buffer.write(line + b"\n")
-    else:
+    if as_json:
         text = line[begin:].decode("utf-8", "replace")
         told = dict(zip(("attempt", "worker", "rank"), numbers, strict=True))
-        sys.stdout.buffer.write(json.dumps({**told, "text": text}).encode() + b"\n")
+        line = plaintext.as_json({**told, "text": text}).encode()
+    elif sys.stdout.isatty():
+        line = plaintext.as_lines(line.decode("utf-8", "replace")).encode()
+    sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -69,23 +71,28 @@ def _follow(name: str) -> Iterator[bytes]:
 
 
 class _Tail:
-    """A file that grows, read in whole lines."""
+    """A log that grows and is begun anew, read in whole lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._number = self._offset = 0
+        """The piece that is being read, and how much of it has been."""
 
     def lines(self) -> Iterator[bytes]:
         """Give the lines that have come since the last call; raises ConfigError."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return
-                    self._offset += len(line)
-                    yield line[:-1]
-        except FileNotFoundError:
-            return  # the phase is just beginning
+            with pieces.opened(self._path, self._number) as files:
+                for number, file in files:
+                    if number != self._number:
+                        self._number, self._offset = number, 0
+                    yield from self._lines_of(file)
         except OSError as exc:
             raise ConfigError(f"cannot be read: {exc.strerror}", file=str(self._path)) from exc
+
+    def _lines_of(self, file: IO[bytes]) -> Iterator[bytes]:
+        file.seek(self._offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            self._offset += len(line)
+            yield line[:-1]

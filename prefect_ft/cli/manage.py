@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from prefect_ft import plaintext
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.cli import COMPLETED, FAILED
 from prefect_ft.cli.show import console_for
@@ -28,7 +28,7 @@ from prefect_ft.run.lease import Claims
 from prefect_ft.run.lookup import told_by
 from prefect_ft.run.ownership import recorded_runtime
 from prefect_ft.run.runtime import runtime_root
-from prefect_ft.runs import end_unwatched, job_of
+from prefect_ft.runs import check_journals, end_unwatched, job_to_end
 
 ASK_S = 0.2
 """How often a run that somebody else is ending is looked at."""
@@ -45,22 +45,24 @@ def list_runs(model_dir: str | None, *, as_json: bool) -> int:
     runs = known_runs() if model_dir is None else runs_in(_existing(model_dir))
     rows = [_row(run) for run in runs]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(plaintext.as_json(rows, indent=2))
         return COMPLETED
     console = console_for()
     if not rows:
-        console.print("no runs are known here" if model_dir is None else f"no run has begun in {model_dir}")
+        console.print(
+            plain("no runs are known here" if model_dir is None else f"no run has begun in {model_dir}")
+        )
         return COMPLETED
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("run", "job", "status", "phase", "began", "watched by", "model directory"):
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(
-            row["run"],
+            plain(row["run"]),
             plain(row["job"]),
-            Text(row["status"], style=STATUS_STYLES.get(row["status"], "yellow")),
+            Text(plaintext.as_line(row["status"]), style=STATUS_STYLES.get(row["status"], "yellow")),
             plain(row["phase"] or ""),
-            row["started"],
+            plain(str(row["started"])),
             plain(row["holder"] or ""),
             plain(row["model_dir"]),
         )
@@ -113,7 +115,8 @@ def cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
     run = find_run(name)
     if run.status != "running":
         raise ConfigError(f"run {run.run_id} has ended already: {run.status}", file=name)
-    job = job_of(run)
+    job = job_to_end(run)
+    check_journals(run)
     _check_last(run, name)
     if with_checkpoint:
         _check_can_ask(job, run, name)
@@ -125,7 +128,11 @@ def cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
     if status != "cancelled":
         with suppress(OSError):
             run.forget_cancel()  # it came too late, and is for no later life of the run
-    print(json.dumps({"run": run.run_id, "status": status}) if as_json else f"run {run.run_id}: {status}")
+    print(
+        plaintext.as_json({"run": run.run_id, "status": status})
+        if as_json
+        else plaintext.as_line(f"run {run.run_id}: {status}")
+    )
     return COMPLETED if status == "cancelled" else FAILED
 
 
@@ -147,7 +154,7 @@ def _await_end(run: Run, name: str, lease_s: float, *, with_checkpoint: bool) ->
             _end_if_free(run, lease_s, with_checkpoint=with_checkpoint)
         except RunHeldError as held:
             if not is_told:
-                print(f"asked {held.holder}, which watches the run", file=sys.stderr)
+                print(plaintext.as_line(f"asked {held.holder}, which watches the run"), file=sys.stderr)
             is_told = True
             time.sleep(ASK_S)
         except OSError as exc:
@@ -188,17 +195,17 @@ def clean(*, dry_run: bool, as_json: bool) -> int:
                 removed.append(str(path))
         except OSError as exc:
             is_all = False
-            print(f"error: {path} cannot be removed: {exc.strerror}", file=sys.stderr)
+            print(plaintext.as_line(f"error: {path} cannot be removed: {exc.strerror}"), file=sys.stderr)
     _tell_cleaned(found, removed, dry_run=dry_run, as_json=as_json)
     return COMPLETED if is_all else FAILED
 
 
 def _tell_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"found": found, "removed": removed}))
+        print(plaintext.as_json({"found": found, "removed": removed}))
         return
     for path in found if dry_run else removed:
-        print(f"{'would remove' if dry_run else 'removed'} {path}")
+        print(plaintext.as_line(f"{'would remove' if dry_run else 'removed'} {path}"))
     if not found:
         print("nothing was left behind")
 

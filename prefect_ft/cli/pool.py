@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED, INVALID
 from prefect_ft.cli.show import console_for
 from prefect_ft.console import plain
@@ -32,7 +32,7 @@ def list_pool(file: str | None, *, as_json: bool) -> int:
             code = INVALID
             print(f"error: {error}", file=sys.stderr)
     if as_json:
-        print(json.dumps([{"file": str(path), **entry.to_json()} for path, entry in found], indent=2))
+        print(plaintext.as_json([{"file": str(path), **entry.to_json()} for path, entry in found], indent=2))
     elif found:
         _show(found)
     elif code == COMPLETED:
@@ -65,9 +65,9 @@ def release(system: str, file: str | None, *, as_json: bool) -> int:
     if not released and damaged is None:
         raise ConfigError(f"{system} is in no quarantine{f' of {file}' if file else ' that is known here'}")
     if as_json:
-        print(json.dumps({"system": system, "released": released}))
+        print(plaintext.as_json({"system": system, "released": released}))
     for name in [] if as_json else released:
-        print(f"released {system} from {name}: runs that begin from now on use it")
+        print(plaintext.as_line(f"released {system} from {name}: runs that begin from now on use it"))
     return COMPLETED if damaged is None else INVALID
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.config import JobConfig, load_job, own_signatures
 from prefect_ft.decide.classify import with_own
@@ -24,6 +24,8 @@ def replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_
     """
     job = load_job(path)
     recording = read_recording(recording_path)
+    if recording.damage is not None:
+        print(f"warning: {recording.damage}", file=sys.stderr)
     policy = _policy(job, phase, path, recording)
     catalogue = with_own(own_signatures(job.signatures))
     if diff:
@@ -33,7 +35,7 @@ def replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_
         return _show_differences(list(compare(policy, recording.history, catalogue)), as_json=as_json)
     decisions = list(decisions_of(policy, recording, catalogue))
     for decision in decisions:
-        print(json.dumps(decision_to_json(decision)) if as_json else _line(decision))
+        print(plaintext.as_json(decision_to_json(decision)) if as_json else _line(decision))
     if left_out := len(recording.history) - len(decisions):
         told = f"the journal's {left_out} later incident{'' if left_out == 1 else 's'}"
         print(f"incident {decisions[-1].n} ends the phase: {told} would not have been", file=sys.stderr)
@@ -52,7 +54,7 @@ def _policy(job: JobConfig, phase: str | None, path: str, recording: Recording) 
 
 
 def _line(decision: Decision) -> str:
-    return f"{decision.n:4}  {decision.rule:<22} {decision.action:<20} {decision.reason}"
+    return plaintext.as_line(f"{decision.n:4}  {decision.rule:<22} {decision.action:<20} {decision.reason}")
 
 
 # -- differences --------------------------------------------------------------------------------------
@@ -62,11 +64,11 @@ def _show_differences(comparisons: list[Comparison], *, as_json: bool) -> int:
     others = [each for each in comparisons if each.differs]
     for each in others:
         if as_json:
-            print(json.dumps(each.to_json()))
+            print(plaintext.as_json(each.to_json()))
             continue
         changes = [change for name in each.differs for change in _changes(name, each)]
         for index, (name, before, after) in enumerate(changes):
-            print(f"{'' if index else each.recorded.n:>4}  {name:<36} {before} -> {after}")
+            print(plaintext.as_line(f"{'' if index else each.recorded.n:>4}  {name:<36} {before} -> {after}"))
     if not as_json:
         count = len(comparisons)
         print(f"{len(others)} of {count} decision{'' if count == 1 else 's'} differ")

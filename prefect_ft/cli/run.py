@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from prefect_ft import preflight
+from prefect_ft import plaintext, preflight
 from prefect_ft.cli import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
 from prefect_ft.cli.show import print_report
 from prefect_ft.cli.validate import saved_block
@@ -19,7 +19,8 @@ from prefect_ft.config import Document, JobConfig, job_document, job_in, warning
 from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.run import find_run, latest_run, vacancy
-from prefect_ft.runs import LEAVE, ON_SIGTERM, check_systems, check_systems_of, job_of
+from prefect_ft.run.ownership import take_as_moved
+from prefect_ft.runs import LEAVE, ON_SIGTERM, check_journals, check_systems, check_systems_of, job_of
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -52,7 +53,7 @@ def run(
         preflight.check(job)
         _check_startable(job, unfinished)
     for warning in warnings(job):
-        print(f"warning: {path}: {warning}", file=sys.stderr)
+        print(plaintext.as_line(f"warning: {path}: {warning}"), file=sys.stderr)
     if not is_restartable:
         return _watch(job, unfinished, as_json=as_json)
     with _leaving_on_sigterm():
@@ -79,8 +80,11 @@ def _code_for_a_keeper(code: int, job: JobConfig) -> int:
     return COMPLETED if has_ended and code in (FAILED, CANCELLED) else code
 
 
-def resume(name: str, *, as_json: bool) -> int:
-    """Go on with a run whose orchestrator died, or that failed, until it ends; give the exit code."""
+def resume(name: str, *, is_moved: bool, as_json: bool) -> int:
+    """Go on with a run whose orchestrator died, or that failed, until it ends; give the exit code.
+
+    `is_moved`: a person says that its directory was moved, where it could be a copy.
+    """
     known = find_run(name)
     if known.status == "completed":
         raise ConfigError(f"run {known.run_id} has completed: there is nothing to go on with", file=name)
@@ -89,7 +93,10 @@ def resume(name: str, *, as_json: bool) -> int:
         raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
     _prepare_prefect()
     job = job_of(known)
+    check_journals(known)
     vacancy(known.model_dir, job.lease_s)
+    if is_moved:
+        take_as_moved(known)
     check_systems_of(known)
     return _watch(job, "resume", as_json=as_json)
 
@@ -124,7 +131,7 @@ def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
     if state.is_cancelled():
         return CANCELLED
     error = state.result(raise_on_failure=False)
-    print(f"error: {_cause(error, state)}", file=sys.stderr)
+    print(plaintext.as_lines(f"error: {_cause(error, state)}"), file=sys.stderr)
     return INVALID if isinstance(error, REFUSALS) and not started else FAILED
 
 
@@ -172,7 +179,7 @@ def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
     directories = [fact.directory for fact in started]
     if as_json:
         summaries = [json.loads((directory / "summary.json").read_text()) for directory in directories]
-        print(json.dumps({"run": started[0].run_id, "phases": summaries}, indent=2))
+        print(plaintext.as_json({"run": started[0].run_id, "phases": summaries}, indent=2))
     else:
         print_report(directories)
 

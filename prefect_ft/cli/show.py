@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.console import QuietConsole, plain
 from prefect_ft.errors import ConfigError
@@ -24,10 +25,12 @@ PIPE_WIDTH = 160
 
 def status(run: str, *, as_json: bool) -> int:
     """Print where each phase of a run stands."""
-    phases = [read_phase(directory) for directory in phase_directories(run)]
+    directories = phase_directories(run)
+    _warn_of_damage(directories)
+    phases = [read_phase(directory) for directory in directories]
     summaries = [summarise(phase.lines, now_t=phase.now_t) for phase in phases]
     if as_json:
-        print(json.dumps([summary.to_json() for summary in summaries], indent=2))
+        print(plaintext.as_json([summary.to_json() for summary in summaries], indent=2))
         return COMPLETED
     console = console_for()
     for summary in summaries:
@@ -47,15 +50,23 @@ def status(run: str, *, as_json: bool) -> int:
 def report(run: str, html: str | None, *, as_json: bool) -> int:
     """Tell what happened to a run, why, and what it cost: here, or in an HTML file."""
     directories = phase_directories(run)
+    _warn_of_damage(directories)
     if html is not None:
         _write(Path(html), page(read_story(directories)))
     if as_json:
-        print(json.dumps([summary.to_json() for summary in _summaries(directories)], indent=2))
+        print(plaintext.as_json([summary.to_json() for summary in _summaries(directories)], indent=2))
     elif html is not None:
-        print(html)
+        print(plaintext.as_line(html))
     else:
         print_report(directories)
     return COMPLETED
+
+
+def _warn_of_damage(directories: Iterable[Path]) -> None:
+    """Say on standard error which lines are missing in what is shown."""
+    for directory in directories:
+        if (damage := read_phase(directory).damage) is not None:
+            print(f"warning: {damage}", file=sys.stderr)
 
 
 def _write(path: Path, content: str) -> None:
@@ -76,7 +87,9 @@ def print_report(directories: Sequence[Path], console: Console | None = None) ->
     console = console or console_for()
     show(read_story(directories), console)
     for directory in directories:
-        console.print(Text(f"  log and journal: {directory}", style="dim"), soft_wrap=True)
+        line = plain(f"  log and journal: {directory}")
+        line.stylize("dim")
+        console.print(line, soft_wrap=True)
 
 
 def _summaries(directories: Iterable[Path]) -> list[PhaseSummary]:
@@ -86,7 +99,7 @@ def _summaries(directories: Iterable[Path]) -> list[PhaseSummary]:
 
 def _status_line(summary: PhaseSummary) -> Text:
     line = plain(f"{summary.phase or 'a phase that is just beginning'}: ")
-    line.append(summary.status, style=STATUS_STYLES.get(summary.status, ""))
+    line.append(plaintext.as_line(summary.status), style=STATUS_STYLES.get(summary.status, ""))
     count = sum(summary.restarts.values())
     by_action = ", ".join(f"{count} {action}" for action, count in summary.restarts.items())
     step = "?" if summary.final_step is None else summary.final_step

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.config import load_job, resolved, warnings
 
@@ -24,8 +24,10 @@ def validate(path: str, overrides: Sequence[str], *, as_json: bool) -> int:
     """Print a job with everything resolved; warnings go to standard error."""
     job = load_job(path, overrides, blocks=saved_block)
     for warning in warnings(job):
-        print(f"warning: {path}: {warning}", file=sys.stderr)
+        print(plaintext.as_line(f"warning: {path}: {warning}"), file=sys.stderr)
     content = resolved(job)
-    text = json.dumps(content, indent=2) if as_json else yaml.safe_dump(content, sort_keys=False).rstrip()
+    text = (
+        plaintext.as_json(content, indent=2) if as_json else yaml.safe_dump(content, sort_keys=False).rstrip()
+    )
     print(text)
     return COMPLETED

@@ -28,6 +28,7 @@ from prefect_ft.observe import (
     StepReached,
     observed_by,
 )
+from prefect_ft.plaintext import as_line
 
 STEP_LINE_S = 5.0
 """How often a pipe is told the step, at most."""
@@ -113,11 +114,11 @@ class _View:
         for name, row in self._rows.items():
             target = f" of {row.target_step}" if row.target_step is not None else ""
             table.add_row(
-                Text(name),
-                Text(row.status, style=STATUS_STYLES.get(row.status, "red")),
+                plain(name),
+                Text(as_line(row.status), style=STATUS_STYLES.get(row.status, "red")),
                 str(row.attempt or ""),
                 "" if row.step is None else f"{row.step}{target}",
-                Text(row.stage or ""),
+                plain(row.stage or ""),
                 "" if row.verified is None else f"step {row.verified}",
                 str(row.restarts or ""),
             )

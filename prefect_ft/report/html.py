@@ -57,7 +57,8 @@ def page(story: Story) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{printable(story.job)}: {story.status}</title><style>{colours()}{style()}{_CSS}</style></head>"
+        f"<title>{printable(story.job)}: {printable(story.status)}</title>"
+        f"<style>{colours()}{style()}{_CSS}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 
@@ -80,7 +81,7 @@ def _header(story: Story) -> str:
         f"<div><b>{printable(value)}</b><span>{printable(what_of)}</span></div>" for value, what_of in tiles
     )
     return (
-        f'<header><p class="kicker">prefect-ft · run {printable(story.run)} · began {began}</p>'
+        f'<header><p class="kicker">prefect-ft · run {printable(story.run)} · began {printable(began)}</p>'
         f'<h1>{printable(story.job)} <span class="pill {printable(story.status)}">{printable(story.status)}</span></h1>'
         f'<p class="lead">{printable(lead(story))}</p><div class="tiles">{boxes}</div></header>'
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from shlex import quote
 
 from prefect_ft.report.story import LONG_SILENCE_S, Event, Story
 from prefect_ft.report.words import duration
 
 
 def next_steps(story: Story) -> Iterator[str]:
-    """Say it in a sentence or two each."""
+    """Yield it in a sentence or two each; what is to be typed stands between backticks, and nothing else does."""
     match story.status:
         case "running" if story.silent_s >= LONG_SILENCE_S:
             yield _find_out(story)
@@ -19,13 +20,23 @@ def next_steps(story: Story) -> Iterator[str]:
         case "failed":
             yield from _mend(story)
         case "cancelled":
-            yield f"Nothing, if the end was wanted; `prefect-ft resume {story.run}` goes on{_from(story)}."
+            yield f"Nothing, if the end was wanted; `prefect-ft resume {_run(story)}` goes on{_from(story)}."
         case _ if not story.isolated:
             yield "Nothing: it is done."
     for system in story.isolated:
         yield _look_at(system, story)
     for phase in story.phases:
-        yield from (f"In {phase.name}: {text}" for text in phase.summary.warnings)
+        yield from (f"In {_told(phase.name)}: {_told(text)}" for text in phase.summary.warnings)
+
+
+def _told(text: str) -> str:
+    """Return a text from elsewhere, in which backticks would make a command of what a rank printed."""
+    return text.replace("`", "'")
+
+
+def _run(story: Story) -> str:
+    """Return the run's id as a shell takes it."""
+    return _told(quote(story.run))
 
 
 def _find_out(story: Story) -> str:
@@ -34,8 +45,8 @@ def _find_out(story: Story) -> str:
         since = f" since {story.began + timedelta(seconds=story.total_s):%Y-%m-%d %H:%M UTC}"
     return (
         f"Find out whether it lives: nothing was written down{since}, {duration(story.silent_s)} ago. "
-        f"`prefect-ft status {story.run}` says whether anybody watches it. If nobody does, "
-        f"`prefect-ft resume {story.run}` goes on with it; if somebody does, that is refused and does no harm."
+        f"`prefect-ft status {_run(story)}` says whether anybody watches it. If nobody does, "
+        f"`prefect-ft resume {_run(story)}` goes on with it; if somebody does, that is refused and does no harm."
     )
 
 
@@ -43,13 +54,14 @@ def _mend(story: Story) -> Iterator[str]:
     last = story.events[-1] if story.events else None
     yield f"Mend what made it fail{_quoted(last)}: it will not go on by itself."
     if last is not None and last.judged.incident.evidence is not None and last.judged.incident.evidence.hint:
-        yield last.judged.incident.evidence.hint
-    yield f"Then `prefect-ft resume {story.run}` starts the phase {story.phases[-1].name} again{_from(story)}."
+        yield _told(last.judged.incident.evidence.hint)
+    phase = _told(story.phases[-1].name)
+    yield f"Then `prefect-ft resume {_run(story)}` starts the phase {phase} again{_from(story)}."
 
 
 def _quoted(event: Event | None) -> str:
     evidence = event.judged.incident.evidence if event is not None else None
-    return f" («{evidence.text}»)" if evidence is not None else ""
+    return f" («{_told(evidence.text)}»)" if evidence is not None else ""
 
 
 def _from(story: Story) -> str:
@@ -62,8 +74,8 @@ def _look_at(system: str, story: Story) -> str:
     hint = ""
     if event is not None:
         evidence = event.judged.incident.evidence
-        hint = f": {evidence.hint}" if evidence is not None and evidence.hint else _quoted(event)
+        hint = f": {_told(evidence.hint)}" if evidence is not None and evidence.hint else _quoted(event)
     return (
-        f"Look at {system} before it is used again{hint}. This run left it out; other runs do not, "
+        f"Look at {_told(system)} before it is used again{hint}. This run left it out; other runs do not, "
         "unless their job files name a quarantine file."
     )

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
+from prefect_ft.plaintext import as_line
+
 WIDTH = 960
 LEFT, RIGHT = 120, 24
 
@@ -142,8 +144,8 @@ def _title(content: str) -> str:
 
 
 def printable(content: str) -> str:
-    """Give a text from somewhere else as it may stand in XML."""
-    return escape("".join(char if char.isprintable() else " " for char in content))
+    """Return a text from elsewhere as it may stand in HTML and SVG, between tags and in quoted attributes."""
+    return escape(as_line(content))
 
 
 def picture(height: float, name: str, elements: list[str], *, alone: bool) -> str:

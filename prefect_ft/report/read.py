@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect_ft.clock import seconds_since
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.journal import Line, history_of, read_lines
+from prefect_ft.journal import Line, check_format, history_of, scan, told_damage
 from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import JOURNAL
 
@@ -24,20 +24,24 @@ def read_story(directories: Iterable[Path]) -> Story:
 def read_phase(directory: Path) -> PhaseJournal:
     """Read a phase; one without an end has been running until now, as far as its journal tells.
 
-    Raises ConfigError for a journal that cannot be read, or that is damaged.
+    Raises ConfigError for a journal that cannot be read, or whose incidents cannot be understood.
     """
     journal = directory / JOURNAL
     try:
-        lines = read_lines(journal)
+        data = journal.read_bytes()
     except FileNotFoundError:
-        lines = []  # the phase is just beginning
+        data = b""  # the phase is just beginning
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}", file=str(journal)) from exc
+    check_format(data, str(journal))
+    found = scan(data)
+    lines = [line for _, line in found.lines]
+    damage = told_damage(journal, found.damaged) if found.damaged else None
     try:
         history_of(lines)
     except JournalError as exc:
         raise ConfigError(str(exc), file=str(journal)) from exc
-    return PhaseJournal(lines=lines, now_t=_now_t(lines), texts=_texts(directory, lines))
+    return PhaseJournal(lines=lines, now_t=_now_t(lines), texts=_texts(directory, lines), damage=damage)
 
 
 def _now_t(lines: Sequence[Line]) -> float | None:

@@ -29,11 +29,13 @@ WORK = ("productive", "recompute")
 class PhaseJournal:
     """What is read of a phase: its journal's lines, the time that it has reached if it still runs, and texts.
 
-    `now_t` is in seconds since the phase began. `texts` are the files beside the journal that it names.
+    `now_t` is in seconds since the phase began. `texts` are the files beside the journal that it names, `damage` says
+    what of it cannot be read.
     """
 
     lines: Sequence[Line]
     now_t: float | None = None
+    damage: str | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -310,7 +312,7 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
         down_s=down_s if judged.decision.action in RESTARTS else None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
         passed_over=(line or {}).get("passed_over") or {},
-        start=Start(line["resume_step"], line.get("why")) if line is not None else None,
+        start=Start(line.get("resume_step"), line.get("why")) if line is not None else None,
     )
 
 

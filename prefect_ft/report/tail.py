@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.clock import seconds_since
-from prefect_ft.journal import Line, numbered_lines
+from prefect_ft.journal import Line, scan
 from prefect_ft.report.story import PhaseJournal
 from prefect_ft.run import JOURNAL, Run
 
@@ -33,7 +33,7 @@ class Tail:
             data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._offset += len(whole)
-            self._lines += [line for _, line in numbered_lines(whole)]
+            self._lines += [line for _, line in scan(whole).lines]
         return self._lines
 
     def journal(self) -> PhaseJournal:

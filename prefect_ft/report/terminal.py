@@ -12,6 +12,7 @@ from rich.text import Text
 
 from prefect_ft.console import plain
 from prefect_ft.course import Span
+from prefect_ft.plaintext import as_line
 from prefect_ft.report.advice import FORMULA, SOURCE
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import tick_label
@@ -59,7 +60,7 @@ def show(story: Story, console: Console) -> None:
 def _parts(story: Story, width: int) -> Iterator[RenderableType]:
     title = plain(f"{story.job or 'a run'}  ")
     title.stylize("bold")
-    yield title.append(story.status, style=f"bold {STATUS_STYLES.get(story.status, '')}")
+    yield title.append(as_line(story.status), style=f"bold {STATUS_STYLES.get(story.status, '')}")
     yield plain(lead(story))
     if not story.phases:
         return
@@ -248,7 +249,7 @@ def _events(story: Story) -> Iterator[RenderableType]:
 
 def _event(event: Event, story: Story) -> Iterator[RenderableType]:
     judged = event.judged
-    where = f"{event.phase}, " if len(story.phases) > 1 else ""
+    where = f"{as_line(event.phase)}, " if len(story.phases) > 1 else ""
     head = Text(f"{event.number:>3}  ", style="bold red").append(plain(what(event)))
     yield head.append(f"  after {duration(event.t)}, {where}attempt {judged.attempt}", style="dim")
     evidence = judged.incident.evidence

@@ -15,6 +15,7 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from prefect_ft.observe import observed_by
+from prefect_ft.plaintext import as_line
 from prefect_ft.reporting.api import FlowRunApi
 from prefect_ft.reporting.reporter import Reporter
 from prefect_ft.run import Run
@@ -38,7 +39,9 @@ def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
         return
     if context.flow_run.deployment_id is None:
         directory = shlex.quote(str(run.model_dir))
-        get_run_logger().info(f"If this process dies, training goes on: prefect-ft resume {directory}")
+        get_run_logger().info(
+            as_line(f"If this process dies, training goes on: prefect-ft resume {directory}")
+        )
     api = FlowRunApi(context.flow_run.id, context.flow_run.flow_id, context.flow.name)
     reporter = Reporter(run, api, on_cancel)
     try:

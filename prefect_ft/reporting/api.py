@@ -29,6 +29,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.input.run_input import keyset_from_base_key
 from prefect.states import Crashed
 
+from prefect_ft.files import parse_json
 from prefect_ft.model import Answer
 from prefect_ft.reporting.question import WAITING, Question
 from prefect_ft.reporting.records import EventNote
@@ -125,7 +126,7 @@ class OpenApi:
             if exc.response.status_code == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        return question.answer_in(json.loads(told))
+        return question.answer_in(parse_json(told))
 
     def log(self, level: int, message: str, utc: str) -> None:
         """Write a line into the flow run's log."""

@@ -26,7 +26,7 @@ from prefect_ft.report.words import (
     what,
     why,
 )
-from prefect_ft.reporting.markdown import as_text
+from prefect_ft.reporting.markdown import as_code, as_text
 
 LEDGER_KEY = "restart-ledger"
 PAGE_KEY = "fault-recovery"
@@ -36,7 +36,7 @@ PAGE_EVENTS = 50
 
 
 def ledger(story: Story) -> list[dict[str, Any]]:
-    """Give the table of all decisions, the oldest first."""
+    """Return the table of all decisions, the oldest first; Prefect renders the texts in it as Markdown."""
     limits = {phase.name: phase.limits for phase in story.phases}
     return [_row(event, story, budgets_after=_after(event, limits)) for event in story.events[-LEDGER_ROWS:]]
 
@@ -47,7 +47,7 @@ def _after(event: Event, limits: dict[str, Any]) -> str:
 
 def _row(event: Event, story: Story, *, budgets_after: str) -> dict[str, Any]:
     incident, decision = event.judged.incident, event.judged.decision
-    return {
+    row = {
         "when": _when(event, story),
         "phase": event.phase,
         "attempt": event.judged.attempt,
@@ -67,6 +67,7 @@ def _row(event: Event, story: Story, *, budgets_after: str) -> dict[str, Any]:
         "blame": incident.blame,
         "reason": decision.reason,
     }
+    return {name: as_text(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _when(event: Event, story: Story) -> str:
@@ -81,7 +82,7 @@ def recovery_page(story: Story) -> str:
 
 
 def _blocks(story: Story) -> Iterator[str]:
-    yield f"# {as_text(story.job)}: {story.status}"
+    yield f"# {as_text(story.job)}: {as_text(story.status)}"
     yield as_text(lead(story))
     if not story.phases:
         return
@@ -106,17 +107,17 @@ def _happening(event: Event) -> str:
     evidence = event.judged.incident.evidence
     said = [f"**{event.number}. {as_text(what(event))}**, after {duration(event.t)}"]
     if evidence is not None:
-        said.append(
-            f"`{''.join(char if char.isprintable() and char != '`' else ' ' for char in evidence.text)}`"
-        )
+        said.append(as_code(evidence.text))
     said.append(f"{as_text(done(event))} {' '.join(map(as_text, passed_over(event)))}".strip())
     spent = f" Cost: {cost(event)}." if cost(event) else ""
     said.append(f"Why: {as_text(why(event))}.")
-    said.append(f"Rule `{event.judged.decision.rule}`: {as_text(event.judged.decision.reason)}.{spent}")
+    said.append(
+        f"Rule {as_code(event.judged.decision.rule)}: {as_text(event.judged.decision.reason)}.{spent}"
+    )
     return "  \n".join(said)
 
 
 def _with_code(said: str) -> str:
     """Leave what stands between backticks as what is to be typed."""
     parts = said.split("`")
-    return "".join(f"`{part}`" if number % 2 else as_text(part) for number, part in enumerate(parts))
+    return "".join(as_code(part) if number % 2 else as_text(part) for number, part in enumerate(parts))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from prefect_ft.observe import PhaseEnded, PhaseStarted, StepReached
+from prefect_ft.reporting.markdown import as_text
 
 PROGRESS_S = 10.0
 """How often a progress artifact is brought up to date, at most."""
@@ -39,7 +40,7 @@ class Progress:
                 yield (
                     f"steps-{_slug(phase)}",
                     min(100.0 * step / target, 100.0),
-                    f"{phase}: step {step} of {target}",
+                    f"{as_text(phase)}: step {step} of {target}",
                 )
                 self._given[phase] = step
                 self._given_s = now_s

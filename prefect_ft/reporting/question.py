@@ -13,6 +13,7 @@ from typing import Any
 
 from prefect_ft.journal import Line, proposal_in
 from prefect_ft.model import Answer
+from prefect_ft.plaintext import as_line
 from prefect_ft.reporting.markdown import as_text
 
 WAITING = "Waiting for approval"
@@ -83,7 +84,7 @@ def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | N
         key=re.sub(r"[^a-z0-9]+", "-", f"prefect-ft {run} {directory} {proposed['n']}".lower()),
         directory=directory,
         number=proposed["n"],
-        message=f"{proposed['reason']} (until {proposed['until']})",
+        message=as_line(f"{proposed['reason']} (until {proposed['until']})"),
         description=_description(proposed),
         choices={
             **{name: answer for name, (_, answer) in _CHOICES.items()},
@@ -95,12 +96,13 @@ def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | N
 def _description(proposed: Line) -> str:
     meanings = [f"- `{name}`: {meaning}" for name, (meaning, _) in _CHOICES.items()]
     meanings.append("- `isolate SYSTEM`: take this system out of use instead, and start again")
+    default = as_text(proposed.get("default", "approve"))
     isolated = f" of {as_text(' and '.join(proposed['isolate']))}" if proposed.get("isolate") else ""
     return "\n".join(
         [
             f"Proposed: **{as_text(proposed['action'])}**{isolated}. {as_text(proposed['reason'])}",
             "",
-            f"Without an answer until {proposed['until']} it is: {proposed.get('default', 'approve')}.",
+            f"Without an answer until {as_text(proposed['until'])} it is: {default}.",
             "",
             *meanings,
         ]

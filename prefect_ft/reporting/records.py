@@ -16,6 +16,7 @@ from prefect_ft.clock import utc_now
 from prefect_ft.journal import Line, history_of
 from prefect_ft.model import RESTARTS, Action, Counters, Decision, Incident
 from prefect_ft.observe import Proposed
+from prefect_ft.plaintext import as_line
 
 STATE_NAMES: Mapping[Action, str] = {
     "restart_in_place": "Restarting in place",
@@ -112,7 +113,7 @@ def state_name(decision: Decision) -> str | None:
     """Give what the flow run's state is called while a decision is carried out; None: it changes nothing."""
     name = STATE_NAMES.get(decision.action)
     if decision.isolate and name is not None:
-        return f"Isolating {', '.join(decision.isolate)}"
+        return as_line(f"Isolating {', '.join(decision.isolate)}")
     return name
 
 
@@ -125,13 +126,13 @@ def level_of(record: DecisionRecord) -> int:
 
 
 def line_of(record: DecisionRecord) -> str:
-    """Give the one line of log about a decision."""
+    """Return the one line of log about a decision; terminals show it as it is."""
     incident, decision = record.incident, record.decision
     cause = incident.evidence
     evidence = (
         f" cause={cause.rule} blame={incident.blame} evidence={cause.text!r}" if cause is not None else ""
     )
-    return (
+    return as_line(
         f"phase={record.place.phase} attempt={incident.attempt or 0} outcome={incident.kind} "
         f"class={incident.failure_class} rule={decision.rule} action={decision.action} "
         f"delay_s={decision.delay_s:g}{evidence}{_counted(decision.counters)}: {decision.reason}"

@@ -23,6 +23,7 @@ from prefect.logging import get_run_logger
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, Proposed, StepReached
+from prefect_ft.plaintext import as_line
 from prefect_ft.report.story import story_of
 from prefect_ft.report.tail import phase_directories_of
 from prefect_ft.reporting.api import FlowRunApi, OpenApi
@@ -164,7 +165,7 @@ class Reporter:
         self._has_news |= isinstance(fact, (Decided, AttemptStarted, PhaseEnded))
         now_s = time.monotonic()
         if isinstance(fact, Decided) and (name := state_name(fact.decision)) is not None:
-            self._states.append((now_s, name, fact.decision.reason))
+            self._states.append((now_s, name, as_line(fact.decision.reason)))
             self._is_recovering = True
         elif isinstance(fact, Proposed):
             self._wanted.append(approval_wanted(self._run.run_id, fact))

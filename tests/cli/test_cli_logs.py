@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from prefect_ft import pieces
 from prefect_ft.cli import main
 from prefect_ft.run import Run, new_run
 
@@ -135,6 +136,32 @@ def test_follow_goes_on_with_what_comes_until_the_run_has_ended(run: Run) -> Non
         run.describe(status="completed")
         assert process.communicate(timeout=30) == ("[a1 w0 r0] the last\n", "")
         assert process.returncode == 0
+
+
+def test_the_pieces_of_a_log_are_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_phase(run, "[a1 w0 r0] the newest\n")
+    for number in (9, 10, 2):
+        (directory / f"run.log.{number}").write_text(f"[a1 w0 r0] piece {number}\n")
+    (directory / "run.log.old").write_text("[a1 w0 r0] no piece\n")
+    assert main(["logs", run.run_id]) == 0
+    lines = [f"[a1 w0 r0] {what}\n" for what in ("piece 2", "piece 9", "piece 10", "the newest")]
+    assert capsys.readouterr() == ("".join(lines), "")
+
+
+def test_follow_goes_on_with_the_pieces_that_come(run: Run) -> None:
+    log = write_phase(run, "[a1 w0 r0] one\n") / "run.log"
+    with reading(run.model_dir, "--follow") as process:
+        assert line_of(process) == "[a1 w0 r0] one\n"
+        append(log.parent, "[a1 w0 r0] two\n")
+        pieces.turn(log, 10_000)
+        log.write_text("[a1 w0 r0] three\n")
+        pieces.turn(log, 10_000)
+        log.write_text("[a1 w0 r0] four\n")
+        assert [line_of(process) for _ in range(3)] == [f"[a1 w0 r0] {n}\n" for n in ("two", "three", "four")]
+        pieces.turn(log, 0)
+        log.write_text("[a1 w0 r0] five\n")
+        run.describe(status="completed")
+        assert process.communicate(timeout=30) == ("[a1 w0 r0] five\n", "")
 
 
 def test_follow_does_not_go_over_to_a_later_run(run: Run) -> None:

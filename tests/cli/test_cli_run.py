@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from prefect_ft.cli import main
+from prefect_ft.journal import read_lines
 from prefect_ft.supervisor.stopping import ONE_WISH_S
 
 JOB = """
@@ -182,19 +183,46 @@ def test_a_run_that_somebody_else_cancels_ends_as_with_ctrl_c(
     assert ranks_of(runtime_dir) == []
 
 
-def test_a_disk_that_is_full_while_journalling_fails_the_run(
+FILL_UP = """
+import os
+try:
+    with open({filler!r}, "ab", buffering=0) as filler:
+        while True: filler.write(b"x" * 512)
+except OSError:
+    pass
+print("output for which there is no room", flush=True)
+raise SystemExit({exit_code})
+"""
+
+
+def test_a_restart_that_is_due_happens_with_a_full_disk(
     start: Start, tmp_path: Path, small_disk: Path, runtime_dir: Path
 ) -> None:
-    code = "\n".join(
-        (
-            f"f = open({str(small_disk / 'filler')!r}, 'wb', buffering=0)",
-            "try:",
-            "    while True: f.write(b'x' * 512)",
-            "except OSError: raise SystemExit(7)",
-        )
-    )
+    """Both attempts fill the disk; the second one completes."""
+    exit_code = 'int(os.environ["PREFECT_FT_RESTART_COUNT"] == "0")'
+    code = FILL_UP.format(filler=str(small_disk / "filler"), exit_code=exit_code)
     process = start(str(write_job(tmp_path, code)), "--model-dir", str(small_disk))
     _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    (directory,) = small_disk.glob("*_restartable")
+    told = [line["type"] for line in read_lines(directory / "journal.jsonl")]
+    assert [each for each in told if each in ("attempt", "incident", "decision", "end")] == [
+        *("attempt", "incident", "decision") * 2,
+        "end",
+    ]
+    assert "output is not written: " in err
+    assert ranks_of(runtime_dir) == []
+
+
+def test_a_journal_for_which_no_room_is_left_fails_the_run(
+    start: Start, tmp_path: Path, small_disk: Path, runtime_dir: Path
+) -> None:
+    """It restarts until what was kept for the journal is used up."""
+    code = FILL_UP.format(filler=str(small_disk / "filler"), exit_code=7)
+    path = write_job(tmp_path, code)
+    path.write_text(path.read_text().replace("max_num_restarts: 3", "max_num_restarts: 100"))
+    process = start(str(path), "--model-dir", str(small_disk))
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "the journal cannot be written: No space left on device" in err.splitlines()[-1]
     assert "Traceback" not in err
@@ -276,6 +304,7 @@ def test_help_loads_neither_prefect_nor_pydantic() -> None:
     code = """
 import sys
 from prefect_ft.cli import main
+from prefect_ft.journal import read_lines
 try:
     main(["--help"])
 except SystemExit:

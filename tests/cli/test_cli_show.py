@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,6 +61,11 @@ def write_phase(run: Run, name: str, *incidents: Incident, status: str | None = 
         journal.append("end", t=journal.last_t, utc=utc, status=status, reason="so it ended")
     journal.close()
     return directory
+
+
+def unsigned(path: Path) -> bytes:
+    """Give a journal as an older writer has it, without checksums."""
+    return re.sub(rb',"sum":"[0-9a-f]{8}"}', b"}", path.read_bytes())
 
 
 @pytest.fixture
@@ -143,7 +149,7 @@ def test_what_is_no_run_is_an_error_of_one_line(
             lambda path: (path.unlink(), path.mkdir()), "no such run", id="a-directory-in-its-place"
         ),
         pytest.param(
-            lambda path: path.write_bytes(path.read_bytes().replace(b'"crash"', b'"crush"')),
+            lambda path: path.write_bytes(unsigned(path).replace(b'"crash"', b'"crush"')),
             "journal.jsonl: the journal is damaged: class: 'crush' is not",
             id="an-incident-that-cannot-be-understood",
         ),
@@ -187,7 +193,7 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         pytest.param(
             crash("[rank0]: [/tmp/x] [bold]no"), "[rank0]: [/tmp/x] [bold]no", id="looks-like-markup"
         ),
-        pytest.param(crash("\x1b]0;title\x07 \x1b[31mred"), " ]0;title   [31mred", id="orders-to-a-terminal"),
+        pytest.param(crash("a\x1b]0;title\x07 \x1b[31mred"), "a red", id="orders-to-a-terminal"),
         pytest.param(crash("caf\udcc3\udca9"), "caf", id="no-text"),
         pytest.param(crash(signal=40), "signal 40", id="a-signal-without-a-name"),
         pytest.param(crash(signal=None, exit_code=3), "exit code 3", id="an-exit-code"),
@@ -269,7 +275,7 @@ def test_json_is_one_document_with_the_summaries(
 def test_a_run_without_an_end_has_been_running_until_now(run: Run, printed: Printed) -> None:
     directory = write_phase(run, "train", status=None)
     path = directory / JOURNAL
-    line = json.loads(path.read_text())
+    line = json.loads(unsigned(path))
     path.write_text(json.dumps({**line, "utc": "2026-01-02T03:04:05.678Z"}) + "\n")
     (document,) = json.loads(printed("status", run.run_id, "--json"))
     assert document["time_s"]["total"] > 1e6

@@ -63,7 +63,7 @@ def decided(rule: str, action: Any, text: str | None = None) -> Decided:
         ),
         pytest.param([decided("completed", "complete")], [], id="completion-is-told-as-the-phases-end"),
         pytest.param([PhaseEnded(phase="train", status="failed", reason="no")], ["train: failed"], id="end"),
-        pytest.param([Notice(text="\x1b[31mbeware")], [" [31mbeware"], id="notice"),
+        pytest.param([Notice(text="\x1b[31mbeware")], ["beware"], id="notice"),
         pytest.param(
             [StepReached(phase="train", attempt=1, step=step, stage=None) for step in (1, 2, 3)],
             ["train: step 1"],

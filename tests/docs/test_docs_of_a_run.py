@@ -37,7 +37,7 @@ if attempt == "1":
     raise ValueError("shapes differ")
 """
 
-ENVELOPE = {"type", "t", "utc"}
+ENVELOPE = {"type", "t", "utc", "sum"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def test_the_journal_has_the_types_of_lines_that_are_explained(ended: Ended) -> 
     documented = [heading.strip("`") for heading in subsections("journal.md", "The journal")]
     others = {"comeback", "hang", "hang-over", "straggler", "pace", "warm"}  # not in this run
     others |= {"proposed", "answer"}  # nobody was asked
+    others |= {"repaired"}  # nothing was damaged
     others |= {"warning", "earlier-saves"}  # nothing was to be warned of, and nothing was there before
     assert set(documented) == {line["type"] for line in ended.lines} | others
 
@@ -124,7 +125,7 @@ def test_a_comeback_and_the_runs_own_directory_are_explained(
     below = "MODEL_DIR/.prefect-ft/RUN_ID/"
     assert {path.name for path in site.run.root.iterdir()} == {
         path.removeprefix(below) for path in rows if path.startswith(below)
-    } - {"cancel.json", "answer.json", "certificate.pem"}  # the one was carried out, the others never written
+    } - {"cancel.json", "answer.json", "authority.pem"}  # the one was carried out, the others never written
     for name in ("run.json", "lease.json"):
         assert set(json.loads((site.run.root / name).read_text())) <= rows[below + name]
 
