@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.scope import fate
-from prefect_ft.config import JobConfig, resolved, secrets_of, with_secrets
-from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, UnfinishedRunError
+from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
+from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
+from prefect_ft.formats import check_run, how_to_get
+from prefect_ft.journal import read_lines
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
 from prefect_ft.preflight import check_engines, quarantined
-from prefect_ft.run import Holding, Run, Vacancy, new_run_id, runtime_directory, systems
+from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
+from prefect_ft.run.lookup import phases_of
 from prefect_ft.run.ownership import own_runtime, recorded_runtime, removable_runtime
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
@@ -47,10 +49,13 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
             runtime=str(runtime_directory(run_id)),
             systems=names,
             quarantined=out,
-            job_config=resolved(job),
+            job_config=recorded(job),
             secrets=secrets_of(job),
         )
         own_runtime(holding.run)
+    if free.previous is not None:
+        with contextlib.suppress(OSError):  # a place that has become read-only
+            free.previous.forget_secrets()  # the latest run alone can be resumed
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
     return replace(holding, systems=held)
@@ -60,6 +65,7 @@ def go_on(free: Vacancy) -> Holding:
     """Take up the previous run, to start workers again; raises RunHeldError, SystemHeldError, ConfigError."""
     run = free.previous
     assert run is not None
+    check_journals(run)
     told = run.told()
     service = systems.Service(run.run_id, str(told.get("job", "")), str(run.model_dir))
     held = systems.hold(_runtime_root_of(run), told.get("systems", ()), service)
@@ -99,25 +105,59 @@ def _released_on_error(held: systems.HeldSystems) -> Iterator[None]:
 
 
 def job_of(run: Run) -> JobConfig:
-    """Give the job that a run began with: what is changed in the job file since is for the next run.
+    """Return the job that a run began with: what is changed in the job file since is for the next run.
 
     Its model directory is where the run lies now. Raises ConfigError for what is no job any more.
     """
+    return _recorded_job(run).job
+
+
+def job_to_end(run: Run) -> JobConfig:
+    """Return of a run's job what it takes to end the run; raises ConfigError where that cannot be read."""
+    return _recorded_job(run, only_to_end=True).job
+
+
+def tell_unread(run: Run) -> None:
+    """Tell of what this version passes over in a run's job, or takes for something else; raises ConfigError."""
+    for warning in _recorded_job(run).warnings:
+        tell(Notice(text=f"warning: {run.job_path}: {warning}"))
+
+
+def check_journals(run: Run) -> None:
+    """Raise NewerFormatError if this version cannot read what has happened in a run."""
+    for directory in phases_of(run):
+        with contextlib.suppress(OSError):  # what this means for the run is said where it is taken up
+            read_lines(directory / JOURNAL)
+
+
+def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
+    told = run.told()
+    check_run(told, str(run.root))
+    content = run.job()
     try:
-        job = JobConfig.model_validate(with_secrets(run.job(), run.secrets()))
-    except (ValidationError, LookupError, TypeError) as exc:
-        raise ConfigError("is damaged: the run cannot be gone on with", file=str(run.job_path)) from exc
-    return job.model_copy(update={"model_dir": str(run.model_dir.absolute())})
+        content = with_secrets(content, run.secrets())
+    except (LookupError, TypeError) as exc:
+        if not content or not only_to_end:
+            raise ConfigError("is damaged: the run cannot be gone on with", file=str(run.job_path)) from exc
+    try:
+        job, warnings = read_recorded(content, only_to_end=only_to_end)
+    except ConfigError as exc:
+        remedy = how_to_get(told.get("version")) + (
+            "" if only_to_end else ", or end the run: prefect-ft cancel"
+        )
+        message = f"is damaged, or of another version: {exc}. {remedy}"
+        raise ConfigError(message, file=str(run.job_path)) from exc
+    return RecordedJob(job.model_copy(update={"model_dir": str(run.model_dir.absolute())}), warnings)
 
 
 @contextmanager
-def held(holding: Holding) -> Iterator[tuple[Holding, StopRequest]]:
-    """Keep a run while entered: its lease is renewed, and Ctrl-C, SIGTERM or `cancel` ask it to stop."""
+def held(holding: Holding, job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
+    """Keep a run of a job while entered: its lease is renewed; Ctrl-C, SIGTERM or `cancel` ask it to stop."""
     with (
         StopRequest(holding.run.want_cancelled, leaves_on_sigterm=_leaves_on_sigterm()) as stop,
         holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record),
     ):
-        if _has_processes(job_of(holding.run)) and (whose := fate()) is not None:
+        if _has_processes(job) and (whose := fate()) is not None:
             tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
         yield holding, stop
 
@@ -142,6 +182,8 @@ def conclude(holding: Holding, status: str) -> None:
     with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
         run.describe(status=status)
         run.forget_cancel()
+        if status == "completed":
+            run.forget_secrets()
     try:
         clear_directory(removable_runtime(run))
     except ConfigError as error:
@@ -155,11 +197,11 @@ def run_to_its_end(holding: Holding, stop: StopRequest, phases: Callable[[], Pha
     """
     try:
         last = phases()
-    except (LeaseLostError, ComebackError):
+    except (LeaseLostError, ComebackError, NewerFormatError):
         raise
-    except (Exception, KeyboardInterrupt) as exc:
+    except (Exception, KeyboardInterrupt, CancelledError) as exc:
         stop.settle()
-        conclude(holding, "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed")
+        conclude(holding, "failed" if isinstance(exc, Exception) else "cancelled")
         raise
     stop.settle()
     conclude(holding, last.status)
@@ -171,8 +213,8 @@ def end_unwatched(holding: Holding, reason: str, *, with_checkpoint: bool = Fals
 
     `with_checkpoint`: its ranks are asked to save first.
     """
-    job = job_of(holding.run)
-    with held(holding) as (_, stop):
+    job = job_to_end(holding.run)
+    with held(holding, job) as (_, stop):
         stop.ask(reason, with_checkpoint)
         for index in range(len(job.phases)):
             if unfinished_directory(holding.run, index) is not None:

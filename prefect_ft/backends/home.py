@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
+from prefect_ft.backends.base import Address, AgentSettings, Found, Worker, place_of
 from prefect_ft.files import read_json
+from prefect_ft.formats import this_version
 from prefect_ft.worker.agent import LEFT
+from prefect_ft.worker.keys import verifiers_of
 
 SOCKET = "agent.sock"
 CONFIG = "agent.json"
@@ -33,13 +35,13 @@ _HOST = "host"
 
 def home_of(directory: Path, phase_index: int, worker: Worker) -> Path:
     """Give the place of a worker's directory below the run's run-time directory."""
-    return directory / f"{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
+    return directory / place_of(phase_index, worker)
 
 
 def write_agent_config(
     home: Path, settings: AgentSettings, worker: Worker, *, system_lock: Path | None = None
 ) -> Path:
-    """Write what the agent is told, the run's key among it, readable for this user alone; give the path."""
+    """Write what the agent is told, readable for this user alone; return the path."""
     config = home / CONFIG
     config.touch(mode=0o600)
     config.write_text(json.dumps(agent_config(home, settings, worker, system_lock=system_lock)))
@@ -62,7 +64,8 @@ def agent_config(
     """
     return {
         "run": settings.run_id,
-        "key": settings.key,
+        "verifiers": verifiers_of(settings.key, place_of(settings.phase_index, worker)),
+        "epoch": worker.epoch,
         "worker": worker.number,
         "system": worker.system,
         "directory": str(home),
@@ -80,6 +83,7 @@ def agent_config(
         "system_lock": str(system_lock) if system_lock else None,
         "network": network,
         "notice_s": notice_s,
+        "release": this_version(),
     }
 
 

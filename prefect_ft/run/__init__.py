@@ -1,6 +1,6 @@
 """A run on disk: its identity, the lease of who may act on it, and how it is found again."""
 
-from prefect_ft.run.certificate import certificate_of
+from prefect_ft.run.certificate import Certificates, certificates_of
 from prefect_ft.run.holding import LEASE_TIME_S, Holding, Vacancy, holder_of, vacancy
 from prefect_ft.run.identity import JOURNAL, PARAMS, RUNS, SUMMARY, Run, new_run, new_run_id, read_run
 from prefect_ft.run.lookup import (
@@ -20,10 +20,11 @@ __all__ = [
     "PARAMS",
     "RUNS",
     "SUMMARY",
+    "Certificates",
     "Holding",
     "Run",
     "Vacancy",
-    "certificate_of",
+    "certificates_of",
     "find_run",
     "holder_of",
     "known_runs",

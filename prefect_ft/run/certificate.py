@@ -1,53 +1,141 @@
-"""The certificate by which a run's orchestrator and its agents know each other on a network; one for each run.
+"""The certificates by which a run's orchestrator and its agents know each other on a network.
 
-Made when it is first asked for and kept beside the run's key, so that whoever comes back has it.
+An authority for each run signs them: one for the orchestrator, and for each worker one with the worker's name that
+makes no client. Only the authority is kept, beside the run's key; the others are made when they are needed.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from prefect_ft.errors import ConfigError
+from prefect_ft.worker.tls import Identity
 
-_FILE = "certificate.pem"
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+_FILE = "authority.pem"
+
+_SHARED_FILE = "certificate.pem"
+"""In runs of earlier versions: the one certificate that orchestrator and agents show alike."""
 
 
-def certificate_of(root: Path) -> str:
-    """Give the certificate, with its key, of the run of this directory, as PEM. Raises ConfigError."""
-    path = root / _FILE
+@dataclass(frozen=True)
+class Certificates:
+    """Those of one run. `pem` is its authority with its key, or the certificate that all of them share."""
+
+    pem: str = field(repr=False)
+    is_shared: bool = False
+
+    def orchestrator(self) -> Identity:
+        """Return what the orchestrator shows, and asks of agents."""
+        from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
+
+        return self._identity("orchestrator", ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def worker(self, name: str) -> Identity:
+        """Return what the agent of a worker shows, which connects to no other, and asks of the orchestrator."""
+        from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
+
+        return self._identity(name, ExtendedKeyUsageOID.SERVER_AUTH)
+
+    def _identity(self, name: str, purpose: x509.ObjectIdentifier) -> Identity:
+        if self.is_shared:
+            return Identity(self.pem, self.pem, names=False)
+        from cryptography import x509  # noqa: PLC0415  (costs 0.1 s, and few runs need it)
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        authority, key = self._authority
+        own = ec.generate_private_key(ec.SECP256R1())
+        extensions = [
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (x509.ExtendedKeyUsage([purpose]), True),
+            (x509.SubjectAlternativeName([x509.DNSName(name)]), False),
+        ]
+        return Identity(_signed(name, own, extensions, authority.subject, key), _public(authority))
+
+    @cached_property
+    def _authority(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        from cryptography import x509  # noqa: PLC0415
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        key = serialization.load_pem_private_key(self.pem.encode(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return x509.load_pem_x509_certificate(self.pem.encode()), key
+
+
+def certificates_of(root: Path) -> Certificates:
+    """Return the certificates of the run of this directory; makes its authority when first called.
+
+    Raises ConfigError where that cannot be written, or cannot be read.
+    """
+    path, shared = root / _FILE, root / _SHARED_FILE
     try:
         if not path.exists():
-            _write(path, _made(root.name))
-        return path.read_text()
+            if shared.exists():
+                return Certificates(shared.read_text(), is_shared=True)
+            _write(path, _new_authority(root.name))
+        return Certificates(path.read_text())
     except OSError as exc:
         raise ConfigError(f"{path} cannot be written: {exc.strerror}", field="model_dir") from exc
 
 
-def _made(name: str) -> str:
-    """Make one that signs no other, and of which clocks say nothing: whoever shows it is to show this one."""
-    from cryptography import x509  # noqa: PLC0415  (costs 0.1 s, and few runs need it)
-    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+def _new_authority(name: str) -> str:
+    from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"prefect-ft {name}"[:64])])
-    certificate = (
+    whole = f"prefect-ft {name}"[:64]
+    extensions = [(x509.BasicConstraints(ca=True, path_length=0), True)]
+    return _signed(whole, key, extensions, _named(whole), key)
+
+
+def _signed(
+    name: str,
+    own: ec.EllipticCurvePrivateKey,
+    extensions: Sequence[tuple[Any, bool]],
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+) -> str:
+    """Return a certificate for a key, with that key. Clocks say nothing of it: the run's end is its end."""
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
+        .subject_name(_named(name))
+        .issuer_name(issuer)
+        .public_key(own.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime(1970, 1, 1, tzinfo=timezone.utc))
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
     )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return (certificate.public_bytes(pem) + private).decode("ascii")
+    for extension, is_critical in extensions:
+        builder = builder.add_extension(extension, is_critical)
+    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, none).decode("ascii")
+    return _public(builder.sign(key, hashes.SHA256())) + private
+
+
+def _named(name: str) -> x509.Name:
+    from cryptography import x509  # noqa: PLC0415
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _public(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
+    return certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
 
 def _write(path: Path, text: str) -> None:

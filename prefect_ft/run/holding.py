@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect_ft.clock import BootClock
 from prefect_ft.errors import ConfigError, LeaseLostError
+from prefect_ft.formats import check_run
 from prefect_ft.run.identity import RUNS, Run, new_run, read_run
 from prefect_ft.run.lease import RENEWALS, Claim, Claims, Lease, take, wait_until_free
 from prefect_ft.run.lookup import latest_run
@@ -105,12 +106,19 @@ class Vacancy:
     def go_on(self) -> Holding:
         """Take the previous run.
 
-        Raises RunHeldError if another process was faster, and ConfigError if it is a copy of a run.
+        Raises RunHeldError if another process was faster, ConfigError if it is a copy of a run, another user's, or
+        of a later version that this one cannot read.
         """
         run = self.previous
         assert run is not None
-        check_own(run)
-        return Holding(run, self._take(run.run_id))
+        check_run(run.told(), str(run.root))
+        try:
+            check_own(run)
+        except OSError as exc:
+            raise _unwritable(self.model_dir, exc) from exc
+        holding = Holding(run, self._take(run.run_id))
+        run.taken_up()
+        return holding
 
     def _take(self, run_id: str) -> Lease:
         try:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
 import secrets
@@ -20,8 +21,10 @@ from typing import Any, NamedTuple
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json, write_yaml
+from prefect_ft.formats import stamp
 from prefect_ft.model import Answer
 from prefect_ft.wire import answer_from_json
+from prefect_ft.worker.keys import SHARED_KEY_DIGITS
 
 RUNS = ".prefect-ft"
 JOURNAL = "journal.jsonl"
@@ -30,7 +33,10 @@ PARAMS = "phase-params.yaml"
 """What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
 
 _RUN, _JOB, _KEY, _SECRETS, _CANCEL = "run.json", "job.json", "key", "secrets.json", "cancel.json"
-_ANSWER = "answer.json"
+_ANSWER, _SEALS = "answer.json", "seals.json"
+
+_KEY_BYTES = 32
+"""More than the keys had from which those of workers are not derived."""
 
 
 class CancelWish(NamedTuple):
@@ -53,12 +59,36 @@ class Run:
         return self.model_dir / RUNS / self.run_id
 
     def told(self) -> dict[str, Any]:
-        """Give run.json: `run`, `job`, `started`, `status`, `phases`, `flow_run_id`, `runtime`."""
-        return read_json(self.root / _RUN)
+        """Return run.json: `run`, `job`, `started`, `status`, `phases`, `flow_run_id`, `runtime`, the versions.
+
+        Raises ConfigError where it names as a directory of a phase, or as a system, what is no plain name.
+        """
+        told = read_json(self.root / _RUN)
+        try:
+            names = [each["directory"] for each in told.get("phases", ())] + list(told.get("systems", ()))
+            is_whole = all(type(each["index"]) is int for each in told.get("phases", ()))
+        except (LookupError, TypeError):
+            is_whole, names = False, []
+        if not is_whole:
+            raise self._damaged(_RUN, "is damaged: put it back from a copy")
+        for name in names:
+            if not isinstance(name, str) or Path(name).name != name:
+                raise self._damaged(_RUN, f"names {name!r} as a directory; put the file back from a copy")
+        return told
 
     def describe(self, **fields: Any) -> None:
         """Merge `fields` into run.json."""
         write_json(self.root / _RUN, {**self.told(), **fields}, durable=True)
+
+    def taken_up(self) -> None:
+        """Note in run.json that this version has taken the run up; one that cannot be written stays as it is."""
+        with contextlib.suppress(OSError):
+            self.describe(**stamp(self.told()), place=self.place())
+
+    def place(self) -> dict[str, Any]:
+        """Return where the run's own directory is: path, device and inode. Raises OSError."""
+        status = self.root.stat()
+        return {"root": str(self.root.absolute()), "device": status.st_dev, "inode": status.st_ino}
 
     def belongs_to(self, flow_run_id: str) -> None:
         """Remember a flow run that runs it, beside those that did before."""
@@ -77,12 +107,37 @@ class Run:
         return self.root / _JOB
 
     def job(self) -> dict[str, Any]:
-        """Give the resolved job, as it was when the run began."""
+        """Return the resolved job, as it was when the run began; raises ConfigError if it was changed since."""
+        self._check_seal(_JOB)
         return read_json(self.job_path)
 
     def secrets(self) -> dict[str, Any]:
-        """Give what the job has that must not be shown; only this user can read it."""
+        """Return what the job has that must not be shown; raises ConfigError if it was changed since."""
+        self._check_seal(_SECRETS)
         return read_json(self.root / _SECRETS)
+
+    def seal(self) -> None:
+        """Take down what the job and its secrets are now: what they name is executed when the run is resumed."""
+        names = (name for name in (_JOB, _SECRETS) if (self.root / name).exists())
+        write_json(self.root / _SEALS, {name: self._seal_of(name) for name in names}, durable=True)
+
+    def _seal_of(self, name: str) -> str:
+        return hmac.digest(self.key.encode(), (self.root / name).read_bytes(), "sha256").hex()
+
+    def _check_seal(self, name: str) -> None:
+        if len(self.key) <= SHARED_KEY_DIGITS or not (self.root / name).exists():
+            return  # runs of earlier versions have no seals
+        kept = read_json(self.root / _SEALS).get(name)
+        if not isinstance(kept, str) or not hmac.compare_digest(kept, self._seal_of(name)):
+            remedy = "put it back, or change the job file and begin a new run with --fresh"
+            raise self._damaged(name, f"was changed since the run began; {remedy}")
+
+    def _damaged(self, name: str, what: str) -> ConfigError:
+        return ConfigError(what, file=str(self.root / name))
+
+    def forget_secrets(self) -> None:
+        """Remove what must not be shown: the run has ended for good, nobody can resume it. Raises OSError."""
+        (self.root / _SECRETS).unlink(missing_ok=True)
 
     def add_phase(self, name: str, index: int, params: Mapping[str, Any]) -> Path:
         """Make a new phase's directory, with its resolved configuration, and remember it."""
@@ -149,7 +204,7 @@ def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told
 
     Raises ConfigError where nothing can be written.
     """
-    run = Run(run_id or new_run_id(), model_dir, secrets.token_hex(16))
+    run = Run(run_id or new_run_id(), model_dir, secrets.token_hex(_KEY_BYTES))
     job, hidden = told.pop("job_config", None), told.pop("secrets", None)
     try:
         run.root.mkdir(parents=True, mode=0o700)
@@ -158,7 +213,9 @@ def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told
             _write_private(run.root / _SECRETS, json.dumps(hidden))
         if job is not None:
             write_json(run.root / _JOB, job, durable=True)
-        run.describe(run=run.run_id, job=job_name, started=utc_now(), status="running", phases=[], **told)
+        run.seal()
+        begun = {"run": run.run_id, "job": job_name, "started": utc_now(), "status": "running", "phases": []}
+        run.describe(**begun, **stamp(), place=run.place(), **told)
     except OSError as exc:
         raise ConfigError(f"{model_dir} cannot be written: {exc.strerror}", field="model_dir") from exc
     _register(run)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.errors import ConfigError
+from prefect_ft.formats import check_run
 from prefect_ft.run.identity import JOURNAL, RUNS, Run, flow_runs, read_run, registry
 
 
@@ -42,8 +43,9 @@ def find_run(name: str) -> Run:
 
 
 def told_by(run: Run) -> dict[str, Any]:
-    """Give run.json; raises ConfigError where it says nothing: what it would say must not be guessed."""
+    """Return run.json; raises ConfigError where it says nothing, or is a later version's: it must not be guessed."""
     told = run.told()
+    check_run(told, str(run.root))
     if not told:
         path = str(run.root / "run.json")
         raise ConfigError("is damaged, or gone with its run: put it back from a copy", file=path)

@@ -43,9 +43,9 @@ class Owner:
     @classmethod
     def from_json(cls, value: Any) -> Owner | None:
         """Read the object; None if it is none."""
-        if not isinstance(value, Mapping) or set(value) != set(cls.__dataclass_fields__):
+        if not isinstance(value, Mapping) or not set(cls.__dataclass_fields__) <= set(value):
             return None
-        return cls(**value)
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
 
 
 def this_process() -> Owner:

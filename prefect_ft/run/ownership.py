@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,9 +45,7 @@ def own_runtime(run: Run) -> None:
     """
     path = recorded_runtime(run)
     with suppress(OSError):
-        status = run.root.stat()
-        owner = {"root": str(run.root.absolute()), "device": status.st_dev, "inode": status.st_ino}
-        write_json(path / OWNER, owner)
+        write_json(path / OWNER, run.place())
 
 
 def _damaged(run: Run, what: str) -> ConfigError:
@@ -54,20 +53,68 @@ def _damaged(run: Run, what: str) -> ConfigError:
 
 
 def check_own(run: Run) -> None:
-    """Raise ConfigError for a copy of a run whose original is still there: its workers are the original's.
+    """Raise ConfigError for a run whose workers are another directory's, or another user's; raises OSError too.
 
-    One that was moved is the run itself. Where the run-time directory is gone, or of a version that did not take
-    this down, a copy cannot be told from the run.
+    A directory that was moved within its file system is the run itself. In another one it cannot be told from a
+    copy: `take_as_moved` says that it is none. A clone of a whole volume is not told from the run.
     """
-    if "runtime" not in run.told():
-        return  # it never had workers
-    owner = read_json(recorded_runtime(run) / OWNER)
-    if owner and not _is_the_same(run.root, owner) and _is_there(Path(str(owner.get("root"))), run):
-        original, copy = Path(str(owner["root"])).parents[1], run.model_dir
+    _check_user(run.root)
+    told = _recorded_place(run)
+    if not told or _is_at(run.root, told):
+        return
+    original, here = Path(str(told["root"])).parents[1], run.model_dir
+    _check_no_copy(run, told)
+    raise ConfigError(
+        f"run {run.run_id} was begun in {original}; if that was moved here, and is no copy, take it up with"
+        f" `prefect-ft resume {here} --moved`",
+        file=str(here),
+    )
+
+
+def take_as_moved(run: Run) -> None:
+    """Take down that a run is where it lies now; raises ConfigError for a copy of a run that is still there."""
+    _check_no_copy(run, _recorded_place(run))
+    run.describe(place=run.place())
+    if "runtime" in run.told():
+        own_runtime(run)
+
+
+def _recorded_place(run: Run) -> Mapping[str, object]:
+    """Return where a run was last: as its run-time directory says, and where that is gone, as it says itself."""
+    told = run.told()
+    owner = read_json(recorded_runtime(run) / OWNER) if "runtime" in told else {}
+    place = owner or told.get("place")
+    return place if isinstance(place, dict) else {}
+
+
+def _is_at(root: Path, place: Mapping[str, object]) -> bool:
+    """Whether a run is where it was: a move keeps the inode; what was put back, or mounted anew, keeps the path."""
+    return root.stat().st_ino == place.get("inode") or str(root.absolute()) == place.get("root")
+
+
+def _check_no_copy(run: Run, place: Mapping[str, object]) -> None:
+    if place and not _is_at(run.root, place) and _is_there(Path(str(place.get("root"))), run):
+        original, copy = Path(str(place["root"])).parents[1], run.model_dir
         raise ConfigError(
             f"is a copy of {original}, and the workers of run {run.run_id} are the original's. Remove"
             f" {copy / '.prefect-ft'} to begin a run of its own here; its checkpoints stay",
             file=str(copy),
+        )
+
+
+def _check_user(root: Path) -> None:
+    """Raise ConfigError where another user has made a run's directory, and OSError.
+
+    Compared with what this user makes beside it: file systems may show users otherwise than processes do.
+    """
+    with tempfile.TemporaryFile(dir=root.parent) as mine:
+        uid = os.fstat(mine.fileno()).st_uid
+    owner = root.stat().st_uid
+    if owner != uid:
+        raise ConfigError(
+            f"belongs to user {owner}, and the commands of its job would run as user {uid}."
+            f" If you trust them: chown -R {uid} {root}",
+            file=str(root),
         )
 
 

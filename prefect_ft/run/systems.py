@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from prefect_ft.errors import ConfigError, SystemHeldError
+from prefect_ft.files import parse_json
 from prefect_ft.run.runtime import made_runtime_directory
 
 SYSTEMS = "systems"
@@ -124,8 +125,9 @@ def _lock(fd: int, kind: int) -> bool:
 
 def _read(fd: int) -> Service:
     try:
-        return Service(**json.loads(os.pread(fd, 1 << 16, 0)))
-    except (ValueError, TypeError):
+        told = parse_json(os.pread(fd, 1 << 16, 0))
+        return Service(**{name: told[name] for name in Service.__dataclass_fields__})
+    except (ValueError, TypeError, LookupError):
         return Service("", "", "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -122,6 +123,25 @@ def test_a_run_that_was_moved_is_the_run_and_a_copy_is_not(tmp_path: Path) -> No
     assert read_json(recorded_runtime(moved) / OWNER)["root"] == str(
         tmp_path / "moved" / ".prefect-ft" / "r1"
     )
+
+
+def test_a_run_in_another_file_system_is_resumed_only_as_moved(tmp_path: Path) -> None:
+    """Its inode is another one there, as a copy's is, and no original is left to tell."""
+    (tmp_path / "train.py").write_text("import sys, pathlib; sys.exit(not pathlib.Path('go').exists())")
+    (tmp_path / "job.yaml").write_text(JOB)
+    assert command_line("run", "job.yaml", cwd=tmp_path).returncode == 1
+    subprocess.run(["cp", "-a", "exp1", "exp2"], cwd=tmp_path, check=True)
+    refused = command_line("resume", "exp2", "--moved", cwd=tmp_path)
+    assert (refused.returncode, "is a copy of" in refused.stderr) == (2, True), refused.stderr
+    shutil.rmtree(tmp_path / "exp1")
+    refused = command_line("resume", "exp2", cwd=tmp_path)
+    assert (refused.returncode, "resume exp2 --moved" in refused.stderr.replace(f"{tmp_path}/", "")) == (
+        2,
+        True,
+    )
+    (tmp_path / "go").touch()
+    resumed = command_line("resume", "exp2", "--moved", cwd=tmp_path)
+    assert resumed.returncode == 0, (resumed.stdout, resumed.stderr)
 
 
 @pytest.mark.parametrize("told", ["/etc", "/r1/../other", "r1", 7, None])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from prefect_ft import formats
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.run import MAX_RUNTIME_PATH, made_runtime_directory, new_run, runtime_directory
@@ -26,7 +27,14 @@ def test_a_run_has_an_identity_and_a_key_of_its_own(tmp_path: Path) -> None:
     assert (mode(run.root), mode(run.root / "key"), (run.root / "key").read_text()) == (0o700, 0o600, run.key)
     told = read_json(run.root / "run.json")
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("started"))
-    assert told == {"run": run.run_id, "job": "my-job", "status": "running", "phases": []}
+    assert told == {
+        "run": run.run_id,
+        "job": "my-job",
+        "status": "running",
+        "phases": [],
+        "place": run.place(),
+        **formats.stamp(),
+    }
 
 
 def test_a_model_directory_that_cannot_be_written(tmp_path: Path) -> None:
