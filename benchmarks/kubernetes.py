@@ -35,7 +35,7 @@ from prefect_ft.backends.base import AgentSettings
 from prefect_ft.backends.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes import REMOVAL_GRACE_S, KubernetesBackend
 from prefect_ft.config import KubernetesInfrastructure
-from prefect_ft.run import certificate_of
+from prefect_ft.run import certificates_of
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.gang import AgentGang, Listener
@@ -115,13 +115,14 @@ def pods(
         orphan_timeout_s=3600.0,
         spool_bytes=1 << 20,
         checkpoints=None,
-        certificate=certificate_of(directory),
+        certificates=certificates_of(directory),
     )
     backend = KubernetesBackend(settings, directory, infrastructure)
     with StopRequest() as stop:
         gang = AgentGang(
             backend,
             run_id=settings.run_id,
+            phase_index=0,
             key=settings.key,
             epoch=1,
             stop=stop,

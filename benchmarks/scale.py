@@ -152,7 +152,7 @@ def crowd(size: int, *, shared: bool) -> Iterator[Crowd]:
     """A gang of so many agents, attached to; they end with it."""
     with tempfile.TemporaryDirectory(prefix="pft-scale-") as name:
         job = idle_job(Path(name), size)
-        with held(begin_run(job, vacancy(Path(job.model_dir)))) as (holding, stop):
+        with held(begin_run(job, vacancy(Path(job.model_dir))), job) as (holding, stop):
             runtime = made_runtime_directory(Path(name) / "run")
             plan = phase_plan(job, 0, holding.run, Path(name), lines=(), isolated=())
             settings = AgentSettings(
@@ -168,6 +168,7 @@ def crowd(size: int, *, shared: bool) -> Iterator[Crowd]:
             gang = AgentGang(
                 backend,
                 run_id=holding.run.run_id,
+                phase_index=0,
                 key=holding.run.key,
                 epoch=holding.lease.epoch,
                 stop=stop,

@@ -121,6 +121,16 @@ def _object(form: Callable[[Mapping[str, Any]], Any]) -> Reader:
 # -- objects ---------------------------------------------------------------------------------------
 
 
+def known_alone(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a journal's incident or decision without fields that this version does not know, in it and inside it."""
+    names = DECISION_FIELDS if line.get("type") == "decision" else INCIDENT_FIELDS
+    told = {name: value for name, value in line.items() if name in names}
+    for name, inner in (("evidence", _EVIDENCE), ("counters", _COUNTERS)):
+        if isinstance(value := told.get(name), dict):
+            told[name] = {each: value[each] for each in value if each in inner}
+    return told
+
+
 def _fields(line: Mapping[str, Any], readers: Mapping[str, Reader], need: tuple[str, ...]) -> dict[str, Any]:
     """Read an object's fields without those that are null. Raises ConfigError with the field's name."""
     known = {}
@@ -281,6 +291,7 @@ _DECISION: Mapping[str, Reader] = {
     "counters": _object(counters_from_json),
     "reason": _text,
 }
+
 
 INCIDENT_FIELDS, DECISION_FIELDS = frozenset(_INCIDENT), frozenset(_DECISION)
 """The names of an object's fields, for who reads it out of one that holds more."""

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.worker.agent import PID
-from prefect_ft.worker.processes import started
+from prefect_ft.worker.processes import Held, started
 
 
-class AgentProcess:
-    """Held by a pidfd, so that no other process is ever taken for it; `child` is to be collected."""
+class AgentProcess(Held):
+    """Held, so that no other process is ever taken for it; `child` is to be collected."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
         """Raises OSError where the process is gone."""
-        self._handle = os.pidfd_open(pid)
+        super().__init__(pid)
         self._child = child
-
-    def send(self, *signals: signal.Signals) -> None:
-        """Send signals; to one that has ended, nothing."""
-        for number in signals:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, number)
 
     def ends(self, timeout_s: float) -> bool:
         """Wait for its end, and collect it; say whether it came."""
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        ended = bool(poll.poll(max(0.0, 1000 * timeout_s)))
+        ended = super().ends(timeout_s)
         if ended and self._child is not None:
             self._child.wait()
         return ended
-
-    def close(self) -> None:
-        """Let go of it."""
-        os.close(self._handle)
 
 
 def process_of(home: Path, child: subprocess.Popen[bytes] | None = None) -> AgentProcess | None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prefect_ft.model import Evidence
+from prefect_ft.run import Certificates
+from prefect_ft.worker import descriptors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +52,28 @@ class Address:
         except OSError:
             connection.close()
             raise
-        return connection
+        return descriptors.moved(connection)
+
+
+def place_of(phase_index: int, worker: Worker) -> str:
+    """Return the name of a worker's directory, wherever it is; no other worker of the run has it."""
+    return f"{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """What all agents of a phase are told when they start.
+    """What all agents of a phase are told when they start; of `key`, the run's, only what each can verify.
 
     `checkpoints` (path, layout, pattern, settle_s, keep_copies) goes to worker 0's agent, who looks for them.
     `device_command` prints how much the devices are in use; None: none of the user's does.
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.
     `warm` (modules, memory_mb) is what ranks are to find imported; None: they start cold.
-    `certificate` is the run's, with its key, as PEM, for agents that are reached by a network; None: none is.
+    `certificates` are the run's, for agents that are reached by a network; None: none is.
     """
 
     run_id: str
-    key: str
+    key: str = field(repr=False)
     phase_index: int
     sample_period_s: float
     orphan_timeout_s: float
@@ -77,7 +84,7 @@ class AgentSettings:
     rendezvous: Mapping[str, Any] | None = None
     warm: Mapping[str, Any] | None = None
     device_command: tuple[str, ...] | None = None
-    certificate: str | None = field(default=None, repr=False)
+    certificates: Certificates | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ the library's models of them differ from one version to the next.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -19,12 +18,14 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from prefect_ft.backends.cluster_answers import change_in, list_in, object_in
 from prefect_ft.backends.cluster_watch import ExpiredError, Source
 from prefect_ft.backends.kubernetes_request import CONTAINER
 from prefect_ft.backends.pump import Pump
 from prefect_ft.backends.websocket_frames import ProcessFrames
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
+from prefect_ft.files import parse_json
 
 try:
     from kubernetes import client as api
@@ -102,12 +103,12 @@ class Cluster:
             "ConfigMap": self._core.create_namespaced_config_map,
         }
         made = self._asked(kinds[whole["kind"]], self._namespace, whole, but=409, **how)
-        return None if made is None else dict(json.loads(made))
+        return None if made is None else self._object(made)
 
     def pod(self, name: str) -> Json | None:
         """Give what is known of a pod; None: there is none."""
         told = self._asked(self._core.read_namespaced_pod, name, self._namespace, but=404)
-        return None if told is None else dict(json.loads(told))
+        return None if told is None else self._object(told)
 
     def pods(self, selector: str) -> list[Json]:
         return self._listed(self._core.list_namespaced_pod, self._namespace, label_selector=selector)
@@ -118,10 +119,9 @@ class Cluster:
         Gives it as it is now; None: there is none any more.
         """
         delete = self._core.delete_namespaced_pod
-        told = json.loads(
-            self._asked(delete, name, self._namespace, but=404, grace_period_seconds=grace_s) or b"{}"
-        )
-        return told if told.get("kind") == "Pod" else None
+        told = self._asked(delete, name, self._namespace, but=404, grace_period_seconds=grace_s)
+        # What is forgotten at once is answered with a Status, which is no object.
+        return None if told is None or _kind_in(told) != "Pod" else self._object(told)
 
     def delete_secret(self, name: str) -> None:
         """Delete one. Idempotent."""
@@ -150,7 +150,7 @@ class Cluster:
     def node(self, name: str) -> Json | None:
         """Give what is known of a node; None: there is none."""
         told = self._asked(self._core.read_node, name, but=404)
-        return None if told is None else dict(json.loads(told))
+        return None if told is None else self._object(told)
 
     def patch_node(self, name: str, patch: Json) -> bool:
         """Change a node; False: it was changed by somebody else since the version that the patch names."""
@@ -190,8 +190,21 @@ class Cluster:
 
     def listed(self, call: Callable[..., Any], *names: str, **named: Any) -> tuple[list[Json], str]:
         """Give what a list tells, and its version."""
-        told = json.loads(self._asked(call, *names, **named) or b"{}")
-        return list(told["items"]), str(told["metadata"]["resourceVersion"])
+        answer = self._asked(call, *names, **named) or b"{}"
+        with self._understood():
+            return list_in(answer)
+
+    def _object(self, answer: bytes) -> Json:
+        with self._understood():
+            return object_in(answer)
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Have it told whose answer cannot be understood."""
+        try:
+            yield
+        except BackendError as exc:
+            raise BackendError(f"the cluster at {self.url}: {exc}") from exc
 
     def _asked(
         self, call: Callable[..., Any], *given: Any, but: int | None = None, **named: Any
@@ -215,7 +228,7 @@ class Cluster:
             while not frames.has_ended and (data := connection.recv(_PIECE)):
                 received += data
                 frames.unwrapped(received)
-        return bool(json.loads(frames.status or b"{}").get("status") == "Success")
+        return bool(parse_json(frames.status or b"{}").get("status") == "Success")
 
     def open(
         self, name: str, words: Sequence[str], timeout_s: float, *, is_cut: Callable[[], bool]
@@ -294,7 +307,7 @@ class _Changes:
             for piece in self._answer.stream(_PIECE):
                 *lines, waiting = (waiting + piece).split(b"\n")
                 for line in filter(None, lines):
-                    yield json.loads(line)
+                    yield _change_in(line)
 
     def hang_up(self) -> None:
         with suppress(OSError, AttributeError):  # it has ended already
@@ -323,10 +336,24 @@ def _configuration(kubeconfig: str | None, context: str | None) -> Any:
     return found
 
 
+def _change_in(line: bytes) -> Json:
+    try:
+        return change_in(line)
+    except BackendError as exc:  # then what there is has to be listed anew
+        raise ExpiredError from exc
+
+
+def _kind_in(answer: bytes) -> object:
+    with suppress(ValueError):
+        told = parse_json(answer)
+        return told.get("kind") if isinstance(told, dict) else None
+    return None
+
+
 def _why(exc: Any) -> str:
     """Say why the API refused, in its own words where it gave some."""
     with suppress(TypeError, ValueError, KeyError):
-        return _one_line(json.loads(exc.body)["message"])
+        return _one_line(parse_json(exc.body)["message"])
     return _one_line(exc.reason or exc)
 
 

@@ -19,6 +19,7 @@ from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.observe import Fact, observed_by
+from prefect_ft.plaintext import as_line
 
 BY = "prefect-ft/cordoned-by"
 """The label: the run that has cordoned a node."""
@@ -101,7 +102,7 @@ class Cordons:
                 "resourceVersion": node["metadata"]["resourceVersion"],
             }
             if self._cluster.patch_node(name, {"metadata": metadata, "spec": {"unschedulable": True}}):
-                _log.warning("node %s is cordoned: %s", name, why)
+                _log.warning("node %s is cordoned: %s", name, as_line(why))
                 return
 
     def _note_cluster(self) -> None:

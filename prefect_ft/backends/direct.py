@@ -1,4 +1,4 @@
-"""The network between here and agents elsewhere: TCP to where they are, with TLS by the run's certificate."""
+"""The network between here and agents elsewhere: TCP to where they are, with TLS by the run's certificates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from prefect_ft.worker.tls import end_when_silent, orchestrators_context
+from prefect_ft.worker import descriptors
+from prefect_ft.worker.tls import Identity, end_when_silent, orchestrators_context
 
 CONNECT_TIMEOUT_S = 3.0
 """How long it may take to reach an agent, at most; a packet that is lost is sent again after one second."""
@@ -25,23 +26,26 @@ class NoAnswerError(ConnectionError):
 class DirectWay:
     """To the agents of one run."""
 
-    def __init__(self, certificate: str, port: int, silence_timeout_s: float) -> None:
-        """`certificate` is the run's, with its key; agents listen at `port`.
+    def __init__(self, identity: Identity, port: int, silence_timeout_s: float) -> None:
+        """`identity` is the orchestrator's; agents listen at `port`.
 
         A connection whose other side is silent for `silence_timeout_s` is over.
         """
-        self._context: ssl.SSLContext = orchestrators_context(certificate)
+        self._context: ssl.SSLContext = orchestrators_context(identity)
         self._port = port
         self._silence_timeout_s = silence_timeout_s
         self._connect_timeout_s = min(CONNECT_TIMEOUT_S, max(1.0, silence_timeout_s / 3))
 
-    def connect(self, host: str) -> socket.socket:
-        """Open a connection; raises OSError, of which NoAnswerError where nothing is there."""
+    def connect(self, host: str, worker: str) -> socket.socket:
+        """Open a connection to the agent of a worker, named as in its certificate.
+
+        Raises OSError, of which NoAnswerError where nothing is there.
+        """
         connection = _reached(host, self._port, self._connect_timeout_s)
         try:
             end_when_silent(connection, self._silence_timeout_s)
             connection.settimeout(HANDSHAKE_TIMEOUT_S)
-            return self._context.wrap_socket(connection)
+            return self._context.wrap_socket(connection, server_hostname=worker)
         except TimeoutError as exc:
             raise ConnectionError(f"the agent at {host} does not shake hands") from exc
         finally:
@@ -50,7 +54,7 @@ class DirectWay:
 
 def _reached(host: str, port: int, timeout_s: float) -> socket.socket:
     try:
-        return socket.create_connection((host, port), timeout_s)
+        return descriptors.moved(socket.create_connection((host, port), timeout_s))
     except TimeoutError as exc:
         raise NoAnswerError(f"nothing answers at {host}, port {port}, for {timeout_s:g} s") from exc
     except OSError as exc:

@@ -83,9 +83,12 @@ class DockerBackend:
         infrastructure: DockerInfrastructure,
         *,
         binds: Sequence[str] = (),
+        private: Path | None = None,
         removal_grace_s: float | None = None,
     ) -> None:
         """`binds` are mounted beside the user's volumes, as HOST:CONTAINER[:ro].
+
+        `private` is a directory that no container is to see, wherever one of them has a parent of it mounted.
 
         `removal_grace_s`: how long `destroy` waits before removal goes on in the background; None: to its end.
         """
@@ -94,6 +97,7 @@ class DockerBackend:
         self._infrastructure = infrastructure
         self._systems = {system.name: system for system in infrastructure.systems}
         self._binds = tuple(binds)
+        self._private = None if private is None else str(private)
         self._removal_grace_s = removal_grace_s
 
     # -- creating ---------------------------------------------------------------------------------
@@ -143,7 +147,7 @@ class DockerBackend:
         """
         home, payload = self._home(worker), payload_directory(self._directory.parent)
         if self._is_here(worker):
-            return Mounted(home=str(home), payload=str(payload), binds=self._binds), []
+            return Mounted(home=str(home), payload=str(payload), binds=self._binds, private=self._private), []
         files = [bind for bind in self._binds if Path(bind.partition(":")[0]).is_file()]
         binds = [bind for bind in self._binds if bind not in files]
         copied = [home, payload, *(Path(bind.partition(":")[0]) for bind in files)]

@@ -6,6 +6,7 @@ else; what the user adds under `create` is merged in last.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -25,12 +26,14 @@ class Mounted:
 
     `home` is the worker's own directory, `payload` what its agent is run from, `binds` are further ones
     as HOST:CONTAINER[:ro]. `is_copied`: the first two are copied in, because the engine is elsewhere.
+    `private` is a directory of this machine that no container may see, whatever is mounted into it.
     """
 
     home: str
     payload: str
     binds: Sequence[str] = ()
     is_copied: bool = False
+    private: str | None = None
 
 
 def create_request(
@@ -62,8 +65,10 @@ def _host_config(
     requests = infrastructure.device_requests if system.device_requests is None else system.device_requests
     devices = infrastructure.devices if system.devices is None else system.devices
     own = [f"{mounted.home}:{mounted.home}", f"{mounted.payload}:{mounted.payload}:ro"]
+    binds = [*([] if mounted.is_copied else own), *mounted.binds, *infrastructure.volumes]
     config = {
-        "Binds": [*([] if mounted.is_copied else own), *mounted.binds, *infrastructure.volumes],
+        "Binds": binds,
+        "Tmpfs": dict.fromkeys(_places_of(mounted.private, binds), "size=4k"),
         "NetworkMode": infrastructure.network,
         "NanoCpus": None if resources.cpus is None else round(resources.cpus * 10**9),
         "CpusetCpus": resources.cpuset,
@@ -78,6 +83,18 @@ def _host_config(
         "SecurityOpt": ["no-new-privileges"] if infrastructure.no_new_privileges else [],
     }
     return _without_nothing(config)
+
+
+def _places_of(directory: str | None, binds: Sequence[str]) -> list[str]:
+    """Return where a directory of this machine would be seen in the container; an empty one is put there."""
+    if directory is None:
+        return []
+    pairs = (bind.split(":")[:2] for bind in binds)
+    return [
+        os.path.normpath(os.path.join(target, os.path.relpath(directory, source)))
+        for source, target in pairs
+        if os.path.isabs(source) and os.path.commonpath((source, directory)) == os.path.normpath(source)
+    ]
 
 
 def _ulimit(name: str, limit: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ A process beside the agent, started by the engine in the same container, relays 
 from __future__ import annotations
 
 import io
-import json
 import socket
 import struct
 import tarfile
@@ -23,6 +22,7 @@ from prefect_ft.backends.base import Address
 from prefect_ft.backends.engine import Client, Interpreter
 from prefect_ft.backends.pump import Pump
 from prefect_ft.errors import BackendError
+from prefect_ft.files import parse_json
 
 _HEADER = struct.Struct(">BxxxL")
 """Before each piece of a process's output: which stream, and how many bytes."""
@@ -87,7 +87,7 @@ def read_there(client: Client, container: str, path: Path) -> Mapping[str, Any] 
         pieces, _ = client.get_archive(container, str(path))
         with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar:
             file = tar.extractfile(tar.getmembers()[0])
-            return dict(json.load(file)) if file is not None else None
+            return dict(parse_json(file.read())) if file is not None else None
     return None
 
 

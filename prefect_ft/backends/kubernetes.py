@@ -25,6 +25,7 @@ from prefect_ft.backends.base import (
     WayAwayError,
     Worker,
     exchange_side_by_side,
+    place_of,
 )
 from prefect_ft.backends.cluster import Cluster, cluster_of
 from prefect_ft.backends.cluster_watch import View, Watch, uid_of
@@ -49,7 +50,7 @@ from prefect_ft.backends.pod_state import has_begun, has_ended, is_leaving, is_r
 from prefect_ft.backends.reach import Guard, Reach
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
-from prefect_ft.files import read_json, write_json
+from prefect_ft.files import parse_json, read_json, write_json
 from prefect_ft.model import Evidence
 from prefect_ft.worker.pod import LEFT_MARK
 
@@ -105,7 +106,7 @@ class KubernetesBackend:
         files: Mapping[str, Path] | None = None,
     ) -> None:
         """`files` of this machine are given to each worker, by their paths there. Raises BackendError."""
-        assert settings.certificate is not None
+        assert settings.certificates is not None
         self._settings = settings
         self._directory = directory
         self._infrastructure = infrastructure
@@ -121,7 +122,7 @@ class KubernetesBackend:
         )
         self._reach = Reach(infrastructure.reach)
         self._direct = DirectWay(
-            settings.certificate, infrastructure.agent_port, infrastructure.silence_timeout_s
+            settings.certificates.orchestrator(), infrastructure.agent_port, infrastructure.silence_timeout_s
         )
         self._guard = Guard(self._nodes.is_cut)
         self._silent: dict[str, str] = {}
@@ -178,7 +179,11 @@ class KubernetesBackend:
         name = self._name(worker)
         own = LABELS.of(self._settings.run_id, self._settings.phase_index, worker)
         told = agent_config(
-            self._home(worker), self._settings, worker, network=self._network(), notice_s=self._notice_s()
+            self._home(worker),
+            self._settings,
+            worker,
+            network=self._network(worker),
+            notice_s=self._notice_s(),
         )
         config = json.dumps(told)
         files = {target: path.read_bytes() for target, path in self._files.items()}
@@ -192,12 +197,14 @@ class KubernetesBackend:
         """Give how long ranks may go on that are told to go, and save: so much less that they can be ended too."""
         return max(1.0, self._infrastructure.termination_grace_s - LAST_WORDS_S)
 
-    def _network(self) -> dict[str, Any]:
-        """Give what agents are told of the network: how they listen, and who else should be heard of."""
-        given = self._infrastructure
+    def _network(self, worker: Worker) -> dict[str, Any]:
+        """Return what an agent is told of the network: how it listens, and which others it should hear of."""
+        given, certificates = self._infrastructure, self._settings.certificates
+        assert certificates is not None
+        shown = certificates.worker(self._place(worker))
         return {
             "port": given.agent_port,
-            "certificate": self._settings.certificate,
+            "identity": {"own": shown.own, "trusts": shown.trusts},
             "silence_timeout_s": given.silence_timeout_s,
             "partition_timeout_s": given.partition_timeout_s,
             "api": addresses_of(self._cluster.url),
@@ -208,7 +215,7 @@ class KubernetesBackend:
         host, began = _host(told), time.monotonic()
         try:
             while not self._reach.listens(
-                lambda: self._direct.connect(host), lambda: self._is_there(worker), time.monotonic() - began
+                lambda: self._connect(worker, host), lambda: self._is_there(worker), time.monotonic() - began
             ):
                 ended = self._end(worker)
                 if ended is not None or time.monotonic() > began + AGENT_TIMEOUT_S:
@@ -244,7 +251,7 @@ class KubernetesBackend:
             raise ConnectionError(f"the cluster does not hear of the node of {worker.system}")
         try:
             connection = self._reach.connect(
-                lambda: self._guard.watch(self._direct.connect(host), worker.system),
+                lambda: self._guard.watch(self._connect(worker, host), worker.system),
                 lambda: self._open_by_api(worker, timeout_s),
             )
         except NoAnswerError as exc:
@@ -253,6 +260,9 @@ class KubernetesBackend:
             raise
         self._silent.pop(worker.system, None)
         return connection
+
+    def _connect(self, worker: Worker, host: str) -> socket.socket:
+        return self._direct.connect(host, self._place(worker))
 
     def _open_by_api(self, worker: Worker, timeout_s: float) -> socket.socket:
         words, system = self._relay(worker, timeout_s), worker.system
@@ -343,7 +353,7 @@ class KubernetesBackend:
             return None
         said = [line for line in self._cluster.log(self._name(worker)).splitlines() if LEFT_MARK in line]
         with suppress(IndexError, ValueError):
-            return dict(json.loads(said[-1].partition(LEFT_MARK)[2]))
+            return dict(parse_json(said[-1].partition(LEFT_MARK)[2]))
         return None
 
     def answers(self, system: str) -> bool:
@@ -402,6 +412,9 @@ class KubernetesBackend:
 
     def _home(self, worker: Worker) -> Any:
         return home_in_pod(self._settings.phase_index, worker)
+
+    def _place(self, worker: Worker) -> str:
+        return place_of(self._settings.phase_index, worker)
 
     def _socket(self, worker: Worker) -> str:
         return str(self._home(worker) / SOCKET)

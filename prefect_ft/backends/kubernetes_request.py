@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from prefect_ft.backends.base import Worker
+from prefect_ft.backends.base import Worker, place_of
 from prefect_ft.backends.labels import Labels, name_of
 from prefect_ft.config import KubernetesInfrastructure, KubernetesSystem, PodVolume, Toleration, given_in
+from prefect_ft.worker.pod import TOLD
 
 LABELS = Labels("prefect-ft/")
 
@@ -25,12 +26,12 @@ PLACE = PurePosixPath("/prefect-ft")
 """The worker's own directory in its pod, empty at the beginning."""
 
 PAYLOAD = PLACE / "payload"
-GIVEN, CODE = PurePosixPath("/prefect-ft-given"), PurePosixPath("/prefect-ft-code")
-"""Where its secret and the agent's code are mounted."""
+CODE = PurePosixPath("/prefect-ft-code")
+"""Where the agent's code is mounted."""
 
 BEGIN = (
     "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2]); sys.path.insert(0, sys.argv[2]); "
-    "from prefect_ft.worker.pod import main; sys.exit(main(sys.argv[3:]))"
+    "from prefect_ft.worker.pod import main; sys.exit(main())"
 )
 """What the image's Python is told: unpack the agent, and be it."""
 
@@ -54,7 +55,7 @@ def code_name(run_id: str, payload: str) -> str:
 
 def home_in_pod(phase_index: int, worker: Worker) -> PurePosixPath:
     """Give the agent's directory in its pod."""
-    return PLACE / f"{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"
+    return PLACE / place_of(phase_index, worker)
 
 
 def code_map(name: str, run_id: str, archive: bytes) -> Object:
@@ -126,28 +127,36 @@ def _spec(
         "priorityClassName": infrastructure.priority_class,
         "volumes": [
             {"name": "prefect-ft", "emptyDir": {}},
-            {"name": "prefect-ft-given", "secret": {"secretName": name}},
             {"name": "prefect-ft-code", "configMap": {"name": code}},
             *_shared_memory(infrastructure.shm_size),
             *(_volume(index, each) for index, each in enumerate(infrastructure.volumes)),
+            *_given(name, files),
         ],
-        "containers": [merge_patch(_container(infrastructure, system, files), infrastructure.container)],
+        "containers": [
+            merge_patch(_container(infrastructure, system, name, files), infrastructure.container)
+        ],
     }
     return _said(spec)
 
 
 def _container(
-    infrastructure: KubernetesInfrastructure, system: KubernetesSystem, files: Mapping[str, bytes]
+    infrastructure: KubernetesInfrastructure,
+    system: KubernetesSystem,
+    name: str,
+    files: Mapping[str, bytes],
 ) -> Object:
     env = given_in({**infrastructure.env, **system.env})
-    words = [str(CODE / ARCHIVE), str(PAYLOAD), str(GIVEN / CONFIG)]
+    words = [str(CODE / ARCHIVE), str(PAYLOAD)]
     return _said(
         {
             "name": CONTAINER,
             "image": infrastructure.image,
             "imagePullPolicy": _PULL[infrastructure.pull],
             "command": [infrastructure.python, "-I", "-S", "-W", "ignore", "-c", BEGIN, *words],
-            "env": [{"name": name, "value": value} for name, value in env.items()],
+            "env": [
+                *({"name": variable, "value": value} for variable, value in env.items()),
+                {"name": TOLD, "valueFrom": {"secretKeyRef": {"name": name, "key": CONFIG}}},
+            ],
             # Where pods have their nodes' network, who is to listen at a port waits for who does.
             "ports": [{"name": "agent", "containerPort": infrastructure.agent_port}],
             "resources": _said(
@@ -159,7 +168,6 @@ def _container(
             "securityContext": {"allowPrivilegeEscalation": False},
             "volumeMounts": [
                 {"name": "prefect-ft", "mountPath": str(PLACE)},
-                {"name": "prefect-ft-given", "mountPath": str(GIVEN), "readOnly": True},
                 {"name": "prefect-ft-code", "mountPath": str(CODE), "readOnly": True},
                 *([{"name": "shm", "mountPath": "/dev/shm"}] if infrastructure.shm_size else []),  # noqa: S108
                 *(_mount(index, each) for index, each in enumerate(infrastructure.volumes)),
@@ -167,6 +175,12 @@ def _container(
             ],
         }
     )
+
+
+def _given(name: str, files: Mapping[str, bytes]) -> list[Object]:
+    """Return the volume of the files that a worker is given; what its agent is told is not among them."""
+    items = [{"key": _key(index), "path": _key(index)} for index in range(len(files))]
+    return [{"name": "prefect-ft-given", "secret": {"secretName": name, "items": items}}] if items else []
 
 
 def _on(label: str, system: str) -> Object:

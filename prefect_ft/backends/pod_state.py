@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
 
+NOT_YET = "timed out waiting for the condition"
+"""What a node says that has not yet seen a secret or config map which the cluster has; it looks again."""
+
 HOPELESS = (
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -99,7 +102,7 @@ def stuck(told: Json, *, is_node_closed: bool) -> Trouble | None:
     """Say why a pod that does not run never will; None: it may. `is_node_closed`: its node takes no new ones."""
     for state in _states(told):
         waiting = state.get("waiting", {})
-        if waiting.get("reason") in HOPELESS:
+        if waiting.get("reason") in HOPELESS and NOT_YET not in waiting.get("message", ""):
             return trouble(f"{waiting['reason']}: {waiting.get('message', 'no more is known')}")
     unscheduled = _unscheduled(told)
     if unscheduled is not None and is_node_closed:

@@ -30,6 +30,7 @@ from prefect_ft.config import given_in
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json
 from prefect_ft.model import Evidence
+from prefect_ft.plaintext import as_line, as_lines
 from prefect_ft.worker.gang import KILL_TIMEOUT_S
 
 DOWN = "down"
@@ -199,7 +200,8 @@ def _tell_last_words(worker: Worker, home: Path) -> None:
     with suppress(OSError):
         said = (home / "agent.log").read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
         if said:
-            _log.warning("the agent of worker %d on %s said: %s", worker.number, worker.system, said)
+            where = as_line(worker.system)
+            _log.warning("the agent of worker %d on %s said: %s", worker.number, where, as_lines(said))
 
 
 def visible_accelerators(env: Mapping[str, str]) -> int:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from prefect_ft.worker import descriptors
+
 MAX_WAITING = 1 << 20
 """Bytes that are held for a side that does not take them."""
 
@@ -61,7 +63,7 @@ class Pump:
         threading.Thread(
             target=pump._run, args=(held, is_cut, look_s), name="prefect-ft-relay", daemon=True
         ).start()
-        return ours
+        return descriptors.moved(ours)
 
     def _run(self, held: Sequence[Any], is_cut: Callable[[], bool], look_s: float | None) -> None:
         try:

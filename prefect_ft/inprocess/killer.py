@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 
+from prefect_ft.worker.processes import Held
+
 _PAGE = mmap.PAGESIZE
-_MAX_SLEEP_MS = 1000
+_MAX_SLEEP_S = 1.0
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _START = """
 import sys
@@ -27,7 +28,7 @@ main(*map(int, sys.argv[2:]))
 
 
 class Killer:
-    """The rank's side. Until the first `allow` nobody is killed."""
+    """The rank's side. Until the first `allow` nothing is killed."""
 
     def __init__(self) -> None:
         """Raises OSError where the process cannot be started."""
@@ -42,6 +43,7 @@ class Killer:
                 pass_fds=(page,),
                 start_new_session=True,
             )
+            self._held = Held(self._process.pid)
         finally:
             os.close(page)
 
@@ -52,27 +54,29 @@ class Killer:
     def close(self) -> None:
         """Let the rank live. Idempotent."""
         self._deadline_ns[0] = 0
-        self._process.kill()
-        self._process.wait()
+        if self._process.returncode is None:
+            self._held.send(signal.SIGKILL)
+            self._held.close()
+            self._process.wait()
 
 
 def main(page: int, pid: int) -> None:
     """Wait for the deadline or the rank's end; the page's descriptor is inherited."""
     deadline_ns = memoryview(mmap.mmap(page, _PAGE, prot=mmap.PROT_READ)).cast("q")
     with contextlib.suppress(ProcessLookupError):
-        rank = os.pidfd_open(pid)
-        poll = select.poll()
-        poll.register(rank, select.POLLIN)
-        while not poll.poll(_sleep_ms(deadline_ns[0])):
+        rank = Held(pid)
+        if os.getppid() != pid:  # the rank has ended, and its number may be another's by now
+            return
+        while not rank.ends(_sleep_s(deadline_ns[0])):
             due_ns = deadline_ns[0]
             if due_ns and time.monotonic_ns() >= due_ns:
                 sys.stderr.write(
                     f"prefect-ft: process {pid} is killed: no progress, and not to be interrupted\n"
                 )
-                signal.pidfd_send_signal(rank, signal.SIGKILL)
+                rank.send(signal.SIGKILL)
                 return
 
 
-def _sleep_ms(due_ns: int) -> int:
-    left_ms = (due_ns - time.monotonic_ns()) // 1_000_000 + 1
-    return max(1, min(left_ms, _MAX_SLEEP_MS)) if due_ns else _MAX_SLEEP_MS
+def _sleep_s(due_ns: int) -> float:
+    left_s = (due_ns - time.monotonic_ns()) / 1e9 + 0.001
+    return max(0.001, min(left_s, _MAX_SLEEP_S)) if due_ns else _MAX_SLEEP_S

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 
-from prefect_ft.worker.coordination import BACKLOG, KEY_VARIABLE, Coordination, tune
+from prefect_ft.worker.coordination import BACKLOG, CONNECTIONS, KEY_VARIABLE, Coordination, size_of, tune
+from prefect_ft.worker.lobby import max_strangers
 from prefect_ft.worker.loop import Loop
 
 NOBODY_CAME_S = 600.0
@@ -52,8 +53,13 @@ def main(descriptor: int, call: int) -> None:
     """Serve until the last rank has gone; the listener's descriptor is inherited."""
     loop = Loop()
     with socket.socket(fileno=descriptor) as listening:
-        key = os.environ.get(KEY_VARIABLE, "")
-        coordination = Coordination(listening, key, loop, first_call=call)
+        coordination = Coordination(
+            listening,
+            os.environ.get(KEY_VARIABLE, ""),
+            loop,
+            first_call=call,
+            max_strangers=max_strangers(CONNECTIONS * size_of(os.environ)),
+        )
         loop.after("nobody", NOBODY_CAME_S, coordination.stop_listening)
         has_come = False
         while coordination.is_used or (loop.is_set("nobody") and not has_come):

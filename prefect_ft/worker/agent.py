@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hmac
 import json
 import os
 import signal
@@ -26,6 +25,7 @@ from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door, for_users
 from prefect_ft.worker.execution import Execution
+from prefect_ft.worker.keys import fits
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.partition import Partition
 from prefect_ft.worker.peer import Peer
@@ -41,6 +41,9 @@ LEFT = "left.json"
 PID = "agent.pid"
 """Its pid and when it started (clock ticks since boot), in its directory."""
 
+MAX_EPOCH_STEP = 10_000
+"""How many lives of the orchestrator may pass without this agent; more is no orchestrator's epoch."""
+
 LAST_WORDS_S = 1.0
 """How long an agent that leaves waits for its last reports to be read."""
 
@@ -50,7 +53,7 @@ class Agent:
 
     def __init__(self, config: Dict[str, Any], listener: socket.socket) -> None:
         self._config = config
-        self._epoch = 0
+        self._epoch: int = config["epoch"]
         self._done = False
         self._is_told_to_go = False
         self._goes_at: Optional[float] = None
@@ -99,7 +102,7 @@ class Agent:
     def _open_to_the_network(
         self,
         port: int,
-        certificate: str,
+        identity: Dict[str, str],
         silence_timeout_s: float,
         partition_timeout_s: float,
         api: List[Tuple[str, int]],
@@ -108,7 +111,8 @@ class Agent:
 
         listener = tls.listening(port)
         if listener is not None:
-            self._door.open(listener, tls.TlsEntrance(certificate, silence_timeout_s))
+            own = tls.Identity(identity["own"], identity["trusts"])
+            self._door.open(listener, tls.TlsEntrance(own, silence_timeout_s))
         return Partition(
             self._loop,
             partition_timeout_s,
@@ -259,23 +263,29 @@ class Agent:
                 self._obey(op, message)
         except RefusedError as exc:
             answer = {"op": message.get("op"), "why": str(exc), "epoch": self._epoch}
-            peer.send({"ev": "refused", "token": self._reporter.token, **answer})
+            peer.send({"ev": "refused", "token": self._reporter.token, **answer, **self._versions()})
             self._door.dismiss(peer)
+
+    def _versions(self) -> Dict[str, Any]:
+        """Return the version of the protocol, and the release of prefect-ft that started this agent."""
+        return {"version": frames.VERSION, "release": self._config.get("release")}
 
     def _attach(self, peer: Peer, message: Dict[str, Any]) -> None:
         if message["version"] != frames.VERSION:
             raise RefusedError(f"this agent speaks protocol version {frames.VERSION}")
         if message["run"] != self._config["run"]:
             raise RefusedError("this agent belongs to another run")
-        if not hmac.compare_digest(_bytes(message["key"]), _bytes(self._config["key"])):
+        if not fits(message["key"], self._config["verifiers"]):
             raise RefusedError("wrong key")
         if message["epoch"] < self._epoch:
             raise RefusedError(f"fenced: an orchestrator of epoch {self._epoch} has taken over")
+        if message["epoch"] > self._epoch + MAX_EPOCH_STEP:
+            raise RefusedError(f"epoch {message['epoch']} is too far above {self._epoch}, the last one")
         self._take_over(peer, message["epoch"])
         self._loop.drop("orphan")
         self._reporter.send(
             "attached",
-            version=frames.VERSION,
+            **self._versions(),
             worker=self._config["worker"],
             system=self._config["system"],
             pid=os.getpid(),
@@ -411,19 +421,19 @@ def _listening(path: str) -> socket.socket:
     return listener
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def main(argv: List[str]) -> int:
     """Serve on the inherited socket `--fd N`, or on the configuration's own path; `argv[0]` is agent.json."""
     with open(argv[0], encoding="utf-8") as file:
         config = json.load(file)
     is_inherited = argv[1:2] == ["--fd"]
-    listener = socket.socket(fileno=int(argv[2])) if is_inherited else _listening(config["socket"])
-    become_subreaper()
-    Agent(config, listener).run()
+    serve(config, socket.socket(fileno=int(argv[2])) if is_inherited else None)
     return 0
+
+
+def serve(config: Dict[str, Any], listener: Optional[socket.socket] = None) -> None:
+    """Be the agent until it leaves; without `listener` it listens at the configuration's own path."""
+    become_subreaper()
+    Agent(config, listener or _listening(config["socket"])).run()
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ import hmac
 import secrets
 import socket
 import struct
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from prefect_ft.worker import frames
 from prefect_ft.worker.coordinator import Coordinator, Message
+from prefect_ft.worker.lobby import MAX_STRANGERS, Lobby
 from prefect_ft.worker.loop import Loop, now_s
 from prefect_ft.worker.peer import Peer
 
@@ -32,6 +33,9 @@ It is read in the main thread's signal handler, in every rank at once, so that i
 """
 
 BACKLOG = 4096
+CONNECTIONS = 2
+"""Of each rank."""
+
 HEARTBEAT_S = 30.0
 """After which a machine that does not answer counts as lost, where nobody says otherwise."""
 
@@ -65,6 +69,12 @@ def port_served_at(told: str, master_port: str) -> Optional[int]:
 def proof(nonce: str, key: str) -> str:
     """Give what shows that its sender knows the key, without telling it."""
     return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def size_of(env: Mapping[str, str]) -> int:
+    """Return how many ranks there are; 0 where the environment does not say."""
+    size = env.get("WORLD_SIZE", "")
+    return int(size) if size.isdigit() else 0
 
 
 def tune(connection: socket.socket, heartbeat_s: float) -> None:
@@ -113,10 +123,10 @@ class Coordination:
         *,
         first_call: int = 0,
         on_change: Callable[[], None] = lambda: None,
+        max_strangers: int = MAX_STRANGERS,
     ) -> None:
         """Calls below `first_call` are over. `on_change()` is called when `standing` has changed."""
-        listening.setblocking(False)
-        self._listening, self._key, self._loop = listening, key, loop
+        self._key, self._loop = key, loop
         self._began_at = self._first_call = first_call
         self._on_change = on_change
         self._nonces: Dict[Peer, str] = {}
@@ -128,7 +138,8 @@ class Coordination:
         self._last_told = Standing()
         self._due_s: Optional[float] = None
         """When the timer of the calls' deadlines is due; None: it is not set."""
-        loop.watch(listening, lambda _: self._accept())
+        self._lobby: Lobby[Peer] = Lobby(loop, "in-process", max_strangers, self._forget_nonce)
+        self._lobby.open(listening, self._enter)
 
     @property
     def is_used(self) -> bool:
@@ -147,29 +158,27 @@ class Coordination:
         return Standing(tuple(sorted(inside)), tuple(sorted(self._excused)))
 
     def stop_listening(self) -> None:
-        """Let somebody else have the port; who is connected stays. Idempotent."""
-        if self._listening.fileno() >= 0:
-            self._loop.forget(self._listening)
-            self._listening.close()
+        """Give the port back; connections stay. Idempotent."""
+        self._lobby.shut()
 
     def close(self) -> None:
         """Hang up on all. Idempotent."""
-        self.stop_listening()
-        for peer in (*self._nonces, *self._call_of):
+        self._lobby.close()
+        for peer in self._call_of:
             peer.close()
         for timer in (_DEADLINE, _LEFT):
             self._loop.drop(timer)
 
     # -- connections ------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listening.accept()
-        except OSError:
-            return
+    def _enter(self, connection: socket.socket) -> Peer:
         peer = Peer(connection, self._loop, self._hear, self._left, lambda: None)
-        self._nonces[peer] = secrets.token_hex(16)
-        peer.send({"ev": "challenge", "nonce": self._nonces[peer]})
+        nonce = self._nonces[peer] = secrets.token_hex(16)
+        peer.send({"ev": "challenge", "nonce": nonce})
+        return peer
+
+    def _forget_nonce(self, peer: Peer) -> None:
+        self._nonces.pop(peer, None)
 
     def _hear(self, peer: Peer, message: Message) -> None:
         try:
@@ -186,6 +195,7 @@ class Coordination:
         expected = proof(self._nonces.pop(peer), self._key)
         if not hmac.compare_digest(expected, str(message["proof"])):
             raise ValueError("a stranger")
+        self._lobby.release(peer)
         number = int(message["call"])
         peer.trust()
         self._call_of[peer] = number
@@ -208,7 +218,8 @@ class Coordination:
     def _bury(self) -> None:
         while self._have_left:
             peer = self._have_left.pop()
-            self._nonces.pop(peer, None)
+            self._forget_nonce(peer)
+            self._lobby.release(peer)
             number = self._call_of.get(peer)
             if number is not None:
                 self._forget(peer)

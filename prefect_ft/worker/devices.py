@@ -5,13 +5,17 @@ In a thread of its own: a device that is lost can keep whoever asks for it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
 import os
+import signal
 import subprocess
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from prefect_ft.worker.processes import Held
 
 Usage = Dict[str, float]
 """By device, the share of the time in which it computed, in percent."""
@@ -46,15 +50,18 @@ class DeviceMeter:
 
     def _by_command(self) -> Usage:
         assert self._command is not None
-        told = subprocess.run(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=COMMAND_TIMEOUT_S,
-            check=True,
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        return usage(json.loads(told.stdout))
+        with process, contextlib.closing(Held(process.pid)) as held:
+            try:
+                told, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+            except BaseException:
+                held.send(signal.SIGKILL)  # the agent may have collected it, from another thread
+                raise
+        if process.returncode:
+            raise OSError(f"exit code {process.returncode}")
+        return usage(json.loads(told))
 
 
 def usage(told: Any) -> Usage:

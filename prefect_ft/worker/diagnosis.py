@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from prefect_ft import heartbeat
 from prefect_ft.worker import processes, spy
@@ -38,8 +38,8 @@ class Diagnosis:
         self._loop, self._on_end = loop, on_end
         self._deadline_s = time.monotonic() + timeout_s
         living = [rank for rank in ranks if rank.exit is None]
-        self._pids = {rank.number: _tree(rank) for rank in living}
-        self._asking = [_Asking(rank, self._pids[rank.number]) for rank in living]
+        self._trees = {rank.number: _tree(rank) for rank in living}
+        self._asking = [_Asking(rank, self._trees[rank.number]) for rank in living]
         self._look()
 
     def close(self) -> None:
@@ -60,22 +60,39 @@ class Diagnosis:
             {
                 asking.rank.number: {
                     "stacks": asking.stacks,
-                    "processes": [_process(pid) for pid in self._pids[asking.rank.number]],
+                    "processes": [_told(each) for each in self._trees[asking.rank.number]],
                 }
                 for asking in self._asking
             }
         )
 
 
+class _Process(NamedTuple):
+    """A process of a rank; `started` None: it had ended, and not been collected, when it was seen."""
+
+    pid: int
+    started: Optional[int]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it lives, and no other process has its number."""
+        return self.started is not None and processes.started(self.pid) == self.started
+
+    @property
+    def has_another_come(self) -> bool:
+        """Whether another process has its number."""
+        return processes.started(self.pid) not in (None, self.started)
+
+
 class _Asking:
     """The processes of one rank, asked one after the other: those that it forked write to the same file."""
 
-    def __init__(self, rank: Rank, pids: List[int]) -> None:
+    def __init__(self, rank: Rank, tree: List[_Process]) -> None:
         self.rank = rank
         self.stacks: Dict[str, str] = {}
         self._path = rank.beat_path + heartbeat.STACKS
-        self._pids = pids
-        self._left = list(pids)
+        self._tree = tree
+        self._left = list(tree)
         self._asked: Optional[int] = None
         self._asked_s = 0.0
         self._begin = self._size = 0
@@ -87,7 +104,7 @@ class _Asking:
         if not self._has_asked_all():
             return False
         if self._spying is None:
-            silent = [pid for pid in self._pids if str(pid) not in self.stacks]
+            silent = [each.pid for each in self._tree if str(each.pid) not in self.stacks and each.is_same]
             self._spying = spy.Look(silent, self._path + ".spy")
         return self._spying.go_on()
 
@@ -102,16 +119,16 @@ class _Asking:
             return False
         self._asked = None
         while self._left and self._asked is None:
-            pid = self._left.pop(0)
-            if _takes_signal(pid):  # now: what it forked may have become another program meanwhile
-                self._ask(pid)
+            self._ask(self._left.pop(0))
         return self._asked is None
 
-    def _ask(self, pid: int) -> None:
-        self._begin = self._size = self._file_size()
-        with contextlib.suppress(OSError):
-            os.kill(pid, heartbeat.STACKS_SIGNAL)
-            self._asked, self._asked_s = pid, time.monotonic()
+    def _ask(self, process: _Process) -> None:
+        """Ask a process that takes the signal now: what a rank forked may have become another program meanwhile."""
+        with contextlib.suppress(OSError), contextlib.closing(processes.Held(process.pid)) as held:
+            if process.is_same and _takes_signal(process.pid):
+                self._begin = self._size = self._file_size()
+                self._asked, self._asked_s = process.pid, time.monotonic()
+                held.send(heartbeat.STACKS_SIGNAL)
 
     def _is_answered(self) -> bool:
         size = self._file_size()
@@ -137,8 +154,9 @@ class _Asking:
             return ""
 
 
-def _tree(rank: Rank) -> List[int]:
-    return [rank.process.pid, *processes.descendants(rank.process.pid)][:MAX_PROCESSES]
+def _tree(rank: Rank) -> List[_Process]:
+    pids = [rank.process.pid, *processes.descendants(rank.process.pid)][:MAX_PROCESSES]
+    return [_Process(pid, processes.started(pid)) for pid in pids]
 
 
 def _takes_signal(pid: int) -> bool:
@@ -146,7 +164,10 @@ def _takes_signal(pid: int) -> bool:
     return bool(int(caught, 16) >> (heartbeat.STACKS_SIGNAL - 1) & 1)
 
 
-def _process(pid: int) -> Dict[str, Any]:
+def _told(process: _Process) -> Dict[str, Any]:
+    pid = process.pid
+    if process.has_another_come:
+        return {"pid": pid, "name": "", "state": "gone", "threads": 0, "waits_in": "", "kernel_stack": ""}
     status = _status(pid)
     return {
         "pid": pid,

@@ -157,7 +157,7 @@ class Execution:
             gang = Gang(
                 token[2],
                 self._directory,
-                self._keeping,
+                self._keeping._replace(secrets=message.get("secrets", ())),
                 spared=lambda: self._warm.spared,
                 container=self._container,
                 on_death=self._writer_died,
@@ -204,11 +204,11 @@ class Execution:
         self._gang = None
 
     def _watch(self, rank: Rank) -> None:
-        self._loop.watch(rank.pidfd, lambda _: self._rank_ended(rank))
+        self._loop.watch(rank.held, lambda _: self._rank_ended(rank))
 
     def _unwatch(self, rank: Rank) -> None:
-        if rank.pidfd is not None:
-            self._loop.forget(rank.pidfd)
+        if rank.held is not None:
+            self._loop.forget(rank.held)
             rank.unwatch()
 
     # -- reporting --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The ranks of one attempt in one worker: started together, watched by pidfd, ended together.
+"""The ranks of one attempt in one worker: started together, held by pidfds, ended together.
 
 Owns their processes, output files and heartbeat files. Knows nothing of connections.
 """
@@ -43,7 +43,7 @@ class Exit(NamedTuple):
 
 
 class Rank:
-    """One training process. `pidfd` is readable when it has ended, None when that has been seen."""
+    """One training process. `held` is readable when it has ended, None when that has been seen."""
 
     def __init__(self, number: int, process: Process, spool: Spool, beat_path: str, error_path: str) -> None:
         """`error_path` is where torch's `@record` writes. Raises OSError where the process cannot be watched."""
@@ -57,7 +57,7 @@ class Rank:
         self.exit: Optional[Exit] = None
         self.reported = False
         """Whether the exit has been told."""
-        self.pidfd: Optional[int] = os.pidfd_open(process.pid)
+        self.held: Optional[processes.Held] = processes.Held(process.pid)
         self._last_beats: Optional[int] = None
 
     def ended(self, info: Any, has_run_out: Callable[[], bool]) -> Optional[int]:
@@ -76,10 +76,10 @@ class Rank:
         return self.exit.code
 
     def unwatch(self) -> None:
-        """Give the pidfd back. Idempotent."""
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
+        """Let go of the process. Idempotent."""
+        if self.held is not None:
+            self.held.close()
+            self.held = None
 
     def last_beat(self) -> Optional[heartbeat.Beat]:
         """Give the last heartbeat, None if there was none."""
@@ -102,9 +102,8 @@ class Rank:
             return
         with contextlib.suppress(OSError, ValueError):  # the rank has put something else there
             heartbeat.ask_checkpoint(self.beat_path)
-        if number is not None:
-            with contextlib.suppress(OSError):
-                os.kill(self.process.pid, number)
+        if number is not None and self.held is not None:
+            self.held.send(number)
 
     def rewind(self, position: int) -> None:
         """Give the last heartbeat and all reports again, and output from `position` on."""
@@ -211,12 +210,14 @@ class Gang:
     def reap(self) -> None:
         """Collect every child that has ended, orphans of ranks too, without blocking."""
         by_pid = {rank.process.pid: rank for rank in self.ranks.values() if rank.exit is None}
+        # A number that has been collected here is off the list: the next process that has it is no rank.
         with contextlib.suppress(ChildProcessError):
             while True:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
                 if info is None:
                     return
-                if info.si_pid in by_pid and by_pid[info.si_pid].ended(info, self._has_run_out) != 0:
+                rank = by_pid.pop(info.si_pid, None)
+                if rank is not None and rank.ended(info, self._has_run_out) != 0:
                     self._on_death()
 
     def _has_run_out(self) -> bool:
@@ -227,9 +228,7 @@ class Gang:
         """Ask every rank's process group to end (SIGTERM, and SIGCONT so that stopped ones hear it)."""
         for rank in self.ranks.values():
             if rank.exit is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(rank.process.pid, signal.SIGTERM)
-                    os.killpg(rank.process.pid, signal.SIGCONT)
+                processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
 
     def end(self, wait_s: float) -> bool:
         """SIGKILL every process below this one, whoever started it, and wait for their ends.

@@ -53,6 +53,10 @@ class Peer:
         """Whether the other side reads more slowly than it is told; a call of `on_room` follows."""
         return len(self._out) > CONGESTED
 
+    def fileno(self) -> int:
+        """Return the connection's descriptor."""
+        return self._connection.fileno()
+
     def trust(self) -> None:
         """Take long frames from now on."""
         self._reader.limit = frames.MAX_FRAME

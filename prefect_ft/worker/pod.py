@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import List
 
 from prefect_ft.worker import agent
 
@@ -16,15 +15,22 @@ LEFT_MARK = "prefect-ft left "
 """Begins the line with the content of the file that an agent leaves."""
 
 
-def main(argv: List[str]) -> int:
-    """Be the agent; `argv[0]` is the path of its configuration, wherever that is."""
-    with open(argv[0], encoding="utf-8") as file:
-        directory = json.load(file)["directory"]
+TOLD = "PREFECT_FT_AGENT"
+"""The variable of what the agent is told. No rank inherits it, and no other user can read it in /proc.
+
+A file would have to be readable for all: those of a secret belong to root, whichever user an image has.
+"""
+
+
+def main() -> int:
+    """Be the agent."""
+    config = json.loads(os.environ.pop(TOLD))
+    directory = config["directory"]
     os.makedirs(directory, mode=0o700)
-    code = agent.main(argv)
+    agent.serve(config)
     try:
         with open(os.path.join(directory, agent.LEFT), encoding="utf-8") as file:
             print(LEFT_MARK + file.read().strip(), flush=True)  # noqa: T201  (it is what is read of a pod)
     except FileNotFoundError:
         pass  # it was told to leave
-    return code
+    return 0

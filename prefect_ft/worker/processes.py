@@ -1,4 +1,7 @@
-"""The process tree below this process: who is in it, and ending all of it for certain.
+"""Processes: the tree below this one, ending all of it for certain, and signals that reach no stranger.
+
+A number is a process's only until it has been collected; then another process may get it. So whatever is signalled
+is held by a pidfd from a time at which its number was known to be its own. All signals are sent from here.
 
 A subreaper inherits every orphan below it, also those that moved to a session of their own; so a walk
 from here finds every process that a rank ever started. Reads /proc; Linux only.
@@ -12,7 +15,7 @@ import os
 import select
 import signal
 import time
-from typing import Callable, Container, Dict, Iterable, List, Optional, Set
+from typing import Callable, Container, Dict, Iterable, List, Optional
 
 _PR_SET_CHILD_SUBREAPER = 36
 SPARE_DESCRIPTORS = 3
@@ -20,6 +23,49 @@ SPARE_DESCRIPTORS = 3
 
 _BREATH_S = 0.005
 """Waited before the same processes are killed once more, so that trying again does not burn a core."""
+
+
+class Held:
+    """A process held by a pidfd; readable once it has ended. What is sent here reaches no other process."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError where the process is gone, or no descriptor is left.
+
+        `pid` must be an uncollected child's. Of any other process ask afterwards whether it is the one that was
+        meant (`started`, `parent`).
+        """
+        self.pid = pid
+        self._handle: Optional[int] = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        """Return the pidfd, to wait on."""
+        assert self._handle is not None
+        return self._handle
+
+    def send(self, *signals: int) -> None:
+        """Send signals; to one that has ended, or another user's, nothing."""
+        for number in signals:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(self.fileno(), number)
+
+    def ends(self, timeout_s: float) -> bool:
+        """Wait for its end, at most so long; say whether it came."""
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return bool(poll.poll(max(0.0, 1000 * timeout_s)))
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def signal_group(leader: int, *signals: int) -> None:
+    """Send signals to the process group of an uncollected child: its number, and so the group's, is still its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        for number in signals:
+            os.killpg(leader, number)
 
 
 def become_subreaper() -> None:
@@ -147,38 +193,38 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
     parent from then on.
     """
     deadline = time.monotonic() + timeout_s
-    handles: Set[int] = set()
+    held: Dict[int, Held] = {}
     try:
         for pid in pids:
-            _hold(pid, still_is, handles)
-        for handle in sorted(handles):  # the lower, the earlier in `pids`
-            with contextlib.suppress(OSError):  # dead already, or another user's: the wait shows which
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        _wait(handles, deadline)
+            process = _hold(pid, still_is)
+            if process is not None:
+                held[process.fileno()] = process
+        for process in held.values():
+            process.send(signal.SIGKILL)  # the wait shows what has not ended by it
+        _wait(held, deadline)
     finally:
-        for handle in handles:
-            os.close(handle)
+        for process in held.values():
+            process.close()
 
 
-def _hold(pid: int, still_is: Callable[[int], bool], handles: Set[int]) -> None:
-    """Add a process's pidfd to `handles`, unless it is gone."""
+def _hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
+    """Hold a process; None where it is gone, or is another one by now."""
     try:
-        handle = os.pidfd_open(pid)
+        process = Held(pid)
     except OSError:  # gone; or no descriptors left, until those that are held have ended
-        return
+        return None
     if still_is(pid):
-        handles.add(handle)
-    else:
-        os.close(handle)
+        return process
+    process.close()
+    return None
 
 
-def _wait(handles: Set[int], deadline_s: float) -> None:
-    """Wait until all have ended, taking those that have off `handles`."""
+def _wait(held: Dict[int, Held], deadline_s: float) -> None:
+    """Wait until all have ended, taking those that have off `held`, where they stand by their pidfds."""
     poll = select.poll()
-    for handle in handles:
-        poll.register(handle, select.POLLIN)
-    while handles and (left_s := deadline_s - time.monotonic()) > 0:
+    for process in held.values():
+        poll.register(process, select.POLLIN)
+    while held and (left_s := deadline_s - time.monotonic()) > 0:
         for handle, _ in poll.poll(max(1.0, 1000 * left_s)):
             poll.unregister(handle)
-            handles.discard(handle)
-            os.close(handle)
+            held.pop(handle).close()

@@ -104,7 +104,7 @@ CHECKPOINTS = Type(
         value,
         lambda item: (
             isinstance(item, dict)
-            and set(item) == set(_CHECKPOINT)
+            and set(item) >= set(_CHECKPOINT)
             and all(holds(item[name]) for name, holds in _CHECKPOINT.items())
         ),
     ),
@@ -167,6 +167,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "note": OBJECT,
         "peers": MAYBE_STRINGS,
         "unset": MAYBE_STRINGS,
+        "secrets": MAYBE_STRINGS,
     },
     "checkpoint": {"token": TOKEN, "signal": _or_null(SIGNAL)},
     "watch": {"token": TOKEN, "period_s": SECONDS},
@@ -179,6 +180,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
 EVENTS: Dict[str, Dict[str, Type]] = {
     "attached": {
         "version": INT,
+        "release": _or_null(STRING),
         "worker": INT,
         "system": STRING,
         "pid": INT,
@@ -247,7 +249,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "why_cold": _or_null(STRING),
     },
     "leaving": {"within_s": SECONDS},
-    "refused": {"op": ANY, "why": STRING, "epoch": INT},
+    "refused": {"op": ANY, "why": STRING, "epoch": INT, "version": INT, "release": _or_null(STRING)},
     "superseded": {"epoch": INT},
 }
 """What an agent reports: each event's fields, besides `token`, which all of them carry."""

@@ -11,7 +11,8 @@ from typing import Any, Callable, Dict, Optional
 
 from prefect_ft.worker import coordination
 from prefect_ft.worker.command import program_of, talks_to_store
-from prefect_ft.worker.coordination import Coordination, Standing
+from prefect_ft.worker.coordination import Coordination, Standing, size_of
+from prefect_ft.worker.lobby import max_strangers
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.port import ReservedPort
 from prefect_ft.worker.store import TORCH_VERSIONS, StoreServer
@@ -65,24 +66,33 @@ class Rendezvous:
         Raises OSError.
         """
         if env.get(USES_STORE) == "True" and env.get("MASTER_PORT") == str(self._port.number):
-            bound = self._port.hand_over()
+            bound = self._port.hand_over(env.get("MASTER_ADDR", ""))
             if bound is not None:
-                size = env.get("WORLD_SIZE")
+                size = size_of(env)
                 self._store = StoreServer(
-                    bound, self._loop, lambda count: self._on_met() if str(count) == size else None
+                    bound,
+                    self._loop,
+                    lambda count: self._on_met() if count == size else None,
+                    max_strangers=max_strangers(size),
                 )
         self._port.give_away()
         own, self._last_standing = self._own_port, Standing()
         told = env.get(coordination.STORE_VARIABLE)
         if own is not None and told == coordination.served_at(env.get("MASTER_PORT", ""), own.number):
-            self._coordinate(own, env.get(coordination.KEY_VARIABLE, ""))
+            self._coordinate(own, env)
 
-    def _coordinate(self, port: ReservedPort, key: str) -> None:
-        bound = port.hand_over()
+    def _coordinate(self, port: ReservedPort, env: Dict[str, str]) -> None:
+        bound = port.hand_over(env.get("MASTER_ADDR", ""))
         if bound is not None:
             bound.listen(coordination.BACKLOG)
             coordination.tune(bound, coordination.HEARTBEAT_S)
-            self._coordination = Coordination(bound, key, self._loop, on_change=self._on_change)
+            self._coordination = Coordination(
+                bound,
+                env.get(coordination.KEY_VARIABLE, ""),
+                self._loop,
+                on_change=self._on_change,
+                max_strangers=max_strangers(coordination.CONNECTIONS * size_of(env)),
+            )
 
     def close(self) -> None:
         """Close the stores, and keep other ports for the next attempt. Idempotent."""

@@ -12,6 +12,7 @@ import ctypes
 import os
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
+from prefect_ft.worker.masking import Secrets
 from prefect_ft.worker.sieve import Sieve
 
 MAX_PIECE = 256 << 10
@@ -45,12 +46,14 @@ class Keeping(NamedTuple):
     """How output is kept.
 
     `limit_bytes` is what stays on disk at most, handed on or not. `stays`: only an excerpt is handed on, not
-    the output itself. `signs` are texts that lines of interest may hold, besides those that any do.
+    the output itself. `signs` are texts that lines of interest may hold, besides those that any do; `secrets` are
+    those that nobody is to read.
     """
 
     limit_bytes: int
     stays: bool = False
     signs: Sequence[str] = ()
+    secrets: Sequence[str] = ()
 
 
 class Spool:
@@ -62,6 +65,10 @@ class Spool:
         self.dropped = 0
         """Bytes that the reader will never get, because they were punched out before."""
         self._keeping = keeping
+        self._secrets = Secrets(keeping.secrets)
+        """The file has them; what leaves here is masked."""
+        self._margin = -(-self._secrets.reach // _BLOCK) * _BLOCK
+        """Bytes before the first one that stay on disk: they tell whether that is within a secret."""
         self._sieve = Sieve(keeping.signs)
         """What is given back has gone through it, and everything where output stays."""
         self._base = 0
@@ -89,14 +96,27 @@ class Spool:
         """Give what has not been handed on: whole lines, with `final` the rest as well; None if nothing."""
         data = self._new_bytes()
         length = data.rfind(b"\n") + 1
-        if not length and (final or len(data) == MAX_PIECE):
+        if not length and final:
             length = len(data)
+        elif not length and len(data) == MAX_PIECE:
+            length = max(
+                1, MAX_PIECE - self._secrets.reach
+            )  # what follows tells whether a secret begins before
         if not length:
             return None
-        piece = Piece(self.position, data[:length])
+        piece = Piece(self.position, self._masked(self.position, data[:length]))
         self.position += length
-        self._tail = piece.data[-_TAIL:]
+        self._tail = data[:length][-_TAIL:]
         return piece
+
+    def _masked(self, offset: int, data: bytes) -> bytes:
+        """Return what was read from an offset on without the secrets that it holds, or parts of."""
+        if not self._secrets.words:
+            return data
+        start, reach = offset - self._base, self._secrets.reach
+        before = os.pread(self._fd, min(reach, start), max(0, start - reach))
+        after = os.pread(self._fd, reach, start + len(data))
+        return self._secrets.mask(before + data + after)[len(before) : len(before) + len(data)]
 
     def _new_bytes(self) -> bytes:
         """Read on from the position; from the beginning in a file that has been emptied since."""
@@ -137,7 +157,7 @@ class Spool:
         start = max(self._first, self._sieve.offset)
         while start < end and (data := os.pread(self._fd, min(MAX_PIECE, end - start), start - self._base)):
             look = self._sieve.pass_by if end - start > most else self._sieve.take
-            look(start, data)
+            look(start, self._masked(start, data))
             start += len(data)
 
     def bound(self) -> None:
@@ -147,7 +167,8 @@ class Spool:
             return
         cut = (end - self._base - (limit - min(limit // 4, _CUT))) // _BLOCK * _BLOCK
         self._look_through(self._base + cut, _LOOK)
-        if not _punch(self._fd, self._first - self._base, cut - (self._first - self._base)):
+        gone = max(0, self._first - self._base - self._margin)
+        if not _punch(self._fd, gone, cut - self._margin - gone):
             return
         self._first = self._base + cut
         if self.position < self._first:

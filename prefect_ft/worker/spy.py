@@ -9,9 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any, BinaryIO, Dict, List, Optional
+
+from prefect_ft.worker.processes import Held
+
+KILLED_TIMEOUT_S = 5.0
+"""How long is waited for the end of one that was killed."""
 
 MAX_BYTES = 4 << 20
 """Of what it prints of one process."""
@@ -34,15 +40,16 @@ class Look:
         self._left = [pid for pid in pids if _is_python(pid)] if self._command else []
         self._scratch = scratch
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self._held: Optional[Held] = None
         self._output: Optional[BinaryIO] = None
         self._pid = 0
 
     def go_on(self) -> bool:
         """Take what was seen and look at the next one; say whether all have been looked at."""
         if self._process is not None:
-            if self._process.poll() is None:
+            if self._held is not None and not self._held.ends(0):
                 return False
-            self._process = None
+            self._forget()
             self._take()
         while self._left and self._process is None:
             self._begin(self._left.pop(0))
@@ -60,19 +67,33 @@ class Look:
                 stderr=subprocess.DEVNULL,
             )
             self._pid = pid
+            self._held = Held(self._process.pid)
 
     def _take(self) -> None:
         assert self._output is not None
         self._output.seek(0)
         # It failed, or another version says it otherwise: then nothing is known.
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError), self._output as output:
+        with (
+            contextlib.suppress(OSError, ValueError, RecursionError, TypeError, KeyError),
+            self._output as output,
+        ):
             self.stacks[str(self._pid)] = written(json.loads(output.read(MAX_BYTES)), self._pid)
 
     def close(self) -> None:
         """Look no longer."""
+        if self._held is not None:
+            self._held.send(signal.SIGKILL)
+            self._held.ends(KILLED_TIMEOUT_S)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.poll()
+            self._process.returncode = 0  # the agent collects it, if this has not
+            self._process = None
 
 
 def written(threads: Any, pid: int) -> str:

@@ -16,6 +16,7 @@ import struct
 from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Set, Tuple
 
+from prefect_ft.worker.lobby import MAX_STRANGERS, Lobby
 from prefect_ft.worker.loop import Loop
 
 TORCH_VERSIONS = ("2.13",)
@@ -30,11 +31,11 @@ MAX_KEYS = 128 << 10
 MAX_STORED = 512 << 20
 """Bytes of all keys and values: who wants more is dropped, so that the agent outlives it."""
 
+BACKLOG = 1024
+"""Connections that the kernel keeps until they are taken."""
+
 MAX_UNREAD = 64 << 20
 """Bytes of answers that a client may leave unread."""
-
-RETRY_S = 0.1
-"""How long nobody gets in when no connection can be taken (no descriptors left)."""
 
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _NUMBER = struct.Struct("<q")
@@ -214,6 +215,9 @@ class _Client:
         self._is_open = True
         server.loop.watch(connection, self._ready)
 
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
     def has_come(self, key: bytes) -> None:
         """Take a key off what this client waits for."""
         self._awaited.discard(key)
@@ -297,6 +301,7 @@ class _Client:
         if question.take(4) != _MAGIC:
             raise ForeignError("another magic number")
         self._is_valid = True
+        self._server.admit(self)
 
     def _ping(self, question: _Question) -> None:
         self._out += question.take(4)
@@ -394,53 +399,56 @@ _QUESTIONS: Dict[int, Callable[[_Client, _Question], None]] = {
 
 
 class StoreServer:
-    """One attempt's store. `is_foreign`: a client of torch's spoke otherwise than those that are known."""
+    """One attempt's store. `is_foreign`: a client of torch's spoke otherwise than those that are known.
+
+    A client belongs here once it has greeted; torch's clients have no key that they could show.
+    """
 
     def __init__(
-        self, bound: socket.socket, loop: Loop, on_client: Callable[[int], None] = lambda _: None
+        self,
+        bound: socket.socket,
+        loop: Loop,
+        on_client: Callable[[int], None] = lambda _: None,
+        *,
+        max_strangers: int = MAX_STRANGERS,
     ) -> None:
         """Listen on a socket that is bound; raises OSError. The socket is this store's from then on.
 
-        `on_client(count)`: so many have come by now.
+        `on_client(count)`: so many have greeted by now.
         """
         self.contents = Contents()
         self._on_client, self._have_come = on_client, 0
         self.loop = loop
         self.is_foreign = False
-        self._listener = bound
         self._clients: Set[_Client] = set()
-        bound.setblocking(False)
-        bound.listen(1024)
-        self._listen()
+        self._lobby: Lobby[_Client] = Lobby(loop, "store", max_strangers)
+        bound.listen(BACKLOG)
+        self._lobby.open(bound, self._enter)
+
+    def admit(self, client: _Client) -> None:
+        """Let a client stay."""
+        if self._lobby.release(client):
+            self._clients.add(client)
+            self._have_come += 1
+            self._on_client(self._have_come)
 
     def drop(self, client: _Client, *, is_foreign: bool = False) -> None:
         """Have done with a client; what it has stored stays."""
         self.is_foreign = self.is_foreign or is_foreign
+        self._lobby.release(client)
         self._clients.discard(client)
         client.close()
 
     def close(self) -> None:
-        """Hang up on everybody, once."""
+        """Hang up on all, once."""
+        self._lobby.close()
         while self._clients:
             self._clients.pop().close()
-        self.loop.drop("store")
-        self.loop.forget(self._listener)
-        self._listener.close()
 
-    def _listen(self) -> None:
-        self.loop.watch(self._listener, lambda _: self._accept())
-
-    def _accept(self) -> None:
+    def _enter(self, connection: socket.socket) -> Optional[_Client]:
         try:
-            connection, _ = self._listener.accept()
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (BlockingIOError, ConnectionError):
-            return  # whoever it was has gone again
         except OSError:
-            self.loop.forget(self._listener)
-            self.loop.after("store", RETRY_S, self._listen)
-            return
-        self._clients.add(_Client(connection, self))
-        self._have_come += 1
-        self._on_client(self._have_come)
+            return None  # it has gone again
+        return _Client(connection, self)

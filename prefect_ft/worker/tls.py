@@ -1,4 +1,4 @@
-"""TLS between agents and their orchestrator: each side shows the run's certificate, and trusts no other.
+"""TLS between agents and their orchestrator: each side shows a certificate that the run's authority has signed.
 
 Owns how such sockets behave: as plain ones do, for whoever waits for them. Both sides use it.
 """
@@ -10,13 +10,25 @@ import os
 import socket
 import ssl
 import sys
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 RECORD = 1 << 14
 """Bytes of the longest piece that TLS carries whole."""
 
 PROBES = 4
 """How often silence is asked into before it counts, where the time allows more than one probe a second."""
+
+
+class Identity(NamedTuple):
+    """What one side of a connection shows and what it asks of the other.
+
+    `own` is its certificate with its key, `trusts` the certificate that the other's must be signed by, both as PEM.
+    `names` is whether the agents' certificates tell their workers: those of runs of earlier versions do not.
+    """
+
+    own: str
+    trusts: str
+    names: bool = True
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -44,28 +56,30 @@ class TlsSocket(ssl.SSLSocket):
             raise BlockingIOError from exc
 
 
-def agents_context(certificate: str) -> ssl.SSLContext:
-    """Give how an agent lets its orchestrator in; `certificate` is the run's, with its key, as PEM."""
-    context = _context(ssl.PROTOCOL_TLS_SERVER, certificate)
+def agents_context(identity: Identity) -> ssl.SSLContext:
+    """Return how an agent lets its orchestrator in, and nothing that shows the certificate of an agent."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, identity)
     context.num_tickets = 0  # nobody comes a second time by the same session
     return context
 
 
-def orchestrators_context(certificate: str) -> ssl.SSLContext:
-    """Give how an orchestrator connects to its agents, whatever their names are."""
-    return _context(ssl.PROTOCOL_TLS_CLIENT, certificate)
+def orchestrators_context(identity: Identity) -> ssl.SSLContext:
+    """Return how an orchestrator connects to its agents, each of which has to show its own worker's certificate."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, identity)
+    context.check_hostname = identity.names
+    return context
 
 
-def _context(protocol: int, certificate: str) -> ssl.SSLContext:
+def _context(protocol: int, identity: Identity) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslsocket_class = TlsSocket
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=certificate)
+    context.load_verify_locations(cadata=identity.trusts)
     # A context takes keys from files only; this one is nobody else's, and gone at once.
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:
-        file.write(certificate.encode("ascii"))
+        file.write(identity.own.encode("ascii"))
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context
@@ -97,8 +111,8 @@ def listening(port: int) -> Optional[socket.socket]:
 class TlsEntrance:
     """Makes of a connection that has come in one of the orchestrator's; the handshake is not waited for."""
 
-    def __init__(self, certificate: str, silence_timeout_s: float) -> None:
-        self._context = agents_context(certificate)
+    def __init__(self, identity: Identity, silence_timeout_s: float) -> None:
+        self._context = agents_context(identity)
         self._silence_timeout_s = silence_timeout_s
 
     def __call__(self, connection: socket.socket) -> Optional[socket.socket]:

@@ -18,7 +18,7 @@ from prefect_ft.worker import zygote
 from prefect_ft.worker.command import Program, program_of, written_out
 from prefect_ft.worker.learner import Learner
 from prefect_ft.worker.loop import Loop
-from prefect_ft.worker.processes import descendants
+from prefect_ft.worker.processes import Held, descendants, parent
 
 PARK_DELAY_S = 0.5
 """How long after a start the next ranks are forked: not while those that have started need the cores."""
@@ -61,8 +61,12 @@ class _Wanted(NamedTuple):
 
 
 class _Parked(NamedTuple):
-    pid: int
+    process: Held
     connection: socket.socket
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
 
 class WarmStart:
@@ -96,8 +100,8 @@ class WarmStart:
     @property
     def spared(self) -> Set[int]:
         """The processes that outlive an attempt."""
-        pids = {each.pid for each in self._parked}
-        if self._zygote is not None:
+        pids = {each.pid for each in self._parked if not each.process.ends(0)}
+        if self._zygote is not None and not self._zygote.process.ends(0):
             pids |= {self._zygote.pid, *descendants(self._zygote.pid)}
         return pids
 
@@ -140,9 +144,11 @@ class WarmStart:
                     connection.settimeout(ANSWER_TIMEOUT_S)
                     _send(connection, order, [output])
             except OSError:  # it has not been told all, and so has not begun
-                _kill(parked.pid)
+                parked.process.send(signal.SIGKILL)
                 return cold(rank_env, output)
-            return Forked(parked.pid)
+            finally:
+                parked.process.close()
+            return Forked(parked.pid)  # it lived when it took the order, and nothing is collected meanwhile
 
         return start
 
@@ -281,7 +287,8 @@ class WarmStart:
 
     def _discard(self, parked: _Parked) -> None:
         parked.connection.close()
-        _kill(parked.pid)
+        parked.process.send(signal.SIGKILL)
+        parked.process.close()
 
     def _used_kb(self) -> int:
         """Give what zygote and parked ranks take of the memory; what they share counts once."""
@@ -315,6 +322,7 @@ class _Zygote:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
+                self.process = Held(self._process.pid)
             except (OSError, ValueError):
                 self._connection.close()
                 raise
@@ -359,14 +367,16 @@ class _Zygote:
             pid, _ = zygote.receive(ours)
         except OSError:
             pid = None
-        if pid is None:
+        held = _held_child(pid) if pid is not None else None
+        if held is None:
             ours.close()
             return None
-        return _Parked(pid, ours)
+        return _Parked(held, ours)
 
     def end(self) -> None:
         self._connection.close()
-        _kill(self.pid)
+        self.process.send(signal.SIGKILL)
+        self.process.close()
         self._process.returncode = 0  # the agent collects it, with everybody else
 
 
@@ -411,9 +421,16 @@ def _is_startable(wanted: Optional[_Wanted]) -> bool:
     return os.path.isfile(path) and os.access(path, os.R_OK) and not path.endswith((".pyc", ".pyz", ".zip"))
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
+def _held_child(pid: int) -> Optional[Held]:
+    """Hold what the zygote has forked for this process; None where it is gone, or no child of this one."""
+    try:
+        held = Held(pid)
+    except OSError:
+        return None
+    if parent(pid) == os.getpid():
+        return held
+    held.close()
+    return None
 
 
 def _pss_kb(pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -184,6 +185,33 @@ def test_who_takes_a_watch_and_does_not_answer_is_away(
     api.end_streams()
     api.put("a", "1")
     await_uids(watch, {"a": "1"})
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        pytest.param(b"<html>Log in to go on</html>", "is no JSON: b'<html>Log in", id="a-page"),
+        pytest.param(b'"ok"', "Kubernetes does not: the whole", id="a-text"),
+        pytest.param(
+            b'{"metadata": {}, "items": [{"metadata": {"name": 3}}]}', "items.0.metadata.name", id="half"
+        ),
+        pytest.param(b"[" * 10**5, "is no JSON", id="deep"),
+    ],
+)
+def test_a_proxy_that_answers_in_its_place_is_told_and_waited_out(
+    api: WatchApi, watch: Watch, page: bytes, why: str
+) -> None:
+    api.page = page
+    with pytest.raises(BackendError, match=re.escape(why)):
+        watch.now()
+    api.page = None
+    api.put("a", "1")
+    await_uids(watch, {"a": "1"})
+
+
+def test_what_is_empty_may_be_null(api: WatchApi, watch: Watch) -> None:
+    api.page = b'{"metadata": {"resourceVersion": "10"}, "items": null}'
+    assert watch.now().objects == {}
 
 
 def test_where_nobody_listens_it_is_asked_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from engine import IMAGE
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.backends.process import ProcessBackend
 from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure
-from prefect_ft.run import certificate_of
+from prefect_ft.run import certificates_of
 
 PYTHON = "python3"
 """What a worker's image has on its path."""
@@ -72,7 +72,7 @@ def kubernetes_backend(
     infrastructure = KubernetesInfrastructure.model_validate(
         target.infrastructure(systems=systems, reach=reach)
     )
-    known = settings(certificate=certificate_of(directory), **changes)
+    known = settings(certificates=certificates_of(directory), **changes)
     return KubernetesBackend(known, directory, infrastructure)
 
 

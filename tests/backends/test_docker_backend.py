@@ -37,13 +37,23 @@ class Containers:
     clients: list[AgentClient]
 
     def backend(
-        self, *, binds: tuple[str, ...] = (), removal_grace_s: float | None = None, **fields: Any
+        self,
+        *,
+        binds: tuple[str, ...] = (),
+        private: Path | None = None,
+        removal_grace_s: float | None = None,
+        **fields: Any,
     ) -> DockerBackend:
         infrastructure = DockerInfrastructure.model_validate(
             {"type": "docker", "image": IMAGE, "engine": self.url, "systems": ["s0", "s1"], **fields}
         )
         return DockerBackend(
-            settings(), self.directory, infrastructure, binds=binds, removal_grace_s=removal_grace_s
+            settings(),
+            self.directory,
+            infrastructure,
+            binds=binds,
+            private=private,
+            removal_grace_s=removal_grace_s,
         )
 
     def worker(self, backend: DockerBackend | None = None, **fields: Any) -> AgentClient:
@@ -89,7 +99,19 @@ def test_the_runs_key_is_nowhere_in_what_an_engine_tells(containers: Containers)
     containers.worker()
     assert KEY not in json.dumps(containers.inspected)
     (config,) = containers.directory.glob("*/agent.json")
-    assert (json.loads(config.read_text())["key"], config.stat().st_mode & 0o777) == (KEY, 0o600)
+    assert (KEY in config.read_text(), config.stat().st_mode & 0o777) == (False, 0o600)
+
+
+def test_a_rank_finds_nothing_where_the_runs_own_directory_is_mounted(
+    containers: Containers, tmp_path: Path
+) -> None:
+    (tmp_path / ".prefect-ft" / "r1").mkdir(parents=True)
+    (tmp_path / ".prefect-ft" / "r1" / "key").write_text("secret")
+    backend = containers.backend(private=tmp_path / ".prefect-ft", volumes=[f"{tmp_path}:/model"])
+    client = containers.worker(backend)
+    code = "import os; print(os.listdir('/model'), os.listdir('/model/.prefect-ft'))"
+    assert containers.run(client, code) == "['.prefect-ft'] []\n"
+    assert (tmp_path / ".prefect-ft" / "r1" / "key").read_text() == "secret"
 
 
 def test_an_engine_is_asked_for_the_image_once_for_all_workers(

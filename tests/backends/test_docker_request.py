@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,28 @@ def host(**fields: Any) -> dict[str, Any]:
 
 
 GPU = {"Count": -1, "Capabilities": [["gpu"]]}
+
+
+@pytest.mark.parametrize(
+    ("volume", "hidden"),
+    [
+        pytest.param("/srv/m:/m", "/m/.prefect-ft", id="the-model-directory"),
+        pytest.param("/srv:/all", "/all/m/.prefect-ft", id="a-directory-above"),
+        pytest.param("/:/host:ro", "/host/srv/m/.prefect-ft", id="everything"),
+        pytest.param("/srv/m/checkpoints:/ck", None, id="a-directory-beside"),
+        pytest.param("/srv/mine:/m", None, id="a-name-that-begins-alike"),
+        pytest.param("data:/srv/m", None, id="a-volume-by-name"),
+    ],
+)
+def test_no_container_sees_the_directory_of_runs(volume: str, hidden: str | None) -> None:
+    infrastructure = DockerInfrastructure.model_validate(
+        {"type": "docker", "image": "torch:2", "systems": ["s1"], "volumes": [volume]}
+    )
+    mounted = replace(MOUNTED, private="/srv/m/.prefect-ft")
+    made = create_request(
+        infrastructure, infrastructure.systems[0], LABELS, python="python3", mounted=mounted
+    )
+    assert [*made["HostConfig"].get("Tmpfs", {})] == ([hidden] if hidden else [])
 
 
 @pytest.mark.parametrize(

@@ -43,19 +43,23 @@ def built(
     return pod(infrastructure, infrastructure.systems[0], "w", LABELS, code="c", files=files or {})
 
 
+TOLD = {
+    "name": "PREFECT_FT_AGENT",
+    "valueFrom": {"secretKeyRef": {"name": "w", "key": "agent.json"}},
+}
 CONTAINER = {
     "name": "worker",
     "image": "torch:2",
     "imagePullPolicy": "IfNotPresent",
     "command": [
         *("python3", "-I", "-S", "-W", "ignore", "-c", BEGIN),
-        *("/prefect-ft-code/payload.tar.gz", "/prefect-ft/payload", "/prefect-ft-given/agent.json"),
+        *("/prefect-ft-code/payload.tar.gz", "/prefect-ft/payload"),
     ],
+    "env": [TOLD],
     "ports": [{"name": "agent", "containerPort": 17733}],
     "securityContext": {"allowPrivilegeEscalation": False},
     "volumeMounts": [
         {"name": "prefect-ft", "mountPath": "/prefect-ft"},
-        {"name": "prefect-ft-given", "mountPath": "/prefect-ft-given", "readOnly": True},
         {"name": "prefect-ft-code", "mountPath": "/prefect-ft-code", "readOnly": True},
     ],
 }
@@ -84,7 +88,6 @@ SPEC = {
     "enableServiceLinks": False,
     "volumes": [
         {"name": "prefect-ft", "emptyDir": {}},
-        {"name": "prefect-ft-given", "secret": {"secretName": "w"}},
         {"name": "prefect-ft-code", "configMap": {"name": "c"}},
     ],
     "containers": [CONTAINER],
@@ -128,12 +131,12 @@ ELSEWHERE = merge_patch(
         pytest.param(ANYWHERE, spec(affinity=ELSEWHERE), id="the-label-by-which-nodes-are-systems"),
         pytest.param(
             {"env": {"A": "all", "B": "b"}, "system": {"env": {"A": "own"}}},
-            container(env=[{"name": "A", "value": "own"}, {"name": "B", "value": "b"}]),
+            container(env=[{"name": "A", "value": "own"}, {"name": "B", "value": "b"}, TOLD]),
             id="the-systems-environment-wins",
         ),
         pytest.param(
             {"env": {"A": "all", "B": "b"}, "system": {"env": {"A": None, "C": None}}},
-            container(env=[{"name": "B", "value": "b"}]),
+            container(env=[{"name": "B", "value": "b"}, TOLD]),
             id="what-a-system-unsets",
         ),
         pytest.param({"pull": "always"}, container(imagePullPolicy="Always"), id="pull-always"),
@@ -273,16 +276,17 @@ ELSEWHERE = merge_patch(
         ),
         pytest.param(
             {"files": {"/m/params.yaml": b"a: 1"}},
-            container(
-                volumeMounts=[
-                    *CONTAINER["volumeMounts"],
-                    {
-                        "name": "prefect-ft-given",
-                        "mountPath": "/m/params.yaml",
-                        "subPath": "file-0",
-                        "readOnly": True,
-                    },
-                ]
+            with_volume(
+                {
+                    "name": "prefect-ft-given",
+                    "secret": {"secretName": "w", "items": [{"key": "file-0", "path": "file-0"}]},
+                },
+                {
+                    "name": "prefect-ft-given",
+                    "mountPath": "/m/params.yaml",
+                    "subPath": "file-0",
+                    "readOnly": True,
+                },
             ),
             id="files-of-this-machine",
         ),

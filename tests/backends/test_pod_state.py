@@ -95,6 +95,17 @@ def test_begun(state: dict[str, Any] | None, expected: bool) -> None:
             id="config-map-missing",
         ),
         pytest.param(
+            pod(
+                state=waiting(
+                    "CreateContainerConfigError",
+                    "failed to sync secret cache: timed out waiting for the condition",
+                )
+            ),
+            False,
+            None,
+            id="secret-not-seen-yet",
+        ),
+        pytest.param(
             pod(state=waiting("RunContainerError", "python3: executable file not found")),
             False,
             (f"RunContainerError: python3: executable file not found ({NO_PYTHON})", True),

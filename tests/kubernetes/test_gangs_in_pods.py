@@ -16,7 +16,7 @@ from prefect_ft.backends.base import Worker
 from prefect_ft.backends.kubernetes import KubernetesBackend
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
-from prefect_ft.run import certificate_of
+from prefect_ft.run import certificates_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,7 +31,7 @@ def make(target: Target, tmp_path: Path) -> Iterator[Callable[..., KubernetesBac
     def make(**fields: Any) -> KubernetesBackend:
         infrastructure = KubernetesInfrastructure.model_validate(target.infrastructure(**fields))
         directory = tmp_path / "run-1"
-        told = settings(certificate=certificate_of(directory))
+        told = settings(certificates=certificates_of(directory))
         made.append(KubernetesBackend(told, directory, infrastructure))
         return made[-1]
 

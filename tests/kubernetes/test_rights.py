@@ -17,7 +17,7 @@ from prefect_ft.backends.base import Worker
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kubernetes import KubernetesBackend
 from prefect_ft.config import KubernetesInfrastructure
-from prefect_ft.run import certificate_of
+from prefect_ft.run import certificates_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,7 +49,7 @@ def job(directory: Path, infrastructure: dict[str, Any], code: str = CRASH, **au
 def find_what_an_agent_left(target: Target, place: dict[str, Any], directory: Path) -> None:
     """Nobody comes for it, so it leaves; what it left is in its pod's log."""
     directory.mkdir()
-    told = settings(run_id=directory.name, orphan_timeout_s=5.0, certificate=certificate_of(directory))
+    told = settings(run_id=directory.name, orphan_timeout_s=5.0, certificates=certificates_of(directory))
     infrastructure = KubernetesInfrastructure.model_validate(place)
     with ExitStack() as stack:
         stack.callback(clear_directory, directory)

@@ -130,9 +130,13 @@ def start_agent(runtime_dir: Path, nobody_left: None) -> Iterator[StartAgent]:
         python: str = sys.executable,
         faults: Mapping[str, str] = MappingProxyType({}),
         open_files: int = 1024,
+        most_open_files: int | None = None,
         **changes: Any,
     ) -> HandMadeWorker:
-        """`faults`: by module of the worker's part, code that is put at its end."""
+        """`faults`: by module of the worker's part, code that is put at its end.
+
+        `open_files` is the limit of descriptors, `most_open_files` the hard one where that is another.
+        """
         name = f"w{len(started)}"
         payload = shutil.copytree(payload_directory(runtime_dir), runtime_dir / f"{name}-payload")
         for path, code in faults.items():
@@ -147,7 +151,7 @@ def start_agent(runtime_dir: Path, nobody_left: None) -> Iterator[StartAgent]:
                 [
                     "sh",
                     "-c",
-                    f'ulimit -n {open_files}; exec "$@"',
+                    f'ulimit -Sn {open_files}; ulimit -Hn {most_open_files or open_files}; exec "$@"',
                     "sh",
                     *words,
                     "--fd",

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.backends.base import Address, AgentSettings
+from prefect_ft.run import Certificates
 from prefect_ft.worker import frames, protocol
+from prefect_ft.worker.keys import verifier_of
 
 DEADLINE_S = 30.0
 """What must come comes within this, on the slowest machine; nothing here waits for it to pass."""
@@ -89,12 +91,15 @@ class AgentClient:
         cwd: str = "/",
         ranks: int = 1,
         unset: Sequence[str] = (),
+        secrets: Sequence[str] = (),
         **env: str,
     ) -> dict[str, Any]:
         """Start ranks and give what the agent answers."""
         own = {str(rank): {"RANK": str(rank)} for rank in range(ranks)}
         fields = {"command": command, "cwd": cwd, "env": env, "ranks": own, "note": {}}
-        self.say("start", token=self.token(attempt), **fields, **({"unset": unset} if unset else {}))
+        more = {"unset": unset, "secrets": secrets}
+        given = {name: list(value) for name, value in more.items() if value}
+        self.say("start", token=self.token(attempt), **fields, **given)
         return self.expect("started", "start_failed", "refused")
 
     def stop(self, attempt: int = 1, grace_s: float = 0, complete: bool = False) -> dict[str, Any]:
@@ -180,7 +185,8 @@ def write_agent_config(
     known = settings(**changes)
     config = {
         "run": known.run_id,
-        "key": known.key,
+        "verifiers": [verifier_of(known.key)],
+        "epoch": 0,
         "worker": 0,
         "system": "s0",
         "directory": str(home),
@@ -201,6 +207,28 @@ def write_agent_config(
     }
     (home / "agent.json").write_text(json.dumps(config))
     return home / "agent.json"
+
+
+WORKER = "0-0-1-0"
+"""The name of a worker in its certificate."""
+
+
+def network(
+    port: int,
+    certificates: Certificates,
+    silence_timeout_s: float = 5.0,
+    partition_timeout_s: float = 3600.0,
+    worker: str = WORKER,
+) -> dict[str, Any]:
+    """What an agent is told of the network."""
+    shown = certificates.worker(worker)
+    return {
+        "port": port,
+        "identity": {"own": shown.own, "trusts": shown.trusts},
+        "api": [],
+        "silence_timeout_s": silence_timeout_s,
+        "partition_timeout_s": partition_timeout_s,
+    }
 
 
 def processes_of(directory: Path) -> dict[int, list[str]]:

@@ -27,6 +27,8 @@ class WatchApi:
         """Whether it takes a watch and says nothing at all, until streams are ended."""
         self.hangs_up = False
         """Whether it does so instead of an answer while it is away."""
+        self.page: bytes | None = None
+        """What a proxy says in its place, with the status 200."""
         self._version = 10
         self._objects: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, dict[str, Any]]] = []
@@ -167,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
 
     def _answer(self, status: int, told: dict[str, Any]) -> None:
-        body = json.dumps(told).encode()
+        body = json.dumps(told).encode() if self.server.api.page is None else self.server.api.page
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -121,7 +121,7 @@ def main(job_file: str) -> None:
     free = vacancy(Path(job.model_dir), job.lease_s)
     is_unfinished = free.previous is not None and free.previous.status == "running"
     holding = go_on(free) if is_unfinished else begin_run(job, free)
-    with observed_by(_say), held(holding) as (_, stop):
+    with observed_by(_say), held(holding, job) as (_, stop):
         status = "completed"
         for index in range(len(job.phases)):
             phase = PhaseExecution(job, index, holding, stop)

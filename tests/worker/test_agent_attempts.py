@@ -121,7 +121,11 @@ def test_what_a_shell_has_its_background_ignore_ranks_ignore(make_worker: MakeWo
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    client.start(script("import signal\nprint(*map(signal.getsignal, (signal.SIGHUP, signal.SIGINT)))"))
+    client.start(
+        script(
+            "import signal\nprint(*(int(signal.getsignal(each)) for each in (signal.SIGHUP, signal.SIGINT)))"
+        )
+    )
     client.expect("exited", code=0)
     client.stop()
     assert client.printed() == b"1 1\n"

@@ -9,13 +9,13 @@ from agent_fixtures import LivingWorker, StartAgent
 from agents import AgentClient, address_of, script
 
 from prefect_ft.worker import frames
-from prefect_ft.worker.door import MAX_STRANGERS
+from prefect_ft.worker.lobby import MAX_STRANGERS
 from prefect_ft.worker.peer import STRANGER_MAX_FRAME
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 
 
-PATIENT = {"door.py": "STRANGER_TIMEOUT_S = 1000.0"}
+PATIENT = {"lobby.py": "STRANGER_TIMEOUT_S = 1000.0"}
 """Does not show strangers out because of the time."""
 
 
@@ -215,7 +215,7 @@ def test_two_attempts_never_run_at_once(client: AgentClient) -> None:
 
 
 def test_who_says_nothing_for_too_long_is_shown_out(start_agent: StartAgent) -> None:
-    agent = start_agent(faults={"door.py": "STRANGER_TIMEOUT_S = 0.1"})
+    agent = start_agent(faults={"lobby.py": "STRANGER_TIMEOUT_S = 0.1"})
     client = agent.attached()
     strangers = [AgentClient(address_of(agent.home)) for _ in range(3)]
     assert [stranger.hear_to_the_end() for stranger in strangers] == [[], [], []]

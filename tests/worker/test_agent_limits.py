@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import pythons
 from agent_fixtures import MakeWorker, StartAgent
 from agents import AgentClient, Gate, address_of, checkpoints, script, wait_until_ended, write_agent_config
+
+from prefect_ft.backends.payload import payload_directory
 
 NO_INOTIFY = """
 def _none_left(self):
@@ -128,10 +130,40 @@ def agent_run_ns(pid: int) -> int:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
-PYTHON39 = next(
-    (str(path) for path in Path("/root/.pyenv/versions").glob("3.9.*/bin/python") if path.exists()),
-    shutil.which("python3.9"),
-)
+PYTHON39 = pythons.found("3.9")
+NEED_A_FRAMEWORK = {
+    "prefect_ft.callbacks.huggingface",
+    "prefect_ft.callbacks.lightning",
+    "prefect_ft.inprocess.torch_store",
+}
+
+
+@pytest.mark.skipif(PYTHON39 is None, reason="needs Python 3.9")
+def test_the_oldest_python_loads_all_of_the_workers_side(runtime_dir: Path) -> None:
+    """Each module in its turn, compiled and loaded; those that need a framework only say that it is not there."""
+    payload = payload_directory(runtime_dir)
+    names = sorted(
+        ".".join(path.relative_to(payload).with_suffix("").parts)
+        for path in (payload / "prefect_ft").rglob("*.py")
+        if path.stem not in ("__main__", "__init__", "sitecustomize")
+    )
+    code = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] == "prefect_ft":
+            raise
+        print(name)
+"""
+    loaded = subprocess.run(
+        [PYTHON39, "-I", "-S", "-c", code, str(payload), *names], capture_output=True, text=True, check=False
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert set(loaded.stdout.split()) <= NEED_A_FRAMEWORK
+    assert len(names) > 40
 
 
 @pytest.mark.skipif(PYTHON39 is None, reason="needs Python 3.9")

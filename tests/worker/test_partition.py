@@ -5,14 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from agent_fixtures import HandMadeWorker, StartAgent
-from agents import AgentClient, script, wait_until_ended
+from agents import AgentClient, network, script, wait_until_ended
 
 from prefect_ft.backends.direct import addresses_of
-from prefect_ft.run.certificate import certificate_of
+from prefect_ft.run.certificate import certificates_of
 from prefect_ft.worker.partition import LOOKS, Silence
 
 HOST = "127.0.0.1"
@@ -61,15 +60,12 @@ Begun = tuple[HandMadeWorker, AgentClient, int]
 def begin(start_agent: StartAgent, api: socket.socket, tmp_path: Path) -> Callable[..., Begun]:
     """Start a rank whose agent has little patience; give its agent, who is attached, and its pid."""
 
-    def begin(timeout_s: float, *peers: str, port: int | None = None, **network: Any) -> Begun:
+    def begin(timeout_s: float, *peers: str, port: int | None = None) -> Begun:
         with socket.create_server(("", 0)) as free:
             port = port or free.getsockname()[1]
         agent = start_agent(
             network={
-                "port": port,
-                "certificate": certificate_of(tmp_path),
-                "silence_timeout_s": 5.0,
-                "partition_timeout_s": timeout_s,
+                **network(port, certificates_of(tmp_path), partition_timeout_s=timeout_s),
                 "api": [api.getsockname()],
             },
             faults={"partition.py": "_own_api = list"},

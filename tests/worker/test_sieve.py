@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from growth import is_linear
 
 from prefect_ft.decide.classify import LogScanner, builtin_catalogue, judge, signs_of
 from prefect_ft.decide.classify.scanner import ENDINGS, RESTARTS
 from prefect_ft.model import Verdict
 from prefect_ft.signatures import read_entry
-from prefect_ft.worker.sieve import BEFORE_BYTES, END_BYTES, FIRST_BYTES, LAST_BYTES, Part, Sieve
+from prefect_ft.worker.sieve import _SIGNS, BEFORE_BYTES, END_BYTES, FIRST_BYTES, LAST_BYTES, Part, Sieve
 
 LOGS = sorted((Path(__file__).parents[1] / "decide" / "logs").glob("*.log"))
 QUIET = b"".join(b"all is well, says number %d\n" % number for number in range(10_000))
@@ -162,3 +164,30 @@ def test_words_are_plain_text() -> None:
     """They stand in no expression of their own, so that none can be slow."""
     assert text(sifted(_far("a(b"), signs=("a(b",))).count(b"a(b") == 1
     assert re.search(rb"a\(b", text(sifted(_far("A(B"), signs=("a(b",)))) is None
+
+
+# -- what it costs ----------------------------------------------------------------------------------
+
+REPEATED = [
+    *(b"error", b"error ", b"error\n", b"error\r", b"err", b"e", b" ", b"\n"),
+    *(b"\r", b"\r\n", b"step 1", b"step 1\n", b"step"),
+    *(b"1/1 [1:1", b"1/", b"step :=#/", b"loss" + b" " * 12, b"a: error step 1\n"),
+    *(b"\x00", b"\xff", b"E", b"error 1\nstep 1\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 4096], ids=["at-once", "in-pieces"])
+@pytest.mark.parametrize("repeated", [*REPEATED, *(sign.encode() for sign in _SIGNS.split("|"))], ids=repr)
+def test_what_comes_costs_no_more_than_its_length(repeated: bytes, piece_bytes: int) -> None:
+    def work(length: int) -> Callable[[], None]:
+        data = (repeated * (length // len(repeated) + 1))[:length]
+
+        def sift() -> None:
+            sieve = Sieve(("own sign",))
+            for start in range(0, length, piece_bytes):
+                sieve.take(start, data[start : start + piece_bytes])
+            sieve.parts()
+
+        return sift
+
+    assert is_linear(work, 256 << 10)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from agent_fixtures import HandMadeWorker, StartAgent
-from agents import AgentClient, script, wait_until_ended
+from agents import WORKER, AgentClient, network, script, wait_until_ended
 
 from prefect_ft.backends.base import Address
 from prefect_ft.backends.direct import DirectWay, NoAnswerError
-from prefect_ft.run.certificate import certificate_of
+from prefect_ft.run.certificate import certificates_of
 
 PORT = 17733
 HERE, THERE = "198.51.100.1", "198.51.100.2"
@@ -38,7 +38,7 @@ class AtPort(Address):
     way: DirectWay
 
     def connect(self, timeout_s: float) -> socket.socket:
-        return self.way.connect(self.host)
+        return self.way.connect(self.host, WORKER)
 
 
 @dataclass
@@ -72,10 +72,11 @@ def elsewhere(start_agent: StartAgent, tmp_path: Path, runtime_dir: Path) -> Ite
     own = tmp_path / "python"
     own.write_text(f'#!/bin/sh\nexec unshare -n {sys.executable} "$@"\n')
     own.chmod(0o755)
-    certificate = certificate_of(tmp_path)
-    network = {"port": PORT, "certificate": certificate, "silence_timeout_s": 1.0, "partition_timeout_s": 1.0}
+    certificates = certificates_of(tmp_path)
     agent = start_agent(
-        str(own), network={**network, "api": [[HERE, PORT]]}, faults={"partition.py": "_own_api = list"}
+        str(own),
+        network={**network(PORT, certificates, 1.0, 1.0), "api": [[HERE, PORT]]},
+        faults={"partition.py": "_own_api = list"},
     )
     agent.attached().stop()  # it is in its own network by now
     cable, pid = f"pft{os.getpid()}", str(agent.process.pid)
@@ -86,7 +87,7 @@ def elsewhere(start_agent: StartAgent, tmp_path: Path, runtime_dir: Path) -> Ite
         ip("link", "set", cable, "up")
         for words in (["addr", "add", f"{THERE}/30", "dev", "cable"], ["link", "set", "cable", "up"]):
             subprocess.run([*inside, *words], check=True)
-        way = DirectWay(certificate, PORT, 1.0)
+        way = DirectWay(certificates.orchestrator(), PORT, 1.0)
         yield Elsewhere(agent, cable, AtPort(socket_path=agent.home, host=THERE, way=way))
     finally:
         subprocess.run(["ip", "link", "del", cable], capture_output=True, check=False)

@@ -12,26 +12,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from agent_fixtures import HandMadeWorker, StartAgent
-from agents import AgentClient, script
+from agents import WORKER, AgentClient, network, script
 
 from prefect_ft.backends.base import Address
 from prefect_ft.backends.direct import DirectWay, NoAnswerError
-from prefect_ft.run.certificate import certificate_of
+from prefect_ft.run import Certificates, certificates_of
 from prefect_ft.worker import frames
-from prefect_ft.worker.door import MAX_STRANGERS
-from prefect_ft.worker.tls import RECORD, agents_context, orchestrators_context
+from prefect_ft.worker.lobby import MAX_STRANGERS
+from prefect_ft.worker.tls import RECORD, Identity, agents_context, orchestrators_context
 
 HOST = "127.0.0.1"
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> str:
-    return certificate_of(tmp_path)
+def certificates(tmp_path: Path) -> Certificates:
+    return certificates_of(tmp_path)
 
 
 @pytest.fixture
@@ -41,12 +40,6 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def network(port: int, certificate: str) -> dict[str, Any]:
-    """What an agent is told of it."""
-    times = {"silence_timeout_s": 5.0, "partition_timeout_s": 3600.0}
-    return {"port": port, "certificate": certificate, "api": [], **times}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPort(Address):
     """Where an agent of the tests listens."""
@@ -54,18 +47,20 @@ class AtPort(Address):
     way: DirectWay
 
     def connect(self, timeout_s: float) -> socket.socket:
-        return self.way.connect(self.host)
+        return self.way.connect(self.host, WORKER)
 
 
 @pytest.fixture
-def dial(start_agent: StartAgent, certificate: str, port: int) -> Iterator[Callable[..., AgentClient]]:
+def dial(
+    start_agent: StartAgent, certificates: Certificates, port: int
+) -> Iterator[Callable[..., AgentClient]]:
     """Start an agent that listens there, and give who opens connections to it."""
     agent: HandMadeWorker = start_agent(
-        network=network(port, certificate),
-        faults={"door.py": "STRANGER_TIMEOUT_S = 1000.0"},
+        network=network(port, certificates),
+        faults={"lobby.py": "STRANGER_TIMEOUT_S = 1000.0"},
     )
     agent.attached().close()  # it listens
-    address = AtPort(socket_path=agent.home, host=HOST, way=DirectWay(certificate, port, 5.0))
+    address = AtPort(socket_path=agent.home, host=HOST, way=DirectWay(certificates.orchestrator(), port, 5.0))
 
     def client(epoch: int = 1) -> AgentClient:
         agent.clients.append(AgentClient(address, epoch))
@@ -123,10 +118,10 @@ def plain(port: int) -> socket.socket:
     return socket.create_connection((HOST, port), 10)
 
 
-def other_certificate(tmp_path: Path) -> str:
+def other_certificates(tmp_path: Path) -> Certificates:
     other = tmp_path / "other"
     other.mkdir()
-    return certificate_of(other)
+    return certificates_of(other)
 
 
 @pytest.mark.parametrize(
@@ -155,18 +150,36 @@ def greet(context: ssl.SSLContext, port: int) -> None:
         secured.recv(1)
 
 
-def test_who_shows_no_certificate_or_another_is_shown_out(
-    dial: Callable[..., AgentClient], port: int, tmp_path: Path, certificate: str
+def test_who_shows_no_certificate_or_another_runs_is_shown_out(
+    dial: Callable[..., AgentClient], port: int, tmp_path: Path, certificates: Certificates
 ) -> None:
     client = dial()
     client.attach()
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
-    other = orchestrators_context(other_certificate(tmp_path))
-    other.verify_mode = ssl.CERT_NONE
+    other = orchestrators_context(other_certificates(tmp_path).orchestrator())
+    other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
     for context in (nobody, other):
         with pytest.raises(ssl.SSLError):
             greet(context, port)
+    assert client.stop()["ev"] == "stopped"
+
+
+def test_what_one_worker_was_told_opens_no_other_and_not_itself(
+    dial: Callable[..., AgentClient], port: int, certificates: Certificates
+) -> None:
+    """A rank may read all that its agent was told."""
+    client = dial()
+    client.attach()
+    for worker in ("0-1-1-0", WORKER):
+        stolen = orchestrators_context(certificates.worker(worker)._replace(names=False))
+        with pytest.raises(OSError, match=r"."):
+            greet(stolen, port)
+    with plain(port) as connection:
+        own = orchestrators_context(certificates.orchestrator())
+        with own.wrap_socket(connection, server_hostname=WORKER) as secured:
+            secured.sendall(frames.encode({"op": "attach"}))
+            assert b"refused" in secured.recv(1 << 12)
     assert client.stop()["ev"] == "stopped"
 
 
@@ -194,11 +207,11 @@ def test_a_half_open_handshake_holds_up_nobody_and_the_oldest_have_to_go(
 
 
 def test_a_port_that_is_somebody_elses_leaves_the_agent_its_socket(
-    start_agent: StartAgent, certificate: str
+    start_agent: StartAgent, certificates: Certificates
 ) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        agent = start_agent(network=network(port, certificate))
+        agent = start_agent(network=network(port, certificates))
         assert agent.attached().stop()["ev"] == "stopped"
     assert agent.log == f"prefect-ft: nobody can listen at port {port}: Address already in use\n"
 
@@ -207,13 +220,15 @@ def test_a_port_that_is_somebody_elses_leaves_the_agent_its_socket(
 
 
 @pytest.fixture
-def pair(certificate: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair(certificates: Certificates) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection that has been opened."""
     ends = socket.socketpair()
-    entrance = agents_context(certificate)
+    entrance = agents_context(certificates.worker(WORKER))
     with ThreadPoolExecutor(1) as pool:
         opened = pool.submit(entrance.wrap_socket, ends[0], server_side=True)
-        theirs = orchestrators_context(certificate).wrap_socket(ends[1])
+        theirs = orchestrators_context(certificates.orchestrator()).wrap_socket(
+            ends[1], server_hostname=WORKER
+        )
     with opened.result() as ours, theirs:
         yield ours, theirs
 
@@ -243,29 +258,45 @@ def test_who_would_have_to_wait_is_told_as_by_any_socket(pair: tuple[socket.sock
 # -- the orchestrator's side --------------------------------------------------------------------------
 
 
-def test_an_orchestrator_trusts_this_certificate_alone(port: int, certificate: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        pytest.param(lambda own, other: other.worker(WORKER), "certificate verify failed", id="another-run"),
+        pytest.param(lambda own, other: own.worker("0-1-1-0"), "Hostname mismatch", id="another-worker"),
+        pytest.param(
+            lambda own, other: own.orchestrator(), "unsuitable certificate purpose", id="the-orchestrator"
+        ),
+    ],
+)
+def test_an_orchestrator_trusts_each_worker_by_its_name(
+    port: int,
+    certificates: Certificates,
+    tmp_path: Path,
+    shown: Callable[[Certificates, Certificates], Identity],
+    why: str,
+) -> None:
     with socket.create_server((HOST, port)) as listener:
 
         def serve() -> None:
             connection, _ = listener.accept()
-            context = agents_context(other_certificate(tmp_path))
-            with connection, pytest.raises(ssl.SSLError):
+            context = agents_context(shown(certificates, other_certificates(tmp_path)))
+            with connection, suppress(OSError):
                 context.wrap_socket(connection, server_side=True)
 
         server = threading.Thread(target=serve)
         server.start()
-        with pytest.raises(ssl.SSLCertVerificationError):
-            DirectWay(certificate, port, 5.0).connect(HOST)
+        with pytest.raises(ssl.SSLCertVerificationError, match=why):
+            DirectWay(certificates.orchestrator(), port, 5.0).connect(HOST, WORKER)
         server.join()
 
 
 def test_who_refuses_is_told_from_who_does_not_answer(
-    port: int, certificate: str, monkeypatch: pytest.MonkeyPatch
+    port: int, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prefect_ft.backends.direct.CONNECT_TIMEOUT_S", 0.2)
-    way = DirectWay(certificate, port, 5.0)
+    way = DirectWay(certificates.orchestrator(), port, 5.0)
     with pytest.raises(ConnectionRefusedError):
-        way.connect(HOST)
+        way.connect(HOST, WORKER)
     with ExitStack() as stack:
         deaf = stack.enter_context(socket.socket())
         deaf.bind((HOST, port))
@@ -275,42 +306,56 @@ def test_who_refuses_is_told_from_who_does_not_answer(
             each.setblocking(False)
             each.connect_ex((HOST, port))
         with pytest.raises(NoAnswerError, match=f"nothing answers at {HOST}, port {port}, for 0.2 s"):
-            way.connect(HOST)
+            way.connect(HOST, WORKER)
 
 
 def test_who_answers_and_does_not_shake_hands_is_there(
-    port: int, certificate: str, monkeypatch: pytest.MonkeyPatch
+    port: int, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prefect_ft.backends.direct.HANDSHAKE_TIMEOUT_S", 0.05)
     with (
         socket.create_server((HOST, port)),
         pytest.raises(ConnectionError, match="does not shake hands") as caught,
     ):
-        DirectWay(certificate, port, 5.0).connect(HOST)
+        DirectWay(certificates.orchestrator(), port, 5.0).connect(HOST, WORKER)
     assert not isinstance(caught.value, NoAnswerError)
 
 
-# -- the certificate ----------------------------------------------------------------------------------
+# -- certificates -------------------------------------------------------------------------------------
 
 
-def test_a_run_has_one_certificate_for_its_user_alone(tmp_path: Path) -> None:
-    made = certificate_of(tmp_path)
-    assert certificate_of(tmp_path) == made
+def test_a_run_keeps_its_authority_for_its_user_alone(tmp_path: Path) -> None:
+    made = certificates_of(tmp_path)
+    assert certificates_of(tmp_path) == made
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_signs_no_other_and_never_expires(certificate: str) -> None:
+def test_they_sign_no_other_and_never_expire(certificates: Certificates) -> None:
     from cryptography import x509
 
-    made = x509.load_pem_x509_certificate(certificate.encode())
-    assert made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
-    assert made.not_valid_after_utc.year == 9999
-    assert made.not_valid_before_utc < datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc)
+    for shown in (certificates.orchestrator(), certificates.worker(WORKER)):
+        made = x509.load_pem_x509_certificate(shown.own.encode())
+        assert made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
+        assert made.not_valid_after_utc.year == 9999
+        assert made.not_valid_before_utc < datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc)
+        assert "PRIVATE" not in shown.trusts
+
+
+def test_agents_of_an_earlier_version_are_still_reached(
+    start_agent: StartAgent, port: int, tmp_path: Path
+) -> None:
+    """All of them and their orchestrator show the one certificate that the run was begun with."""
+    made = certificates_of(tmp_path).worker(WORKER).own
+    (tmp_path / "authority.pem").unlink()
+    (tmp_path / "certificate.pem").write_text(made)
+    kept = certificates_of(tmp_path)
+    assert {kept.orchestrator(), kept.worker(WORKER)} == {Identity(made, made, names=False)}
+    assert [each.name for each in tmp_path.glob("*.pem")] == ["certificate.pem"]
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     from prefect_ft.errors import ConfigError
 
     with pytest.raises(ConfigError, match="cannot be written"):
-        certificate_of(tmp_path / "none")
+        certificates_of(tmp_path / "none")

@@ -1,0 +1,178 @@
+"""Where connections come in: those that have not shown that they belong here are kept few and short.
+
+Owns listening sockets and the strangers among what came in by them. It never keeps the loop busy: where no
+connection can be taken, a stranger goes for it, or the sockets are left alone for a while.
+"""
+
+from __future__ import annotations
+
+import functools
+import resource
+import select
+import socket
+from typing import Callable, Dict, Generic, NamedTuple, Optional, Protocol, TypeVar
+
+from prefect_ft.worker import descriptors
+from prefect_ft.worker.loop import Loop, now_s
+
+MAX_STRANGERS = 16
+"""Connections that have not shown that they belong; one more, and another has to go."""
+
+STRANGER_TIMEOUT_S = 10.0
+"""How long a connection may take to show it."""
+
+RETRY_S = 1.0
+"""How long nothing is taken where no descriptors are left, not even by the end of a stranger."""
+
+
+class Visitor(Protocol):
+    """What speaks by a connection."""
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor."""
+
+    def close(self) -> None:
+        """Hang up; nothing is told. Idempotent."""
+
+
+MAX_CROWD = 1024
+"""Strangers at a port that is open to a network or to all users: the more there may be, the longer each can stay."""
+
+
+def max_strangers(clients: int) -> int:
+    """Return how many strangers there may be at such a port, where so many clients come at once.
+
+    A quarter of all descriptors is left to them at most: the agent needs the others.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MAX_CROWD + clients, max(MAX_STRANGERS, hard // 4))
+
+
+V = TypeVar("V", bound=Visitor)
+
+Enter = Callable[[socket.socket], Optional[V]]
+"""Makes a visitor of a connection that has come in; None: it may not stay, and is closed."""
+
+
+class _Stay(NamedTuple):
+    host: str
+    deadline_s: float
+
+
+class Lobby(Generic[V]):
+    """Takes connections until it is shut. Strangers are dismissed by it; all others have left its care."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        name: str,
+        max_strangers: int = MAX_STRANGERS,
+        on_dismissed: Callable[[V], None] = lambda _: None,
+    ) -> None:
+        """`name` is that of its timers: one lobby of a name in a loop.
+
+        `on_dismissed(visitor)` is called for a stranger that had to go.
+        """
+        self._loop = loop
+        self._retry, self._silent = f"{name} opens", f"{name} strangers"
+        self._most, self._on_dismissed = max_strangers, on_dismissed
+        self._enters: Dict[socket.socket, Enter[V]] = {}
+        self._strangers: Dict[V, _Stay] = {}
+        """In the order in which they came."""
+        self._by_host: Dict[str, Dict[V, None]] = {}
+
+    def open(self, listener: socket.socket, enter: Enter[V]) -> None:
+        """Take connections there from now on; the socket is this lobby's."""
+        listener.setblocking(False)
+        self._enters[listener] = enter
+        self._listen()
+
+    def shut(self) -> None:
+        """Close the listening sockets; strangers stay. Idempotent."""
+        self._loop.drop(self._retry)
+        while self._enters:
+            listener, _ = self._enters.popitem()
+            self._loop.forget(listener)
+            listener.close()
+
+    def close(self) -> None:
+        """Shut, and dismiss all strangers. Idempotent."""
+        self.shut()
+        while self._strangers:
+            self.dismiss(next(iter(self._strangers)))
+        self._loop.drop(self._silent)
+
+    def release(self, visitor: V) -> bool:
+        """Take a visitor for no stranger any more: it belongs here, or has gone. Say whether it was one. Idempotent."""
+        stay = self._strangers.pop(visitor, None)
+        if stay is None:
+            return False
+        of_host = self._by_host[stay.host]
+        del of_host[visitor]
+        if not of_host:
+            del self._by_host[stay.host]
+        return True
+
+    def dismiss(self, visitor: V) -> None:
+        """Hang up on a stranger; a visitor that was admitted stays."""
+        if self.release(visitor):
+            visitor.close()
+            self._on_dismissed(visitor)
+
+    def _listen(self) -> None:
+        for listener in self._enters:
+            self._loop.watch(listener, functools.partial(self._accept, listener))
+
+    def _accept(self, listener: socket.socket, _: int) -> None:
+        try:
+            connection, host = descriptors.accept(listener)
+        except (BlockingIOError, ConnectionError):
+            return  # whatever it was has gone again
+        except OSError:
+            self._make_room()
+            return
+        visitor = self._enters[listener](connection)
+        if visitor is None:
+            connection.close()
+            return
+        if len(self._strangers) >= self._most:
+            self._dismiss_one()
+        self._strangers[visitor] = _Stay(host, now_s() + STRANGER_TIMEOUT_S)
+        self._by_host.setdefault(host, {})[visitor] = None
+        self._loop.after(self._silent, STRANGER_TIMEOUT_S, self._dismiss_silent)
+
+    def _make_room(self) -> None:
+        """Have one stranger's descriptor; where there is none, take nothing for a while."""
+        if self._strangers:
+            self._dismiss_one()
+            return
+        for listener in self._enters:
+            self._loop.forget(listener)
+        self._loop.after(self._retry, RETRY_S, self._listen)
+
+    def _dismiss_one(self) -> None:
+        """Dismiss the oldest of the host that has most: others' connections do not go for its.
+
+        One that has said something which is not read yet is passed over: it may be the key.
+        """
+        fullest: Dict[V, None] = max(self._by_host.values(), key=len)
+        quiet = (visitor for visitor in fullest if not _has_spoken(visitor))
+        self.dismiss(next(quiet, next(iter(fullest))))
+
+    def _dismiss_silent(self) -> None:
+        now = now_s()
+        while self._strangers:
+            visitor, stay = next(iter(self._strangers.items()))
+            if stay.deadline_s > now:
+                self._loop.after(self._silent, stay.deadline_s - now, self._dismiss_silent)
+                return
+            self.dismiss(visitor)
+
+
+def _has_spoken(visitor: Visitor) -> bool:
+    number = visitor.fileno()
+    if number < 0:
+        return False  # it has gone, and nothing has been told yet
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(0))
