@@ -46,6 +46,10 @@ _MATCH_MEMORY_BYTES = 64 << 20
 """What the automaton over a whole log may take before it starts over; it is used as it is needed."""
 
 
+_ENTRY_MEMORY_BYTES = 256 << 10
+"""What the program of one entry may take: some 15,000 instructions. RE2 may try each of them at each character."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     """One entry of the catalogue: what a line says about a failure.
@@ -127,8 +131,9 @@ def _check(signature: Signature) -> None:
     if (signature.failure_class == "none") != silent:
         raise EntryError("the class none goes with the roles advice and noise, and they with it", "class")
     try:
-        matched = compiled(signature.pattern).search(signature.example or "")
-        if compiled(signature.pattern).search("") is not None:
+        pattern = re2.compile(signature.pattern, re2_options(_ENTRY_MEMORY_BYTES))
+        matched = pattern.search(signature.example or "")
+        if pattern.search("") is not None:
             raise EntryError("matches the empty text; ask for something that stands in the line", "pattern")
     except re2.error as exc:
         raise EntryError(f"is no pattern of RE2: {_said(exc)}", "pattern") from exc
@@ -141,10 +146,10 @@ def _said(error: Exception) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
 
-def re2_options() -> Any:
-    """Give the options with which all patterns are compiled."""
+def re2_options(memory_bytes: int = _MATCH_MEMORY_BYTES) -> Any:
+    """Return the options with which all patterns are compiled; what takes more memory is an error."""
     options = re2.Options()
-    options.max_mem = _MATCH_MEMORY_BYTES
+    options.max_mem = memory_bytes
     options.log_errors = False
     options.never_capture = True
     return options
