@@ -10,7 +10,7 @@ JOBS ?= 2
 # What is imported is compiled once, whatever the environment says: processes are started by the thousand.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart quickstart-docker test torch foreign lint docs clean
+.PHONY: quickstart quickstart-docker test test-pythons torch foreign lint docs clean
 
 quickstart: $(VENV)/.quickstart
 	rm -rf runs/quickstart
@@ -26,6 +26,10 @@ quickstart-docker: $(VENV)/.quickstart
 test: $(VENV)/.dev
 	PREFECT_FT_TORCH_PYTHON="$${PREFECT_FT_TORCH_PYTHON:-$(abspath $(wildcard $(WITH_TORCH)))}" \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# The pure tests and those of agents on each Python from 3.9 that this machine has; ARGS=--all runs all of them.
+test-pythons: $(VENV)/.dev
+	$(BIN)/python tests/support/pythons.py --jobs $(JOBS) $(ARGS)
 
 # Ranks that train with torch have an interpreter of their own, as those of users do.
 torch: $(WITH_TORCH)
@@ -72,4 +76,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch .venv-foreign runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-torch .venv-foreign .venv-3.* runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -166,7 +166,7 @@ class _Follower:
 
     def begin(self, line: Line) -> None:
         """Begin an attempt; from where it resumes tells what the one before it lost."""
-        resume_step = line["resume_step"]
+        resume_step = line.get("resume_step")
         self._count_loss(resume_step)
         start = self.turn(line["t"], "work")
         self.attempts.append(AttemptSummary(number=line["attempt"], start=start, resume_step=resume_step))

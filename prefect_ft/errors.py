@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from prefect_ft.plaintext import as_lines
+
 
 class PrefectFTError(Exception):
-    """The base of all errors of this package; its text is one line that says what to do."""
+    """The base of all errors of this package; its text is one line that says what to do.
+
+    Whatever stands in it (a path, what a cluster's API or a rank said), its text can be written to a terminal or a
+    log as it is: it is logged by Prefect too.
+    """
+
+    def __str__(self) -> str:
+        return as_lines(super().__str__())
 
 
 class ConfigError(PrefectFTError):
@@ -20,6 +29,10 @@ class ConfigError(PrefectFTError):
         self.message, self.file, self.line, self.field = message, file, line, field
         place = f"{file}:{line}" if file and line else file
         super().__init__(": ".join(part for part in (place, field, message) if part))
+
+
+class NewerFormatError(ConfigError):
+    """A file of a run has a format of a later version, which this one cannot read; nothing has been touched."""
 
 
 class JournalError(PrefectFTError):

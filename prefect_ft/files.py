@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from collections.abc import Mapping
@@ -10,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 
+def parse_json(text: str | bytes, **settings: Any) -> Any:
+    """Return what a JSON text holds, read as `json.loads` does; raises ValueError, also for one nested too deeply."""
+    try:
+        return json.loads(text, **settings)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Give a JSON object, an empty one where there is none."""
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -57,3 +66,16 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+_KEEP_SIZE = 1
+
+
+def reserve(fd: int, offset: int, length: int) -> bool:
+    """Have the file system keep room for `length` bytes from `offset` on; what is read of the file does not change.
+
+    False: it has none, or keeps none for anybody.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
+    return bool(libc.fallocate(fd, _KEEP_SIZE, offset, length) == 0)

@@ -5,6 +5,7 @@ Its process may die at any moment: who runs the flow run again goes on where it 
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
@@ -26,6 +27,7 @@ from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
 from prefect_ft.metrics import serving
 from prefect_ft.phases import summary_of
+from prefect_ft.plaintext import as_line
 from prefect_ft.report.words import completed_sentence
 from prefect_ft.reporting import report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
@@ -37,10 +39,12 @@ from prefect_ft.runs import (
     held,
     job_of,
     run_to_its_end,
+    tell_unread,
 )
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import StopRequest
 from prefect_ft.tasks import execute_phase
+from prefect_ft.timeouts import heeding_timeouts
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -66,6 +70,9 @@ def train_flow(
     outlive_readers_of_logs()
     flow_run_id = _flow_run_id()
     own = run_of_flow_run(flow_run_id) if flow_run_id is not None else None
+    if own is not None and own.status != "running":
+        report_end()
+        return _outcome(own)
     if own is not None:
         job = job_of(own)  # the file may have been changed since, or be gone
     else:
@@ -75,7 +82,7 @@ def train_flow(
         own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     if own is not None and own.status != "running":
         report_end()
-        return _outcome(own, job)  # one death of a process may bring a flow run back twice
+        return _outcome(own)  # one death of a process may bring a flow run back twice
     try:
         holding, is_new = _enter(job, flow_run_id, own, unfinished)
         result = _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
@@ -86,7 +93,7 @@ def train_flow(
             report_end()
             raise
         _step_back("another process runs this flow run")
-    except Exception:
+    except (Exception, KeyboardInterrupt, CancelledError):
         report_end()
         raise
     report_end()
@@ -124,6 +131,7 @@ def _enter(
 
 def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:
     holding = go_on(free)
+    tell_unread(holding.run)
     if by_hand:
         holding.run.forget_cancel()
     holding.run.describe(status="running")
@@ -135,12 +143,13 @@ def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holdin
 def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, Any]]:
     """Run the phases that have not completed yet."""
     with (
-        held(holding) as (_, stop),
+        held(holding, job) as (_, stop),
+        heeding_timeouts(stop.ask),
         reporting(holding.run, stop.ask),
         serving(job.metrics, holding.run),
     ):
         run_to_its_end(holding, stop, lambda: _run_phases(job, holding, stop, by_hand=by_hand))
-    return _outcome(holding.run, job)
+    return _outcome(holding.run)
 
 
 def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand: bool) -> PhaseSummary:
@@ -154,13 +163,12 @@ def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand:
     raise AssertionError("a job has phases")
 
 
-def _outcome(run: Run, job: JobConfig) -> list[dict[str, Any]]:
+def _outcome(run: Run) -> list[dict[str, Any]]:
     """End the flow run as its run ended."""
-    summaries = [
-        summary for index in range(len(job.phases)) if (summary := summary_of(run, index)) is not None
-    ]
+    begun = sorted({phase["index"] for phase in run.told().get("phases", ())})
+    summaries = [summary for index in begun if (summary := summary_of(run, index)) is not None]
     last = summaries[-1] if summaries else None
-    reason = f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}"
+    reason = as_line(f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}")
     # Prefect takes a state that is returned for the end itself, with its message.
     match run.status:
         case "completed":

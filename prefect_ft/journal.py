@@ -1,30 +1,35 @@
 """The journal of a phase: append-only JSON lines, the one truth about what happened and was decided.
 
 A line is whole or it does not count: a reader passes over a torn last line, a writer removes it first.
-Every line has `type`, `t` (seconds since the phase began, never falling) and `utc`; docs/journal.md
-lists the types.
+Every line has `type`, `t` (seconds since the phase began, never falling), `utc` and `sum`; docs/journal.md
+lists the types. A line before the last that is damaged is shown as missing by what only looks on, and keeps a run
+from being resumed: budgets that forget what happened are worth nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from threading import RLock
+from typing import Any, NamedTuple, NoReturn
+from zlib import crc32
 
+from prefect_ft import formats
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.files import replace_file, sync_directory
+from prefect_ft.files import parse_json, replace_file, reserve, sync_directory
 from prefect_ft.model import Decision, Entry, History, Incident
 from prefect_ft.wire import (
-    DECISION_FIELDS,
-    INCIDENT_FIELDS,
     decision_from_json,
     decision_to_json,
     incident_from_json,
     incident_to_json,
+    known_alone,
 )
 
 Line = Mapping[str, Any]
@@ -33,21 +38,94 @@ Line = Mapping[str, Any]
 # -- reading ----------------------------------------------------------------------------------------
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Give the journal's whole lines; never raises for what is in the file, OSError for the file itself."""
-    return list(_parse(path.read_bytes()))
+def check_format(data: bytes, file: str) -> None:
+    """Raise NewerFormatError for a journal that a later version has written to in a format of its own."""
+    for raw in data.split(b"\n")[:-1]:
+        if b'"format"' in raw and (line := _object(raw)) is not None:
+            formats.check("journal", line.get("format"), line.get("version"), file)
 
 
-def _parse(data: bytes) -> Iterator[Line]:
-    return (line for _, line in numbered_lines(data))
+class Damage(NamedTuple):
+    """A line that cannot be read: its number from 1, the offset of its first byte, and why."""
+
+    line: int
+    offset: int
+    why: str
 
 
-def numbered_lines(data: bytes) -> Iterator[tuple[int, Line]]:
-    """Give a journal's whole lines, each with its number from 1; never raises."""
+class Scan(NamedTuple):
+    """What stands in a journal: the lines that can be read, each with its number, and those that cannot."""
+
+    lines: list[tuple[int, Line]]
+    damaged: list[Damage]
+
+
+def scan(data: bytes) -> Scan:
+    """Read a journal's lines but a last one that is cut off; never raises."""
+    found = Scan([], [])
+    offset = 0
     for number, raw in enumerate(data.split(b"\n")[:-1], start=1):
-        line = _object(raw)
-        if line is not None and _is_whole(line):
-            yield number, line
+        line = _understood(raw)
+        if isinstance(line, str):
+            found.damaged.append(Damage(number, offset, line))
+        elif line is not None:
+            found.lines.append((number, line))
+        offset += len(raw) + 1
+    return found
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the lines that can be read, to look on; raises NewerFormatError, and OSError for the file itself."""
+    data = path.read_bytes()
+    check_format(data, str(path))
+    return [line for _, line in scan(data).lines]
+
+
+def checked_lines(path: Path, data: bytes | None = None) -> list[Line]:
+    """Return all lines, to act on them; raises JournalError where one is damaged, NewerFormatError and OSError."""
+    data = path.read_bytes() if data is None else data
+    check_format(data, str(path))
+    found = scan(data)
+    if found.damaged:
+        raise JournalError(told_damage(path, found.damaged))
+    return [line for _, line in found.lines]
+
+
+def told_damage(path: Path, damaged: Sequence[Damage]) -> str:
+    """Say which line is damaged, the first of several, and what to do."""
+    first, more = damaged[0], len(damaged) - 1
+    others = f" (and {more} more)" if more else ""
+    return (
+        f"{path}:{first.line}: byte {first.offset}: the journal is damaged: {first.why}{others}; "
+        f"`prefect-ft repair {shlex.quote(str(path.parent))}` shows what is lost and can go on without it"
+    )
+
+
+_SUM = b',"sum":"'
+_SUM_BYTES = len(b',"sum":"00000000"}')
+
+
+def encoded(line: Line) -> bytes:
+    """Write a line as it stands in the file: JSON that ends with `sum`, the CRC-32 of what is before that."""
+    data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
+    return b'%s%s%08x"}\n' % (data, _SUM, crc32(data))
+
+
+def _understood(raw: bytes) -> Line | str | None:
+    """Read a line; None: it does not count, a text: why it is damaged. One without a checksum is an older writer's."""
+    if not raw:
+        return None
+    has_sum = raw[-_SUM_BYTES : -_SUM_BYTES + len(_SUM)] == _SUM
+    if has_sum and b"%08x" % crc32(raw[:-_SUM_BYTES]) != raw[-10:-2]:
+        return "its checksum is wrong"
+    line = _object(raw)
+    if line is None:
+        return "it is no JSON object"
+    if (line.pop("sum", None) is not None) != has_sum:
+        return "its checksum is not at its end"
+    if _is_whole(line):
+        return line
+    return None if has_sum else "it lacks what a line of its type has"
 
 
 def is_journal(data: bytes) -> bool:
@@ -58,8 +136,8 @@ def is_journal(data: bytes) -> bool:
 
 def _object(raw: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        value = parse_json(raw)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
@@ -146,7 +224,7 @@ def _is_utc(value: Any) -> bool:
 
 def _is_report(value: Any) -> bool:
     try:
-        incident_from_json(value)
+        incident_from_json(known_alone(value))
     except (AttributeError, ConfigError):
         return False
     return True
@@ -257,21 +335,23 @@ class _Reading:
 
 
 def _incident(line: Line) -> Incident:
-    return incident_from_json({name: value for name, value in line.items() if name in INCIDENT_FIELDS})
+    return incident_from_json(known_alone(line))
 
 
 def _decision(line: Line) -> Decision:
-    return decision_from_json({name: value for name, value in line.items() if name in DECISION_FIELDS})
+    return decision_from_json(known_alone(line))
 
 
 # -- writing ----------------------------------------------------------------------------------------
 
 
 class MemoryJournal:
-    """A journal that ends with the process, for what need not outlive it."""
+    """A journal that ends with the process, for what need not outlive it. Safe in threads, of one process."""
 
     def __init__(self, lines: Sequence[Line] = ()) -> None:
         """`lines` are those that it begins with."""
+        self.lock = RLock()
+        """Held from an incident to its decision: what is decided in between would not know of it."""
         self._lines = list(lines)
         self._reading, self._read = _Reading(), 0
         """What the lines come to, and how many of them have been read for it."""
@@ -282,21 +362,28 @@ class MemoryJournal:
         return self._lines
 
     @property
+    def last_number(self) -> int:
+        """The number of the last incident, 0 before the first; where lines were lost it is more than there are."""
+        return max((line["n"] for line in self._lines if line["type"] == "incident"), default=0)
+
+    @property
     def last_t(self) -> float:
         """Seconds since the phase began of the last line; 0 in an empty journal."""
         return float(self._lines[-1]["t"]) if self._lines else 0.0
 
     def history(self) -> History:
         """Give the incidents so far, each with its decision. Raises JournalError."""
-        self._reading.take(self._lines[self._read :])
-        self._read = len(self._lines)
-        return self._reading.history()
+        with self.lock:
+            self._reading.take(self._lines[self._read :])
+            self._read = len(self._lines)
+            return self._reading.history()
 
     def append(self, line_type: str, /, *, t: float, utc: str, **fields: Any) -> None:
         """Write one line; it survives this process's death, but the machine's only after `sync`."""
-        line = {"type": line_type, "t": round(max(t, self.last_t), 6), "utc": utc, **fields}
-        self._write(line)
-        self._lines.append(line)
+        with self.lock:
+            line = {"type": line_type, "t": round(max(t, self.last_t), 6), "utc": utc, **fields}
+            self._write(line)
+            self._lines.append(line)
 
     def append_incident(self, incident: Incident, *, n: int, utc: str, ended_t: float, **facts: Any) -> None:
         """Write the `n`-th incident; `ended_t` is when what it reports happened, as near as is known."""
@@ -312,12 +399,27 @@ class MemoryJournal:
     def sync(self) -> None:
         """Make all lines survive the machine's death."""
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a journal cannot be pickled: another process would not see what this one decides. With a task runner "
+            "that starts processes (ProcessPoolTaskRunner, Dask, Ray) leave `journal` out of restart_handler(...): "
+            "each task run then has a history of its own"
+        )
+
     def _write(self, line: Line) -> None:
         """Put a line where the journal lasts."""
 
 
+RESERVE_BYTES = 1 << 20
+"""Room that is kept for the journal ahead, on a small file system a sixteenth of it: some hundred restarts."""
+
+
 class Journal(MemoryJournal):
-    """The one writer of a phase's journal. Raises JournalError where the disk does not take a line."""
+    """The one writer of a phase's journal. Raises JournalError where the disk does not take a line.
+
+    Room for lines to come is kept in advance, where the file system can: a restart has to be written down also
+    where something else has filled the disk.
+    """
 
     def __init__(self, path: Path, check: Callable[[], None] | None = None) -> None:
         """Begin a journal, or go on with one; a torn last line, which was never acted on, is left out.
@@ -327,18 +429,23 @@ class Journal(MemoryJournal):
         """
         self.path = path
         self._check = check
+        self._pid = os.getpid()
         try:
             data = path.read_bytes() if path.exists() else b""
             whole = data[: data.rfind(b"\n") + 1]
+            lines = checked_lines(path, whole)
             if whole:
-                replace_file(path.resolve(), whole, durable=True)
+                _replace(path.resolve(), whole)
             elif data:
                 os.truncate(path, 0)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._kept_until = 0
+            self._ahead = _ahead(self._fd)
+            self._keep_room()
             sync_directory(path.resolve().parent)
         except OSError as exc:
             raise _failed(path, exc) from exc
-        super().__init__(list(_parse(whole)))
+        super().__init__(lines)
 
     def sync(self) -> None:
         """Make all lines survive the machine's death."""
@@ -350,6 +457,8 @@ class Journal(MemoryJournal):
     def close(self) -> None:
         """Let go of the file; nothing can be written any more. Idempotent."""
         if self._fd >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # gives back what was kept
             os.close(self._fd)
             self._fd = -1  # the number may soon be somebody else's
 
@@ -357,11 +466,46 @@ class Journal(MemoryJournal):
         """Append the line, all of it or nothing."""
         if self._check is not None:
             self._check()
-        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+        if os.getpid() != self._pid:
+            owner = f"process {self._pid}, of which this one is a fork"
+            raise JournalError(f"{self.path}: the journal belongs to {owner}; open another")
         try:
-            append_whole(self._fd, data)
+            append_whole(self._fd, encoded(line))
+            self._keep_room()
         except OSError as exc:
+            self._kept_until = 0  # a line that had no room was cut off, and what was kept with it
             raise _failed(self.path, exc) from exc
+
+    def _keep_room(self) -> None:
+        """Have room kept for what is to come, before half of what was kept is used up."""
+        size = os.fstat(self._fd).st_size
+        if self._kept_until - size < self._ahead // 2 and reserve(self._fd, size, self._ahead):
+            self._kept_until = size + self._ahead
+
+
+def _ahead(fd: int) -> int:
+    """Return how much room is kept ahead on a file's file system, in bytes."""
+    found = os.fstatvfs(fd)
+    return min(RESERVE_BYTES, found.f_blocks * found.f_frsize // 16)
+
+
+def _replace(path: Path, whole: bytes) -> None:
+    """Put a copy in a journal's place; the room that was kept for it is enough for that on a full disk."""
+    try:
+        replace_file(path, whole, durable=True)
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.truncate(path, len(whole))  # gives back what was kept
+        replace_file(path, whole, durable=True)
+
+
+def without_damage(path: Path) -> bytes:
+    """Return a journal as it stands, but for lines that are damaged and a last one that is cut off; raises OSError."""
+    data = path.read_bytes()
+    lost = {each.line for each in scan(data).damaged}
+    raw = data.split(b"\n")[:-1]
+    return b"".join(each + b"\n" for number, each in enumerate(raw, start=1) if number not in lost)
 
 
 def append_whole(fd: int, data: bytes) -> None:

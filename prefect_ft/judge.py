@@ -31,11 +31,13 @@ def judge(
     `facts` are kept in the journal for the report, and nothing is decided by them.
     Raises JournalError, and then nothing may be done about the incident.
     """
-    history = journal.history()
-    incident = replace(incident, t=round(max(incident.t, journal.last_t), 6))
-    happened_t = incident.t if ended_t is None else min(ended_t, incident.t)
-    journal.append_incident(incident, n=len(history) + 1, utc=utc_now(), ended_t=happened_t, **facts)
-    return _decide(journal, policy, (*history, Entry(incident=incident)), clock, gate)
+    with journal.lock:
+        history = journal.history()
+        incident = replace(incident, t=round(max(incident.t, journal.last_t), 6))
+        happened_t = incident.t if ended_t is None else min(ended_t, incident.t)
+        number = journal.last_number + 1
+        journal.append_incident(incident, n=number, utc=utc_now(), ended_t=happened_t, **facts)
+        return _decide(journal, policy, (*history, Entry(incident=incident)), clock, gate)
 
 
 def judge_pending(
@@ -54,7 +56,7 @@ def judge_pending(
 def _decide(
     journal: MemoryJournal, policy: Policy, history: History, clock: PhaseClock, gate: Gate | None
 ) -> Decision:
-    decision = decide(policy, history)
+    decision = replace(decide(policy, history), n=journal.last_number)
     if gate is not None:
         decision = gate(journal, policy, history, decision)
     journal.append_decision(decision, t=clock.now(), utc=utc_now())

@@ -6,9 +6,9 @@ Knows nothing of Prefect: who runs the attempts is given.
 from __future__ import annotations
 
 import contextlib
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from importlib.metadata import version
 from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
@@ -20,17 +20,27 @@ from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
-from prefect_ft.journal import Journal, Line, read_lines
+from prefect_ft.formats import written_by
+from prefect_ft.journal import Journal, Line, checked_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.plans import phase_plan, removal_grace_s
 from prefect_ft.pool.recorder import Recorder
-from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, certificate_of, made_runtime_directory
+from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, certificates_of, made_runtime_directory
 from prefect_ft.run.ownership import own_runtime, recorded_runtime
 from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
-from prefect_ft.supervisor import Gate, PhasePlan, RunLog, StopRequest, Supervisor, comebacks_without_progress
+from prefect_ft.supervisor import (
+    TIMED_OUT,
+    AttemptFailedError,
+    Gate,
+    PhasePlan,
+    RunLog,
+    StopRequest,
+    Supervisor,
+    comebacks_without_progress,
+)
 
 RunAttempts = Callable[[Supervisor], None]
 """Runs a supervisor's attempts until a decision ends the phase; raises what keeps it from one."""
@@ -45,6 +55,9 @@ class PhaseExecution:
         """Raises ComebackError for what cannot be gone on with, other errors for what cannot begin."""
         directory = unfinished_directory(holding.run, index)
         self._is_new = directory is None
+        self._stop = stop
+        self._timed_out: CancelledError | None = None
+        """The time-out of Prefect's that stopped the phase."""
         with self._leaving_alone():
             self._put_together(job, index, holding, stop, directory)
 
@@ -60,7 +73,11 @@ class PhaseExecution:
             job, index, holding.run, self._directory, lines=self._journal.lines, isolated=isolated
         )
         self._clock = PhaseClock(_start_s(self._journal))
-        self._log = RunLog(self._directory / "run.log", self._runtime / f"{self._directory.name}.places")
+        self._log = RunLog(
+            self._directory / "run.log",
+            self._runtime / f"{self._directory.name}.places",
+            job.run_log_mb << 20,
+        )
         self._backend = backend_of(job, index, holding.run, self._plan, self._runtime)
         self._gate = Gate(
             self._plan.ask,
@@ -140,12 +157,12 @@ class PhaseExecution:
     def _execute(self, run_attempts: RunAttempts, *, by_hand: bool) -> PhaseSummary:
         try:
             decision = self._decide(run_attempts, by_hand=by_hand)
-        except (Exception, KeyboardInterrupt) as exc:
+        except (Exception, KeyboardInterrupt, CancelledError) as exc:
             if isinstance(exc, (LeaseLostError, ComebackError)):
                 self._leave()
                 raise
             self._supervisor.close()
-            status = "cancelled" if isinstance(exc, KeyboardInterrupt) else "failed"
+            status = "failed" if isinstance(exc, Exception) else "cancelled"
             with contextlib.suppress(JournalError):  # the error that led here is the one to tell
                 self._close(status, str(exc) or repr(exc))
             raise
@@ -153,7 +170,10 @@ class PhaseExecution:
             self._leave()
             raise
         self._supervisor.close()
-        return self._close(*decision)
+        summary = self._close(*decision)
+        if self._timed_out is not None:
+            raise self._timed_out
+        return summary
 
     def _decide(self, run_attempts: RunAttempts, *, by_hand: bool) -> tuple[str, str]:
         """Give status and reason of the phase's end."""
@@ -171,10 +191,23 @@ class PhaseExecution:
             )
             if count > limit:
                 return "failed", f"its orchestrator died {count} times without progress, {limit} are allowed"
-        run_attempts(self._supervisor)
+        try:
+            run_attempts(self._supervisor)
+        except CancelledError as exc:
+            self._timed_out = exc
+            self._stop_attempt()
         decision = self._journal.history()[-1].decision
         assert decision is not None
         return _status(decision), decision.reason
+
+    def _stop_attempt(self) -> None:
+        """End what runs after a time-out of Prefect's that was raised in the middle of anything."""
+        self._stop.ask(TIMED_OUT)
+        history = self._journal.history()
+        decision = history[-1].decision if history else None
+        if decision is None or decision.action in (*RESTARTS, "continue"):
+            with contextlib.suppress(AttemptFailedError):
+                self._supervisor.attempt()
 
     def _judge_pending(self) -> Decision | None:
         return judge_pending(self._journal, self._plan.policy, self._clock, self._gate)
@@ -210,7 +243,7 @@ class PhaseExecution:
                 target_step=plan.policy.target_step,
                 limits=limits_of(plan.policy),
                 saves_since_s=plan.saves.since_s if plan.saves is not None else None,
-                version=version("prefect-ft"),
+                **written_by("journal"),
             )
         self._journal.sync()
         self._write_summary()
@@ -236,7 +269,11 @@ class PhaseExecution:
 
     def _release(self) -> PhaseSummary:
         if self._log.lost_lines:
-            tell(Notice(text=f"{self._log.lost_lines} lines of output could not be written to run.log"))
+            tell(
+                Notice(
+                    text=f"{self._log.lost_lines} lines of output are missing in run.log: there was no room for them"
+                )
+            )
         summary = self._write_summary()
         with contextlib.suppress(OSError):
             self._run.describe(isolated=sorted({*self._plan.policy.isolated, *summary.isolated_systems}))
@@ -279,7 +316,9 @@ def _lines_of(directory: Path | None) -> list[Line]:
     if directory is None:
         return []
     try:
-        return read_lines(directory / JOURNAL)
+        return checked_lines(directory / JOURNAL)
+    except JournalError as exc:
+        raise ComebackError(str(exc)) from exc  # what runs may still be saved by a person
     except FileNotFoundError:
         return []
     except OSError as exc:
@@ -362,13 +401,20 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         checkpoints=checkpoints.model_dump(exclude={"on_demand", "warn_after_s"})
         if checkpoints and plan.has_checkpoints
         else None,
-        certificate=certificate_of(run.root) if infrastructure.type == "kubernetes" else None,
+        certificates=certificates_of(run.root) if infrastructure.type == "kubernetes" else None,
     )
     if infrastructure.type == "docker":
         from prefect_ft.backends.docker import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
 
         grace_s = removal_grace_s(plan.env)
-        return DockerBackend(settings, runtime, infrastructure, binds=plan.binds, removal_grace_s=grace_s)
+        return DockerBackend(
+            settings,
+            runtime,
+            infrastructure,
+            binds=plan.binds,
+            private=run.root.parent.absolute(),
+            removal_grace_s=grace_s,
+        )
     if infrastructure.type == "kubernetes":
         from prefect_ft.backends.kubernetes import KubernetesBackend  # noqa: PLC0415  (its client costs a second)
 

@@ -27,6 +27,7 @@ from prefect_ft.config import (
 )
 from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
+from prefect_ft.errors import NewerFormatError
 from prefect_ft.files import write_yaml
 from prefect_ft.journal import Line, read_lines
 from prefect_ft.run import JOURNAL, PARAMS, Run
@@ -171,7 +172,7 @@ def _earlier_pauses(
     """Give what the last few executions of a phase in this model directory know of its pauses, oldest first."""
     found = [path for path in model_dir.glob(f"*_restartable*/{JOURNAL}") if path.parent != but]
     for path in sorted(found)[-most:]:
-        with suppress(OSError):  # one that has been moved away
+        with suppress(OSError, NewerFormatError):  # one that has been moved away, or is of a later version
             lines = read_lines(path)
             if any(line["type"] == "phase" and line["phase"] == phase for line in lines):
                 yield from pauses_in(lines)

@@ -5,7 +5,6 @@ Owns the rules of the file as a whole. Starts nothing and writes nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,8 @@ from prefect_ft.decide import InTurn, decide, initial_placement
 from prefect_ft.decide.classify import Catalogue
 from prefect_ft.decide.incidents import classified
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.journal import history_of, is_journal, numbered_lines
+from prefect_ft.files import parse_json
+from prefect_ft.journal import check_format, history_of, is_journal, scan, told_damage
 from prefect_ft.model import RESTARTS, Decision, Entry, History, Incident, Policy
 from prefect_ft.wire import decision_to_json, incident_from_json
 
@@ -36,6 +36,8 @@ class Recording:
     is_journal: bool = False
     phase: str | None = None
     isolated: tuple[str, ...] = ()
+    damage: str | None = None
+    """What of a journal cannot be read."""
 
 
 def read_recording(path: str | Path) -> Recording:
@@ -59,7 +61,8 @@ def read_recording(path: str | Path) -> Recording:
 
 def _recorded(path: str, data: bytes) -> Recording:
     """Take from a journal all that its supervisor knew."""
-    numbered = list(numbered_lines(data))
+    check_format(data, path)
+    numbered, damaged = scan(data)
     lines = [line for _, line in numbered]
     head = next((line for line in lines if line["type"] == "phase"), {})
     try:
@@ -73,6 +76,7 @@ def _recorded(path: str, data: bytes) -> Recording:
         is_journal=True,
         phase=head.get("phase"),
         isolated=tuple(head.get("isolated") or ()),
+        damage=told_damage(Path(path), damaged) if damaged else None,
     )
 
 
@@ -91,8 +95,8 @@ def _incidents(path: str, text: str) -> list[Incident]:
 
 def _parse(line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as exc:
+        value = parse_json(line, parse_constant=_no_constant)
+    except ValueError as exc:
         raise ConfigError(f"is not JSON ({exc}); write one object a line") from exc
     if not isinstance(value, dict):
         raise ConfigError("is not a JSON object; write one object a line")

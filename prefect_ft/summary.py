@@ -131,7 +131,7 @@ def _warm(lines: Sequence[Line]) -> tuple[WarmSummary, ...]:
             parked=line["parked"],
             modules=line["modules"],
             memory_mb=line["memory_kb"] >> 10,
-            why_cold=line["why_cold"],
+            why_cold=line.get("why_cold"),
         )
         for worker, line in sorted(last.items())
     )

@@ -34,10 +34,12 @@ from prefect_ft.metrics import serving
 from prefect_ft.model import RESTARTS, Decision, Incident, Policy
 from prefect_ft.observe import Decided, tell
 from prefect_ft.phases import PhaseExecution
+from prefect_ft.plaintext import as_line
 from prefect_ft.run import Holding, vacancy
 from prefect_ft.runs import begin_run, held, run_to_its_end
 from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+from prefect_ft.timeouts import heeding_timeouts
 
 own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
 
@@ -53,12 +55,14 @@ def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | No
     `@task(retries=…, retry_condition_fn=restart_handler(AutoRestart(max_num_restarts=3)))`: Prefect asks it
     before it retries, so `retries` should be more than the policy allows. Each decision is recorded in
     `journal` before it takes effect. Without one each run of the task has a history of its own, which ends
-    with the process; a journal that is given is one history for all runs. A policy with `restart_delay_s`
-    sets the task's `retry_delay_seconds`. JournalError is logged by Prefect, and nothing is restarted.
+    with the process; a journal that is given is one history for all runs, in all threads of this process, and
+    keeps the handler from being sent to another: docs/prefect.md says what that means for each task runner.
+    A policy with `restart_delay_s` sets the task's `retry_delay_seconds`. JournalError is logged by Prefect,
+    and nothing is restarted.
     """
     known = policy if isinstance(policy, Policy) else policy.onto(Policy(systems=("localhost",), workers=1))
     clock = PhaseClock(journal.last_t if journal is not None else 0.0)
-    histories: defaultdict[UUID, MemoryJournal] = defaultdict(MemoryJournal)
+    histories = _Histories(MemoryJournal)
 
     # A plain function, because Prefect silently ignores callable objects and bound methods here.
     def handler(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -69,7 +73,7 @@ def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | No
             decision.rule,
             decision.action,
             decision.delay_s,
-            decision.reason,
+            as_line(decision.reason),
         )
         if known.restart_delay_s:
             task.retry_delay_seconds = decision.delay_s  # type: ignore[assignment]  # its declared type is too narrow
@@ -78,6 +82,13 @@ def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | No
         return decision.action in RESTARTS
 
     return handler
+
+
+class _Histories(defaultdict[UUID, MemoryJournal]):
+    """The histories of task runs in this process; another process begins with none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Histories, (MemoryJournal,)
 
 
 def _incident_of(state: State[Any], t: float) -> Incident:
@@ -126,7 +137,7 @@ def train_phase(supervisor: Supervisor) -> State[Any] | None:
     except AttemptFailedError as error:
         if error.decision is None or error.decision.action != "cancel":
             raise
-        return Cancelled(message=error.decision.reason)
+        return Cancelled(message=as_line(error.decision.reason))
     return None
 
 
@@ -142,7 +153,8 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})
     preflight.check(only)
     with (
-        held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s))) as (holding, stop),
+        held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s)), only) as (holding, stop),
+        heeding_timeouts(stop.ask),
         serving(job.metrics, holding.run),
     ):
         return run_to_its_end(holding, stop, lambda: execute_phase(only, 0, holding, stop))

@@ -70,13 +70,13 @@ def and_die(supervisor: Supervisor) -> None:
 
 @contextmanager
 def begun(job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
-    with held(begin_run(job, vacancy(Path(job.model_dir)))) as holding_and_stop:
+    with held(begin_run(job, vacancy(Path(job.model_dir))), job) as holding_and_stop:
         yield holding_and_stop
 
 
 @contextmanager
 def gone_on_with(job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
-    with held(vacancy(Path(job.model_dir)).go_on()) as holding_and_stop:
+    with held(vacancy(Path(job.model_dir)).go_on(), job) as holding_and_stop:
         yield holding_and_stop
 
 

@@ -22,6 +22,7 @@ from prefect_ft.config import Infrastructure, JobConfig, Phase
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import BackendError, ConfigError, LeaseLostError, RunFailedError
 from prefect_ft.phases import backend_of
+from prefect_ft.plaintext import as_line
 from prefect_ft.plans import phase_plan
 from prefect_ft.run import vacancy
 from prefect_ft.run.ownership import recorded_runtime
@@ -92,7 +93,9 @@ class TrainingRun(JobRun[TrainingResult]):
         self._open.callback(lambda: conclude(holding, self._status))
         runtime = recorded_runtime(run)
         self.log = Path(job.model_dir) / "run.log"
-        self._log = self._open.enter_context(closing(RunLog(self.log, runtime / "run.places")))
+        self._log = self._open.enter_context(
+            closing(RunLog(self.log, runtime / "run.places", job.run_log_mb << 20))
+        )
         self._plan = phase_plan(job, 0, run, run.root, lines=(), isolated=())
         self._placement = initial_placement(self._plan.policy) or ()
         self._mask = masking(self._plan.secret_env.values())
@@ -100,6 +103,7 @@ class TrainingRun(JobRun[TrainingResult]):
         self._gang = AgentGang(
             backend_of(job, 0, run, self._plan, runtime),
             run_id=run.run_id,
+            phase_index=self._plan.phase_index,
             key=run.key,
             epoch=self._epoch,
             stop=stop,
@@ -137,7 +141,7 @@ class TrainingRun(JobRun[TrainingResult]):
         if self._result is None:
             self._result = self._await_end(attempt, timeout_s)
             kind, reason = self._result.incident.kind, self._result.reason
-            self._logger.info("attempt=%d outcome=%s: %s", self._number, kind, reason)
+            self._logger.info("attempt=%d outcome=%s: %s", self._number, kind, as_line(reason))
         if not self._result.succeeded:
             raise RunFailedError(self._result.reason)
 
@@ -186,7 +190,7 @@ class TrainingRun(JobRun[TrainingResult]):
             launch = self._launch()
             self._attempt = Attempt(self._number, ranks_by_worker(self._plan, launch.placement))
             self._gang.start(start_orders(self._plan, launch, {"attempt": self._number}), self._token)
-        self._logger.info("attempt=%d action=%s log=%s", self._number, action, self.log)
+        self._logger.info("attempt=%d action=%s log=%s", self._number, action, as_line(str(self.log)))
 
     def _launch(self) -> Launch:
         return Launch(

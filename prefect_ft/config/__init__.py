@@ -20,6 +20,7 @@ from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.places import check_places
 from prefect_ft.config.pod import PodResources, PodVolume, Toleration
+from prefect_ft.config.recorded import RecordedJob, read_recorded, recorded
 from prefect_ft.config.secret_env import plain, secrets_of, with_secrets
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
 from prefect_ft.config.signatures import own_signatures, read_signatures
@@ -45,6 +46,7 @@ __all__ = [
     "PodResources",
     "PodVolume",
     "ProcessInfrastructure",
+    "RecordedJob",
     "RecurringLine",
     "Resources",
     "Suspension",
@@ -60,7 +62,9 @@ __all__ = [
     "own_signatures",
     "plain",
     "read_document",
+    "read_recorded",
     "read_signatures",
+    "recorded",
     "resolved",
     "secrets_of",
     "unset_in",

@@ -40,7 +40,7 @@ def first_problem(error: ValidationError, document: Document, other_keys: Iterab
     path, first, message = min(
         (found for each in details for found in _located(each, document)), key=position
     )
-    return document.error(document.origin(path), message or _message(first, other_keys))
+    return document.error(document.origin(path), message or message_of(first, other_keys))
 
 
 def _located(
@@ -51,10 +51,11 @@ def _located(
         for at, message in details["ctx"]["problems"]:
             yield _as_written(details["loc"] + at, document), details, message
     else:
-        yield _untagged(details["loc"]), details, None
+        yield untagged(details["loc"]), details, None
 
 
-def _message(details: ErrorDetails, other_keys: Iterable[str]) -> str:
+def message_of(details: ErrorDetails, other_keys: Iterable[str] = ()) -> str:
+    """Return what is wrong with a value, and what to write instead."""
     kind, got = details["type"], shown(details["input"])
     if kind == "missing":
         return _missing(details["loc"])
@@ -144,8 +145,8 @@ def _type_of(section: type[BaseModel]) -> str | None:
     return get_args(field.annotation)[0] if field is not None else None
 
 
-def _untagged(path: FieldPath) -> FieldPath:
-    """`path` without what pydantic puts into it for the choice of a type."""
+def untagged(path: FieldPath) -> FieldPath:
+    """Return `path` without what pydantic puts into it for the choice of a type."""
     return tuple(
         part
         for index, part in enumerate(path)
@@ -166,7 +167,7 @@ def _names(name: str, field: FieldInfo) -> list[str]:
 def _as_written(path: FieldPath, document: Document) -> FieldPath:
     """`path` with the name that the document uses for the last field."""
     fields = _fields(_section_at(path[:-1]))
-    path = _untagged(path)
+    path = untagged(path)
     if path and document.origin(path) not in document.places and isinstance(path[-1], str):
         ways = [(*path[:-1], name) for name, field in fields.items() if field is fields.get(path[-1])]
         return next((way for way in ways if document.origin(way) in document.places), path)

@@ -19,6 +19,13 @@ from pydantic_core import PydanticCustomError
 
 from prefect_ft.config.yaml_text import SURROGATE, FieldPath
 
+
+class Added:
+    """Marks a field that the first release (921e233) does not know."""
+
+
+ADDED = Added()
+
 Problems = list[tuple[FieldPath, str]]
 """Complaints, each with the way from the value under validation to the field that it means."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import (
+    ADDED,
     DAY_S,
     HOUR_S,
     MAX_COUNT,
@@ -84,7 +85,7 @@ class JobConfig(Section):
         default=None,
         description="Directory on this host in which commands run; absent: the job file's directory",
     )
-    resume: Resume = Field(
+    resume: Annotated[Resume, ADDED] = Field(
         default="auto",
         description="What a phase begins with: auto, the newest whole checkpoint that is there, whoever wrote it; "
         "never, nothing, and what was there when it began is neither resumed from nor deleted",
@@ -138,6 +139,13 @@ class JobConfig(Section):
         ge=1,
         le=MAX_MB,
         description="Megabytes of each rank's output that a worker keeps",
+    )
+    run_log_mb: Annotated[WholeNumber, ADDED] = Field(
+        default=1024,
+        ge=1,
+        le=MAX_MB,
+        description="Megabytes that a phase's run.log takes, with the pieces run.log.1, run.log.2, … before it; "
+        "the oldest piece is removed first",
     )
 
     def autorestart_of(self, phase_index: int) -> AutoRestart | None:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from prefect_ft.config.fields import (
+    ADDED,
     MAX_MB,
     MAX_STEP,
     Directory,
@@ -59,7 +60,7 @@ class Phase(Section):
         default=None,
         description="Where the command saves checkpoints; a phase that trains and restarts needs them",
     )
-    resume: Resume | None = Field(default=None, description="Replaces the job's resume")
+    resume: Annotated[Resume | None, ADDED] = Field(default=None, description="Replaces the job's resume")
     target_step: Annotated[int, Field(ge=1, le=MAX_STEP), NotBool] | None = Field(
         default=None, description="Step that completes the phase; ending successfully before it is a failure"
     )

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StrictBool
 from typing_extensions import Self
 
 from prefect_ft.config.fields import (
+    ADDED,
     DAY_S,
     HOUR_S,
     MAX_COUNT,
@@ -136,7 +137,7 @@ class AutoRestart(Section):
         default=_DEFAULT.max_preemptions,
         description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
     )
-    last_system: LastSystem = Field(
+    last_system: Annotated[LastSystem, ADDED] = Field(
         default=_DEFAULT.last_system,
         description="What happens where a fault would take a system out of use without which too few are left: fail "
         "the phase, or keep the system and restart in place, as often as max_num_restarts allows",
@@ -268,12 +269,12 @@ class Checkpoints(Section):
         le=HOUR_S,
         description="Seconds in which a checkpoint that has no marker must not grow before it counts",
     )
-    keep_copies: bool = Field(
+    keep_copies: Annotated[bool, ADDED] = Field(
         default=False,
         description="Keep copies of a file that each checkpoint overwrites, and put the newest whole one back where "
         "the file is cut; needs room for three of them",
     )
-    warn_after_s: Seconds = Field(
+    warn_after_s: Annotated[Seconds, ADDED] = Field(
         default=600.0,
         ge=0,
         le=DAY_S,

@@ -18,7 +18,7 @@ from typing import Any
 
 from prefect_ft.clock import seconds_since
 from prefect_ft.errors import ConfigError
-from prefect_ft.files import replace_file
+from prefect_ft.files import parse_json, replace_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +144,8 @@ def _entry(text: str, path: Path, number: int) -> Quarantined:
         return ConfigError(f"{message}; {_REMEDY}", file=str(path), line=number, field=field)
 
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as exc:
+        value = parse_json(text)
+    except ValueError as exc:
         raise damaged("is not JSON") from exc
     if not isinstance(value, dict):
         raise damaged("is not a JSON object")

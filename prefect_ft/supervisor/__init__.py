@@ -8,10 +8,11 @@ from prefect_ft.supervisor.gate import AskPlan, Gate
 from prefect_ft.supervisor.hangs import SuspensionPlan, pauses_in
 from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
-from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.stopping import TIMED_OUT, StopRequest
 from prefect_ft.supervisor.upkeep import SystemPlan, UpkeepPlan
 
 __all__ = [
+    "TIMED_OUT",
     "AskPlan",
     "AttemptFailedError",
     "Gate",

@@ -13,6 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
+from prefect_ft.worker.processes import signal_group
+
 TAIL_BYTES = 4000
 """How much of what a command printed is read back where only its end matters."""
 
@@ -96,8 +98,7 @@ class Command:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)  # before it is reaped: the number is still its own
+    signal_group(process.pid, signal.SIGKILL)  # before it is collected: the number is still its own
     process.wait()
 
 

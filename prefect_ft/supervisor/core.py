@@ -18,6 +18,7 @@ from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
 from prefect_ft.decide.hang import Hang, odd_rank
 from prefect_ft.errors import BackendError
+from prefect_ft.formats import written_by
 from prefect_ft.journal import Journal
 from prefect_ft.judge import Gate, judge
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
@@ -88,6 +89,7 @@ class Supervisor:
         self._gang = AgentGang(
             backend,
             run_id=plan.run_id,
+            phase_index=plan.phase_index,
             key=key,
             epoch=epoch,
             stop=stop,
@@ -234,6 +236,7 @@ class Supervisor:
             goes_on=found.watched is not None,
             adopted=list(reached),
             left=[worker for worker in sorted(agents) if worker not in reached],
+            **written_by("journal"),
         )
         if found.note is not None:
             self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **found.note)
@@ -637,7 +640,7 @@ class Supervisor:
         if not self.plan.has_checkpoints:
             return None
         line = next(line for line in reversed(self.journal.lines) if line["type"] == "attempt")
-        return line["resume_step"] or 0
+        return line.get("resume_step") or 0
 
     def _known_saves(self) -> dict[str, Any]:
         return self._saves.facts() if self.plan.has_checkpoints else {}

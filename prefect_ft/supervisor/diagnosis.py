@@ -14,6 +14,7 @@ from typing import Any
 from prefect_ft.decide.hang import Hang, RankStack, described
 from prefect_ft.decide.hang.stacks import parsed
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.room import Room
 
 TIMEOUT_S = 5.0
 """How long a diagnosis may take; a part of it is for the way to the agents and back."""
@@ -49,8 +50,10 @@ def _stack(told: Mapping[str, Any]) -> RankStack:
 
 
 def write(directory: Path, number: int, hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str | None:
-    """Keep a diagnosis in a file of its own; give its name, None if the disk takes no more."""
+    """Keep a diagnosis in a file of its own; give its name, None if there is no room."""
     name = f"hang-{number}.txt"
+    if Room(directory).why_none() is not None:
+        return None
     with suppress(OSError):
         (directory / name).write_text(_text(hang, diagnosis, attempt), encoding="utf-8", errors="replace")
         return name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 
 from prefect_ft.config import Faults
 from prefect_ft.errors import ConfigError
+from prefect_ft.files import parse_json
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.wire import incident_from_json
 
@@ -25,8 +25,8 @@ _MARKS = ("Xid (", "fault code")
 def parsed(line: str) -> Mapping[str, Any]:
     """Give one line of a monitor as an object; raises ConfigError."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as exc:
+        record = parse_json(line)
+    except ValueError as exc:
         raise ConfigError("is no JSON; write one object a line") from exc
     if not isinstance(record, dict):
         raise ConfigError("is no JSON object; write one object a line")

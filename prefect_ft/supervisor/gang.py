@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from prefect_ft.backends.base import Address, Backend, Worker
-from prefect_ft.errors import AgentError, BackendError, LeaseLostError
+from prefect_ft.backends.base import Address, Backend, Worker, place_of
+from prefect_ft.errors import AgentError, BackendError, LeaseLostError, NewerFormatError
+from prefect_ft.formats import how_to_get, this_version
 from prefect_ft.model import Evidence
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange
@@ -22,6 +23,7 @@ from prefect_ft.supervisor.link import Event, Link, LinkLostError
 from prefect_ft.supervisor.regaining import Conversation, Regaining
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.worker import frames
+from prefect_ft.worker.keys import worker_key
 
 ANSWER_TIMEOUT_S = 30.0
 """How long an agent may take to come up, or to answer an order, before its worker counts as gone.
@@ -76,6 +78,7 @@ class AgentGang:
         backend: Backend,
         *,
         run_id: str,
+        phase_index: int,
         key: str,
         epoch: int,
         stop: StopRequest,
@@ -83,7 +86,7 @@ class AgentGang:
         listener: Listener,
         check: Callable[[], None],
     ) -> None:
-        """`calls` are made while events are waited for. `key` is the run's, by which agents know their orchestrator.
+        """`calls` are made while events are waited for. `key` is the run's, of which each worker has its own.
 
         `check` is called before everything that changes something, and raises LeaseLostError where that
         is another orchestrator's to do.
@@ -92,12 +95,7 @@ class AgentGang:
         self._epoch = epoch
         self._check = check
         self._fence: LeaseLostError | None = None
-        self._introduction = {
-            "version": frames.VERSION,
-            "run": run_id,
-            "key": key,
-            "epoch": epoch,
-        }
+        self._run_id, self._phase_index, self._key = run_id, phase_index, key
         self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
         """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._stop_request = stop
@@ -260,7 +258,11 @@ class AgentGang:
         self._addresses[worker.number] = address
         self._conversations[worker.number] = Conversation()
         self._speak_by(link, worker.number)
-        self._order(worker.number, "attach", **self._introduction, have={})
+        self._order(worker.number, "attach", **self._introduction(worker), have={})
+
+    def _introduction(self, worker: Worker) -> dict[str, Any]:
+        key = worker_key(self._key, place_of(self._phase_index, worker))
+        return {"version": frames.VERSION, "run": self._run_id, "key": key, "epoch": self._epoch}
 
     def _speak_by(self, link: Link, number: int) -> None:
         self._links[number] = link
@@ -539,6 +541,14 @@ class AgentGang:
                 )
             case "refused" if event["epoch"] > self._epoch:
                 raise self._fenced(f"worker {number} obeys an orchestrator of epoch {event['epoch']}")
+            case "refused" if (
+                event["op"] == "attach" and event.get("version", frames.VERSION) > frames.VERSION
+            ):
+                raise NewerFormatError(
+                    f"the agent of worker {number} speaks version {event['version']} of the protocol and "
+                    f"prefect-ft {this_version()} speaks {frames.VERSION}; its ranks were left as they are. "
+                    f"{how_to_get(event.get('release'))}"
+                )
             case "refused":
                 raise AgentError(f"worker {number} refused {event['op']}: {event['why']}")
             case "exited" if event.get("ends"):  # those of earlier versions wait for the order
@@ -588,7 +598,8 @@ class AgentGang:
         self._speak_by(outcome, number)
         self._may_act()
         try:
-            outcome.send("attach", **self._introduction, have=self._conversations[number].have)
+            introduction = self._introduction(self._workers[number])
+            outcome.send("attach", **introduction, have=self._conversations[number].have)
         except LinkLostError:
             self._lost(number)
 

@@ -176,6 +176,7 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
             "ranks": rank_environments(plan, worker),
             "unset": unset_in({**plan.env, **plan.system_env.get(system, {})}),
             "note": note if worker == 0 else {},
+            "secrets": list(plan.secret_env.values()),
         }
         for worker, system in enumerate(launch.placement)
     }

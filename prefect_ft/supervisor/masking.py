@@ -1,43 +1,46 @@
-"""Secrets taken out of what ranks print, before anything is made of it. Pure."""
+"""Secrets taken out of what agents tell, before anything is made of it. Pure.
+
+Agents mask what ranks print, wherever it is cut. What else may hold a secret, and what an agent tells that was not
+told of any (it was started by an earlier version), is masked here.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from prefect_ft.supervisor.link import Event
-
-MIN_LENGTH = 4
-"""Characters; shorter values stand in any text, and to mask them would only garble it."""
+from prefect_ft.worker.masking import Secrets
 
 Mask = Callable[[Event], Event]
 
+_TEXTS: Mapping[str, tuple[str, ...]] = {
+    "output": ("text",),
+    "excerpt": ("parts",),
+    "fault": ("report",),
+    "in_process": ("report",),
+    "start_failed": ("error", "what"),
+}
+"""The fields with texts that a rank may have written, by event."""
 
-def masking(secrets: Iterable[str]) -> Mask:
-    """Give what puts asterisks for these values, a byte for a byte: output is known by its offsets."""
-    wanted = sorted({line for secret in secrets for line in secret.splitlines() if len(line) >= MIN_LENGTH})
-    if not wanted:
+
+def masking(values: Iterable[str]) -> Mask:
+    """Return what puts asterisks for these values, a byte for a byte: output is known by its offsets."""
+    secrets = Secrets(values)
+    if not secrets.words:
         return lambda event: event
-    pattern = re.compile(
-        "|".join(map(re.escape, reversed(wanted)))
-    )  # of two that begin alike the longer first
 
-    def masked(text: str) -> str:
-        return pattern.sub(lambda match: "*" * len(match[0].encode("utf-8", "surrogateescape")), text)
+    def masked(value: Any) -> Any:
+        if isinstance(value, str):
+            return secrets.mask_text(value)
+        if isinstance(value, dict):
+            return {name: masked(each) for name, each in value.items()}
+        return [masked(each) for each in value] if isinstance(value, list) else value
 
     def mask(event: Event) -> Event:
-        match event["ev"]:
-            case "output":
-                return {**event, "text": masked(event["text"])}
-            case "excerpt":
-                return {**event, "parts": [{**part, "text": masked(part["text"])} for part in event["parts"]]}
-            case "fault" | "in_process":
-                told = event["report"].items()
-                report = {name: masked(said) if isinstance(said, str) else said for name, said in told}
-                return {**event, "report": report}
-            case "start_failed":
-                return {**event, "error": masked(event["error"]), "what": masked(event["what"])}
-            case _:
-                return event
+        fields = _TEXTS.get(event["ev"])
+        if fields is None:
+            return event
+        return {**event, **{name: masked(event[name]) for name in fields}}
 
     return mask

@@ -18,7 +18,7 @@ from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import fault_records, fault_sources
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.fault_sources import FaultSources, SourcePlan
-from prefect_ft.wire import incident_from_json, incident_to_json
+from prefect_ft.wire import incident_from_json, incident_to_json, known_alone
 
 _Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | None]
 
@@ -151,7 +151,7 @@ def pending(lines: Sequence[Line]) -> list[Incident]:
 
 
 def _report(line: Line) -> Incident:
-    return incident_from_json(line["report"])
+    return incident_from_json(known_alone(line["report"]))
 
 
 def _key(report: Incident) -> _Key:

@@ -9,26 +9,43 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from prefect_ft import pieces
 from prefect_ft.journal import append_whole
+from prefect_ft.observe import Notice, tell
+from prefect_ft.supervisor.room import Room
+
+LIMIT_BYTES = 1 << 30
+"""How much all pieces of the log take, unless the job says otherwise."""
+
+PIECES = 8
+"""Into how many pieces that is divided; the oldest goes when a new one begins."""
 
 _PLACE = struct.Struct("<QQ")
 """An attempt, and how many bytes of a rank's output in it are in the log."""
 
 
 class RunLog:
-    """Appends to one file. A disk that takes no more loses lines, never the run; they are counted.
+    """Appends to one file, and begins it anew when it is full. Where there is no room lines are lost, and counted.
 
     `places` is a file that remembers what has been written, for who goes on with the log after this
     process: it is told again, and nothing is to stand there twice.
     """
 
-    def __init__(self, path: Path, places: Path) -> None:
+    def __init__(
+        self, path: Path, places: Path, limit_bytes: int = LIMIT_BYTES, room: Room | None = None
+    ) -> None:
+        """`limit_bytes` is for all pieces together."""
         self.lost_lines = 0
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._path, self._limit_bytes = path, limit_bytes
+        self._room = room or Room(path.parent)
+        self._fd = _opened(path)
+        self._size = os.fstat(self._fd).st_size
         self._places_fd = os.open(places, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         data = os.pread(self._places_fd, os.fstat(self._places_fd).st_size, 0)
         known = data[: len(data) // _PLACE.size * _PLACE.size]
         self._places: dict[int, tuple[int, int]] = dict(enumerate(_PLACE.iter_unpack(known)))
+        self._lost_before: int | None = None
+        """How many lines had been lost when there was no more room; None: there is room."""
 
     def write(self, attempt: int, worker: int, rank: int, text: str, offset: int) -> None:
         """Append a piece of output, or what of it is not there yet; `offset` is its first byte's.
@@ -59,10 +76,46 @@ class RunLog:
     def _append(self, attempt: int, worker: int, rank: int, output: bytes) -> None:
         lines = output.removesuffix(b"\n").split(b"\n")
         prefix = b"[a%d w%d r%d] " % (attempt, worker, rank)
-        try:
-            append_whole(self._fd, b"".join(prefix + line + b"\n" for line in lines))
-        except OSError:
+        data = b"".join(prefix + line + b"\n" for line in lines)
+        why = self._room.why_none() or self._wrote(data)
+        if why is not None:
+            self._is_without_room(why)
             self.lost_lines += len(lines)
+        elif self._lost_before is not None:
+            self._has_room_again(prefix)
+
+    def _wrote(self, data: bytes) -> str | None:
+        """Append to the newest piece, after a new one has begun if it is full; return why not."""
+        try:
+            if self._size >= self._limit_bytes // PIECES:
+                self._turn()
+            append_whole(self._fd, data)
+        except OSError as exc:
+            return exc.strerror or str(exc)
+        self._size += len(data)
+        return None
+
+    def _turn(self) -> None:
+        with suppress(OSError):  # then the piece grows on
+            pieces.turn(self._path, self._limit_bytes - self._limit_bytes // PIECES)
+            fd = _opened(self._path)
+            os.close(self._fd)
+            self._fd, self._size = fd, 0
+
+    def _is_without_room(self, why: str) -> None:
+        if self._lost_before is None:
+            self._lost_before = self.lost_lines
+            tell(
+                Notice(
+                    text=f"{self._path}: output is not written: {why}; make room; the journal is written on"
+                )
+            )
+
+    def _has_room_again(self, prefix: bytes) -> None:
+        lost = self.lost_lines - (self._lost_before or 0)
+        self._lost_before = None
+        tell(Notice(text=f"{self._path}: there is room again: output is written, {lost} lines are lost"))
+        self._wrote(prefix + b"[prefect-ft] %d lines before the last were lost: there was no room\n" % lost)
 
     def close(self) -> None:
         """Let go of the files. Idempotent."""
@@ -75,3 +128,7 @@ class RunLog:
         self._places[rank] = attempt, end
         with suppress(OSError):  # then a comeback writes it twice
             os.pwrite(self._places_fd, _PLACE.pack(attempt, end), rank * _PLACE.size)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -3,6 +3,9 @@
 Only a second signal does: who cancelled a flow run is told of by Prefect and, by SIGTERM, by its worker. And only
 one that comes later: `timeout` signals its child and then the child's group, which is the child again.
 
+A time limit that a caller has set on this process by SIGALRM, as Prefect does for a flow's `timeout_seconds`, is
+such a wish too: what its handler raises waits until the run has been stopped.
+
 Where an orchestrator is moved about by others, SIGTERM is no such wish: it leaves, and the run goes on.
 """
 
@@ -13,6 +16,7 @@ import os
 import signal
 import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -23,8 +27,12 @@ ONE_WISH_S = 0.1
 """Signals so close together are one wish: more than `timeout` takes for its two, less than two presses of Ctrl-C."""
 
 
+TIMED_OUT = "timed out in Prefect"
+"""The source of a stop that a `timeout_seconds` of Prefect's wants."""
+
+
 class StopRequest:
-    """While entered, takes SIGINT and SIGTERM; `fileno()` is readable once a stop is wanted.
+    """While entered, takes SIGINT, SIGTERM and a caller's SIGALRM; `fileno()` is readable once a stop is wanted.
 
     Off the main thread Python delivers no signals; then nothing is taken and only `ask` counts.
     """
@@ -41,25 +49,35 @@ class StopRequest:
         `leaves_on_sigterm`: at a SIGTERM whoever waits gives the run up, as it stands, to whoever comes next.
         """
         self._remember = remember
+        self._recording = threading.Lock()
         self._now = now
         self._signalled_s: float | None = None
         self._is_settled = False
         self._leaves_on_sigterm = leaves_on_sigterm
-        self.wanted: str | None = None
-        """What asked for the stop, e.g. `SIGINT`."""
-        self.wants_checkpoint = False
-        """Whether a checkpoint is to be saved first."""
+        self._wish: tuple[str, bool] | None = None
+        """One value, so that what one thread asks for is not mixed with what another does."""
         self.lost: LeaseLostError | None = None
         """Set once the run belongs to somebody else: nothing may be done any more, not even stopping it."""
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[signal.Signals, Any] = {}
+        self._time_limit: BaseException | None = None
+        """What the caller's handler for SIGALRM raised."""
 
     def ask(self, source: str, checkpoint: bool = False) -> None:
         """Want the stop from now on, after a checkpoint or at once. Safe in a signal handler."""
-        if self.wanted is None:
-            self.wants_checkpoint = checkpoint
-        self.wanted = self.wanted or source
+        if self._wish is None:
+            self._wish = source, checkpoint
         self._wake()
+
+    @property
+    def wanted(self) -> str | None:
+        """What asked for the stop, e.g. `SIGINT`."""
+        return self._wish[0] if self._wish is not None else None
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint is to be saved first."""
+        return self._wish is not None and self._wish[1]
 
     def abandon(self, error: LeaseLostError) -> None:
         """Have whoever waits give up at once, with this error. Safe in a thread."""
@@ -71,30 +89,42 @@ class StopRequest:
             os.write(self._write_end, b"!")
 
     def settle(self) -> None:
-        """Let no further signal interrupt: what is left to do is to take down the end."""
-        self._is_settled = True
+        """Let no further signal interrupt, and record no later wish: what is left to do is to take down the end."""
+        with self._recording:
+            self._is_settled = True
 
     def record(self) -> None:
-        """Make the wish, if there is one, outlive this process: a crash while stopping takes it back from none."""
-        if self.wanted is not None and self._remember is not None:
-            with contextlib.suppress(OSError):  # a full disk; then it ends with this process
-                self._remember(self.wanted, self.wants_checkpoint)
-                self._remember = None
+        """Make the wish, if there is one, outlive this process: a crash while stopping takes it back from none.
+
+        Safe in threads, not in a signal handler. Nothing is written any more when this, or `settle`, returns.
+        """
+        with self._recording:
+            if self._wish is not None and self._remember is not None and not self._is_settled:
+                with contextlib.suppress(OSError):  # a full disk; then it ends with this process
+                    self._remember(*self._wish)
+                    self._remember = None
 
     def fileno(self) -> int:
         return self._read_end
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._signalled) for number in (signal.SIGINT, signal.SIGTERM)
-            }
+            self._take(signal.SIGINT, self._signalled)
+            self._take(signal.SIGTERM, self._signalled)
+            if callable(signal.getsignal(signal.SIGALRM)):
+                self._take(signal.SIGALRM, self._alarmed)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Put the handlers back; raises what the caller's time limit raised, unless another error is on its way."""
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None is a handler that was not set by Python
         self.close()
+        if self._time_limit is not None and error is None:
+            raise self._time_limit
+
+    def _take(self, number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+        self._before[number] = signal.signal(number, handler)
 
     def close(self) -> None:
         """Wake nobody any more; for one that was never entered. Idempotent."""
@@ -114,3 +144,10 @@ class StopRequest:
         elif now_s - self._signalled_s >= ONE_WISH_S and not self._is_settled:
             raise KeyboardInterrupt
         self.ask(signal.Signals(number).name)
+
+    def _alarmed(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._before[signal.SIGALRM](number, frame)
+        except BaseException as error:
+            self._time_limit = error
+            self.ask(TIMED_OUT if isinstance(error, CancelledError) else signal.Signals(number).name)

@@ -190,6 +190,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         "lease_s": 30.0,
         "output": "forward",
         "spool_mb": 64,
+        "run_log_mb": 1024,
     }
 
 

@@ -47,5 +47,5 @@ def test_ranks_of_a_restart_are_forked(
     told = [line for line in journal if line["type"] == "warm"][-1]
     assert (told["worker"], told["parked"], told["left_out"], told["why_cold"]) == (0, 2, {}, None)
     explained = named(subsections("journal.md", "The journal")["`warm`"])
-    assert set(told) == {"type", "t", "utc", *explained}
+    assert set(told) == {"type", "t", "utc", "sum", *explained}
     assert summary["warm"][0]["memory_mb"] == told["memory_kb"] >> 10 > 0

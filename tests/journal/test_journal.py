@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
+import re
 import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,17 @@ from hypothesis import strategies as st
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import decide
 from prefect_ft.errors import JournalError, LeaseLostError
-from prefect_ft.journal import Journal, Line, MemoryJournal, history_of, read_lines
+from prefect_ft.journal import (
+    Journal,
+    Line,
+    MemoryJournal,
+    checked_lines,
+    encoded,
+    history_of,
+    read_lines,
+    scan,
+    without_damage,
+)
 from prefect_ft.judge import judge
 from prefect_ft.model import Entry, Evidence, Incident, Policy
 
@@ -158,6 +174,11 @@ def test_garbage_anywhere_never_raises(start: int, length: int, garbage: bytes) 
         path.write_bytes(EXAMPLE[:start] + garbage + EXAMPLE[start + length :])
         lines = read_lines(path)
         assert lines[: EXAMPLE[:start].count(b"\n")] == read_lines_of(EXAMPLE)[: EXAMPLE[:start].count(b"\n")]
+        if scan(path.read_bytes()).damaged:
+            with pytest.raises(JournalError, match="the journal is damaged: "):
+                Journal(path)
+            path.write_bytes(without_damage(path))
+            assert read_lines(path) == lines
         journal = Journal(path)
         journal.append("note", t=0, utc=UTC)
         assert journal.lines == [*lines, journal.lines[-1]] == read_lines(path)
@@ -167,7 +188,72 @@ def test_garbage_anywhere_never_raises(start: int, length: int, garbage: bytes) 
 
 
 def read_lines_of(data: bytes) -> list[Line]:
-    return [json.loads(line) for line in data.splitlines()]
+    return [json.loads(line) for line in without_sums(data).splitlines()]
+
+
+def without_sums(data: bytes) -> bytes:
+    """The same as an older writer has it."""
+    return re.sub(rb',"sum":"[0-9a-f]{8}"}', b"}", data)
+
+
+def bits_flipped(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Flip one bit of each byte, one byte at a time."""
+    for place in range(len(data)):
+        yield place, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def test_no_byte_changes_unnoticed_in_what_a_line_says() -> None:
+    """A change of the checksum's own name alone, and of what ends the last line, leaves what it says as it was."""
+    lines = read_lines_of(EXAMPLE)
+    for place, data in bits_flipped(EXAMPLE):
+        found = scan(data)
+        told = [
+            {name: line[name] for name in line if name in known}
+            for (_, line), known in zip(found.lines, lines, strict=False)
+        ]
+        assert found.damaged or told == lines or (place == len(EXAMPLE) - 1 and told == lines[:-1]), place
+
+
+def test_a_damaged_line_is_refused_by_file_line_and_byte(path: Path) -> None:
+    path.write_bytes(EXAMPLE.replace(b'"restart_in_place"', b'"restart_in_plade"'))
+    offset = sum(len(line) + 1 for line in EXAMPLE.split(b"\n")[:4])
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert str(caught.value) == (
+        f"{path}:5: byte {offset}: the journal is damaged: its checksum is wrong; "
+        f"`prefect-ft repair {path.parent}` shows what is lost and can go on without it"
+    )
+    assert path.read_bytes() == EXAMPLE.replace(b'"restart_in_place"', b'"restart_in_plade"')
+
+
+def test_several_damaged_lines_are_counted(path: Path) -> None:
+    path.write_bytes(b"nothing\n" * 3 + EXAMPLE)
+    with pytest.raises(JournalError, match=r":1: byte 0: .*: it is no JSON object \(and 2 more\); "):
+        checked_lines(path)
+
+
+def test_a_journal_of_an_older_writer_is_gone_on_with(path: Path) -> None:
+    path.write_bytes(without_sums(EXAMPLE))
+    journal = Journal(path)
+    journal.append("note", t=9, utc=UTC)
+    assert len(checked_lines(path)) == 7
+    assert re.fullmatch(rb'{"type":"note",.*,"sum":"[0-9a-f]{8}"}', path.read_bytes().splitlines()[-1])
+
+
+def test_a_line_of_a_later_writer_that_is_whole_is_no_damage(path: Path) -> None:
+    """Its checksum says that it is as it was written; what it lacks, this version does not understand."""
+    path.write_bytes(EXAMPLE + encoded({"type": "attempt", "t": 9, "utc": UTC}))
+    assert len(checked_lines(path)) == 6
+
+
+def test_an_incident_after_a_lost_one_does_not_take_its_number(path: Path) -> None:
+    journal = MemoryJournal()
+    for _ in range(3):
+        judge(journal, POLICY, CRASH, PhaseClock())
+    kept = [line for line in journal.lines if line.get("n") != 2]
+    after = MemoryJournal(kept)
+    decision = judge(after, POLICY, CRASH, PhaseClock())
+    assert (decision.n, [line["n"] for line in after.lines]) == (4, [1, 1, 3, 3, 4, 4])
 
 
 GOOD = f'{{"type": "note", "t": 1, "utc": "{UTC}"}}'
@@ -205,13 +291,13 @@ def test_a_line_of_an_unknown_type_or_with_more_fields_counts(path: Path) -> Non
 
 
 def test_a_history_passes_over_fields_that_came_later(path: Path) -> None:
-    path.write_bytes(EXAMPLE.replace(b'"n":1,', b'"n":1,"colour":"red",'))
+    path.write_bytes(without_sums(EXAMPLE).replace(b'"n":1,', b'"n":1,"colour":"red",'))
     assert EXAMPLE.count(b'"n":1,') == 2
     assert Journal(path).history() == history_of(read_lines_of(EXAMPLE))
 
 
 def test_an_incident_that_cannot_be_understood_is_no_history(path: Path) -> None:
-    path.write_bytes(EXAMPLE.replace(b'"kind":"exit"', b'"kind":"exiT"'))
+    path.write_bytes(without_sums(EXAMPLE).replace(b'"kind":"exit"', b'"kind":"exiT"'))
     with pytest.raises(JournalError, match="damaged: kind: 'exiT'"):
         Journal(path).history()
 
@@ -249,6 +335,55 @@ def test_a_line_for_which_there_is_no_room_leaves_the_journal_whole(small_disk: 
     assert journal.lines == read_lines(path)
 
 
+def fill_up(directory: Path) -> None:
+    """Take all the room that is left on a file system."""
+    with (directory / "filler").open("ab", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(b"x" * 512)
+
+
+def test_room_is_kept_for_a_restart_and_no_reader_sees_it(small_disk: Path) -> None:
+    path = small_disk / "journal.jsonl"
+    journal = Journal(path)
+    fill_up(small_disk)
+    assert path.read_bytes() == b""
+    fill(journal)
+    assert len(read_lines(path)) == 6
+    assert path.read_bytes().count(b"\n") == 6
+    assert b"\0" not in path.read_bytes()
+
+
+def test_who_goes_on_with_a_journal_on_a_full_disk_has_its_room(small_disk: Path) -> None:
+    path = small_disk / "journal.jsonl"
+    dead = Journal(path)
+    fill(dead)
+    fill_up(small_disk)
+    journal = Journal(path)
+    assert len(journal.lines) == 6
+    journal.append("note", t=4, utc=UTC)
+    assert len(read_lines(path)) == 7
+
+
+def test_the_room_is_kept_anew_as_it_is_used_up(small_disk: Path) -> None:
+    path = small_disk / "journal.jsonl"
+    journal = Journal(path)
+    for number in range(400):
+        journal.append("note", t=number, utc=UTC)
+    fill_up(small_disk)
+    for number in range(50):
+        journal.append("note", t=number, utc=UTC)
+    assert len(read_lines(path)) == 450
+
+
+def test_a_closed_journal_keeps_no_room(path: Path) -> None:
+    journal = Journal(path)
+    fill(journal)
+    kept = path.stat().st_blocks * 512
+    journal.close()
+    assert path.stat().st_blocks * 512 < kept
+    assert path.stat().st_blocks * 512 < path.stat().st_size + 8192
+
+
 def test_a_restart_costs_two_lines_and_one_fsync_before_it_is_carried_out(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,3 +409,45 @@ def test_what_is_another_orchestrators_by_now_is_not_written_to(path: Path) -> N
         with pytest.raises(LeaseLostError):
             journal.append("comeback", t=2, utc=UTC, epoch=2, by_hand=False)
     assert [line["epoch"] for line in read_lines(path)] == [1]
+
+
+# -- threads and processes --------------------------------------------------------------------------
+
+
+def test_threads_that_decide_at_once_know_of_each_other(path: Path) -> None:
+    journal = Journal(path)
+    together = threading.Barrier(8)
+
+    def decided(_: int) -> str:
+        together.wait()
+        return judge(journal, POLICY, CRASH, PhaseClock()).action
+
+    with ThreadPoolExecutor(8) as threads:
+        actions = list(threads.map(decided, range(8)))
+    journal.close()
+    in_turn = MemoryJournal()
+    assert sorted(actions) == sorted(judge(in_turn, POLICY, CRASH, PhaseClock()).action for _ in range(8))
+    assert [line["n"] for line in checked_lines(path)] == [n for n in range(1, 9) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "made", [MemoryJournal, lambda: Journal(Path("journal.jsonl"))], ids=["memory", "file"]
+)
+def test_a_journal_refuses_to_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a journal cannot be pickled: another process would not see"):
+            copied(made())
+
+
+def test_a_fork_writes_nothing_into_the_journal(path: Path) -> None:
+    journal = Journal(path)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            journal.append("note", t=0, utc=UTC)
+        except JournalError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert path.read_bytes() == b""

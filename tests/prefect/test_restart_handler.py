@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect import flow, task
+from prefect.futures import wait
 from prefect.states import Failed
+from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.errors import JournalError
@@ -216,3 +220,80 @@ def test_a_watcher_that_breaks_does_not_break_the_run(job: Job, caplog: pytest.L
         summary = run(job("if not restarts: raise ConnectionError('reset')"))
     assert (summary.status, summary.restarts) == ("completed", {"restart_in_place": 1})
     assert "Decided could not be shown" in caplog.text
+
+
+# -- task runners -----------------------------------------------------------------------------------
+
+
+def test_tasks_that_fail_at_the_same_time_share_one_budget(tmp_path: Path) -> None:
+    """`.map` has each in a thread of its own; the disk is slow, so that they come to it at the same time."""
+
+    def slow_disk() -> None:
+        threading.Event().wait(0.02)
+
+    journal = Journal(tmp_path / "journal.jsonl", slow_disk)
+    together = threading.Barrier(8)
+    attempts: list[int] = []
+
+    @task(retries=50, retry_condition_fn=restart_handler(POLICY, journal=journal))
+    def mine(number: int) -> None:
+        attempts.append(number)
+        if attempts.count(number) == 1:
+            together.wait()
+        raise ConnectionError("reset")
+
+    @flow(task_runner=ThreadPoolTaskRunner(max_workers=8))
+    def user_flow() -> None:
+        wait(mine.map(range(8)))
+
+    user_flow()
+    journal.close()
+    decisions = [line["action"] for line in read_lines(journal.path) if line["type"] == "decision"]
+    assert (len(attempts), len(decisions)) == (8 + POLICY.max_num_restarts, 8 + POLICY.max_num_restarts)
+    assert decisions.count("fail") == 8
+    assert [line["n"] for line in read_lines(journal.path)] == [n for n in range(1, 11) for _ in range(2)]
+
+
+@pytest.fixture
+def processes() -> Iterator[None]:
+    """End what multiprocessing keeps for the next pool."""
+    yield
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # there is no public way
+
+
+def test_a_journal_is_not_sent_to_another_process(tmp_path: Path, processes: None) -> None:
+    handler = restart_handler(POLICY, journal=Journal(tmp_path / "journal.jsonl"))
+
+    @task(retries=50, retry_condition_fn=handler)
+    def mine() -> None:
+        raise ConnectionError("reset")
+
+    @flow(task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def user_flow() -> None:
+        mine.submit().wait()
+
+    with pytest.raises(
+        TypeError, match=r"a journal cannot be pickled: .* leave `journal` out of restart_handler"
+    ):
+        user_flow()
+    assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+def test_a_task_run_in_another_process_has_its_own_budget(tmp_path: Path, processes: None) -> None:
+    """Also where runs before it, in this process, have left a history."""
+    handler = restart_handler(POLICY)
+    in_a_flow(Failing(ConnectionError("reset")), handler)
+    ran = tmp_path / "ran"
+
+    @task(retries=50, retry_condition_fn=handler)
+    def mine() -> None:
+        with ran.open("a") as file:
+            file.write("x")
+        raise ConnectionError("reset")
+
+    @flow(task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def user_flow() -> None:
+        mine.submit().wait()
+
+    user_flow()
+    assert ran.read_text() == "x" * (1 + (POLICY.max_num_restarts or 0))

@@ -52,12 +52,30 @@ def secret_job(job: MakeJob) -> JobConfig:
 def test_a_secret_is_told_to_nobody_but_the_ranks(secret_job: JobConfig, tmp_path: Path) -> None:
     (summary,) = train_flow(secret_job)
     assert summary["restarts"] == {"restart_in_place": 1}
-    holders = [name for name, text in everything_in(tmp_path).items() if SECRET in text]
-    assert [Path(name).name for name in holders] == ["secrets.json"]
-    assert os.stat(tmp_path / holders[0]).st_mode & 0o777 == 0o600
+    assert [name for name, text in everything_in(tmp_path).items() if SECRET in text] == []
     (journal,) = tmp_path.glob("model/*/journal.jsonl")
     evidence = next(line["evidence"]["text"] for line in read_lines(journal) if line["type"] == "incident")
     assert evidence == f"ConnectionError: refused for {'*' * len(SECRET)}"
+
+
+def holders(directory: Path) -> list[str]:
+    """Give the files that hold the secret."""
+    return [name for name, text in everything_in(directory).items() if SECRET in text]
+
+
+def test_a_run_that_failed_keeps_its_secret_until_it_has_completed(
+    secret_job: JobConfig, tmp_path: Path
+) -> None:
+    """`resume` needs it; a run that has completed is not resumed."""
+    gone_wrong = secret_job.model_copy(update={"autorestart": None})
+    train_flow(gone_wrong, return_state=True)
+    (kept,) = holders(tmp_path)
+    assert Path(kept).name == "secrets.json"
+    assert os.stat(tmp_path / kept).st_mode & 0o777 == 0o600
+    train_flow(gone_wrong, unfinished="resume", return_state=True)
+    assert holders(tmp_path) == [kept]
+    train_flow(secret_job)
+    assert holders(tmp_path) == []
 
 
 def test_prefect_is_not_told(secret_job: JobConfig) -> None:

@@ -46,6 +46,7 @@ class Heard:
         self.gang = AgentGang(
             self.backend,
             run_id=RUN,
+            phase_index=0,
             key=KEY,
             epoch=self.epoch,
             stop=self.stop,

@@ -255,6 +255,11 @@ def test_what_is_unset_is_said_to_each_worker(fields: dict[str, Any], unset: lis
     assert all(None not in order["env"].values() for order in orders.values())
 
 
+def test_each_worker_is_told_what_nobody_is_to_read() -> None:
+    orders = start_orders(plan(secret_env={"A": "x", "B": "y"}), launch(), {})
+    assert [orders[worker]["secrets"] for worker in range(2)] == [["x", "y"]] * 2
+
+
 def test_ranks_are_told_of_a_store_where_there_is_one() -> None:
     told = {**FIRST, "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert worker_environment(plan(), launch(has_store=True), 1) == told

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from prefect_ft import pieces
+from prefect_ft.observe import Notice, observed_by
+from prefect_ft.supervisor.room import Room
 from prefect_ft.supervisor.runlog import RunLog
 
 Open = Callable[[], RunLog]
@@ -83,7 +87,74 @@ def test_a_full_disk_loses_whole_lines_and_counts_them(small_disk: Path) -> None
     assert log.lost_lines == 2
     log.write(1, 0, 0, "last\n", 300_009)
     log.close()
-    assert path.read_bytes() == b"[a1 w0 r0] first\n[a1 w0 r0] last\n"
+    assert path.read_text().splitlines() == [
+        "[a1 w0 r0] first",
+        "[a1 w0 r0] last",
+        "[a1 w0 r0] [prefect-ft] 2 lines before the last were lost: there was no room",
+    ]
+
+
+def test_below_the_floor_nothing_is_written_and_it_is_said_once(small_disk: Path, tmp_path: Path) -> None:
+    notices: list[str] = []
+    path, filler = small_disk / "run.log", small_disk / "filler"
+    room = Room(small_disk, now=count().__next__)
+    log = RunLog(path, tmp_path / "places", room=room)
+    filler.write_bytes(b"x" * (250 << 10))
+    with observed_by(lambda fact: notices.append(fact.text) if isinstance(fact, Notice) else None):
+        for number in range(3):
+            log.write(1, 0, 0, "a\nb\n", 4 * number)
+        assert (path.read_bytes(), log.lost_lines) == (b"", 6)
+        filler.unlink()
+        log.write(1, 0, 0, "c\n", 12)
+        log.write(1, 0, 0, "d\n", 14)
+    log.close()
+    assert path.read_text().splitlines() == [
+        "[a1 w0 r0] c",
+        "[a1 w0 r0] [prefect-ft] 6 lines before the last were lost: there was no room",
+        "[a1 w0 r0] d",
+    ]
+    assert len(notices) == 2
+    assert "output is not written: 4 KiB are free, less than 12 KiB" in notices[0]
+    assert "there is room again: output is written, 6 lines are lost" in notices[1]
+
+
+def numbered(path: Path) -> list[str]:
+    """Give what all pieces hold, in their order."""
+    with pieces.opened(path) as files:
+        return [line.decode() for _, file in files for line in file]
+
+
+def test_a_log_that_is_full_begins_anew_and_the_oldest_piece_goes(path: Path, tmp_path: Path) -> None:
+    limit_bytes = 8 * 256
+    log = RunLog(path, tmp_path / "places", limit_bytes)
+    lines = [f"line {number:03}\n" for number in range(300)]
+    for number, line in enumerate(lines):
+        log.write(1, 0, 0, line, 9 * number)
+    log.close()
+    found = numbered(path)
+    assert found == [f"[a1 w0 r0] {line}" for line in lines[-len(found) :]]
+    total = sum(each.stat().st_size for each in tmp_path.glob("run.log*"))
+    assert limit_bytes - 2 * 256 < total <= limit_bytes + 20
+
+
+def test_who_goes_on_with_a_log_goes_on_with_its_pieces(path: Path, tmp_path: Path) -> None:
+    lines = [f"line {number:03}\n" for number in range(60)]
+    for number, line in enumerate(lines):
+        log = RunLog(path, tmp_path / "places", 8 * 100)
+        log.write(1, 0, 0, line, 9 * number)
+        log.close()
+    found = numbered(path)
+    assert found == [f"[a1 w0 r0] {line}" for line in lines[-len(found) :]]
+    assert len(found) > 30
+
+
+def test_a_smaller_limit_removes_what_is_too_much(path: Path, tmp_path: Path) -> None:
+    for limit_bytes in (8000, 800):
+        log = RunLog(path, tmp_path / "places", limit_bytes)
+        for number in range(300):
+            log.write(limit_bytes, 0, 0, f"line {number:03}\n", 9 * number)
+        log.close()
+    assert sum(each.stat().st_size for each in tmp_path.glob("run.log*")) < 800 + 40
 
 
 def excerpt(*parts: tuple[int, int, str]) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -127,3 +127,89 @@ def test_who_is_moved_about_by_others_leaves_at_a_sigterm_and_wants_no_stop(
     with StopRequest(leaves_on_sigterm=True) as stop:
         signal.raise_signal(number)
         assert (stop.wanted, stop.lost is None, is_readable(stop)) == (wanted, wanted is not None, True)
+
+
+class LimitError(BaseException):
+    """What a caller's time limit raises."""
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    """A time limit on this process, as a caller sets one."""
+
+    def over(*_: object) -> None:
+        raise LimitError
+
+    before = signal.signal(signal.SIGALRM, over)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_callers_time_limit_waits_until_it_has_been_stopped(time_limit: None) -> None:
+    happened = []
+
+    def stopped() -> None:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGALRM)
+            happened.extend([stop.wanted, is_readable(stop)])
+
+    with pytest.raises(LimitError):
+        stopped()
+    assert happened == ["SIGALRM", True]
+    with pytest.raises(LimitError):
+        signal.raise_signal(signal.SIGALRM)
+
+
+def test_another_error_goes_before_a_callers_time_limit(time_limit: None) -> None:
+    def stopped() -> None:
+        with StopRequest():
+            signal.raise_signal(signal.SIGALRM)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        stopped()
+
+
+def test_an_alarm_that_raises_nothing_is_no_wish() -> None:
+    heard = []
+    before = signal.signal(signal.SIGALRM, lambda *_: heard.append("alarm"))
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGALRM)
+            assert (heard, stop.wanted) == (["alarm"], None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_whoever_comes_later_waits_until_it_has_been_recorded() -> None:
+    """Else the wish is written down after it was carried out and forgotten."""
+    order: list[str] = []
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def remember(*_: object) -> None:
+        is_writing.set()
+        may_end.wait()
+        order.append("written")
+
+    stop = StopRequest(remember)
+    stop.ask("somebody")
+    first = threading.Thread(target=stop.record)
+    first.start()
+    is_writing.wait()
+    second = threading.Thread(target=lambda: (stop.record(), order.append("forgotten")))
+    second.start()
+    may_end.set()
+    first.join()
+    second.join()
+    stop.close()
+    assert order == ["written", "forgotten"]
+
+
+def test_a_wish_that_comes_while_the_end_is_taken_down_is_not_recorded() -> None:
+    """It would outlive the run, and end the next one that is resumed."""
+    recorded = []
+    with StopRequest(lambda *wish: recorded.append(wish)) as stop:
+        stop.settle()
+        signal.raise_signal(signal.SIGTERM)
+        stop.record()
+    assert (stop.wanted, recorded) == ("SIGTERM", [])

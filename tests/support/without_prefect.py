@@ -30,7 +30,7 @@ def to_the_end(supervisor: Supervisor) -> None:
 
 def run_of_one_phase(job: JobConfig) -> PhaseSummary:
     """Begin a run, and bring its only phase to an end."""
-    with held(begin_run(job, vacancy(Path(job.model_dir)))) as (holding, stop):
+    with held(begin_run(job, vacancy(Path(job.model_dir))), job) as (holding, stop):
         summary = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
         conclude(holding, summary.status)
     return summary
