@@ -128,6 +128,7 @@ def pods(
             stop=stop,
             calls=Calls(),
             listener=listener,
+            mask=lambda event: event,
             check=lambda: None,
         )
         try:

@@ -174,6 +174,7 @@ def crowd(size: int, *, shared: bool) -> Iterator[Crowd]:
                 stop=stop,
                 calls=Calls(),
                 listener=lambda *_: None,
+                mask=lambda event: event,
                 check=holding.lease.check,
             )
             before, began_s = _held(), time.monotonic()

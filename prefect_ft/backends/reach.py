@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
+from prefect_ft.plaintext import as_line
+
 Way = Literal["direct", "api"]
 Connect = Callable[[], socket.socket]
 
@@ -72,7 +74,7 @@ class Reach:
             _log.warning(
                 "agents in pods are not reached from here at their own addresses (%s), so they are through the "
                 "cluster's API: while that is away, so are they; `reach: api` says that this is wanted",
-                why,
+                as_line(str(why)),
             )
 
 

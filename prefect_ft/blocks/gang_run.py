@@ -98,7 +98,6 @@ class TrainingRun(JobRun[TrainingResult]):
         )
         self._plan = phase_plan(job, 0, run, run.root, lines=(), isolated=())
         self._placement = initial_placement(self._plan.policy) or ()
-        self._mask = masking(self._plan.secret_env.values())
         self._epoch = holding.lease.epoch
         self._gang = AgentGang(
             backend_of(job, 0, run, self._plan, runtime),
@@ -109,6 +108,7 @@ class TrainingRun(JobRun[TrainingResult]):
             stop=stop,
             calls=self._open.enter_context(closing(Calls())),
             listener=self._listen,
+            mask=masking(self._plan.secret_env.values()),
             check=holding.lease.check,
         )
         self._open.callback(self._gang.close)
@@ -253,7 +253,6 @@ class TrainingRun(JobRun[TrainingResult]):
         return "completed" if self._result.succeeded else "failed"
 
     def _listen(self, worker: int, event: Event) -> None:
-        event = self._mask(event)
         match event["ev"]:
             case "output":
                 self._log.write(event["token"][2], worker, event["rank"], event["text"], event["offset"])

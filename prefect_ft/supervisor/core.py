@@ -95,6 +95,7 @@ class Supervisor:
             stop=stop,
             calls=self._calls,
             listener=self._listen,
+            mask=masking(plan.secret_env.values()),
             check=check,
         )
         self._hangs = Hangs(plan.suspension, journal, clock, self._sample_every)
@@ -114,7 +115,6 @@ class Supervisor:
             clock=clock,
             system_of=self._gang.system_of,
             evidence=lambda worker: self._gang.evidence(worker, is_gone=True),
-            mask=masking(plan.secret_env.values()),
         )
         self._early: list[tuple[int, Event]] = []
         """What agents told before it was known what attempt it belongs to."""

@@ -20,6 +20,7 @@ from prefect_ft.model import Evidence
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.link import Event, Link, LinkLostError
+from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.regaining import Conversation, Regaining
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.worker import frames
@@ -84,6 +85,7 @@ class AgentGang:
         stop: StopRequest,
         calls: Calls,
         listener: Listener,
+        mask: Mask,
         check: Callable[[], None],
     ) -> None:
         """`calls` are made while events are waited for. `key` is the run's, of which each worker has its own.
@@ -99,7 +101,7 @@ class AgentGang:
         self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
         """Shown by ranks to each other's store; who knows it does not know the run's key."""
         self._stop_request = stop
-        self._listener = listener
+        self._listener, self._mask = listener, mask
         self._selector = selectors.DefaultSelector()
         self._selector.register(stop, selectors.EVENT_READ)
         self._calls = calls
@@ -521,7 +523,7 @@ class AgentGang:
         except LinkLostError:
             self._lost(number)
             return
-        for event in events:
+        for event in map(self._mask, events):
             if number in self._newly_reached and event["ev"] == "attached":
                 self._go_on(number, event)
             else:

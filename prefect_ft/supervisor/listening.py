@@ -14,7 +14,6 @@ from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt, kind_of_loss
 from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.link import Event
-from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -37,12 +36,8 @@ class Listener:
         clock: PhaseClock,
         system_of: Callable[[int], str],
         evidence: Callable[[int], Evidence | None],
-        mask: Mask,
     ) -> None:
-        """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends.
-
-        `mask` takes secrets out of what ranks print.
-        """
+        """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends."""
         self.attempt: Attempt | None = None
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
@@ -51,7 +46,6 @@ class Listener:
         self._journal, self._clock = journal, clock
         self._system_of = system_of
         self._evidence = evidence
-        self._mask = mask
         self._said: set[str] = set()
         """What has been told of how ranks are started."""
         self._up: set[tuple[int, str]] = set()
@@ -59,7 +53,6 @@ class Listener:
 
     def hear(self, worker: int, event: Event) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
-        event = self._mask(event)
         match event["ev"]:
             case "output" | "dropped" | "excerpt" | "started":
                 self._printed(worker, event)

@@ -17,6 +17,7 @@ Mask = Callable[[Event], Event]
 _TEXTS: Mapping[str, tuple[str, ...]] = {
     "output": ("text",),
     "excerpt": ("parts",),
+    "diagnosis": ("ranks",),
     "fault": ("report",),
     "in_process": ("report",),
     "start_failed": ("error", "what"),

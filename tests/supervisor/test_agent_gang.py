@@ -52,6 +52,7 @@ class Heard:
             stop=self.stop,
             calls=Calls(),
             listener=lambda worker, event: self.events.append((worker, event)),
+            mask=lambda event: event,
             check=lambda: None,
         )
 

@@ -44,7 +44,12 @@ SECRETS = ["hf_abc", "hf_abcdef", "ab", "zwölf", "first line\nsecond line"]
             {"ev": "start_failed", "what": "/******", "error": "no ******"},
             id="start-failed",
         ),
-        pytest.param({"ev": "beat", "step": 1}, {"ev": "beat", "step": 1}, id="anything-else"),
+        pytest.param(
+            {"ev": "diagnosis", "ranks": {"0": {"processes": [{"stack": "File hf_abc.py"}]}}},
+            {"ev": "diagnosis", "ranks": {"0": {"processes": [{"stack": "File ******.py"}]}}},
+            id="stacks",
+        ),
+        pytest.param({"ev": "leaving", "within_s": 1}, {"ev": "leaving", "within_s": 1}, id="anything-else"),
     ],
 )
 def test_values_are_masked(event: dict[str, Any], expected: dict[str, Any]) -> None:
