@@ -32,8 +32,8 @@ from typing import Any
 from benchmarks.harness import OURS, Results, finish, options, row
 from prefect_ft import JobConfig
 from prefect_ft.backends.base import AgentSettings
-from prefect_ft.backends.cluster import Cluster, cluster_of
-from prefect_ft.backends.kubernetes import REMOVAL_GRACE_S, KubernetesBackend
+from prefect_ft.backends.kubernetes.backend import REMOVAL_GRACE_S, KubernetesBackend
+from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 from prefect_ft.supervisor.calls import Calls

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
 from prefect_ft.decide import limits_of
@@ -148,7 +148,7 @@ class PhaseExecution:
         infrastructure = self._job.infrastructure_of(self._plan.phase_index)
         if infrastructure.type != "kubernetes" or not infrastructure.cordon:
             return contextlib.nullcontext()
-        from prefect_ft.backends.cordon import Cordons  # noqa: PLC0415  (its client costs a second)
+        from prefect_ft.backends.kubernetes.cordon import Cordons  # noqa: PLC0415  (its client costs a second)
 
         cordons = Cordons(infrastructure, self._run.run_id, self._runtime)
         ends_with_the_run = self._job.quarantine is None
@@ -404,7 +404,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         certificates=certificates_of(run.root) if infrastructure.type == "kubernetes" else None,
     )
     if infrastructure.type == "docker":
-        from prefect_ft.backends.docker import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
+        from prefect_ft.backends.docker.backend import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
 
         grace_s = removal_grace_s(plan.env)
         return DockerBackend(
@@ -416,7 +416,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
             removal_grace_s=grace_s,
         )
     if infrastructure.type == "kubernetes":
-        from prefect_ft.backends.kubernetes import KubernetesBackend  # noqa: PLC0415  (its client costs a second)
+        from prefect_ft.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415  (its client costs a second)
 
         return KubernetesBackend(settings, runtime, infrastructure, files=plan.files)
     locks = {system: lock_path(runtime, system) for system in run.told().get("systems", ())}

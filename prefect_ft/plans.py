@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from prefect_ft.backends.process import inherited_environment, visible_accelerators
+from prefect_ft.backends.process.backend import inherited_environment, visible_accelerators
 from prefect_ft.clock import epoch_now, seconds_since
 from prefect_ft.config import (
     DockerInfrastructure,

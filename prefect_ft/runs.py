@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.scope import fate
+from prefect_ft.backends.process.scope import fate
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
 from prefect_ft.formats import check_run, how_to_get

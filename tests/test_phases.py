@@ -16,7 +16,7 @@ import pytest
 from agents import processes_of
 from without_prefect import to_the_end
 
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.cli import main
 from prefect_ft.clock import utc_now
 from prefect_ft.config import JobConfig, resolved

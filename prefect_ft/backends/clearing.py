@@ -15,15 +15,15 @@ def clear_directory(directory: Path) -> None:
     Also where somebody has removed it already, with the workers' sockets in it.
     """
     if (directory / ENGINES).exists():
-        from prefect_ft.backends.docker import remove_containers  # noqa: PLC0415  (its client costs 0.1 s)
+        from prefect_ft.backends.docker.backend import remove_containers  # noqa: PLC0415  (its client costs 0.1 s)
 
         remove_containers(directory)
     if (directory / CLUSTER).exists():
-        from prefect_ft.backends.kubernetes import remove_pods  # noqa: PLC0415  (its client costs a second)
+        from prefect_ft.backends.kubernetes.backend import remove_pods  # noqa: PLC0415  (its client costs a second)
 
         remove_pods(directory)
     if (directory / CORDONS).exists():
-        from prefect_ft.backends.cordon import lift_all  # noqa: PLC0415  (as above)
+        from prefect_ft.backends.kubernetes.cordon import lift_all  # noqa: PLC0415  (as above)
 
         lift_all(directory)
     end_strays(directory)

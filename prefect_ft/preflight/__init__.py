@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from prefect_ft.backends.scope import agent_prefix
+from prefect_ft.backends.process.scope import agent_prefix
 from prefect_ft.config import Infrastructure, JobConfig, Phase, check_places, given_in, in_a_volume
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import BackendError, ConfigError
@@ -57,12 +57,12 @@ def check_engines(job: JobConfig) -> None:
 
 def _check_infrastructure(infrastructure: Infrastructure, field: str) -> None:
     if infrastructure.type == "docker":
-        from prefect_ft.backends.preparing import check_systems  # noqa: PLC0415  (its client costs 0.1 s)
+        from prefect_ft.backends.docker.checks import check_systems  # noqa: PLC0415  (its client costs 0.1 s)
 
         check_systems(infrastructure, field)
     elif infrastructure.type == "kubernetes":
         try:
-            from prefect_ft.backends.cluster_check import check_cluster  # noqa: PLC0415  (its client costs a second)
+            from prefect_ft.backends.kubernetes.checks import check_cluster  # noqa: PLC0415  (its client costs a second)
         except BackendError as exc:  # its client is not installed
             raise ConfigError(str(exc), field=f"{field}.type") from exc
         check_cluster(infrastructure, field)

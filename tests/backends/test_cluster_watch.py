@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from watch_api import WatchApi, watch_api
 
-from prefect_ft.backends.cluster_watch import View, Watch
+from prefect_ft.backends.kubernetes.watch import View, Watch
 from prefect_ft.errors import BackendError
 
 pytest.importorskip("kubernetes")
@@ -33,7 +33,7 @@ def api(served: tuple[WatchApi, str]) -> WatchApi:
 @pytest.fixture
 def watch(served: tuple[WatchApi, str]) -> Iterator[Watch]:
     """A watch of what `api` has; its thread ends with the test."""
-    from prefect_ft.backends.cluster import Cluster
+    from prefect_ft.backends.kubernetes.cluster import Cluster
 
     before = set(threading.enumerate())
     watch = Watch(Cluster(served[1], None, "default").source_of_pods("team=a"))
@@ -155,7 +155,7 @@ def test_who_hangs_up_is_asked_at_once_only_once_more(
 ) -> None:
     """A connection may have been over for long; but many who lose their cluster at once must not storm it."""
     for pause in ("LEAST_PAUSE_S", "MOST_PAUSE_S"):
-        monkeypatch.setattr(f"prefect_ft.backends.cluster_watch.{pause}", 60)
+        monkeypatch.setattr(f"prefect_ft.backends.kubernetes.watch.{pause}", 60)
     followed(api, watch)
     api.is_away = api.hangs_up = True
     api.end_streams()
@@ -166,7 +166,7 @@ def test_who_hangs_up_is_asked_at_once_only_once_more(
 def test_a_stream_may_be_silent_for_longer_than_an_answer_may_take(
     api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prefect_ft.backends import cluster
+    from prefect_ft.backends.kubernetes import cluster
 
     waits: list[float | None] = []
 
@@ -177,13 +177,15 @@ def test_a_stream_may_be_silent_for_longer_than_an_answer_may_take(
 
     monkeypatch.setattr(cluster, "_Changes", Heard)
     followed(api, watch)
+    api.put("b", "2")
+    await_uids(watch, {"a": "1", "b": "2"})
     assert waits == [cluster.WATCH_S + cluster.TIMEOUT_S[1]]
 
 
 def test_who_takes_a_watch_and_does_not_answer_is_away(
     api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefect_ft.backends.cluster.TIMEOUT_S", (5.0, 0.05))
+    monkeypatch.setattr("prefect_ft.backends.kubernetes.cluster.TIMEOUT_S", (5.0, 0.05))
     api.is_silent = True
     assert "does not answer" in str(watch.until(lambda view: view.away, TIMEOUT_S))
     api.is_silent = False
@@ -220,7 +222,7 @@ def test_what_is_empty_may_be_null(api: WatchApi, watch: Watch) -> None:
 
 
 def test_where_nobody_listens_it_is_asked_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from prefect_ft.backends.cluster import Cluster
+    from prefect_ft.backends.kubernetes.cluster import Cluster
 
     with watch_api(tmp_path) as (_, kubeconfig):
         cluster = Cluster(kubeconfig, None, "default")
@@ -274,7 +276,7 @@ def test_nothing_is_found_in_no_time(api: WatchApi, watch: Watch) -> None:
 
 
 def test_two_watches_may_be_waited_for_at_once(api: WatchApi, served: tuple[WatchApi, str]) -> None:
-    from prefect_ft.backends.cluster import Cluster
+    from prefect_ft.backends.kubernetes.cluster import Cluster
 
     news = threading.Condition()
     cluster = Cluster(served[1], None, "default")

@@ -12,7 +12,7 @@ from agents import AgentClient, checkpoints, settings
 from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 
@@ -36,7 +36,7 @@ def elsewhere_backend(directory: Path, changes: Mapping[str, Any], request: pyte
 
 
 def docker_backend_on(engine: str, directory: Path, changes: Mapping[str, Any]) -> Backend:
-    from prefect_ft.backends.docker import DockerBackend
+    from prefect_ft.backends.docker.backend import DockerBackend
 
     systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]
     infrastructure = DockerInfrastructure.model_validate(
@@ -65,7 +65,7 @@ def pods_by_api_backend(
 def kubernetes_backend(
     reach: str, directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest
 ) -> Backend:
-    from prefect_ft.backends.kubernetes import KubernetesBackend
+    from prefect_ft.backends.kubernetes.backend import KubernetesBackend
 
     target = request.getfixturevalue("kubernetes_cluster")
     systems = [{"name": name, "env": SYSTEM_ENV.get(name, {})} for name in ("s0", "s1")]

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("kubernetes")
 
-from prefect_ft.backends.cordon import isolated_since
+from prefect_ft.backends.kubernetes.cordon import isolated_since
 
 
 def decision(isolate: list[str], placement: list[str], rule: str = "node-lost") -> dict[str, Any]:

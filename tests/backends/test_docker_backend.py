@@ -15,11 +15,11 @@ import pytest
 from agents import KEY, AgentClient, settings
 from engine import IMAGE, engine
 
-from prefect_ft.backends import docker as module
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.docker import DockerBackend
-from prefect_ft.backends.engine import Client, connect
+from prefect_ft.backends.docker import backend as module
+from prefect_ft.backends.docker.backend import DockerBackend
+from prefect_ft.backends.docker.engine import Client, connect
 from prefect_ft.config import DockerInfrastructure
 from prefect_ft.errors import BackendError
 
@@ -125,7 +125,7 @@ def test_an_engine_is_asked_for_the_image_once_for_all_workers(
         asked.append(url)
         return interpreter(client, url, infrastructure)
 
-    monkeypatch.setattr("prefect_ft.backends.engine.interpreter", counted)
+    monkeypatch.setattr("prefect_ft.backends.docker.engine.interpreter", counted)
     containers.backend().create([WORKER, Worker(number=1, system="s1", epoch=1, decision=0)])
     assert asked == [containers.url]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.docker_request import (
+from prefect_ft.backends.docker.request import (
     Mounted,
     create_request,
     merged,

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from prefect_ft.backends import elsewhere, transport
-from prefect_ft.backends.elsewhere import AddressElsewhere
-from prefect_ft.backends.engine import Interpreter
+from prefect_ft.backends.docker import elsewhere, transport
+from prefect_ft.backends.docker.elsewhere import AddressElsewhere
+from prefect_ft.backends.docker.engine import Interpreter
 from prefect_ft.backends.pump import Pump
 from prefect_ft.errors import BackendError
 

@@ -12,8 +12,8 @@ from engine import IMAGE
 from hanging import FAULTS, HANG_S, Make, Phase, Workers, assert_found, fault, fewer, make_hanging, stop
 
 from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.docker import DockerBackend
-from prefect_ft.backends.engine import connect
+from prefect_ft.backends.docker.backend import DockerBackend
+from prefect_ft.backends.docker.engine import connect
 from prefect_ft.config import DockerInfrastructure
 from prefect_ft.worker import spy
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.kubernetes_request import (
+from prefect_ft.backends.kubernetes.request import (
     BEGIN,
     code_map,
     code_name,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.docker_request import LABELS as OF_CONTAINERS
-from prefect_ft.backends.kubernetes_request import LABELS as OF_PODS
+from prefect_ft.backends.docker.request import LABELS as OF_CONTAINERS
+from prefect_ft.backends.kubernetes.request import LABELS as OF_PODS
 from prefect_ft.backends.labels import Labels, name_of
 
 WORKER = Worker(number=1, system="s1", epoch=3, decision=2)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("kubernetes")
 
-from prefect_ft.backends.nodes import Nodes
+from prefect_ft.backends.kubernetes.nodes import Nodes
 from prefect_ft.errors import BackendError
 
 LABEL = "example.com/system"

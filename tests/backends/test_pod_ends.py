@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.backends.pod_ends import end_of
+from prefect_ft.backends.kubernetes.pod_ends import end_of
 
 LEAVING = {"deletionTimestamp": "2026-11-21T17:00:00Z", "deletionGracePeriodSeconds": 30}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.backends.pod_state import has_begun, is_running, stuck, trouble, waits_for
+from prefect_ft.backends.kubernetes.pod_state import has_begun, is_running, stuck, trouble, waits_for
 
 
 def pod(

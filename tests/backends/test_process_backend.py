@@ -13,9 +13,9 @@ import pytest
 from agent_fixtures import LivingWorker, MakeWorker
 from agents import AgentClient, Gate, script, settings, wait_until_ended
 
-from prefect_ft.backends import process as module
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.process import ProcessBackend, visible_accelerators
+from prefect_ft.backends.process import backend as module
+from prefect_ft.backends.process.backend import ProcessBackend, visible_accelerators
 from prefect_ft.errors import BackendError
 from prefect_ft.worker.processes import descendants
 

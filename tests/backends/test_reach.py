@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.backends import reach as module
-from prefect_ft.backends.reach import PATIENCE_S, Guard, Reach
+from prefect_ft.backends.kubernetes import reach as module
+from prefect_ft.backends.kubernetes.reach import PATIENCE_S, Guard, Reach
 
 REFUSED, SILENT = ConnectionRefusedError("refused"), TimeoutError("nothing answers")
 

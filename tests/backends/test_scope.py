@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from agents import AgentClient, settings
 
-from prefect_ft.backends import scope
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process import scope
+from prefect_ft.backends.process.backend import ProcessBackend
 
 CGROUPS = {
     "a-login": ("0::/user.slice/user-1000.slice/session-3.scope\n", {}, None),

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from prefect_ft.backends.websocket_frames import ProcessFrames
+from prefect_ft.backends.kubernetes.websocket_frames import ProcessFrames
 
 
 def frame(payload: bytes, opcode: int = 2, *, is_last: bool = True) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from engine import IMAGE
 
 from prefect_ft import DockerTraining
-from prefect_ft.backends.engine import Client, connect
+from prefect_ft.backends.docker.engine import Client, connect
 from prefect_ft.errors import RunFailedError
 
 SECRET = "hf_s3cr3t-value"

@@ -17,7 +17,7 @@ from engine import IMAGE
 from ports import free_port
 
 from prefect_ft import JobConfig, train_flow
-from prefect_ft.backends.engine import connect
+from prefect_ft.backends.docker.engine import connect
 from tests.conftest import need
 
 SCRIPT = """

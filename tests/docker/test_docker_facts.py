@@ -13,7 +13,7 @@ from deaths import journals, of_type
 from engine import IMAGE, Engine, engine, tls_of
 
 from prefect_ft import JobConfig, train_flow
-from prefect_ft.backends.engine import connect
+from prefect_ft.backends.docker.engine import connect
 from prefect_ft.journal import Line
 from prefect_ft.observe import AttemptStarted, Fact, observed_by
 

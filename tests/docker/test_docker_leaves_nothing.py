@@ -16,7 +16,7 @@ from engine import IMAGE
 from prefect.settings import PREFECT_API_URL
 
 from prefect_ft import JobConfig, train_flow
-from prefect_ft.backends.engine import Client, connect
+from prefect_ft.backends.docker.engine import Client, connect
 
 SCRIPT = """
 import os, signal, sys, zipfile

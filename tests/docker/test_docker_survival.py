@@ -13,7 +13,7 @@ import pytest
 from deaths import assert_right, born, journals, live, of_type, write_job
 from engine import IMAGE
 
-from prefect_ft.backends.engine import Client, connect
+from prefect_ft.backends.docker.engine import Client, connect
 from prefect_ft.cli import main
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,7 +14,7 @@ import pytest
 from agents import processes_of
 from deaths import journals, of_type
 
-from prefect_ft.backends.engine import connect
+from prefect_ft.backends.docker.engine import connect
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "prefect-ft/quickstart:latest"

@@ -210,7 +210,7 @@ def test_a_system_that_dies_is_left_out(ladder: Ladder) -> None:
 if attempt == 1 and worker == 1:
     import subprocess, glob
     runtime = json.load(open(glob.glob("model/.prefect-ft/*/run.json")[0]))["runtime"]
-    told = "import sys; from pathlib import Path; from prefect_ft.backends.process import take_down; "
+    told = "import sys; from pathlib import Path; from prefect_ft.backends.process.backend import take_down; "
     told += "take_down(Path(sys.argv[1]), 's1')"
     env = {{"PYTHONPATH": {str(ROOT)!r}, "PATH": os.environ["PATH"]}}
     quiet = {{"stdout": open("death.log", "w"), "stderr": subprocess.STDOUT}}

@@ -13,7 +13,7 @@ from agents import settings
 from kube import Target
 
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.kubernetes import KubernetesBackend
+from prefect_ft.backends.kubernetes.backend import KubernetesBackend
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.run import certificates_of
@@ -142,7 +142,7 @@ def test_a_gang_that_is_not_whole_is_none(
 def test_streams_that_end_every_second_are_taken_up(
     target: Target, make: Callable[..., KubernetesBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefect_ft.backends.cluster.WATCH_S", 1)
+    monkeypatch.setattr("prefect_ft.backends.kubernetes.cluster.WATCH_S", 1)
     backend = make()
     backend.create(GANG)
     (name,) = [name for name in target.names("pod") if name.endswith("-1-1-0")]

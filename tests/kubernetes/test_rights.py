@@ -15,7 +15,7 @@ from without_prefect import run_of_one_phase
 from prefect_ft import JobConfig
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.kubernetes import KubernetesBackend
+from prefect_ft.backends.kubernetes.backend import KubernetesBackend
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 

@@ -17,7 +17,7 @@ import pytest
 from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, settings, wait_until_ended
 
 from prefect_ft.backends.base import Address, Backend, WayAwayError, Worker
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
 from prefect_ft.supervisor import gang as module
 from prefect_ft.supervisor import regaining

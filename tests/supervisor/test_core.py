@@ -14,8 +14,9 @@ import pytest
 from attempts import LONG_S, Make, Phase
 from plans import beside
 
-from prefect_ft.backends import home, process
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends import home
+from prefect_ft.backends.process import backend as process
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import epoch_now
 from prefect_ft.config import Faults, OnDemand
 from prefect_ft.model import Evidence

@@ -6,7 +6,7 @@ import pytest
 from hanging import Make, Workers
 from torches import torch
 
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 
 __all__ = ["torch"]
 

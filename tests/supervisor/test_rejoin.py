@@ -13,7 +13,7 @@ import pytest
 from agents import KEY, RUN, Gate, checkpoints, script, settings
 from plans import beside
 
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.config import Faults
 from prefect_ft.journal import Journal, read_lines

@@ -18,7 +18,7 @@ from agents import AgentClient, address_of, processes_of, settings, wait_until_e
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.payload import payload_directory
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from agents import KEY, RUN, checkpoints, script, settings
 from plans import beside
 
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal import Journal
 from prefect_ft.judge import judge

@@ -199,11 +199,11 @@ def show_text(data: bytes) -> None:
 
 
 def read_answer(data: bytes) -> None:
-    from prefect_ft.backends import cluster_answers
-    from prefect_ft.backends.kubernetes_request import LABELS
-    from prefect_ft.backends.nodes import _are_closed, _is_ready
-    from prefect_ft.backends.pod_ends import end_of
-    from prefect_ft.backends.pod_state import has_ended, is_leaving, is_running, stuck, waits_for
+    from prefect_ft.backends.kubernetes import answers as cluster_answers
+    from prefect_ft.backends.kubernetes.nodes import _are_closed, _is_ready
+    from prefect_ft.backends.kubernetes.pod_ends import end_of
+    from prefect_ft.backends.kubernetes.pod_state import has_ended, is_leaving, is_running, stuck, waits_for
+    from prefect_ft.backends.kubernetes.request import LABELS
     from prefect_ft.errors import BackendError
 
     told: list[dict[str, Any]] = []
@@ -280,7 +280,7 @@ def main(name: str, options: list[str]) -> None:
     import atheris  # only here: a compiler's runtime that tests do without
 
     with atheris.instrument_imports(include=["prefect_ft"]):
-        import prefect_ft.backends.cluster_answers
+        import prefect_ft.backends.kubernetes.answers
         import prefect_ft.config
         import prefect_ft.config.recorded
         import prefect_ft.decide.classify

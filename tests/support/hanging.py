@@ -15,7 +15,7 @@ from plans import beside
 from recorded import recording
 
 from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import Limits
 from prefect_ft.journal import Journal

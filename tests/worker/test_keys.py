@@ -9,7 +9,7 @@ import pytest
 from agents import AgentClient, settings
 
 from prefect_ft.backends.base import Worker, place_of
-from prefect_ft.backends.process import ProcessBackend
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.worker.agent import MAX_EPOCH_STEP
 from prefect_ft.worker.keys import fits, verifier_of, worker_key
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prefect_ft.backends.cluster import Cluster
-from prefect_ft.backends.cluster_watch import View, Watch
+from prefect_ft.backends.kubernetes.cluster import Cluster
+from prefect_ft.backends.kubernetes.watch import View, Watch
 from prefect_ft.errors import BackendError
 
 SETTLE_S = 30.0

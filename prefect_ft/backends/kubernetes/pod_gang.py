@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prefect_ft.backends.base import Worker
-from prefect_ft.backends.cluster import Cluster
-from prefect_ft.backends.cluster_watch import View, Watch
-from prefect_ft.backends.nodes import Nodes
-from prefect_ft.backends.pod_ends import end_of
-from prefect_ft.backends.pod_state import (
+from prefect_ft.backends.kubernetes.cluster import Cluster
+from prefect_ft.backends.kubernetes.nodes import Nodes
+from prefect_ft.backends.kubernetes.pod_ends import end_of
+from prefect_ft.backends.kubernetes.pod_state import (
     Trouble,
     has_ended,
     is_leaving,
@@ -19,6 +18,7 @@ from prefect_ft.backends.pod_state import (
     trouble,
     waits_for,
 )
+from prefect_ft.backends.kubernetes.watch import View, Watch
 from prefect_ft.errors import BackendError
 
 Json = Mapping[str, Any]

@@ -21,7 +21,6 @@ from typing import Any
 from docker.errors import APIError, DockerException
 from requests.exceptions import RequestException
 
-from prefect_ft.backends import elsewhere, engine
 from prefect_ft.backends.base import (
     USED_UP,
     Address,
@@ -30,11 +29,13 @@ from prefect_ft.backends.base import (
     Worker,
     exchange_side_by_side,
 )
-from prefect_ft.backends.docker_request import (
+from prefect_ft.backends.docker import elsewhere, engine
+from prefect_ft.backends.docker.request import (
     LABELS,
     Mounted,
     create_request,
 )
+from prefect_ft.backends.docker.transport import host_of, is_here
 from prefect_ft.backends.home import (
     ENGINES,
     SOCKET,
@@ -47,7 +48,6 @@ from prefect_ft.backends.home import (
 from prefect_ft.backends.labels import name_of
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.strays import end_strays
-from prefect_ft.backends.transport import host_of, is_here
 from prefect_ft.config import DockerInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json

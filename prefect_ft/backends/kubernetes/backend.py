@@ -27,12 +27,16 @@ from prefect_ft.backends.base import (
     exchange_side_by_side,
     place_of,
 )
-from prefect_ft.backends.cluster import Cluster, cluster_of
-from prefect_ft.backends.cluster_watch import View, Watch, uid_of
-from prefect_ft.backends.cordon import Cordons
 from prefect_ft.backends.direct import DirectWay, NoAnswerError, addresses_of
 from prefect_ft.backends.home import CLUSTER, SOCKET, agent_config
-from prefect_ft.backends.kubernetes_request import (
+from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
+from prefect_ft.backends.kubernetes.cordon import Cordons
+from prefect_ft.backends.kubernetes.nodes import Nodes
+from prefect_ft.backends.kubernetes.pod_ends import end_of
+from prefect_ft.backends.kubernetes.pod_gang import PodGang, cannot_begin
+from prefect_ft.backends.kubernetes.pod_state import has_begun, has_ended, is_leaving, is_running, trouble
+from prefect_ft.backends.kubernetes.reach import Guard, Reach
+from prefect_ft.backends.kubernetes.request import (
     LABELS,
     PAYLOAD,
     code_map,
@@ -42,12 +46,8 @@ from prefect_ft.backends.kubernetes_request import (
     pod,
     secret,
 )
-from prefect_ft.backends.nodes import Nodes
+from prefect_ft.backends.kubernetes.watch import View, Watch, uid_of
 from prefect_ft.backends.payload import payload_archive
-from prefect_ft.backends.pod_ends import end_of
-from prefect_ft.backends.pod_gang import PodGang, cannot_begin
-from prefect_ft.backends.pod_state import has_begun, has_ended, is_leaving, is_running, trouble
-from prefect_ft.backends.reach import Guard, Reach
 from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import parse_json, read_json, write_json

@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from prefect_ft.backends.agent_process import AgentProcess, process_of
 from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
 from prefect_ft.backends.home import SOCKET, found_in, home_of, write_agent_config
 from prefect_ft.backends.payload import payload_directory
-from prefect_ft.backends.scope import agent_prefix
+from prefect_ft.backends.process.agent_process import AgentProcess, process_of
+from prefect_ft.backends.process.scope import agent_prefix
 from prefect_ft.backends.strays import KILLED_TIMEOUT_S, end_strays
 from prefect_ft.config import given_in
 from prefect_ft.errors import BackendError

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect_ft.backends.base import USED_UP
-from prefect_ft.backends.pod_state import is_leaving
+from prefect_ft.backends.kubernetes.pod_state import is_leaving
 from prefect_ft.model import Evidence
 
 Json = Mapping[str, Any]

@@ -19,7 +19,7 @@ from docker.errors import DockerException, NotFound
 from requests.exceptions import RequestException
 
 from prefect_ft.backends.base import Address
-from prefect_ft.backends.engine import Client, Interpreter
+from prefect_ft.backends.docker.engine import Client, Interpreter
 from prefect_ft.backends.pump import Pump
 from prefect_ft.errors import BackendError
 from prefect_ft.files import parse_json

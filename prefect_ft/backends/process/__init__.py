@@ -1,0 +1,1 @@
+"""Workers that are groups of processes of this machine."""
