@@ -14,27 +14,22 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from prefect_ft.backends.docker.config import DockerInfrastructure, DockerSystem
+from prefect_ft.backends.docker.fields import DeviceRequest, Resources
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure, KubernetesSystem
+from prefect_ft.backends.kubernetes.fields import PodResources, PodVolume, Toleration
+from prefect_ft.backends.process.config import ProcessInfrastructure
 from prefect_ft.config import (
     AutoRestart,
     Checkpoints,
-    DeviceRequest,
-    DockerInfrastructure,
-    DockerSystem,
     Faults,
     JobConfig,
-    KubernetesInfrastructure,
-    KubernetesSystem,
     Metrics,
     OnDemand,
     Phase,
-    PodResources,
-    PodVolume,
-    ProcessInfrastructure,
     RecurringLine,
-    Resources,
     Suspension,
     System,
-    Toleration,
 )
 
 PAGE = Path(__file__).with_name("job-file.md")
@@ -193,11 +188,11 @@ def _bounds(kind: Mapping[str, Any]) -> list[str]:
 
 def _default(entry: Mapping[str, Any]) -> str:
     """Give the default as one would write it; a section's is that of its own fields."""
-    default = entry["default"]
-    if default is None:
+    if entry.get("default", ...) is None:
         return "absent"
     if "$ref" in entry or "oneOf" in entry:
         return "as its fields say"
+    default = entry["default"]
     if isinstance(default, str):
         return f"`{default}`"
     return f"`{default:g}`" if isinstance(default, float) else f"`{json.dumps(default)}`"

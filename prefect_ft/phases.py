@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.process.backend import ProcessBackend
+from prefect_ft.backends.kind import Workers, kind_of
 from prefect_ft.clock import PhaseClock, seconds_since, utc_now
 from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
 from prefect_ft.decide import limits_of
@@ -25,9 +25,9 @@ from prefect_ft.journal import Journal, Line, checked_lines
 from prefect_ft.judge import judge_pending
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.plans import phase_plan, removal_grace_s
+from prefect_ft.plans import files_of, phase_plan
 from prefect_ft.pool.recorder import Recorder
-from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, certificates_of, made_runtime_directory
+from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.run.ownership import own_runtime, recorded_runtime
 from prefect_ft.run.systems import lock_path
 from prefect_ft.summary import PhaseSummary, summarise
@@ -125,7 +125,7 @@ class PhaseExecution:
         If this process has to end before (the lease is lost, Prefect or somebody else ends it), everything
         is left as it is, for whoever comes next.
         """
-        with self._recording(), self._cordoning():
+        with self._recording(), self._isolating():
             return self._execute(run_attempts, by_hand=by_hand)
 
     def _recording(self) -> AbstractContextManager[None]:
@@ -143,16 +143,16 @@ class PhaseExecution:
         )
         return recorder.recording()
 
-    def _cordoning(self) -> AbstractContextManager[None]:
-        """Have nodes cordoned that are isolated, where the job wants that."""
+    def _isolating(self) -> AbstractContextManager[None]:
+        """Have others know which systems are isolated, where the job wants that."""
         infrastructure = self._job.infrastructure_of(self._plan.phase_index)
-        if infrastructure.type != "kubernetes" or not infrastructure.cordon:
-            return contextlib.nullcontext()
-        from prefect_ft.backends.kubernetes.cordon import Cordons  # noqa: PLC0415  (its client costs a second)
-
-        cordons = Cordons(infrastructure, self._run.run_id, self._runtime)
-        ends_with_the_run = self._job.quarantine is None
-        return cordons.keeping(lambda: self._journal.lines, ends_with_the_run=ends_with_the_run)
+        return kind_of(infrastructure).isolating(
+            infrastructure,
+            self._run.run_id,
+            self._runtime,
+            lambda: self._journal.lines,
+            ends_with_the_run=self._job.quarantine is None,
+        )
 
     def _execute(self, run_attempts: RunAttempts, *, by_hand: bool) -> PhaseSummary:
         try:
@@ -401,23 +401,16 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         checkpoints=checkpoints.model_dump(exclude={"on_demand", "warn_after_s"})
         if checkpoints and plan.has_checkpoints
         else None,
-        certificates=certificates_of(run.root) if infrastructure.type == "kubernetes" else None,
     )
-    if infrastructure.type == "docker":
-        from prefect_ft.backends.docker.backend import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
-
-        grace_s = removal_grace_s(plan.env)
-        return DockerBackend(
-            settings,
-            runtime,
-            infrastructure,
-            binds=plan.binds,
-            private=run.root.parent.absolute(),
-            removal_grace_s=grace_s,
-        )
-    if infrastructure.type == "kubernetes":
-        from prefect_ft.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415  (its client costs a second)
-
-        return KubernetesBackend(settings, runtime, infrastructure, files=plan.files)
-    locks = {system: lock_path(runtime, system) for system in run.told().get("systems", ())}
-    return ProcessBackend(settings, runtime, plan.system_env, locks)
+    workers = Workers(
+        settings=settings,
+        infrastructure=infrastructure,
+        directory=runtime,
+        run_root=run.root,
+        env=plan.env,
+        system_env=plan.system_env,
+        system_locks={system: lock_path(runtime, system) for system in run.told().get("systems", ())},
+        checkpoints=checkpoints.path if checkpoints is not None else None,
+        files=files_of(plan.env),
+    )
+    return kind_of(infrastructure).backend(workers)

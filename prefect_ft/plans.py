@@ -6,25 +6,15 @@ Owns the way from what users write to what the supervisor is given.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from prefect_ft.backends.process.backend import inherited_environment, visible_accelerators
+from prefect_ft.backends.host import inherited_environment
+from prefect_ft.backends.kind import kind_of
 from prefect_ft.clock import epoch_now, seconds_since
-from prefect_ft.config import (
-    DockerInfrastructure,
-    Infrastructure,
-    JobConfig,
-    KubernetesInfrastructure,
-    Phase,
-    given_in,
-    in_a_volume,
-    own_signatures,
-    plain,
-)
+from prefect_ft.config import Infrastructure, JobConfig, Phase, given_in, own_signatures, plain
 from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.errors import NewerFormatError
@@ -45,14 +35,7 @@ from prefect_ft.supervisor import (
 IMAGES_OWN = "."
 """A working directory that leaves the choice to a container's image: the agent's own."""
 
-DEVICE = re.compile("/.*(gpu|npu|ascend)", re.IGNORECASE)
-"""Names of resources that are accelerators, like nvidia.com/gpu and huawei.com/Ascend910."""
-
-END_OF_RANKS_S = 10.0
-"""How long it may take to end ranks, and how far the clocks of two machines may be apart."""
-
 PARAMS_VARIABLE = "PREFECT_FT_PARAMS"
-REMOVAL_GRACE = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 
 
 def phase_plan(
@@ -65,7 +48,7 @@ def phase_plan(
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
     phase, infrastructure = job.phases[index], job.infrastructure_of(index)
     env = {**job.env_of(index), **_params_variable(phase, directory)}
-    is_here = infrastructure.type == "process"
+    is_here = infrastructure.ranks_are_here
     return PhasePlan(
         run_id=run.run_id,
         phase=phase.name,
@@ -73,8 +56,6 @@ def phase_plan(
         phases=len(job.phases),
         command=_command(phase, is_here=is_here),
         cwd=str(phase.cwd or IMAGES_OWN),
-        binds=_binds(phase, infrastructure, env) if infrastructure.type == "docker" else (),
-        files=_files(env) if infrastructure.type == "kubernetes" else {},
         inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
         secret_env=plain(infrastructure.secret_env),
@@ -86,7 +67,7 @@ def phase_plan(
         directory=directory,
         role=phase.launched.role if phase.launched is not None else "default",
         elastic_id=phase.launched.run_id if phase.launched is not None else None,
-        lost_ranks_last_s=_lost_ranks_last_s(infrastructure),
+        lost_ranks_last_s=infrastructure.lost_ranks_last_s(),
         suspension=_suspension(job, index, run, directory),
         on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
         sources=_sources(job, index, run, env),
@@ -128,13 +109,6 @@ def _saves_since_s(job: JobConfig, index: int, run: Run, directory: Path) -> flo
             if run.model_dir / name != directory and head.get("saves_since_s") is not None:
                 return float(head["saves_since_s"])
     return epoch_now()
-
-
-def _lost_ranks_last_s(infrastructure: Infrastructure) -> float | None:
-    """Give how long ranks on a lost node go on: until their agent has noticed that it hears of nobody."""
-    if infrastructure.type != "kubernetes":
-        return None
-    return infrastructure.silence_timeout_s + infrastructure.partition_timeout_s + END_OF_RANKS_S
 
 
 def _ask(job: JobConfig, index: int) -> AskPlan:
@@ -208,29 +182,13 @@ def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None])
 
 def _host_cwd(job: JobConfig, index: int) -> str:
     """Give where the commands run that run beside the training, on this machine."""
-    is_here = job.infrastructure_of(index).type == "process"
+    is_here = job.infrastructure_of(index).ranks_are_here
     return str(job.phases[index].cwd if is_here else job.cwd)
 
 
-def _binds(
-    phase: Phase, infrastructure: DockerInfrastructure, env: Mapping[str, str | None]
-) -> tuple[str, ...]:
-    """Give what a phase needs in its containers at the path that it has here, where no volume is there already."""
-    wanted = [phase.checkpoints.path] if phase.checkpoints is not None else []
-    kept = [path for path in wanted if not in_a_volume(path, infrastructure)]
-    params = [f"{path}:{path}:ro" for path in _files(env)]
-    return (*(f"{path}:{path}" for path in kept), *params)
-
-
-def _files(env: Mapping[str, str | None]) -> dict[str, Path]:
-    """Give the files of this machine that ranks are told of, by their paths where the ranks are."""
+def files_of(env: Mapping[str, str | None]) -> dict[str, Path]:
+    """Return the files of this machine that ranks are told of, by their paths where the ranks are."""
     return {path: Path(path) for name in (PARAMS_VARIABLE,) if (path := env.get(name)) is not None}
-
-
-def removal_grace_s(env: Mapping[str, str | None]) -> float | None:
-    """Give how long the removal of an old worker may hold up the new one; None: as long as it takes."""
-    written = env.get(REMOVAL_GRACE) or ""
-    return float(written) if written.isascii() and written.isdigit() and int(written) > 0 else None
 
 
 def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]) -> dict[str, str]:
@@ -257,18 +215,7 @@ def _command(phase: Phase, *, is_here: bool) -> tuple[str, ...]:
 def _ranks_per_worker(phase: Phase, infrastructure: Infrastructure, env: Mapping[str, str | None]) -> int:
     if phase.nproc_per_worker != "auto":
         return phase.nproc_per_worker
-    if infrastructure.type == "process":
-        return visible_accelerators(given_in({**os.environ, **env})) or 1
-    if infrastructure.type == "kubernetes":
-        return _accelerators(infrastructure) or 1
-    asked = sum(len(each.device_ids) or (each.count or -1) for each in infrastructure.device_requests)
-    return asked if asked > 0 else visible_accelerators(given_in({**os.environ, **env})) or 1
-
-
-def _accelerators(infrastructure: KubernetesInfrastructure) -> int:
-    """Count those that a pod asks for, by the names that devices of a vendor's have."""
-    limits = infrastructure.resources.limits
-    return sum(int(count) for name, count in limits.items() if DEVICE.search(name) and count.isdecimal())
+    return kind_of(infrastructure).ranks_per_worker(infrastructure, env)
 
 
 def _system_env(job: JobConfig, index: int) -> dict[str, Mapping[str, str | None]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.process.scope import fate
+from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
 from prefect_ft.formats import check_run, how_to_get
@@ -86,7 +86,7 @@ def check_systems_of(run: Run) -> None:
 def _named_systems(job: JobConfig) -> list[str]:
     """Give the systems that the job's own words name; the default that stands for none is anybody's."""
     parts = [job.infrastructure_of(index) for index in range(len(job.phases))]
-    named = [part for part in parts if part.type == "process" and "systems" in part.model_fields_set]
+    named = [part for part in parts if part.ranks_are_here and "systems" in part.model_fields_set]
     return sorted({system.name for part in named for system in part.systems})
 
 
@@ -157,14 +157,15 @@ def held(holding: Holding, job: JobConfig) -> Iterator[tuple[Holding, StopReques
         StopRequest(holding.run.want_cancelled, leaves_on_sigterm=_leaves_on_sigterm()) as stop,
         holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record),
     ):
-        if _has_processes(job) and (whose := fate()) is not None:
+        for whose in _shared_fates(job):
             tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
         yield holding, stop
 
 
-def _has_processes(job: JobConfig) -> bool:
-    """Whether any phase has workers that are processes of this machine, and not containers or pods elsewhere."""
-    return any(job.infrastructure_of(index).type == "process" for index in range(len(job.phases)))
+def _shared_fates(job: JobConfig) -> list[str]:
+    """Return whose end would end workers of a job together with this process."""
+    kinds = dict.fromkeys(kind_of(job.infrastructure_of(index)) for index in range(len(job.phases)))
+    return [whose for kind in kinds if (whose := kind.shared_fate()) is not None]
 
 
 def _leaves_on_sigterm() -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from prefect_ft.backends.process.capacity import Limit, Machine, most_ranks
 from prefect_ft.clock import utc_now
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError
 from prefect_ft.pool.quarantine import Quarantined, add
 from prefect_ft.preflight import check, quarantined
-from prefect_ft.preflight.capacity import Limit, Machine, most_ranks
 
 
 def job(tmp_path: Path, *, phase: dict[str, Any] | None = None, **fields: Any) -> JobConfig:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from prefect.blocks.core import Block
 
-from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining, TrainingBlock
+from prefect_ft.backends.kind import all_kinds
 from prefect_ft.embedded import own_server
 from prefect_ft.errors import ConfigError
 
-SLUGS = tuple(kind.get_block_type_slug() for kind in (DockerTraining, KubernetesTraining, ProcessTraining))
+if TYPE_CHECKING:
+    from prefect_ft.blocks.training import TrainingBlock
 
 
 def infrastructure_of_block(name: str) -> Mapping[str, Any]:
     """Give what a saved block says of an infrastructure, by TYPE/NAME; raises ConfigError."""
-    kind, _, document = name.partition("/")
-    if kind not in SLUGS or not document:
-        wanted = " or ".join(f"{slug}/NAME" for slug in SLUGS)
+    slug, _, document = name.partition("/")
+    slugs = _slugs()
+    if slug not in slugs or not document:
+        wanted = " or ".join(f"{each}/NAME" for each in slugs)
         raise ConfigError(f"must be {wanted}, got {name!r}")
     own_server()
     try:
@@ -31,6 +34,11 @@ def infrastructure_of_block(name: str) -> Mapping[str, Any]:
         raise ConfigError(f"block {name!r} cannot be loaded: {_first_line(exc)}") from exc
     found = block.infrastructure()
     return {field: getattr(found, field) for field in {"type", *found.model_fields_set}}
+
+
+def _slugs() -> list[str]:
+    """Return the names that Prefect has for the blocks of all kinds, which it knows once they are loaded."""
+    return [resolve_name(kind.block).get_block_type_slug() for kind in all_kinds() if kind.block is not None]
 
 
 def _first_line(exc: Exception) -> str:

@@ -12,8 +12,11 @@ from prefect.blocks.abstract import JobBlock
 from prefect.blocks.core import Block, schema_extra
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
+from prefect_ft.backends.process.config import ProcessInfrastructure
 from prefect_ft.blocks.result import TrainingResult
-from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure, ProcessInfrastructure
+from prefect_ft.config import Infrastructure
 from prefect_ft.config.fields import Directory, Processes, RankEnv, Words, complete_schema
 from prefect_ft.errors import ConfigError
 
@@ -41,9 +44,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
     Without restarts of its own: those are `train_flow`'s.
     """
 
-    _infrastructure: ClassVar[
-        type[DockerInfrastructure] | type[KubernetesInfrastructure] | type[ProcessInfrastructure]
-    ]
+    _infrastructure: ClassVar[type[Infrastructure]]
 
     command: Words | None = Field(
         default=None,
@@ -59,7 +60,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
     )
     _run: TrainingRun | None = PrivateAttr(None)
 
-    def infrastructure(self) -> DockerInfrastructure | KubernetesInfrastructure | ProcessInfrastructure:
+    def infrastructure(self) -> Infrastructure:
         """Give what a job has in place of this block; what was left at its default counts as not said."""
         fields = self._infrastructure.model_fields
         said = {name: getattr(self, name) for name, field in fields.items()}

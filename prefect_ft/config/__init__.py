@@ -1,25 +1,14 @@
 """What users write: job files, `--set`, and the same models in Python."""
 
 from prefect_ft.config.blocks import BlockLookup
-from prefect_ft.config.container import DeviceRequest, Resources
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import given_in, unset_in
-from prefect_ft.config.infrastructure import (
-    DockerInfrastructure,
-    DockerSystem,
-    Infrastructure,
-    KubernetesInfrastructure,
-    KubernetesSystem,
-    ProcessInfrastructure,
-    System,
-    in_a_volume,
-)
+from prefect_ft.config.infrastructure import Infrastructure, System
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import job_document, job_in, load_job, validate
 from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.places import check_places
-from prefect_ft.config.pod import PodResources, PodVolume, Toleration
 from prefect_ft.config.recorded import RecordedJob, read_recorded, recorded
 from prefect_ft.config.secret_env import plain, secrets_of, with_secrets
 from prefect_ft.config.sections import AutoRestart, Checkpoints, OnDemand
@@ -31,31 +20,20 @@ __all__ = [
     "AutoRestart",
     "BlockLookup",
     "Checkpoints",
-    "DeviceRequest",
-    "DockerInfrastructure",
-    "DockerSystem",
     "Document",
     "Faults",
     "Infrastructure",
     "JobConfig",
-    "KubernetesInfrastructure",
-    "KubernetesSystem",
     "Metrics",
     "OnDemand",
     "Phase",
-    "PodResources",
-    "PodVolume",
-    "ProcessInfrastructure",
     "RecordedJob",
     "RecurringLine",
-    "Resources",
     "Suspension",
     "System",
-    "Toleration",
     "apply_overrides",
     "check_places",
     "given_in",
-    "in_a_volume",
     "job_document",
     "job_in",
     "load_job",

@@ -14,8 +14,9 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from prefect_ft.config import kinds
 from prefect_ft.config.fields import shown, unknown_key
-from prefect_ft.config.infrastructure import TYPES
+from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.source import Document
 from prefect_ft.config.yaml_text import FieldPath
@@ -135,6 +136,8 @@ def _section_at(path: FieldPath) -> type[BaseModel]:
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     if parts := get_args(annotation):  # asked first: Python 3.10 takes tuple[X, ...] for a class
         return [found for part in parts for found in _sections_in(part)]
+    if annotation is Infrastructure:
+        return [kinds.kind_named(name).config for name in kinds.names()]
     is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return [annotation] if is_section else []
 
@@ -150,7 +153,7 @@ def untagged(path: FieldPath) -> FieldPath:
     return tuple(
         part
         for index, part in enumerate(path)
-        if not (index and path[index - 1] == "infrastructure" and part in TYPES)
+        if not (index and path[index - 1] == "infrastructure" and part in kinds.names())
     )
 
 

@@ -142,6 +142,13 @@ def path_problem(value: str) -> str | None:
     return None
 
 
+def absolute(path: str | None, base: str) -> str | None:
+    """Return a path that starts at `base` where it is relative; `~` is a home directory, URLs stay as they are."""
+    if path is None or "://" in path:
+        return path
+    return os.path.abspath(os.path.join(base, os.path.expanduser(path)))
+
+
 def _path(value: str) -> str:
     if "://" not in value and (message := path_problem(value)):
         raise problem(message)

@@ -30,10 +30,12 @@ from prefect_ft.config.fields import (
     Section,
     Some,
     WholeNumber,
+    absolute,
     as_error,
     shown,
 )
-from prefect_ft.config.infrastructure import Infrastructure, ProcessInfrastructure
+from prefect_ft.config.infrastructure import Infrastructure
+from prefect_ft.config.kinds import AnyInfrastructure, default_infrastructure
 from prefect_ft.config.metrics import Metrics
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.sections import AutoRestart
@@ -55,8 +57,8 @@ class JobConfig(Section):
     journal_dir: Directory | None = Field(
         default=None, description="Directory for the journal on a local disk; absent: in model_dir"
     )
-    infrastructure: Infrastructure = Field(
-        default=ProcessInfrastructure(), description="Where the workers run"
+    infrastructure: AnyInfrastructure = Field(
+        default_factory=default_infrastructure, description="Where the workers run"
     )
     quarantine: LocalFile | None = Field(
         default=None,
@@ -209,21 +211,21 @@ class JobConfig(Section):
         `~` is a home directory; URLs stay as they are. Doing it again changes nothing.
         """
         base = os.path.abspath(base_dir)
-        cwd = _absolute(self.cwd, base) or base
+        cwd = absolute(self.cwd, base) or base
         phases = tuple(
-            _phase_at(phase, base, cwd if self.infrastructure_of(index).type == "process" else None)
+            _phase_at(phase, base, cwd if self.infrastructure_of(index).ranks_are_here else None)
             for index, phase in enumerate(self.phases)
         )
         return self.model_copy(
             update={
-                "model_dir": _absolute(self.model_dir, base),
-                "journal_dir": _absolute(self.journal_dir, base),
-                "quarantine": _absolute(self.quarantine, base),
+                "model_dir": absolute(self.model_dir, base),
+                "journal_dir": absolute(self.journal_dir, base),
+                "quarantine": absolute(self.quarantine, base),
                 "cwd": cwd,
-                "infrastructure": _infrastructure_at(self.infrastructure, base),
-                "faults": self.faults.model_copy(update={"file": _absolute(self.faults.file, base)}),
+                "infrastructure": self.infrastructure.at(base),
+                "faults": self.faults.model_copy(update={"file": absolute(self.faults.file, base)}),
                 "signatures": tuple(
-                    _absolute(item, base) if isinstance(item, str) else item for item in self.signatures
+                    absolute(item, base) if isinstance(item, str) else item for item in self.signatures
                 ),
                 "phases": phases,
             }
@@ -260,9 +262,6 @@ def warnings(job: JobConfig) -> list[str]:
             said[f"{where}: is ignored; must be 10 to 720 minutes, got {shown(written)}"] = None
     return [*said, *dict.fromkeys(_without_a_spare(job))]
 
-
-_AGENT_TASKS = 2
-"""Processes and threads of an agent: itself, and the one that looks at checkpoints."""
 
 _HANG_DETECT = "MA_HANG_DETECT_TIME"
 _NONE_LEFT = (
@@ -342,40 +341,20 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
 
 
 def _too_many_ranks(job: JobConfig, index: int) -> Iterator[tuple[FieldPath, str]]:
-    """Hold a phase's ranks against the processes that its containers may have."""
-    ranks, infrastructure = job.phases[index].nproc_per_worker, job.infrastructure_of(index)
-    pids = infrastructure.resources.pids if infrastructure.type == "docker" else None
-    if pids is not None and ranks != "auto" and ranks > pids - _AGENT_TASKS:
-        message = f"must be at most {pids - _AGENT_TASKS}, which resources.pids leaves beside the agent, got {ranks}"
-        yield ("phases", index, "nproc_per_worker"), f"{message}; raise that limit, or write fewer"
-
-
-def _infrastructure_at(infrastructure: Infrastructure, base: str) -> Infrastructure:
-    if infrastructure.type == "process":
-        return infrastructure
-    if infrastructure.type == "kubernetes":
-        return infrastructure.model_copy(update={"kubeconfig": _absolute(infrastructure.kubeconfig, base)})
-    volumes = tuple(
-        f"{_absolute(source, base)}:{target}" if source[0] in "./~" else f"{source}:{target}"
-        for source, _, target in (volume.partition(":") for volume in infrastructure.volumes)
-    )
-    return infrastructure.model_copy(update={"volumes": volumes})
+    """Hold a phase's ranks against what its infrastructure lets a worker have."""
+    ranks = job.phases[index].nproc_per_worker
+    if ranks != "auto" and (refusal := job.infrastructure_of(index).refusal_of_ranks(ranks)) is not None:
+        yield ("phases", index, "nproc_per_worker"), refusal
 
 
 def _phase_at(phase: Phase, base: str, default_cwd: str | None) -> Phase:
     checkpoints = phase.checkpoints
     if checkpoints is not None:
-        checkpoints = checkpoints.model_copy(update={"path": _absolute(checkpoints.path, base)})
+        checkpoints = checkpoints.model_copy(update={"path": absolute(checkpoints.path, base)})
     return phase.model_copy(
         update={
-            "cwd": _absolute(phase.cwd, base) or default_cwd,
+            "cwd": absolute(phase.cwd, base) or default_cwd,
             "checkpoints": checkpoints,
-            "infrastructure": phase.infrastructure and _infrastructure_at(phase.infrastructure, base),
+            "infrastructure": phase.infrastructure and phase.infrastructure.at(base),
         }
     )
-
-
-def _absolute(path: str | None, base: str) -> str | None:
-    if path is None or "://" in path:
-        return path
-    return os.path.abspath(os.path.join(base, os.path.expanduser(path)))

@@ -23,7 +23,7 @@ from prefect_ft.config.fields import (
     Words,
     problem,
 )
-from prefect_ft.config.infrastructure import Infrastructure
+from prefect_ft.config.kinds import AnyInfrastructure
 from prefect_ft.config.launcher import Launched, launched
 from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints
@@ -94,7 +94,7 @@ class Phase(Section):
     )
     autorestart: AutoRestart | None = Field(default=None, description="Replaces the job's autorestart")
     suspension: Suspension | None = Field(default=None, description="Replaces the job's suspension")
-    infrastructure: Infrastructure | None = Field(
+    infrastructure: AnyInfrastructure | None = Field(
         default=None, description="Replaces the job's infrastructure"
     )
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from prefect_ft.config.infrastructure import Infrastructure, in_a_volume
+from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.sections import Checkpoints
 from prefect_ft.errors import ConfigError
@@ -47,8 +47,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
 
 def _is_here(path: str, infrastructure: Infrastructure) -> bool:
     """Whether a path of checkpoints is one of this machine."""
-    is_mounted = infrastructure.type != "process" and in_a_volume(path, infrastructure)
-    return "://" not in path and not is_mounted
+    return "://" not in path and not infrastructure.mounts(path)
 
 
 def _below(directory: str, path: str) -> list[str]:

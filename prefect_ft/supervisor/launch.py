@@ -48,8 +48,6 @@ class PhasePlan:
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
     for the ranks on a system. In both `None` unsets a variable, whoever set it. `secret_env` gives way to both,
     and is never shown. `inherited` are the names of variables that workers have from elsewhere.
-    `binds` is what the phase needs in containers of what is on this machine, as HOST:CONTAINER[:ro]; `files`
-    what it needs in pods, by the path there.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
@@ -64,8 +62,6 @@ class PhasePlan:
     phases: int
     command: tuple[str, ...]
     cwd: str
-    binds: tuple[str, ...] = ()
-    files: Mapping[str, Path] = field(default_factory=dict)
     inherited: frozenset[str]
     env: Mapping[str, str | None]
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -12,8 +12,9 @@ from agents import AgentClient, checkpoints, settings
 from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
+from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.process.backend import ProcessBackend
-from prefect_ft.config import DockerInfrastructure, KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 
 PYTHON = "python3"

@@ -19,8 +19,8 @@ from prefect_ft.backends.base import Worker
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.docker import backend as module
 from prefect_ft.backends.docker.backend import DockerBackend
+from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.docker.engine import Client, connect
-from prefect_ft.config import DockerInfrastructure
 from prefect_ft.errors import BackendError
 
 WORKER = Worker(number=0, system="s0", epoch=1, decision=0)

@@ -16,7 +16,8 @@ import pytest
 from engine import IMAGE, Engine, make_certificates
 
 from prefect_ft.backends.docker import engine
-from prefect_ft.config import DockerInfrastructure, JobConfig
+from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.config import JobConfig
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.preflight import check_engines
 

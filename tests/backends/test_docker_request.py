@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from prefect_ft.backends.base import Worker
+from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.docker.request import (
     Mounted,
     create_request,
     merged,
 )
-from prefect_ft.config import DockerInfrastructure
 
 WORKER = Worker(number=1, system="s1", epoch=3, decision=2)
 LABELS = {

@@ -13,8 +13,8 @@ from hanging import FAULTS, HANG_S, Make, Phase, Workers, assert_found, fault, f
 
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.docker.backend import DockerBackend
+from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.docker.engine import connect
-from prefect_ft.config import DockerInfrastructure
 from prefect_ft.worker import spy
 
 __all__ = ["make_hanging", "stop"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from prefect_ft.backends.base import Worker
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.kubernetes.request import (
     BEGIN,
     code_map,
@@ -22,7 +23,6 @@ from prefect_ft.backends.kubernetes.request import (
     secret,
 )
 from prefect_ft.backends.payload import payload_archive
-from prefect_ft.config import KubernetesInfrastructure
 
 WORKER = Worker(number=1, system="n1", epoch=3, decision=2)
 LABELS = {

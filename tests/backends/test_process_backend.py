@@ -14,8 +14,9 @@ from agent_fixtures import LivingWorker, MakeWorker
 from agents import AgentClient, Gate, script, settings, wait_until_ended
 
 from prefect_ft.backends.base import Worker
+from prefect_ft.backends.host import visible_accelerators
 from prefect_ft.backends.process import backend as module
-from prefect_ft.backends.process.backend import ProcessBackend, visible_accelerators
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.errors import BackendError
 from prefect_ft.worker.processes import descendants
 

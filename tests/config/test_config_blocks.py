@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.config import DockerInfrastructure, JobConfig, ProcessInfrastructure, load_job
+from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.backends.process.config import ProcessInfrastructure
+from prefect_ft.config import JobConfig, load_job
 from prefect_ft.errors import ConfigError
 
 SAVED: Mapping[str, Mapping[str, Any]] = {

@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.config import (
-    DockerInfrastructure,
-    DockerSystem,
-    JobConfig,
-    in_a_volume,
-    load_job,
-    resolved,
-)
+from prefect_ft.backends.docker.config import DockerInfrastructure, DockerSystem
+from prefect_ft.config import JobConfig, load_job, resolved
 from prefect_ft.errors import ConfigError
 
 HEAD = "name: j\nmodel_dir: m\ninfrastructure:\n  type: docker\n"
@@ -160,7 +154,7 @@ def test_a_job_is_the_same_after_it_was_kept(tmp_path: Path) -> None:
     [("/data", True), ("/data/x", True), ("/database", False), ("/", False)],
 )
 def test_what_is_in_a_volume(tmp_path: Path, path: str, is_inside: bool) -> None:
-    assert in_a_volume(path, infrastructure(tmp_path, "volumes: ['d:/data:ro']")) is is_inside
+    assert infrastructure(tmp_path, "volumes: ['d:/data:ro']").mounts(path) is is_inside
 
 
 def test_more_ranks_than_containers_may_have_processes(tmp_path: Path) -> None:

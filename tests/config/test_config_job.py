@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from prefect_ft.config import JobConfig, ProcessInfrastructure, System, load_job, resolved, warnings
+from prefect_ft.backends.process.config import ProcessInfrastructure
+from prefect_ft.config import JobConfig, System, load_job, resolved, warnings
 from prefect_ft.model import Policy
 
 

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.config import (
-    JobConfig,
-    KubernetesInfrastructure,
-    KubernetesSystem,
-    PodVolume,
-    Toleration,
-    in_a_volume,
-    load_job,
-)
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure, KubernetesSystem
+from prefect_ft.backends.kubernetes.fields import PodVolume, Toleration
+from prefect_ft.config import JobConfig, load_job
 from prefect_ft.errors import ConfigError
 
 HEAD = "name: j\nmodel_dir: m\ninfrastructure:\n  type: kubernetes\n"
@@ -169,4 +163,4 @@ def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
     [("/ck", True), ("/ck/run/1", True), ("/checkpoints", False), ("/", False)],
 )
 def test_paths_of_pods(tmp_path: Path, path: str, expected: bool) -> None:
-    assert in_a_volume(path, infrastructure(tmp_path, "volumes: [{path: /ck, claim: c}]")) is expected
+    assert infrastructure(tmp_path, "volumes: [{path: /ck, claim: c}]").mounts(path) is expected

@@ -14,7 +14,7 @@ from kube import Target
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.kubernetes.backend import KubernetesBackend
-from prefect_ft.config import KubernetesInfrastructure
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.run import certificates_of
 

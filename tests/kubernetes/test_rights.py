@@ -16,7 +16,7 @@ from prefect_ft import JobConfig
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kubernetes.backend import KubernetesBackend
-from prefect_ft.config import KubernetesInfrastructure
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 
 pytestmark = pytest.mark.timeout(300)

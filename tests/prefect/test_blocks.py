@@ -13,14 +13,12 @@ import pytest
 
 import prefect_ft
 from prefect_ft import DockerTraining, JobConfig, KubernetesTraining, ProcessTraining, train_flow
+from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
+from prefect_ft.backends.process.config import ProcessInfrastructure
 from prefect_ft.blocks import infrastructure_of_block
 from prefect_ft.cli import main
-from prefect_ft.config import (
-    DockerInfrastructure,
-    KubernetesInfrastructure,
-    ProcessInfrastructure,
-    load_job,
-)
+from prefect_ft.config import load_job
 from prefect_ft.errors import BackendError, ConfigError, RunFailedError
 
 SECRET = "hf_s3cr3t-value"
@@ -151,10 +149,8 @@ def test_validate_prints_the_block_without_its_secret(
     ("name", "message"),
     [
         pytest.param("docker-training/none", "no block 'docker-training/none' can be loaded", id="not-saved"),
-        pytest.param("gpu-box", "must be docker-training/NAME or kubernetes-training/NAME or", id="no-type"),
-        pytest.param(
-            "secret/x", "must be docker-training/NAME or kubernetes-training/NAME or", id="other-type"
-        ),
+        pytest.param("gpu-box", "must be process-training/NAME or docker-training/NAME or", id="no-type"),
+        pytest.param("secret/x", "must be process-training/NAME or docker-training/NAME or", id="other-type"),
     ],
 )
 def test_what_cannot_be_looked_up(prefect_server: None, name: str, message: str) -> None:

@@ -30,6 +30,7 @@ from prefect_ft.backends.base import (
     exchange_side_by_side,
 )
 from prefect_ft.backends.docker import elsewhere, engine
+from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.docker.request import (
     LABELS,
     Mounted,
@@ -48,7 +49,6 @@ from prefect_ft.backends.home import (
 from prefect_ft.backends.labels import name_of
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.strays import end_strays
-from prefect_ft.config import DockerInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.model import Evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from prefect_ft.backends.docker import engine
-from prefect_ft.config import DockerInfrastructure
+from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.errors import BackendError, ConfigError
 
 

@@ -17,9 +17,9 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests.exceptions import RequestException
 
+from prefect_ft.backends.docker.config import DockerInfrastructure, DockerSystem
+from prefect_ft.backends.docker.fields import ENGINE
 from prefect_ft.backends.docker.transport import client_arguments, unreachable
-from prefect_ft.config import DockerInfrastructure, DockerSystem
-from prefect_ft.config.container import ENGINE
 from prefect_ft.errors import BackendError
 
 Client: TypeAlias = Any

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from prefect_ft.backends.docker.config import DockerInfrastructure, DockerSystem
+from prefect_ft.backends.docker.fields import DeviceRequest
 from prefect_ft.backends.labels import Labels
-from prefect_ft.config import DeviceRequest, DockerInfrastructure, DockerSystem, given_in
+from prefect_ft.config import given_in
 
 LABELS = Labels("prefect-ft.")
 

@@ -30,6 +30,7 @@ from prefect_ft.backends.base import (
 from prefect_ft.backends.direct import DirectWay, NoAnswerError, addresses_of
 from prefect_ft.backends.home import CLUSTER, SOCKET, agent_config
 from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.kubernetes.cordon import Cordons
 from prefect_ft.backends.kubernetes.nodes import Nodes
 from prefect_ft.backends.kubernetes.pod_ends import end_of
@@ -48,7 +49,6 @@ from prefect_ft.backends.kubernetes.request import (
 )
 from prefect_ft.backends.kubernetes.watch import View, Watch, uid_of
 from prefect_ft.backends.payload import payload_archive
-from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import parse_json, read_json, write_json
 from prefect_ft.model import Evidence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.kubernetes.cluster import cluster_of
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.kubernetes.request import LABELS, object_name, pod
-from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError, ConfigError
 
 _PROBE = "check"

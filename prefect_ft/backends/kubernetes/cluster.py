@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect_ft.backends.kubernetes.answers import change_in, list_in, object_in
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.kubernetes.request import CONTAINER
 from prefect_ft.backends.kubernetes.watch import ExpiredError, Source
 from prefect_ft.backends.kubernetes.websocket_frames import ProcessFrames
 from prefect_ft.backends.pump import Pump
-from prefect_ft.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import parse_json
 

@@ -12,8 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from prefect_ft.backends.base import Worker, place_of
+from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure, KubernetesSystem
+from prefect_ft.backends.kubernetes.fields import PodVolume, Toleration
 from prefect_ft.backends.labels import Labels, name_of
-from prefect_ft.config import KubernetesInfrastructure, KubernetesSystem, PodVolume, Toleration, given_in
+from prefect_ft.config import given_in
 from prefect_ft.worker.pod import TOLD
 
 LABELS = Labels("prefect-ft/")

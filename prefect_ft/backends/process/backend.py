@@ -8,7 +8,6 @@ them can be made to die as a machine does (`take_down`), to see what a run does 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import signal
 import socket
@@ -22,6 +21,7 @@ from types import MappingProxyType
 
 from prefect_ft.backends.base import Address, AgentSettings, Found, Worker
 from prefect_ft.backends.home import SOCKET, found_in, home_of, write_agent_config
+from prefect_ft.backends.host import inherited_environment
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.process.agent_process import AgentProcess, process_of
 from prefect_ft.backends.process.scope import agent_prefix
@@ -190,11 +190,6 @@ def take_down(directory: Path, system: str) -> None:
             end_strays(config.parent)
 
 
-def inherited_environment() -> dict[str, str]:
-    """Give this process's environment without what belongs to its own Prefect run."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-
-
 def _tell_last_words(worker: Worker, home: Path) -> None:
     """Put what a dead agent said into the log, before its directory goes."""
     with suppress(OSError):
@@ -202,18 +197,3 @@ def _tell_last_words(worker: Worker, home: Path) -> None:
         if said:
             where = as_line(worker.system)
             _log.warning("the agent of worker %d on %s said: %s", worker.number, where, as_lines(said))
-
-
-def visible_accelerators(env: Mapping[str, str]) -> int:
-    """Count the accelerators that a process with this environment sees; 0 if there are none.
-
-    Variables as CUDA, ROCm and CANN document them; device files as their drivers make them.
-    """
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
-        if name in env:
-            return len([device for device in env[name].split(",") if device.strip() not in ("", "-1")])
-    files = [path.name for path in Path("/dev").iterdir()]
-    return max(
-        len([name for name in files if name.startswith(prefix) and name.removeprefix(prefix).isdigit()])
-        for prefix in ("nvidia", "davinci")
-    )

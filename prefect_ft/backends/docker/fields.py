@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from prefect_ft.config.fields import (
     MAX_RANKS,
@@ -17,14 +17,13 @@ from prefect_ft.config.fields import (
     problem,
     shown,
 )
+from prefect_ft.config.images import Size
 
 _MAX_PIDS = 1 << 22
 """What Linux gives out at most."""
 
 _MAX_PROCESSORS = 8192
 """For which Linux can be built."""
-
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 ENGINE = r"unix:///.+|tcp://[^/@:]+:[0-9]+|ssh://([^/@:]+@)?[^/@:-][^/@:]*(:[0-9]+)?(/.+)?"
 """A socket of this machine, TCP with TLS, or SSH, with the path of the engine's socket there."""
@@ -34,21 +33,6 @@ OWNED = ("Image", "Entrypoint", "Cmd")
 
 OWNED_BY_HOST = ("RestartPolicy", "AutoRemove")
 """Who brings a worker back, or removes it, is the run's orchestrator alone."""
-
-
-def _size(value: object) -> object:
-    if type(value) is int:
-        return value
-    match = re.fullmatch(r"([0-9]{1,15})([bkmgt]?)b?", value.lower()) if isinstance(value, str) else None
-    if match is None:
-        raise problem(f"must be bytes or a number with k, m or g, like 8g, got {shown(value)}")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def _image(value: str) -> str:
-    if not re.fullmatch(r"[a-zA-Z0-9][^\s]*", value):
-        raise problem(f"must be the name of an image, like my-training:latest, got {shown(value)}")
-    return value
 
 
 def _engine(value: str) -> str:
@@ -95,11 +79,6 @@ def _create(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-_MAX_BYTES = 1 << 50
-
-_Bytes = Annotated[int, Field(ge=1, le=_MAX_BYTES)]
-Size = Annotated[int, Field(ge=1, le=_MAX_BYTES), BeforeValidator(_size, json_schema_input_type=_Bytes | str)]
-ImageName = Annotated[Text, AfterValidator(_image)]
 EngineUrl = Annotated[Text, AfterValidator(_engine)]
 Volume = Annotated[Text, AfterValidator(_volume)]
 DeviceMapping = Annotated[Text, AfterValidator(_device)]

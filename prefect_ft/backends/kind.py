@@ -1,0 +1,125 @@
+"""A kind of infrastructure: all that the rest of the program asks that is not the same for each.
+
+A kind is a folder here, or a package of its own with an entry point in the group `prefect_ft.backends`: its section of
+a job file (`config`, an `Infrastructure`), its workers (`backend`), what is looked at before they are created, and
+what is removed after them. docs/backends.md says how one is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from prefect_ft.backends.base import AgentSettings, Backend
+from prefect_ft.config import Infrastructure, Phase
+from prefect_ft.config.kinds import kind_named, names
+from prefect_ft.errors import ConfigError
+
+_Config = TypeVar("_Config", bound=Infrastructure)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers(Generic[_Config]):
+    """What a backend is made of, for one phase of a run.
+
+    `directory` is the run's on a local disk, short enough for the paths of sockets; `run_root` is where the run keeps
+    its key, its certificates and its job: no rank may see the directory that it is in. `env` is the environment of
+    the phase's ranks, `system_env` what a system adds to it; null unsets a variable. `system_locks` are files of which
+    the agents on a system hold a shared lock. `checkpoints` is the directory to which the ranks save, and `files` are
+    those of this machine that they read, each by the path that they are told.
+    """
+
+    settings: AgentSettings
+    infrastructure: _Config
+    directory: Path
+    run_root: Path
+    env: Mapping[str, str | None]
+    system_env: Mapping[str, Mapping[str, str | None]]
+    system_locks: Mapping[str, Path]
+    checkpoints: str | None
+    files: Mapping[str, Path]
+
+
+class Kind(ABC, Generic[_Config]):
+    """One kind of infrastructure. Its module is loaded with every job: clients are imported where they are used."""
+
+    config: type[_Config]
+    """Its section of a job file, with the fields of its own."""
+
+    block: ClassVar[str | None] = None
+    """The Prefect block that keeps such a section, as MODULE:CLASS; None: it has none."""
+
+    @abstractmethod
+    def check(self, infrastructure: _Config, field: str) -> None:
+        """Raise ConfigError for the first thing by which no worker could be created; get images where they are wanted.
+
+        `field` is the infrastructure's own. Asked before a new run, of each infrastructure once.
+        """
+
+    def check_phase(
+        self,
+        infrastructure: _Config,
+        phase: Phase,
+        env: Mapping[str, str | None],
+        field: str,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Raise ConfigError for what cannot work of a phase on this machine; `field` is the phase's.
+
+        `is_first`: no earlier phase makes what this one needs.
+        """
+        del infrastructure, phase, env, field, is_first
+
+    @abstractmethod
+    def ranks_per_worker(self, infrastructure: _Config, env: Mapping[str, str | None]) -> int:
+        """Return how many ranks `nproc_per_worker: auto` means: as many as a worker has accelerators, else 1."""
+
+    @abstractmethod
+    def backend(self, workers: Workers[_Config]) -> Backend:
+        """Return what creates and destroys workers. Nothing is created yet."""
+
+    def isolating(
+        self,
+        infrastructure: _Config,
+        run_id: str,
+        directory: Path,
+        lines: Callable[[], Sequence[Mapping[str, Any]]],
+        *,
+        ends_with_the_run: bool,
+    ) -> AbstractContextManager[None]:
+        """Have others know, while entered, which systems the run has isolated; `lines` are its phase's journal."""
+        del infrastructure, run_id, directory, lines, ends_with_the_run
+        return nullcontext()
+
+    @abstractmethod
+    def clear(self, directory: Path) -> None:
+        """End and remove what a run has left of its workers, whichever orchestrator made them. Idempotent.
+
+        `directory` is the run's run-time directory, of a run of any kind.
+        """
+
+    def shared_fate(self) -> str | None:
+        """Return whose end would end the workers together with the orchestrator, in words; None: nobody's."""
+        return None
+
+
+def kind_of(infrastructure: Infrastructure) -> Kind[Any]:
+    """Return the kind of an infrastructure."""
+    return cast("Kind[Any]", kind_named(infrastructure.type))
+
+
+def all_kinds() -> Iterator[Kind[Any]]:
+    """Return every kind that there is, but those of other packages that cannot be loaded: the log says which."""
+    for name in names():
+        try:
+            yield cast("Kind[Any]", kind_named(name))
+        except ConfigError as exc:
+            _log.warning("infrastructure of type %s", exc.message)

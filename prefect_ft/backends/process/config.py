@@ -1,0 +1,51 @@
+"""A job's infrastructure of type `process`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+from typing_extensions import Self
+
+from prefect_ft.config.fields import Some, SystemName
+from prefect_ft.config.infrastructure import Infrastructure, System, named
+
+NameOrSystem = Annotated[System, BeforeValidator(named, json_schema_input_type=SystemName | System)]
+
+
+class ProcessInfrastructure(Infrastructure):
+    """Workers are groups of processes on this host, one for each system that is used."""
+
+    type: Literal["process"] = Field(default="process", description="What the workers are")
+    systems: Some[tuple[NameOrSystem, ...]] = Field(
+        default=(System(name="localhost"),),
+        description="The pool, in the order in which workers are placed: names, or mappings {name, env}; "
+        "default localhost alone",
+        examples=[["s0", "s1"]],
+    )
+
+    ranks_are_here: ClassVar[bool] = True
+
+    def keeps(self, path: str) -> bool:
+        """Whether a file is still there when the worker that wrote it has been removed: any, it is this machine's."""
+        del path
+        return True
+
+    def mounts(self, path: str) -> bool:
+        """Whether a path of the workers is in what is mounted there: nothing is, theirs are this machine's paths."""
+        del path
+        return False
+
+    def refusal_of_ranks(self, ranks: int) -> str | None:
+        """Return why a worker cannot have that many ranks: what this machine has is looked at before a run."""
+        del ranks
+        return None
+
+    def lost_ranks_last_s(self) -> float | None:
+        """Return how long ranks go on when their system is lost: none do, the system is this machine."""
+        return None
+
+    def at(self, base: str) -> Self:
+        """Return it with absolute paths: it has none of its own."""
+        del base
+        return self

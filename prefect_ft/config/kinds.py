@@ -1,0 +1,113 @@
+"""The kinds of infrastructure that there are: those of this package, and those that installed packages add.
+
+A kind is known by the word that a job file has in `infrastructure.type`. It is loaded when a job names it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Protocol, Union
+
+from pydantic import Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, Tag, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from prefect_ft.config.fields import problem, shown
+from prefect_ft.config.infrastructure import Infrastructure
+from prefect_ft.errors import ConfigError
+
+GROUP = "prefect_ft.backends"
+"""Entry points by which packages add kinds: the name is the `type`, the object a `prefect_ft.backends.kind.Kind`."""
+
+DEFAULT = "process"
+_OWN = {name: f"prefect_ft.backends.{name}.kind" for name in (DEFAULT, "docker", "kubernetes")}
+
+
+class Registered(Protocol):
+    """What is taken for granted here of a kind; `prefect_ft.backends.kind.Kind` is all of it."""
+
+    @property
+    def config(self) -> type[Infrastructure]:
+        """The model of its section of a job file."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the types that a job file may name, those of this package first."""
+    return (*_OWN, *sorted(_added()))
+
+
+@cache
+def kind_named(name: str) -> Registered:
+    """Return a kind; raises KeyError for an unknown name, ConfigError where a package's kind cannot be loaded."""
+    if name in _OWN:
+        found: Registered = import_module(_OWN[name]).KIND
+        return found
+    added = _added()[name]
+    try:
+        loaded: Registered = added.load()
+        if not issubclass(loaded.config, Infrastructure):
+            raise TypeError(f"its config is no {Infrastructure.__name__}")
+    except Exception as exc:  # another package's code
+        package = added.dist.name if added.dist is not None else added.value
+        raise ConfigError(f"{name!r} of the package {package} cannot be loaded: {exc}", field="type") from exc
+    return loaded
+
+
+@cache
+def _added() -> dict[str, EntryPoint]:
+    """Return the kinds that packages add; one of the name of a kind of this package's is none."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _OWN}
+
+
+def default_infrastructure() -> Infrastructure:
+    """Return what a job has that says nothing of where it runs."""
+    return kind_named(DEFAULT).config.model_validate({})
+
+
+def _validated(value: Any) -> Infrastructure:
+    if isinstance(value, dict) and "block" in value:
+        message = "is looked up in job files only; give train_flow the block itself, as infrastructure"
+        raise problem(message, "block")
+    given = value.get("type", DEFAULT) if isinstance(value, dict) else getattr(value, "type", DEFAULT)
+    # The type alone is judged first: what stands beside an unknown one is not this section's to judge.
+    if not isinstance(given, str) or (given not in _OWN and given not in _added()):
+        raise problem(f"unknown type {shown(given)}; known types: {', '.join(names())}", "type")
+    try:
+        return _adapter(*dict.fromkeys((*_OWN, given))).validate_python(value)
+    except ConfigError as exc:
+        raise problem(exc.message, "type") from exc
+
+
+@cache
+def _adapter(*types: str) -> TypeAdapter[Infrastructure]:
+    """Return what reads these kinds; in its errors the type is a part of the path."""
+    choices = tuple(Annotated[kind_named(each).config, Tag(each)] for each in types)
+    union: Any = Union[choices]  # noqa: UP007  (known only when this runs)
+    return TypeAdapter(Annotated[union, Discriminator(_type_of)])
+
+
+def _type_of(value: Any) -> str:
+    given = value.get("type", DEFAULT) if isinstance(value, dict) else getattr(value, "type", DEFAULT)
+    return str(given)
+
+
+class _OfItsKind:
+    """Reads an infrastructure as its `type` says; written, it has all its fields."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        del source, handler
+        return core_schema.no_info_plain_validator_function(
+            _validated, serialization=core_schema.simple_ser_schema("any")
+        )
+
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        del schema
+        return handler(_adapter(*names()).core_schema)
+
+
+AnyInfrastructure = Annotated[Infrastructure, _OfItsKind]
+"""The infrastructure of a job or a phase, of whatever kind."""

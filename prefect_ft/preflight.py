@@ -1,0 +1,104 @@
+"""What can be known to be wrong before anything starts: found here, so that nothing is half-started."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+from prefect_ft.backends.kind import kind_of
+from prefect_ft.config import Infrastructure, JobConfig, check_places
+from prefect_ft.decide import initial_placement
+from prefect_ft.errors import ConfigError
+from prefect_ft.pool.quarantine import Quarantined, read
+
+
+def check(job: JobConfig) -> None:
+    """Raise ConfigError, with the field, for the first thing that cannot work on this machine."""
+    check_places(job)
+    _check_writable(job.model_dir, "model_dir")
+    if job.journal_dir is not None:
+        _check_writable(job.journal_dir, "journal_dir")
+    for index, phase in enumerate(job.phases):
+        where, infrastructure = f"phases[{index}]", job.infrastructure_of(index)
+        kind_of(infrastructure).check_phase(
+            infrastructure, phase, job.env_of(index), where, is_first=index == 0
+        )
+        if phase.checkpoints is not None:
+            _check_checkpoints(phase.checkpoints.path, infrastructure, f"{where}.checkpoints.path")
+
+
+def check_engines(job: JobConfig) -> None:
+    """Raise ConfigError for the first container engine or cluster that a new run of a job could not begin on.
+
+    Gets the images where an engine has none.
+    """
+    for index, phase in enumerate(job.phases):
+        own = phase.infrastructure is not None
+        if index == 0 or own:
+            field = f"phases[{index}].infrastructure" if own else "infrastructure"
+            infrastructure = job.infrastructure_of(index)
+            kind_of(infrastructure).check(infrastructure, field)
+
+
+def quarantined(job: JobConfig) -> tuple[str, ...]:
+    """Give the systems of a job that a run of it may not begin with.
+
+    Raises ConfigError where its quarantine cannot be used, or leaves a phase with too few systems.
+    """
+    if job.quarantine is None:
+        return ()
+    _check_writable(str(Path(job.quarantine).parent), "quarantine")
+    out = {entry.system for entry in _quarantined_in(job.quarantine)}
+    for index in range(len(job.phases)):
+        _check_enough(job, index, out, job.quarantine)
+    pool = [
+        system.name for index in range(len(job.phases)) for system in job.infrastructure_of(index).systems
+    ]
+    return tuple(sorted(out & {*pool}))
+
+
+def _quarantined_in(path: str) -> tuple[Quarantined, ...]:
+    """Read a quarantine; what keeps it from being read at all is the fault of the field that names it."""
+    try:
+        return read(Path(path))
+    except ConfigError as error:
+        if error.line is not None:
+            raise
+        raise ConfigError(f"{path} {error.message}", field="quarantine") from error
+
+
+def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: str) -> None:
+    policy = job.policy(index, out)
+    if initial_placement(policy) is not None:
+        return
+    kept_out = [name for name in policy.systems if name in out]
+    needed = policy.min_num_systems if policy.elastic else policy.workers
+    raise ConfigError(
+        f"phase {job.phases[index].name} needs {needed} systems, and {len(policy.systems) - len(kept_out)} of its "
+        f"{len(policy.systems)} may be used: {', '.join(kept_out)} in quarantine. Name more systems, or write "
+        f"`prefect-ft pool release SYSTEM --file {quarantine}` once one is repaired",
+        file=quarantine,
+    )
+
+
+def _check_checkpoints(path: str, infrastructure: Infrastructure, field: str) -> None:
+    if "://" in path:
+        raise ConfigError("checkpoints at a URL cannot be verified yet; give a directory", field=field)
+    if not infrastructure.keeps(path):
+        raise ConfigError(f"{path} is in no volume of the workers, and would end with them", field=field)
+    if not infrastructure.mounts(path):  # else nothing is known of it here
+        _check_writable(path, field)
+
+
+def _check_writable(directory: str, field: str) -> None:
+    """Make the directory and a file in it, for real: permissions alone do not tell."""
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as exc:
+        if os.path.lexists(directory) and not os.path.isdir(directory):
+            raise ConfigError(f"{directory} is not a directory; write the path of one", field=field) from exc
+        raise ConfigError(f"{directory} cannot be written: {exc.strerror}", field=field) from exc
