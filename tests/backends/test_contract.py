@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,10 @@ from engine import IMAGE
 
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.backends.kind import Workers
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.process.backend import ProcessBackend
+from prefect_ft.config import System
 from prefect_ft.run import certificates_of
 
 PYTHON = "python3"
@@ -77,6 +80,30 @@ def kubernetes_backend(
     return KubernetesBackend(known, directory, infrastructure)
 
 
+def rooms_backend(directory: Path, changes: Mapping[str, Any], _: pytest.FixtureRequest) -> Backend:
+    """One that another package adds."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "rooms"))
+    try:
+        import rooms
+    finally:
+        del sys.path[0]
+    systems = [System(name=name, env=SYSTEM_ENV.get(name, {})) for name in ("s0", "s1")]
+    infrastructure = rooms.Rooms(type="rooms", house=str(directory / "house"), systems=tuple(systems))
+    workers = Workers(
+        settings=settings(**changes),
+        infrastructure=infrastructure,
+        directory=directory,
+        run_root=directory,
+        env={},
+        system_env={system.name: system.env for system in systems},
+        system_locks={},
+        checkpoints=None,
+        files={},
+    )
+    made: Backend = rooms.KIND.backend(workers)
+    return made
+
+
 MakeBackend = Callable[[Path, Mapping[str, Any], pytest.FixtureRequest], Backend]
 BACKENDS: dict[str, MakeBackend] = {
     "process": process_backend,
@@ -84,6 +111,7 @@ BACKENDS: dict[str, MakeBackend] = {
     "docker-elsewhere": elsewhere_backend,
     "kubernetes": pods_backend,
     "kubernetes-by-api": pods_by_api_backend,
+    "of-another-package": rooms_backend,
 }
 
 
