@@ -247,9 +247,13 @@ def sample_of(event: Event) -> Sample:
         watched_s=event["watched_s"],
         ranks=ranks,
         devices=event["devices"],
-        container=ContainerSample(**counts) if counts is not None else None,
+        container=_container_sample(counts) if counts is not None else None,
         is_past=event["past"],
     )
+
+
+def _container_sample(counts: Mapping[str, Any]) -> ContainerSample:
+    return ContainerSample(throttled_s=counts["throttled_s"], oom_kills=counts["oom_kills"])
 
 
 def pauses_in(lines: Sequence[Line]) -> list[Mapping[str, Sequence[float]]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect_ft.backends.base import Address, WayAwayError, Worker
 from prefect_ft.errors import AgentError
-from prefect_ft.worker import frames
+from prefect_ft.worker import frames, protocol
 
 Event = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ class Link:
             raise LinkLostError(str(exc)) from exc
 
     def receive(self) -> list[Event]:
-        """Give what has come, without waiting; raises LinkLostError when the agent has gone."""
+        """Return the events that have come, without waiting; raises LinkLostError when the agent has gone."""
         try:
             self._connection.setblocking(False)
             data = self._connection.recv(1 << 18)
@@ -66,9 +66,15 @@ class Link:
         if not data:
             raise LinkLostError("the agent closed the connection")
         try:
-            return list(self._reader.feed(data))
+            told = list(self._reader.feed(data))
         except frames.FrameError as exc:
             raise LinkLostError(str(exc)) from exc
+        for message in told:
+            if (problem := protocol.event_problem(message)) is not None:
+                raise LinkLostError(f"the agent breaks the protocol: {problem}")
+        return [
+            message for message in told if message["ev"] in protocol.EVENTS
+        ]  # others are of a later version
 
     def close(self) -> None:
         """Hang up. Idempotent."""

@@ -47,12 +47,25 @@ class Listener:
         self._system_of = system_of
         self._evidence = evidence
         self._said: set[str] = set()
-        """What has been told of how ranks are started."""
+        """What has been told of how ranks are started, and of agents."""
         self._up: set[tuple[int, str]] = set()
         """How far each attempt has been seen to come up."""
 
     def hear(self, worker: int, event: Event) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
+        if self._is_of_others(worker, event):
+            self._complain(f"worker {worker} tells of ranks that are not its own; that is not heard")
+            return
+        self._take(worker, event)
+        if self.attempt is not None:
+            step = self.attempt.last_step
+            self.attempt.take(worker, event)
+            if self.attempt.last_step != step:
+                self._step_reached(self.attempt, event)
+            self._hangs.hear(worker, event)
+
+    def _take(self, worker: int, event: Event) -> None:
+        """Take what is not the attempt's alone."""
         match event["ev"]:
             case "output" | "dropped" | "excerpt" | "started":
                 self._printed(worker, event)
@@ -71,12 +84,14 @@ class Listener:
                 self._came_up(worker, event)
             case _:
                 pass
-        if self.attempt is not None:
-            step = self.attempt.last_step
-            self.attempt.take(worker, event)
-            if self.attempt.last_step != step:
-                self._step_reached(self.attempt, event)
-            self._hangs.hear(worker, event)
+
+    def _is_of_others(self, worker: int, event: Event) -> bool:
+        """Whether an agent tells of ranks that the attempt has elsewhere, or not at all."""
+        named = [event["rank"]] if "rank" in event else [int(rank) for rank in event.get("ranks", ())]
+        attempt = self.attempt
+        if not named or attempt is None or event["token"][2] != attempt.number:
+            return False
+        return any(rank not in attempt.ranks or attempt.ranks[rank].worker != worker for rank in named)
 
     def _printed(self, worker: int, event: Event) -> None:
         attempt = event["token"][2]
@@ -121,9 +136,13 @@ class Listener:
         said = [f"worker {worker} starts cold: {event['why_cold']}"] if event["why_cold"] is not None else []
         said += [f"not preloaded: {module}: {why}" for module, why in event["left_out"].items()]
         for text in said:
-            if text not in self._said:
-                self._said.add(text)
-                tell(Notice(text=f"{self._phase}: {text}"))
+            self._complain(text)
+
+    def _complain(self, text: str) -> None:
+        """Tell it, once."""
+        if text not in self._said:
+            self._said.add(text)
+            tell(Notice(text=f"{self._phase}: {text}"))
 
     def _came_up(self, worker: int, event: Event) -> None:
         """Record when ranks first printed, and when they had met: of the first worker that tells it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import signal
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 Token = Tuple[int, int, int]
 """Orchestrator's epoch, phase index, attempt: what orders are fenced by."""
@@ -62,6 +62,21 @@ def _by_rank(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     )
 
 
+def _record(**holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Hold for an object that has these fields, of these types; later versions may add others."""
+    return lambda value: (
+        isinstance(value, dict) and all(name in value and check(value[name]) for name, check in holds.items())
+    )
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _null_or(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or holds(value)
+
+
 def _or_null(known: Type) -> Type:
     return Type(f"{known.name} or null", lambda value: value is None or known.holds(value))
 
@@ -87,63 +102,73 @@ TOKEN = Type("[epoch, phase, attempt]", lambda value: _is_list_of(value, _is_int
 STAGE = Type("stage or null", lambda value: value is None or isinstance(value, str))
 EXITS = Type(
     "{rank: {code, signal, t_ns, oom}}",
-    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"code", "signal", "t_ns", "oom"}),
+    _by_rank(_record(code=_null_or(_is_int), signal=_null_or(_is_int), t_ns=_is_int)),
 )
-_CHECKPOINT = {
-    "step": _is_int,
-    "path": _is_string,
-    "counted": lambda value: isinstance(value, bool),
-    "size": _is_int,
-    "mtime": _is_number,
-    "device": _is_int,
-    "inode": _is_int,
-}
-CHECKPOINTS = Type(
-    f"[{{{', '.join(_CHECKPOINT)}}}]",
+VERIFIED = Type(
+    "[{step, path, counted, size, mtime, device, inode}]",
     lambda value: _is_list_of(
         value,
-        lambda item: (
-            isinstance(item, dict)
-            and set(item) >= set(_CHECKPOINT)
-            and all(holds(item[name]) for name, holds in _CHECKPOINT.items())
+        _record(
+            step=_is_int,
+            path=_is_string,
+            counted=_is_bool,
+            size=_is_int,
+            mtime=_is_number,
+            device=_is_int,
+            inode=_is_int,
         ),
     ),
 )
+CHECKPOINTS = Type(
+    VERIFIED.name,  # agents of earlier versions tell less of them
+    lambda value: _is_list_of(value, _record(step=_is_int, path=_is_string, mtime=_null_or(_is_number))),
+)
 FAULT = Type(
     "{device, code, severity, message}",
-    lambda value: isinstance(value, dict) and set(value) == {"device", "code", "severity", "message"},
+    _record(**dict.fromkeys(("device", "code", "severity", "message"), lambda _: True)),
 )
 RESTART = Type(
     "{iteration, rank, kind, text, took_ms}",
-    lambda value: isinstance(value, dict) and set(value) == {"iteration", "rank", "kind", "text", "took_ms"},
+    _record(iteration=_is_int, rank=_null_or(_is_int), kind=_is_string, text=_is_string, took_ms=_is_number),
 )
 PARTS = Type(
     "[{offset, line, text}]",
-    lambda value: _is_list_of(
-        value, lambda item: isinstance(item, dict) and set(item) == {"offset", "line", "text"}
-    ),
+    lambda value: _is_list_of(value, _record(offset=_is_int, line=_is_int, text=_is_string)),
 )
 USAGE = Type(
-    "{device: percent}",
-    lambda value: isinstance(value, dict) and all(type(each) in (int, float) for each in value.values()),
+    "{device: percent}", lambda value: isinstance(value, dict) and all(map(_is_number, value.values()))
 )
 COUNTS = Type(
-    "{throttled_s, oom_kills}",
-    lambda value: isinstance(value, dict) and set(value) == {"throttled_s", "oom_kills"},
+    "{throttled_s, oom_kills}", _record(throttled_s=_null_or(_is_number), oom_kills=_null_or(_is_int))
 )
 SAMPLES = Type(
     "{rank: sample}",
     _by_rank(
-        lambda value: (
-            isinstance(value, dict)
-            and set(value)
-            == {"over", "state", "cpu_s", "wait_s", "io", "output", "beats", "beat_s", "step", "stage"}
+        _record(
+            over=_is_bool,
+            state=_null_or(_is_string),
+            cpu_s=_null_or(_is_number),
+            wait_s=_null_or(_is_number),
+            io=_null_or(_is_int),
+            output=_is_int,
+            beats=_is_int,
+            beat_s=_null_or(_is_number),
+            step=_null_or(_is_int),
+            stage=_null_or(_is_string),
         )
     ),
 )
+_PROCESS = _record(
+    pid=_is_int,
+    name=_is_string,
+    state=_is_string,
+    threads=_is_int,
+    waits_in=_is_string,
+    kernel_stack=_is_string,
+)
 DIAGNOSES = Type(
     "{rank: {stacks, processes}}",
-    _by_rank(lambda value: isinstance(value, dict) and set(value) == {"stacks", "processes"}),
+    _by_rank(_record(stacks=_is_environment, processes=lambda value: _is_list_of(value, _PROCESS))),
 )
 OBJECT = Type("object", lambda value: isinstance(value, dict))
 ANY = Type("any", lambda _: True)
@@ -155,7 +180,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
         "limit": _or_null(INT),
         "avoid": INTS,
         "deaths": TIMES,
-        "verified": _or_absent(CHECKPOINTS),
+        "verified": _or_absent(VERIFIED),
         "unreadable": _or_absent(INTS),
     },
     "start": {
@@ -180,7 +205,7 @@ ORDERS: Dict[str, Dict[str, Type]] = {
 EVENTS: Dict[str, Dict[str, Type]] = {
     "attached": {
         "version": INT,
-        "release": _or_null(STRING),
+        "release": _or_absent(_or_null(STRING)),
         "worker": INT,
         "system": STRING,
         "pid": INT,
@@ -228,7 +253,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
     "diagnosis": {"ranks": DIAGNOSES},
     "fault": {"rank": INT, "n": INT, "report": FAULT},
     "in_process": {"rank": INT, "n": INT, "report": RESTART},
-    "checkpoints": {"new": CHECKPOINTS, "gone": INTS, "last": _or_null(INT)},
+    "checkpoints": {"new": CHECKPOINTS, "gone": _or_absent(INTS), "last": _or_null(INT)},
     "unrecognised": {"names": STRINGS},
     "came_up": {"what": STRING, "t_ns": INT},
     "call": {"inside": INTS, "excused": INTS},
@@ -249,7 +274,13 @@ EVENTS: Dict[str, Dict[str, Type]] = {
         "why_cold": _or_null(STRING),
     },
     "leaving": {"within_s": SECONDS},
-    "refused": {"op": ANY, "why": STRING, "epoch": INT, "version": INT, "release": _or_null(STRING)},
+    "refused": {
+        "op": ANY,
+        "why": STRING,
+        "epoch": INT,
+        "version": _or_absent(INT),
+        "release": _or_absent(_or_null(STRING)),
+    },
     "superseded": {"epoch": INT},
 }
 """What an agent reports: each event's fields, besides `token`, which all of them carry."""
@@ -268,3 +299,19 @@ def checked(message: Dict[str, Any]) -> str:
         if not expected.holds(message[field]):
             raise RefusedError(f"{op}: {field} must be {expected.name}")
     return op
+
+
+def event_problem(message: Dict[str, Any]) -> Optional[str]:
+    """Return what keeps a message from being an event: then no agent of any version has said it. None: nothing.
+
+    An event or a field that is not known here is of a later version.
+    """
+    kind = message.get("ev")
+    if not isinstance(kind, str):
+        return "an event without a name"
+    for field, expected in {"token": TOKEN, **EVENTS.get(kind, {})}.items():
+        if field not in message and not expected.may_be_absent:
+            return f"{kind} without {field}"
+        if field in message and not expected.holds(message[field]):
+            return f"{kind}: {field} must be {expected.name}"
+    return None
