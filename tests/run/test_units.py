@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]  # half a minute each: Prefect's server starts each time
 
-DEADLINE_S = 90.0
+DEADLINE_S = 200.0
 UNIT = "train.service"
 RUNTIME = "/run/prefect-ft"
 
@@ -109,6 +109,11 @@ class Unit:
         found = journals(self.directory / "model").values()
         return sum(len(of_type(lines, "comeback")) for lines in found)
 
+    def checkpoints(self) -> set[int]:
+        """Return the steps that the journal knows to be verified."""
+        found = journals(self.directory / "model").values()
+        return {line["step"] for lines in found for line in of_type(lines, "checkpoint")}
+
     def wait_until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not is_so():
@@ -153,9 +158,13 @@ def unit(machine: booted.Booted, *options: str, as_user: bool = False) -> Unit:
     return Unit(machine, directory, as_user)
 
 
+OF_THE_SYSTEM = r"/system\.slice/run-\w+\.scope"
+OF_THE_USER = r"/user\.slice/user-1000\.slice/user@1000\.service/app\.slice/run-\w+\.scope"
+
 PLACES = {
-    "of-the-system": ([], False, r"/system\.slice/run-\w+\.scope"),
-    "of-a-user": ([], True, r"/user\.slice/user-1000\.slice/user@1000\.service/app\.slice/run-\w+\.scope"),
+    "of-the-system": ([], False, OF_THE_SYSTEM),
+    "of-a-user": ([], True, OF_THE_USER),
+    "of-the-system-as-a-user-that-lingers": ([f"User={booted.USER}"], False, OF_THE_USER),
 }
 
 
@@ -207,3 +216,23 @@ def assert_completed(run: Unit, rules: dict[str, int]) -> None:
     left = run.machine.run("ps", "-eo", "args")
     assert str(run.directory) not in left, left
     assert "train.py" not in left, left
+
+
+def test_where_no_scope_can_be_made_ranks_end_with_the_unit_as_it_says(machine: booted.Booted) -> None:
+    """A unit of the system's that runs as a user without a manager of its own: nobody makes scopes for it."""
+    run = unit(machine, f"User={booted.USER}")
+    run.ctl("start", UNIT)
+    run.wait_for_step(15)
+    ranks = run.ranks()
+    assert f"workers run inside the systemd unit {UNIT}: if it ends as a whole, they end with it" in run.log()
+    assert {machine.cgroup(pid) for pid in ranks.values()} == {f"/system.slice/{UNIT}"}
+
+    run.wait_until(lambda: run.checkpoints() == {10})
+    run.ctl("restart", UNIT)
+    run.wait_until(lambda: len(run.starts()) == 4)
+    assert {machine.cgroup(pid) for pid in ranks.values()} == {None}
+    for step in (15, 20, 25):
+        (run.directory / f"go-{step}").touch()
+    run.wait_for_end()
+    assert run.steps(0) == [*range(1, 16), *range(11, 31)]  # from the last checkpoint on
+    assert_completed(run, {"in-place-failed": 1, "completed": 1})

@@ -66,11 +66,12 @@ printf '%s' "$TARGET" > etc/systemd/system/test.target
 echo '@USER@:x:@UID@:@UID@::/home/@USER@:/bin/sh' >> etc/passwd
 echo '@USER@:x:@UID@:' >> etc/group
 chown @UID@:@UID@ home/@USER@
-printf 'session required pam_unix.so\nsession required pam_systemd.so\naccount required pam_permit.so\n' > etc/pam.d/systemd-user
+printf 'session required pam_systemd.so\naccount required pam_permit.so\n' > etc/pam.d/systemd-user
 pivot_root . .
 umount -l .
 cd /
-exec env -i container=test PATH=/usr/bin:/bin:/usr/sbin:/sbin @SYSTEMD@ --unit=test.target --log-target=console --show-status=no
+exec env -i container=test PATH=/usr/bin:/bin:/usr/sbin:/sbin \
+    @SYSTEMD@ --unit=test.target --log-target=console --show-status=no
 """.replace("@USER@", USER)
     .replace("@UID@", str(UID))
     .replace("@SYSTEMD@", str(SYSTEMD))
@@ -153,7 +154,7 @@ def booted(shared: Path) -> Iterator[Booted]:
     log = shared / "boot.log"
     seen = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     topmost = [str(each) for each in seen if not seen & {*each.parents}]
-    spaces = "--mount --pid --uts --ipc --net --cgroup --fork".split()
+    spaces = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--fork"]
     enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", "unshare", *spaces]
     with log.open("wb") as output:
         process = subprocess.Popen(
