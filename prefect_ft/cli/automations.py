@@ -36,7 +36,10 @@ _OUR_FLOW = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _DEPLOYED = {"prefect.resource.role": "deployment"}
 _ENDS = ("Completed", "Failed", "Cancelled")
 
-_BACK = ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=DIED)
+
+def _back(*, force: bool = False) -> ChangeFlowRunState:
+    """Return the action that has a worker start the same flow run again."""
+    return ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=DIED, force=force)
 
 
 def install(heartbeat_s: int | None, *, as_json: bool) -> int:
@@ -94,7 +97,7 @@ def _when_crashed() -> Automation:
             threshold=1,
             within=timedelta(seconds=0),
         ),
-        actions=[_BACK],
+        actions=[_back()],
     )
 
 
@@ -139,5 +142,5 @@ def _when_cancelled(heartbeat_s: int) -> Automation:
             threshold=1,
             within=timedelta(seconds=min(MISSED_HEARTBEATS * heartbeat_s, MAX_CANCELLING_S)),
         ),
-        actions=[_BACK],
+        actions=[_back(force=True)],  # from Cancelling Prefect lets a flow run become Cancelled alone
     )

@@ -202,7 +202,7 @@ def test_a_flow_run_that_is_cancelled_while_it_has_no_process_ends_its_ranks(
     assert processes_of(runtime) == {}
     (told,) = journals(tmp_path / "model").values()
     assert [line["rule"] for line in of_type(told, "decision")] == ["cancelled"]
-    assert "cancelled in Prefect" in of_type(told, "decision")[0]["reason"]
+    assert [line["evidence"]["text"] for line in of_type(told, "incident")] == ["cancelled in Prefect"]
 
 
 @pytest.mark.long  # a minute
