@@ -151,10 +151,14 @@ def unit(machine: booted.Booted, *options: str, as_user: bool = False) -> Unit:
     machine.run("mkdir", "--mode=700", RUNTIME)
     if as_user or f"User={booted.USER}" in options:
         machine.run("chown", "-R", f"{booted.USER}:", str(directory), RUNTIME)
-    text = SERVICE.format(
-        python=sys.executable, bin=Path(sys.executable).parent, directory=directory, runtime=RUNTIME
+    text = "\n".join((SERVICE, *options, "")).format(
+        python=sys.executable,
+        bin=Path(sys.executable).parent,
+        directory=directory,
+        runtime=RUNTIME,
+        root=booted.ROOT,
     )
-    machine.write_unit(UNIT, text + "\n".join(options) + "\n", as_user=as_user)
+    machine.write_unit(UNIT, text, as_user=as_user)
     return Unit(machine, directory, as_user)
 
 
@@ -163,9 +167,12 @@ OF_THE_USER = r"/user\.slice/user-1000\.slice/user@1000\.service/app\.slice/run-
 
 PLACES = {
     "of-the-system": ([], False, OF_THE_SYSTEM),
+    "with-a-private-tmp": (
+        ["PrivateTmp=yes", "BindPaths={directory}", "BindReadOnlyPaths={root}"], False, OF_THE_SYSTEM,
+    ),
     "of-a-user": ([], True, OF_THE_USER),
     "of-the-system-as-a-user-that-lingers": ([f"User={booted.USER}"], False, OF_THE_USER),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "as_user", "scope"), PLACES.values(), ids=PLACES)
