@@ -17,10 +17,8 @@ from deaths import journals, of_type
 from prefect_ft.run import latest_run
 from tests.conftest import need
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(700),
-]  # half a minute each: Prefect's server starts each time
+# Half a minute each, as long as others leave the machine alone: Prefect's server starts each time.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(700)]
 
 DEADLINE_S = 200.0
 UNIT = "train.service"
