@@ -29,7 +29,7 @@ from prefect_ft.metrics import serving
 from prefect_ft.phases import summary_of
 from prefect_ft.plaintext import as_line
 from prefect_ft.report.words import completed_sentence
-from prefect_ft.reporting import report_end, reporting
+from prefect_ft.reporting import is_cancelled_meanwhile, report_end, reporting
 from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
 from prefect_ft.runs import (
     begin_run,
@@ -83,6 +83,8 @@ def train_flow(
     if own is not None and own.status != "running":
         report_end()
         return _outcome(own)  # one death of a process may bring a flow run back twice
+    if own is not None and is_cancelled_meanwhile():
+        own.want_cancelled("cancelled in Prefect")
     try:
         holding, is_new = _enter(job, flow_run_id, own, unfinished)
         result = _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)

@@ -15,12 +15,16 @@ from prefect.settings import get_current_settings
 from prefect_ft import plaintext
 from prefect_ft.cli import COMPLETED
 from prefect_ft.errors import PrefectFTError
-from prefect_ft.reporting import ENDED
+from prefect_ft.reporting import DIED, ENDED
 
 FLOW = "train-flow"
 WHEN_CRASHED = "prefect-ft: a crashed train-flow comes back"
 WHEN_SILENT = "prefect-ft: a silent train-flow comes back"
+WHEN_CANCELLED = "prefect-ft: a cancelled train-flow without a process comes back to end"
 MISSED_HEARTBEATS = 3
+
+MAX_CANCELLING_S = 240
+"""After 300 s, if not set otherwise, Prefect's server calls a flow run cancelled that does not end."""
 
 SILENT = (
     "No heartbeats: the orchestrator died. A worker starts a deployed flow run again; for any other, run "
@@ -33,8 +37,13 @@ _DEPLOYED = {"prefect.resource.role": "deployment"}
 _ENDS = ("Completed", "Failed", "Cancelled")
 
 
+def _back(*, force: bool = False) -> ChangeFlowRunState:
+    """Return the action that has a worker start the same flow run again."""
+    return ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=DIED, force=force)
+
+
 def install(heartbeat_s: int | None, *, as_json: bool) -> int:
-    """Make both automations, or bring those that are there up to date; raises PrefectFTError."""
+    """Make the automations, or bring those that are there up to date; raises PrefectFTError."""
     if not get_current_settings().api.url:
         raise PrefectFTError("no Prefect API is configured: set PREFECT_API_URL to the server's address")
     heartbeat_s = heartbeat_s or get_current_settings().flows.heartbeat_frequency
@@ -42,7 +51,7 @@ def install(heartbeat_s: int | None, *, as_json: bool) -> int:
         raise PrefectFTError(
             "flow runs send no heartbeats: set PREFECT_FLOWS_HEARTBEAT_FREQUENCY, e.g. to 30"
         )
-    wanted = (_when_crashed(), _when_silent(heartbeat_s))
+    wanted = (_when_crashed(), _when_silent(heartbeat_s), _when_cancelled(heartbeat_s))
     try:
         changes = [(automation.name, _put(automation)) for automation in wanted]
     except Exception as exc:
@@ -88,11 +97,7 @@ def _when_crashed() -> Automation:
             threshold=1,
             within=timedelta(seconds=0),
         ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.SCHEDULED, name="AwaitingRetry", message="The orchestrator died."
-            )
-        ],
+        actions=[_back()],
     )
 
 
@@ -116,4 +121,26 @@ def _when_silent(heartbeat_s: int) -> Automation:
             within=timedelta(seconds=MISSED_HEARTBEATS * heartbeat_s),
         ),
         actions=[ChangeFlowRunState(state=StateType.CRASHED, message=SILENT)],
+    )
+
+
+def _when_cancelled(heartbeat_s: int) -> Automation:
+    """A cancel reaches nobody where the process is dead: whoever comes back finds it, and ends the run.
+
+    A process that lives sends heartbeats until it has ended.
+    """
+    return Automation(
+        name=WHEN_CANCELLED,
+        description="Brings a flow run back that is to be cancelled and has no process, to end its ranks.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.Cancelling"},
+            expect={"prefect.flow-run.heartbeat", ENDED, *(f"prefect.flow-run.{name}" for name in _ENDS)},
+            match={"prefect.resource.id": ["prefect.flow-run.*"]},
+            match_related=[_OUR_FLOW, _DEPLOYED],
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=min(MISSED_HEARTBEATS * heartbeat_s, MAX_CANCELLING_S)),
+        ),
+        actions=[_back(force=True)],  # from Cancelling Prefect lets a flow run become Cancelled alone
     )

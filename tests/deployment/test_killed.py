@@ -14,7 +14,7 @@ from agents import processes_of
 from deaths import assert_right, journals, of_type, write_job
 from sites import Site
 
-from prefect_ft.cli.automations import WHEN_SILENT
+from prefect_ft.cli.automations import WHEN_CANCELLED, WHEN_SILENT
 from prefect_ft.run import latest_run
 
 HEARTBEAT_S = 5
@@ -31,20 +31,20 @@ def automations(site: Site) -> None:
 def ours(site: Site) -> dict[str, str]:
     """Return the ids of the automations, by name."""
     known = site.post("/automations/filter", {})
-    return {each["name"]: each["id"] for each in known if each["name"].endswith("comes back")}
+    return {each["name"]: each["id"] for each in known if "comes back" in each["name"]}
 
 
 def test_automations_that_are_the_same_are_left_alone(site: Site, automations: None) -> None:
     """A new one would not know for which flow runs the old one was waiting."""
     before = ours(site)
-    assert len(before) == 2
+    assert len(before) == 3
     install = ("prefect_ft.cli", "install-automations", "--heartbeat-s")
-    assert site.command(*install, str(HEARTBEAT_S)).count("unchanged: ") == 2
+    assert site.command(*install, str(HEARTBEAT_S)).count("unchanged: ") == 3
     assert ours(site) == before
-    assert site.command(*install, "7").count("installed: ") == 1
+    assert site.command(*install, "7").count("installed: ") == 2
     changed = ours(site)
     site.command(*install, str(HEARTBEAT_S))
-    assert {name for name in before if changed[name] != before[name]} == {WHEN_SILENT}
+    assert {name for name in before if changed[name] != before[name]} == {WHEN_SILENT, WHEN_CANCELLED}
 
 
 @pytest.mark.long  # 15 s of silence
@@ -163,6 +163,47 @@ def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
     assert processes_of(Path(runtime) / run.run_id) == {}
     (told,) = journals(tmp_path / "model").values()
     assert [line["rule"] for line in of_type(told, "decision")] == ["cancelled"]
+
+
+TRAINS_FOR_EVER = """
+import signal
+from prefect_ft import heartbeat
+for step in range(1, 13):
+    heartbeat.beat(step=step)
+signal.pause()
+"""
+
+
+@pytest.mark.long  # a minute each
+@pytest.mark.parametrize("state", ["Running", "AwaitingRetry"])
+def test_a_flow_run_that_is_cancelled_while_it_has_no_process_ends_its_ranks(
+    site: Site, automations: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """`state`: that of the flow run, of which the process and its worker have been killed."""
+    monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", site.env["PREFECT_FT_RUNTIME_DIR"])
+    job = write_job(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINS_FOR_EVER)
+    (site.directory / "has-died").unlink(missing_ok=True)
+    site.start_worker(DEATH="in_training/flow+worker")
+    flow_run_id = site.begin(job)
+    site.processes[-1].wait(timeout=100)
+    site.wait_for(flow_run_id, state)
+    run = latest_run(tmp_path / "model")
+    assert run is not None
+    runtime = Path(site.env["PREFECT_FT_RUNTIME_DIR"]) / run.run_id
+    ranks = processes_of(runtime)
+
+    # As `prefect flow-run cancel` does it, whose start may take longer than the automations wait for heartbeats.
+    site.post(f"/flow_runs/{flow_run_id}/set_state", {"state": {"type": "CANCELLING"}})
+    assert site.flow_run(flow_run_id)["state_name"] == "Cancelling"
+    assert processes_of(runtime) == ranks  # nobody hears it yet
+    site.start_worker()
+    assert site.wait_for(flow_run_id, "Completed", "Failed", "Cancelled")["state_name"] == "Cancelled"
+    assert run.status == "cancelled"
+    assert processes_of(runtime) == {}
+    (told,) = journals(tmp_path / "model").values()
+    assert [line["rule"] for line in of_type(told, "decision")] == ["cancelled"]
+    assert [line["evidence"]["text"] for line in of_type(told, "incident")] == ["cancelled in Prefect"]
 
 
 @pytest.mark.long  # a minute

@@ -7,6 +7,7 @@ container engines to a container. Out of a systemd unit agents can move, into a 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -72,8 +73,7 @@ def _scope() -> tuple[str, ...]:
     program = shutil.which("systemd-run")
     if program is None:
         return ()
-    manager = () if os.getuid() == 0 else ("--user",)
-    words = (program, *manager, "--scope", "--quiet", "--collect", "--")
+    words = (*_to_manager(program), "--scope", "--quiet", "--collect", "--")
     try:
         made = subprocess.run(
             [*words, "true"], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False
@@ -81,3 +81,24 @@ def _scope() -> tuple[str, ...]:
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return words if made == 0 else ()
+
+
+def _to_manager(program: str) -> tuple[str, ...]:
+    """Return the words that begin a call of systemd-run: by them it asks a manager that makes scopes for this user.
+
+    A unit of the system's that runs as a user is not told where that user's own manager is. It is asked only where the
+    user lingers: else it ends with the user's last login, and all its scopes with it.
+    """
+    if os.getuid() == 0:
+        return (program,)
+    if "XDG_RUNTIME_DIR" in os.environ or not _lingers():
+        return (program, "--user")
+    return ("/usr/bin/env", f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}", program, "--user")
+
+
+def _lingers() -> bool:
+    """Whether systemd keeps a manager of this user's own while the user is not logged in."""
+    try:
+        return os.path.exists(f"/var/lib/systemd/linger/{pwd.getpwuid(os.getuid()).pw_name}")
+    except KeyError:  # a user without a name
+        return False
