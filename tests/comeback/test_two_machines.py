@@ -48,6 +48,9 @@ while not Path("go").exists():
 print("the end", flush=True)
 """
 LEASE_S = 3
+SEAM = 10
+"""How many lines, of some two hundred, may stand in the log twice."""
+
 PROCESSES = "{type: process, systems: [s0, s1], workers: 2}"
 
 
@@ -67,14 +70,14 @@ class Pair:
         self, first: Machine, second: Machine, shared: Path, certificates: Path | None = None
     ) -> None:
         self.first, self.second, self.shared = first, second, shared
-        self._env = {"PREFECT_API_URL": "", "PYTHONUNBUFFERED": "1"}
+        self._env = {"PYTHONUNBUFFERED": "1"}
         if certificates is not None:
             self._env["DOCKER_CERT_PATH"] = str(certificates)
 
     def call(self, machine: Machine, *words: str) -> subprocess.Popen[bytes]:
         """Call the command line on a machine."""
         home = {"PREFECT_HOME": f"{os.environ['PREFECT_FT_RUNTIME_DIR']}/prefect"}
-        command = [sys.executable, "-m", "prefect_ft.cli", *words]
+        command = ["env", "-u", "PREFECT_API_URL", sys.executable, "-m", "prefect_ft.cli", *words]
         return machine.popen(command, env={**self._env, **home}, log=self._log(machine))
 
     def said(self, machine: Machine) -> str:
@@ -163,13 +166,17 @@ def containers(engine_between: tuple[int, str], tmp_path: Path, runtime_dir: Pat
         assert client.containers(all=True, filters={"label": "prefect-ft.run"}) == []
 
 
-def assert_went_on(pair: Pair, attempt: int = 1) -> None:
-    """No rank started again in an attempt, and each of its steps is in the log once, those of both lives."""
+def assert_went_on(pair: Pair) -> None:
+    """No rank started again in an attempt, and its steps are all in the log, those of both lives.
+
+    What the first life had not acknowledged is told again, and stands there twice.
+    """
     started = Counter((number, rank) for number, rank, *_ in pair.starts())
     assert set(started.values()) == {1}, pair.starts()
     for rank in (0, 1):
-        steps = steps_of(pair.shared, attempt, rank)
-        assert steps == list(range(1, len(steps) + 1)), rank
+        steps = steps_of(pair.shared, 1, rank)
+        assert sorted(set(steps)) == list(range(1, max(steps) + 1)), rank
+        assert len(steps) - len(set(steps)) < SEAM, rank
 
 
 @pytest.mark.long
@@ -198,13 +205,10 @@ def test_who_was_cut_off_finds_the_run_taken_over_and_touches_nothing(containers
     containers.wait_for(second, containers.comebacks)
     (comeback,) = containers.comebacks()
     assert (comeback["adopted"], comeback["goes_on"]) == ([0, 1], True)
-    journal = next(containers.shared.glob("model/*/journal.jsonl"))
     containers.first.join()
     assert first.wait(2 * DEADLINE_S) == 1, containers.said(containers.first)
     assert "epoch 2 has taken over from this one, of epoch 1" in containers.said(containers.first)
-    assert len(containers.comebacks()) == 1
-    assert [line["type"] for line in journals(containers.shared / "model")["train"]][-1] == "comeback"
-    assert journal.exists()
+    assert journals(containers.shared / "model")["train"][-1] == comeback
     containers.let_end(second)
     assert_went_on(containers)
 
