@@ -13,21 +13,26 @@ from prefect_ft.errors import RunHeldError
 from prefect_ft.run import vacancy
 
 
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main(model_dir: Path, lease_s: float) -> int:
     try:
         free = vacancy(model_dir, lease_s)
         holding = free.begin("run-1", "j") if free.previous is None else free.go_on()
     except RunHeldError as error:
-        print(f"refused {error}", flush=True)
+        say(f"refused {error}")
         return 4
     lost = threading.Event()
 
     def on_lost(error: Exception) -> None:
-        print(f"lost {error}", flush=True)
+        say(f"lost {error}")
         lost.set()
 
     with holding.kept(on_lost=on_lost, on_cancel=lambda *_: None, each_time=lambda: None):
-        print(f"held {holding.lease.epoch}", flush=True)
+        say(f"held {holding.lease.epoch}")
         lost.wait()
     return 3
 

@@ -154,6 +154,8 @@ class Machine:
         assert self._server is not None
         for pid in descendants(self._server.pid):
             os.kill(pid, number)
+        if number == signal.SIGCONT:
+            self._server.send_signal(number)  # nsenter stops with what it has started
 
     def _init(self) -> int:
         """Return the machine's first process."""

@@ -1,6 +1,6 @@
 """What runs in the virtual machine of `nfs_machine.py`: a server of NFS and two clients of it, and tests on them.
 
-`python nfs_guest.py OPTIONS COMMAND…`: the words of a command get the paths of both clients for {0} and {1}.
+`python nfs_guest.py OPTIONS COMMAND…`: a command runs on the first, its words get the mount for {0}.
 The clients are namespaces with networks, names and processes of their own, so that the kernel keeps apart what it knows
 for each of them.
 """
@@ -21,6 +21,11 @@ EXPORT, MOUNTS = Path("/srv/export"), Path("/srv/client")
 LEASE_S = 5.0
 DEADLINE_S = 240.0
 """More than attributes are remembered for by default (60 s)."""
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def call(*words: str) -> None:
@@ -62,14 +67,16 @@ class Client:
         for name in ("lo", "eth0"):
             call("ip", "-n", self._space, "link", "set", name, "up")
         source = f"{here}:{EXPORT}" if "vers=3" in options else f"{here}:/"
-        script = f'hostname {self._space}; rpcbind -w; rpc.statd; mount -t nfs -o {options} {source} {MOUNTS} && exec sleep infinity'
+        mount = f"mount -t nfs -o {options} {source} {MOUNTS}"
+        script = f"hostname {self._space}; rpcbind -w; rpc.statd; {mount} && exec sleep infinity"
         self._first = subprocess.Popen(
             ["ip", "netns", "exec", self._space, "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc",
              "sh", "-c", f"mount -t tmpfs run /run; {script}"]
         )  # fmt: skip
         deadline_s = time.monotonic() + DEADLINE_S
         while subprocess.run([*self._enter(), "mountpoint", "-q", str(MOUNTS)], check=False).returncode:
-            assert time.monotonic() < deadline_s and self._first.poll() is None
+            assert time.monotonic() < deadline_s
+            assert self._first.poll() is None
             time.sleep(0.2)
 
     def _enter(self) -> list[str]:
@@ -85,7 +92,9 @@ class Client:
         return subprocess.run([*self._enter(), *words], check=False).returncode
 
     def options(self) -> str:
-        told = subprocess.run([*self._enter(), "cat", "/proc/mounts"], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            [*self._enter(), "cat", "/proc/mounts"], capture_output=True, text=True, check=True
+        )
         return next(line.split()[3] for line in told.stdout.splitlines() if f" {MOUNTS} " in line)
 
     def link(self, state: str) -> None:
@@ -124,7 +133,7 @@ def measured(holder: Holder) -> tuple[str, float]:
 
 def two_clients(first: Client, second: Client) -> dict[str, object]:
     """Have holders on both: refused, stopped, taken over from, cut off, taken over from again."""
-    told: dict[str, object] = {"options": first.options()}
+    told: dict[str, object] = {"options": first.options(), "lease_s": LEASE_S}
     one = Holder(first)
     told["first"] = one.says()
     told["second while the first lives"] = [measured(Holder(second)) for _ in range(2)]
@@ -146,9 +155,9 @@ def main(options: str, *command: str) -> int:
     serve()
     clients = [Client(number, options) for number in (1, 2)]
     if command:
-        print("options", clients[0].options(), flush=True)
+        say(f"options {clients[0].options()}")
         return clients[0].run([word.replace("{0}", str(MOUNTS)) for word in command])
-    print(json.dumps(two_clients(*clients)), flush=True)
+    say(json.dumps(two_clients(*clients)))
     return 0
 
 
