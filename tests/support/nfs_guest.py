@@ -83,10 +83,19 @@ class Client:
         children = Path(f"/proc/{self._first.pid}/task/{self._first.pid}/children").read_text().split()
         if not children:
             return ["false"]
-        return ["nsenter", f"--target={children[0]}", "--net", "--uts", "--mount", "--pid", "--"]
+        return [
+            "nsenter",
+            f"--target={children[0]}",
+            "--net",
+            "--uts",
+            "--mount",
+            "--pid",
+            f"--wd={os.getcwd()}",
+            "--",
+        ]
 
     def popen(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([*self._enter(), *words], stdout=subprocess.PIPE, text=True, cwd="/")
+        return subprocess.Popen([*self._enter(), *words], stdout=subprocess.PIPE, text=True)
 
     def run(self, words: Sequence[str]) -> int:
         return subprocess.run([*self._enter(), *words], check=False).returncode
