@@ -117,7 +117,8 @@ class Machine:
 
     def unplug(self) -> None:
         """Remove its network."""
-        subprocess.run(["ip", "netns", "del", self._space], check=False)
+        for what, name in (("link", self._link), ("netns", self._space)):  # with its space a link goes later
+            subprocess.run(["ip", what, "del", name], check=False)
 
     def popen(
         self, words: Sequence[str], *, env: Mapping[str, str] | None = None, log: Path | None = None
