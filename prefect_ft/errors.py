@@ -31,6 +31,10 @@ class ConfigError(PrefectFTError):
         super().__init__(": ".join(part for part in (place, field, message) if part))
 
 
+class RunElsewhereError(ConfigError):
+    """The workers of a run may live on a machine from which this one sees nothing; nothing has been touched."""
+
+
 class NewerFormatError(ConfigError):
     """A file of a run has a format of a later version, which this one cannot read; nothing has been touched."""
 

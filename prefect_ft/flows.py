@@ -24,7 +24,7 @@ from prefect_ft.blocks import (
 )
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
-from prefect_ft.errors import LeaseLostError, RunFailedError, RunHeldError
+from prefect_ft.errors import LeaseLostError, RunElsewhereError, RunFailedError, RunHeldError
 from prefect_ft.metrics import serving
 from prefect_ft.phases import summary_of
 from prefect_ft.plaintext import as_line
@@ -90,11 +90,11 @@ def train_flow(
         result = _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
     except LeaseLostError as error:
         _step_back(f"this process lets go of the run: {error}")
-    except RunHeldError:
+    except (RunHeldError, RunElsewhereError) as error:
         if own is None:
             report_end()
             raise
-        _step_back("another process runs this flow run")
+        _step_back(f"this flow run is for another process: {error}")
     except (Exception, KeyboardInterrupt, CancelledError):
         report_end()
         raise

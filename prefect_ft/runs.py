@@ -20,7 +20,9 @@ from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
 from prefect_ft.preflight import check_engines, quarantined
 from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
+from prefect_ft.run.identity import PROCESSES_ON
 from prefect_ft.run.lookup import phases_of
+from prefect_ft.run.machine import this_machine
 from prefect_ft.run.ownership import own_runtime, recorded_runtime, removable_runtime
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.summary import PhaseSummary
@@ -51,6 +53,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
             quarantined=out,
             job_config=recorded(job),
             secrets=secrets_of(job),
+            **({PROCESSES_ON: this_machine().to_json()} if _has_processes(job) else {}),
         )
         own_runtime(holding.run)
     if free.previous is not None:

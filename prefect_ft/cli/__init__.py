@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--html", metavar="FILE", help="write it as one HTML file that needs nothing else")
     resume = _add(commands, "resume", _resume, "go on with a run whose orchestrator died, or that failed")
     resume.add_argument(
-        "--moved", action="store_true", help="its directory was moved, from another file system too"
+        "--moved", action="store_true", help="its directory was moved, or the machine of its processes is off"
     )
     cancel = _add(commands, "cancel", _cancel, "end a run: its ranks stop within their grace")
     cancel.add_argument("--checkpoint", action="store_true", help="have its ranks save a checkpoint first")

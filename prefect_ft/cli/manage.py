@@ -20,7 +20,7 @@ from prefect_ft.cli import COMPLETED, FAILED
 from prefect_ft.cli.show import console_for
 from prefect_ft.config import JobConfig
 from prefect_ft.console import plain
-from prefect_ft.errors import ConfigError, PrefectFTError, RunHeldError
+from prefect_ft.errors import ConfigError, PrefectFTError, RunElsewhereError, RunHeldError
 from prefect_ft.report.terminal import STATUS_STYLES
 from prefect_ft.run import RUNS, Run, find_run, holder_of, known_runs, runs_in, vacancy
 from prefect_ft.run.identity import registry
@@ -124,7 +124,12 @@ def cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
         run.want_cancelled(SOURCE, with_checkpoint)
     except OSError as exc:
         raise ConfigError(f"{run.root} cannot be written: {exc.strerror}", file=name) from exc
-    status = _await_end(run, name, job.lease_s, with_checkpoint=with_checkpoint)
+    try:
+        status = _await_end(run, name, job.lease_s, with_checkpoint=with_checkpoint)
+    except RunElsewhereError:
+        with suppress(OSError):
+            run.forget_cancel()  # it is refused, and not to be heard of there later
+        raise
     if status != "cancelled":
         with suppress(OSError):
             run.forget_cancel()  # it came too late, and is for no later life of the run

@@ -23,6 +23,7 @@ from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json, write_yaml
 from prefect_ft.formats import stamp
 from prefect_ft.model import Answer
+from prefect_ft.run.machine import this_machine
 from prefect_ft.wire import answer_from_json
 from prefect_ft.worker.keys import SHARED_KEY_DIGITS
 
@@ -31,6 +32,9 @@ JOURNAL = "journal.jsonl"
 SUMMARY = "summary.json"
 PARAMS = "phase-params.yaml"
 """What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
+
+PROCESSES_ON = "processes_on"
+"""What run.json calls the machine of a run's worker processes; runs that have none do not name it."""
 
 _RUN, _JOB, _KEY, _SECRETS, _CANCEL = "run.json", "job.json", "key", "secrets.json", "cancel.json"
 _ANSWER, _SEALS = "answer.json", "seals.json"
@@ -81,9 +85,17 @@ class Run:
         write_json(self.root / _RUN, {**self.told(), **fields}, durable=True)
 
     def taken_up(self) -> None:
-        """Note in run.json that this version has taken the run up; one that cannot be written stays as it is."""
+        """Note in run.json that this version has taken the run up, here; one that cannot be written stays as it is."""
         with contextlib.suppress(OSError):
-            self.describe(**stamp(self.told()), place=self.place())
+            self.describe(**stamp(self.told()), **self.here())
+
+    def here(self) -> dict[str, Any]:
+        """Return where the run is now, as run.json has it: its place, and this machine if it has processes.
+
+        Raises OSError.
+        """
+        machine = {PROCESSES_ON: this_machine().to_json()} if PROCESSES_ON in self.told() else {}
+        return {"place": self.place(), **machine}
 
     def place(self) -> dict[str, Any]:
         """Return where the run's own directory is: path, device and inode. Raises OSError."""

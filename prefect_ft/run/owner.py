@@ -56,5 +56,11 @@ def this_process() -> Owner:
 
 
 @cache
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@cache
 def _here() -> tuple[str, str]:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")
+    return boot_id(), os.readlink("/proc/self/ns/pid")

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from prefect_ft.errors import ConfigError
+from prefect_ft.errors import ConfigError, RunElsewhereError
 from prefect_ft.files import read_json, write_json
-from prefect_ft.run.identity import Run
+from prefect_ft.run.identity import PROCESSES_ON, Run
+from prefect_ft.run.machine import Machine, this_machine
 
 OWNER = "owner.json"
 """The file, in a run's run-time directory, of the path, device and inode of the run's own directory."""
@@ -53,12 +54,13 @@ def _damaged(run: Run, what: str) -> ConfigError:
 
 
 def check_own(run: Run) -> None:
-    """Raise ConfigError for a run whose workers are another directory's, or another user's; raises OSError too.
+    """Raise ConfigError for a run whose workers are another directory's, user's or machine's; raises OSError too.
 
     A directory that was moved within its file system is the run itself. In another one it cannot be told from a
     copy: `take_as_moved` says that it is none. A clone of a whole volume is not told from the run.
     """
     _check_user(run.root)
+    _check_machine(run)
     told = _recorded_place(run)
     if not told or _is_at(run.root, told):
         return
@@ -72,11 +74,27 @@ def check_own(run: Run) -> None:
 
 
 def take_as_moved(run: Run) -> None:
-    """Take down that a run is where it lies now; raises ConfigError for a copy of a run that is still there."""
+    """Take down that a run is where it lies now, and its workers on this machine if anywhere.
+
+    Raises ConfigError for a copy of a run that is still there.
+    """
     _check_no_copy(run, _recorded_place(run))
-    run.describe(place=run.place())
+    run.describe(**run.here())
     if "runtime" in run.told():
         own_runtime(run)
+
+
+def _check_machine(run: Run) -> None:
+    """Raise RunElsewhereError where a run's worker processes may live on another machine."""
+    told = run.told()
+    there = Machine.from_json(told.get(PROCESSES_ON))
+    if there is None or told.get("status") != "running" or not there.is_another(this_machine()):
+        return
+    raise RunElsewhereError(
+        f"the workers of run {run.run_id} are processes of {there.host}, and may still train there: resume or cancel"
+        f" it on {there.host}. If that is off and stays off: `prefect-ft resume {run.model_dir} --moved`",
+        file=str(run.model_dir),
+    )
 
 
 def _recorded_place(run: Run) -> Mapping[str, object]:

@@ -74,7 +74,7 @@ def test_a_rank_that_is_killed_has_not_run_out_of_memory(
 def test_an_engine_that_dies_with_its_containers_is_a_lost_system(
     prefect_server: None, job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    with engine(with_tls=way == "tls") as second:
+    with engine(tls_at="127.0.0.1" if way == "tls" else None) as second:
         second.make_image()
         url = second.url
         if way == "tls":

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.exceptions import Abort
 
 from prefect_ft import JobConfig, flows
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import UnfinishedRunError
 from prefect_ft.journal import Journal
 from prefect_ft.run import Holding, vacancy
+from prefect_ft.run.machine import Machine, this_machine
 from prefect_ft.runs import begin_run, conclude
 
 Job = Callable[..., JobConfig]
@@ -89,3 +91,17 @@ def test_a_job_file_that_is_gone_by_now_keeps_nobody_from_coming_back(
     (summary,) = run(tmp_path / "deleted.yaml").data
     assert (summary["status"], holding.run.status) == ("completed", "completed")
     assert (tmp_path / "ran").read_text() == "x"
+
+
+@pytest.mark.skipif(not this_machine().id, reason="needs a machine with /etc/machine-id")
+def test_a_run_with_processes_of_another_machine_is_left_to_a_process_there(
+    job: Job, tmp_path: Path, as_flow_run: Callable[[str], None]
+) -> None:
+    """Prefect is told of no end: the flow run is started again, until it is on that machine."""
+    mine = job("open('ran', 'a').write('x')")
+    holding = begun_by(mine)
+    holding.run.describe(processes_on=Machine("1" * 32, "another boot", "alpha").to_json())
+    as_flow_run(FLOW_RUN)
+    with pytest.raises(Abort, match="may still train there"):
+        run(mine)
+    assert (holding.run.status, (tmp_path / "ran").exists()) == ("running", False)

@@ -113,14 +113,14 @@ class Engine:
                 raise AssertionError((self.directory / "log").read_text()[-3000:])
             time.sleep(0.05)
 
-    def tls_options(self) -> list[str]:
+    def tls_options(self, address: str) -> list[str]:
         """Make certificates for it and for its clients; give the options with which it listens by TCP."""
-        make_certificates(self.directory / "certificates")
+        make_certificates(self.directory / "certificates", address)
         port = free_port()
-        (self.directory / "tls").write_text(f"tcp://127.0.0.1:{port}")
+        (self.directory / "tls").write_text(f"tcp://{address}:{port}")
         files = {"cacert": "ca.pem", "cert": "server-cert.pem", "key": "server-key.pem"}
         told = [f"--tls{option}={self.directory / 'certificates' / name}" for option, name in files.items()]
-        return [f"--host=tcp://127.0.0.1:{port}", "--tlsverify", *told]
+        return [f"--host=tcp://{address}:{port}", "--tlsverify", *told]
 
     def _answers(self) -> bool:
         if not self.socket.exists():
@@ -195,8 +195,8 @@ def tls_of(url: str) -> tuple[str, Path]:
     return (directory / "tls").read_text(), directory / "certificates"
 
 
-def make_certificates(directory: Path) -> None:
-    """Make an authority, and what it has signed for a server on 127.0.0.1 and for a client."""
+def make_certificates(directory: Path, address: str = "127.0.0.1") -> None:
+    """Make an authority, and what it has signed for a server at an address and for a client."""
     directory.mkdir(parents=True)
 
     def openssl(*words: str) -> None:
@@ -207,7 +207,7 @@ def make_certificates(directory: Path) -> None:
         "req", "-x509", *key, "-days", "2", "-subj", "/CN=test", "-keyout", "ca-key.pem", "-out", "ca.pem"
     )
     for prefix, usage in (("server-", "serverAuth"), ("", "clientAuth")):
-        (directory / "ext").write_text(f"subjectAltName=IP:127.0.0.1\nextendedKeyUsage={usage}\n")
+        (directory / "ext").write_text(f"subjectAltName=IP:{address}\nextendedKeyUsage={usage}\n")
         signed = ["-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-extfile", "ext", "-days", "2"]
         openssl("req", *key, "-subj", f"/CN={usage}", "-keyout", f"{prefix}key.pem", "-out", "request")
         openssl("x509", "-req", "-in", "request", *signed, "-out", f"{prefix}cert.pem")
@@ -228,12 +228,12 @@ def _ip(*words: str) -> bool:
 
 
 @contextmanager
-def engine(*options: str, with_tls: bool = False) -> Iterator[Engine]:
-    """An engine that lives while entered; `with_tls`: by TCP too, see `tls_url`."""
+def engine(*options: str, tls_at: str | None = None) -> Iterator[Engine]:
+    """An engine that lives while entered; `tls_at` is the address at which it listens by TCP too, see `tls_of`."""
     directory = Path(tempfile.mkdtemp(prefix="pft-engine-"))  # short, for its socket's path
     made = Engine(directory)
     try:
-        made.start(*options, *(made.tls_options() if with_tls else ()))
+        made.start(*options, *(made.tls_options(tls_at) if tls_at else ()))
         yield made
     finally:
         made.stop()
@@ -249,7 +249,7 @@ def engine_for_tests() -> Iterator[str]:
         there.make_image()
         yield given
         return
-    with engine(with_tls=True) as own:
+    with engine(tls_at="127.0.0.1") as own:
         own.make_image()
         yield own.url
 

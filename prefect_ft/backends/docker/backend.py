@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,8 @@ class DockerBackend:
         with suppress(BackendError), self._engine(worker.system) as client:  # one that is away says nothing
             left = elsewhere.read_there(client, self._name(worker), self._home(worker) / LEFT)
             address = self._address(worker, self._interpreter(worker))
+            # The orchestrator that made it may have kept its name on another machine.
+            address = replace(address, host=self._host(client, worker))
             return Found(worker=worker, address=address, result=left)
         return found
 
