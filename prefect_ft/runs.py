@@ -15,10 +15,10 @@ from prefect_ft.backends.scope import fate
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
 from prefect_ft.formats import check_run, how_to_get
-from prefect_ft.journal import read_lines
+from prefect_ft.journal import Line, read_lines
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
-from prefect_ft.preflight import check_engines, quarantined
+from prefect_ft.preflight import check_engines, check_kept, quarantined
 from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
 from prefect_ft.run.lookup import phases_of
 from prefect_ft.run.ownership import own_runtime, recorded_runtime, removable_runtime
@@ -128,6 +128,30 @@ def check_journals(run: Run) -> None:
     for directory in phases_of(run):
         with contextlib.suppress(OSError):  # what this means for the run is said where it is taken up
             read_lines(directory / JOURNAL)
+
+
+def check_places_of(run: Run) -> None:
+    """Raise ConfigError where a directory is gone that a run would go on in, or whose checkpoints it would miss."""
+    told = run.told().get("phases", [])
+    completed = {each["index"] for each in told if _is_complete(run.model_dir / each["directory"])}
+    saved = {each["index"] for each in told if _has_saved(run.model_dir / each["directory"])}
+    job = job_of(run)
+    check_kept(job, {index: index in saved for index in range(len(job.phases)) if index not in completed})
+
+
+def _is_complete(directory: Path) -> bool:
+    return any(line["type"] == "end" and line["status"] == "completed" for line in _read(directory))
+
+
+def _has_saved(directory: Path) -> bool:
+    return any(line["type"] == "checkpoint" for line in _read(directory))
+
+
+def _read(directory: Path) -> list[Line]:
+    """Return what can be read of a phase's journal: what else there is, is said where the phase is taken up."""
+    with contextlib.suppress(OSError):
+        return read_lines(directory / JOURNAL)
+    return []
 
 
 def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
