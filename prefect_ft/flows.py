@@ -30,9 +30,10 @@ from prefect_ft.phases import summary_of
 from prefect_ft.plaintext import as_line
 from prefect_ft.report.words import completed_sentence
 from prefect_ft.reporting import is_cancelled_meanwhile, report_end, reporting
-from prefect_ft.run import Holding, Run, Vacancy, run_of_flow_run, vacancy
+from prefect_ft.run import Holding, Run, Vacancy, latest_run, run_of_flow_run, vacancy
 from prefect_ft.runs import (
     begin_run,
+    check_places_of,
     check_systems,
     end_unwatched,
     go_on,
@@ -116,19 +117,26 @@ def _enter(
     job: JobConfig, flow_run_id: str | None, own: Run | None, unfinished: Unfinished
 ) -> tuple[Holding, bool]:
     """Get hold of a run, and say whether it is a new one."""
+    latest = latest_run(Path(job.model_dir))
+    if latest is not None and _is_to_go_on(latest, own, unfinished):
+        check_places_of(latest)
     preflight.check(job)
     free = vacancy(Path(job.model_dir), job.lease_s)
     before = free.previous
-    if before is not None and unfinished == "resume" and before.status != "completed":
+    if before is not None and _is_to_go_on(before, own, unfinished):
         return _take_up(free, flow_run_id, by_hand=own is None), False
-    if before is not None and before.status == "running" and own is not None:
-        return _take_up(free, flow_run_id, by_hand=False), False
     if before is not None and before.status == "running" and unfinished == "fresh":
         preflight.quarantined(job)  # a run that cannot begin is to end none
         check_systems(job, before)
         end_unwatched(free.go_on(), "a fresh run was asked for")
         free = vacancy(Path(job.model_dir), job.lease_s)
     return begin_run(job, free, flow_run_id=flow_run_id), True
+
+
+def _is_to_go_on(before: Run, own: Run | None, unfinished: Unfinished) -> bool:
+    if unfinished == "resume":
+        return before.status != "completed"
+    return own is not None and before.status == "running"
 
 
 def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:

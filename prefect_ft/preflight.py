@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from prefect_ft.backends.kind import kind_of
@@ -27,6 +27,35 @@ def check(job: JobConfig) -> None:
         )
         if phase.checkpoints is not None:
             _check_checkpoints(phase.checkpoints.path, infrastructure, f"{where}.checkpoints.path")
+
+
+def check_kept(job: JobConfig, has_saved: Mapping[int, bool]) -> None:
+    """Raise ConfigError for the first directory that a recorded job names and that is gone.
+
+    Before anything makes it anew, and empty: what was saved there may have been moved, or not be mounted.
+    `has_saved`: the phases that are not complete, by index, and whether they have saved checkpoints.
+    """
+    for index, saved in has_saved.items():
+        phase, infrastructure = job.phases[index], job.infrastructure_of(index)
+        where = f"phases[{index}]"
+        if infrastructure.ranks_are_here and phase.cwd is not None:
+            _check_kept(phase.cwd, f"{where}.cwd")
+        path = phase.checkpoints.path if phase.checkpoints is not None and saved else None
+        if path is not None and not infrastructure.mounts(path):
+            _check_kept(path, f"{where}.checkpoints.path")
+
+
+def _check_kept(directory: str, field: str) -> None:
+    if os.path.isdir(directory):
+        return
+    gone = Path(directory)
+    while not gone.parent.exists():
+        gone = gone.parent
+    raise ConfigError(
+        f"{directory} is not there any more, and the run goes on with the paths with which it began. Mount it, or"
+        f" where it was moved to NEW, link it: `ln -s NEW {gone}`. To go on without: `prefect-ft run JOB.yaml --fresh`",
+        field=field,
+    )
 
 
 def check_engines(job: JobConfig) -> None:

@@ -15,10 +15,10 @@ from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
 from prefect_ft.formats import check_run, how_to_get
-from prefect_ft.journal import read_lines
+from prefect_ft.journal import Line, read_lines
 from prefect_ft.observe import Notice, tell
 from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
-from prefect_ft.preflight import check_engines, quarantined
+from prefect_ft.preflight import check_engines, check_kept, quarantined
 from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
 from prefect_ft.run.identity import PROCESSES_ON
 from prefect_ft.run.lookup import phases_of
@@ -53,7 +53,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
             quarantined=out,
             job_config=recorded(job),
             secrets=secrets_of(job),
-            **({PROCESSES_ON: this_machine().to_json()} if _has_processes(job) else {}),
+            **({PROCESSES_ON: this_machine().to_json()} if _runs_here(job) else {}),
         )
         own_runtime(holding.run)
     if free.previous is not None:
@@ -133,6 +133,30 @@ def check_journals(run: Run) -> None:
             read_lines(directory / JOURNAL)
 
 
+def check_places_of(run: Run) -> None:
+    """Raise ConfigError where a directory is gone that a run would go on in, or whose checkpoints it would miss."""
+    told = run.told().get("phases", [])
+    completed = {each["index"] for each in told if _is_complete(run.model_dir / each["directory"])}
+    saved = {each["index"] for each in told if _has_saved(run.model_dir / each["directory"])}
+    job = job_of(run)
+    check_kept(job, {index: index in saved for index in range(len(job.phases)) if index not in completed})
+
+
+def _is_complete(directory: Path) -> bool:
+    return any(line["type"] == "end" and line["status"] == "completed" for line in _read(directory))
+
+
+def _has_saved(directory: Path) -> bool:
+    return any(line["type"] == "checkpoint" for line in _read(directory))
+
+
+def _read(directory: Path) -> list[Line]:
+    """Return what can be read of a phase's journal: what else there is, is said where the phase is taken up."""
+    with contextlib.suppress(OSError):
+        return read_lines(directory / JOURNAL)
+    return []
+
+
 def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
     told = run.told()
     check_run(told, str(run.root))
@@ -163,6 +187,11 @@ def held(holding: Holding, job: JobConfig) -> Iterator[tuple[Holding, StopReques
         for whose in _shared_fates(job):
             tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
         yield holding, stop
+
+
+def _runs_here(job: JobConfig) -> bool:
+    """Whether ranks of any phase are processes of this machine."""
+    return any(job.infrastructure_of(index).ranks_are_here for index in range(len(job.phases)))
 
 
 def _shared_fates(job: JobConfig) -> list[str]:

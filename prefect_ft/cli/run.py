@@ -20,7 +20,15 @@ from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, Unfin
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.run import find_run, latest_run, vacancy
 from prefect_ft.run.ownership import take_as_moved
-from prefect_ft.runs import LEAVE, ON_SIGTERM, check_journals, check_systems, check_systems_of, job_of
+from prefect_ft.runs import (
+    LEAVE,
+    ON_SIGTERM,
+    check_journals,
+    check_places_of,
+    check_systems,
+    check_systems_of,
+    job_of,
+)
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 
@@ -49,6 +57,9 @@ def run(
         raise ConfigError(f"begins a run, and --resume goes on with one; {remedy}", file="--from-scratch")
     if from_scratch:
         job = job.from_scratch()
+    previous = latest_run(Path(job.model_dir))
+    if previous is not None and previous.status != "completed" and unfinished == "resume":
+        check_places_of(previous)  # before anything is made in their place
     with _located(document):
         preflight.check(job)
         _check_startable(job, unfinished)

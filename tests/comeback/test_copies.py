@@ -34,6 +34,14 @@ precious.mkdir(parents=True)
 (precious / "file").write_text("kept")
 told.write_text(json.dumps({**json.loads(told.read_text()), "runtime": str(precious)}))
 """
+SAVES = """
+import os, sys
+from pathlib import Path
+told = os.environ["PREFECT_FT_RESUME_FROM"]
+print("from", Path(told).name if told else "scratch")
+Path(sys.argv[1], "step-7.json").write_text("{}")
+sys.exit(not Path(sys.argv[2], "go").exists())
+"""
 JOB = """
 name: waits
 model_dir: exp1
@@ -142,6 +150,42 @@ def test_a_run_in_another_file_system_is_resumed_only_as_moved(tmp_path: Path) -
     (tmp_path / "go").touch()
     resumed = command_line("resume", "exp2", "--moved", cwd=tmp_path)
     assert resumed.returncode == 0, (resumed.stdout, resumed.stderr)
+
+
+@pytest.mark.parametrize(
+    "words", [("resume", "exp2"), ("run", "job.yaml", "--model-dir", "exp2", "--resume")]
+)
+def test_what_was_saved_in_a_directory_that_was_moved_is_not_begun_without(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The paths of its job are those with which it began: what lay there would be made anew, and empty."""
+    train = f"[python, -S, train.py, {tmp_path}/exp1/saves, {tmp_path}]"
+    saves = "checkpoints: {path: exp1/saves, settle_s: 0}"
+    (tmp_path / "train.py").write_text(SAVES)
+    (tmp_path / "job.yaml").write_text(JOB.replace("[python, -S, train.py]", f"{train}, {saves}"))
+    assert command_line("run", "job.yaml", cwd=tmp_path).returncode == 1
+    (tmp_path / "exp1").rename(tmp_path / "exp2")
+    (tmp_path / "go").touch()
+    refused = command_line(*words, cwd=tmp_path)
+    assert (refused.returncode, f"ln -s NEW {tmp_path}/exp1`" in refused.stderr) == (2, True), refused.stderr
+    assert not (tmp_path / "exp1").exists()
+    (tmp_path / "exp1").symlink_to("exp2")
+    resumed = command_line(*words, cwd=tmp_path)
+    assert resumed.returncode == 0, (resumed.stdout, resumed.stderr)
+    (log,) = [path for path in tmp_path.glob("exp2/*/run.log") if "from step-7.json" in path.read_text()]
+    assert "from scratch" not in log.read_text()
+
+
+def test_a_run_whose_working_directory_was_moved_says_where_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "project"
+    place.mkdir()
+    (place / "train.py").write_text("import sys, pathlib; sys.exit(not pathlib.Path('go').exists())")
+    (place / "job.yaml").write_text(JOB)
+    assert command_line("run", "job.yaml", cwd=place).returncode == 1
+    place.rename(tmp_path / "moved")
+    refused = command_line("resume", "moved/exp1", cwd=tmp_path)
+    assert (refused.returncode, f"ln -s NEW {place}`" in refused.stderr) == (2, True), refused.stderr
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("told", ["/etc", "/r1/../other", "r1", 7, None])

@@ -86,6 +86,11 @@ class Run:
                 stderr=log,
             )
 
+    def done(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `prefect-ft` with these words to its end."""
+        command = [sys.executable, "-m", "prefect_ft.cli", *words]
+        return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, check=False)
+
     def has_ended(self) -> bool:
         assert self.orchestrator is not None
         return self.orchestrator.poll() is not None
@@ -201,6 +206,26 @@ def _orchestrator(run: Run) -> None:
     run.begin("resume", str(run.directory / "model"))
 
 
+def _copied(run: Run) -> None:
+    """Neither while the original is watched nor while it is not does a copy of it get at its ranks."""
+    assert run.orchestrator is not None
+    model, copy = run.directory / "model", run.directory / "copy"
+    subprocess.run(["cp", "-a", model, copy], check=True)
+    ranks = run.ranks().keys()
+    run.orchestrator.kill()
+    run.orchestrator.wait()
+    for words in (
+        ["resume"],
+        ["resume", "--moved"],
+        ["cancel"],
+        ["run", str(run.job), "--fresh", "--model-dir"],
+    ):
+        refused = run.done(*words, str(copy))
+        assert (refused.returncode, f"is a copy of {model}" in refused.stderr) == (2, True), refused.stderr
+    assert run.ranks().keys() == ranks
+    run.begin("resume", str(model))
+
+
 def _cut(run: Run) -> None:
     with _held(run):
         path = run.newest()
@@ -232,6 +257,7 @@ FAULTS = (
     Fault("sigkill", _killed, (("transient",),)),
     Fault("sigstop", _stopped, (("suspended",),), _HANGS),
     Fault("orchestrator", _orchestrator, ((),), restarts=False),
+    Fault("copied", _copied, ((),), restarts=False),
     Fault("cut", _cut, (("transient",),)),
     Fault("damaged", _damaged, (("transient",), ("transient", "checkpoint-unreadable"))),
 )
