@@ -14,7 +14,7 @@ from pages import DOCS, ROOT, blocks, named, section, tables
 
 from prefect_ft.cli import main
 from prefect_ft.config import load_job
-from prefect_ft.decide.policy import RULES
+from prefect_ft.decide.rules import RULES
 from prefect_ft.heartbeat import STAGES
 from prefect_ft.model import Counters, FailureClass, Kind
 from prefect_ft.wire import INCIDENT_FIELDS
