@@ -81,6 +81,11 @@ class Rule:
     standing: Callable[[Situation], str] | None = None
     meaning: str
 
+    def is_about(self, kind: Kind, failure_class: FailureClass | None) -> bool:
+        """Whether it matches incidents of a kind, and of exits those of a class, where `when` holds of them."""
+        is_class = kind != "exit" or self.classes is None or failure_class in self.classes
+        return is_class and kind in self.kinds
+
 
 def suspensions(s: Situation) -> str:
     """Say how many restarts upon suspension there have been."""
@@ -350,11 +355,7 @@ class Table:
 
 def _asked(rules: tuple[Rule, ...], kind: Kind, failure_class: FailureClass | None = None) -> Asked:
     """Choose the rules that match a kind, and of exits a class."""
-    return tuple(
-        (rule, rule.when, rule.then)
-        for rule in rules
-        if kind in rule.kinds and (kind != "exit" or rule.classes is None or failure_class in rule.classes)
-    )
+    return tuple((rule, rule.when, rule.then) for rule in rules if rule.is_about(kind, failure_class))
 
 
 TABLE = Table(RULES)
