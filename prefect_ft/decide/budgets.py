@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import assert_never
 
-from prefect_ft.decide.effects import Budget, Effects, is_counted
+from prefect_ft.decide.effects import Budget, Effects
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Policy
 
 DEVICE_FAULT_WINDOW_S = 86400
@@ -74,7 +74,7 @@ class Budgets:
                 self._draw_on(effects.budget, failure_class)
             if action == "replace_workers":
                 self.worker_replacements += 1
-        if not is_counted(effects, action):
+        if action not in effects.counted:
             return False
         self.failures_without_progress += 1
         return True

@@ -6,12 +6,13 @@ Owns the words for it. A rule's row says which of them hold (`rules`), the folds
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from prefect_ft.model import RESTARTS, Action
 
-Cost = Literal["failure", "nothing", "stopped"]
-"""A restart by the rule is a counted failure; is none; the rule stops a restart, which is counted all the same."""
+NOTHING: frozenset[Action] = frozenset()
+ALSO_STOPPED: frozenset[Action] = frozenset(get_args(Action))
+"""The actions that count as failures: of a rule that costs nothing, and of one that stops restarts."""
 
 Budget = Literal[
     "consecutive_suspensions",
@@ -28,18 +29,14 @@ StepBack = Literal["below_last", "set_aside"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The effects of one rule. The defaults are those of a rule that this version does not know, too."""
+    """The effects of one rule. The defaults are those of a rule that this version does not know, too.
 
-    cost: Cost = "failure"
+    `counted` are the actions that are a counted failure where the rule decides on them.
+    """
+
+    counted: frozenset[Action] = RESTARTS
     budget: Budget | None = None
     step_back: StepBack | None = None
 
 
 ONLY_A_FAILURE = Effects()
-
-
-def is_counted(effects: Effects, action: Action) -> bool:
-    """Say whether a decision is a counted failure: its rule chose a restart, even if a check stopped it."""
-    if action in RESTARTS:
-        return effects.cost != "nothing"
-    return effects.cost == "stopped"

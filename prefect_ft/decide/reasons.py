@@ -12,7 +12,6 @@ from signal import Signals
 from typing_extensions import assert_never
 
 from prefect_ft.decide.after_checks import Proposal
-from prefect_ft.decide.effects import is_counted
 from prefect_ft.decide.placement import Gang
 from prefect_ft.decide.situation import Situation
 from prefect_ft.model import RESTARTS, Action, Evidence, Incident, Kind
@@ -119,7 +118,7 @@ def _budgets(s: Situation, proposal: Proposal) -> str:
     """Say where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = ""
-    if is_counted(rule.effects, proposal.action):
+    if proposal.is_counted:
         stand = f", failure {budgets.failures_without_progress} of {policy.max_num_restarts}"
     if rule.standing is not None:
         stand += f", {rule.standing(s)}"

@@ -24,7 +24,7 @@ from prefect_ft.decide.conditions import (
     is_unhealed,
     needs_confirmation,
 )
-from prefect_ft.decide.effects import ONLY_A_FAILURE, Effects
+from prefect_ft.decide.effects import ALSO_STOPPED, NOTHING, ONLY_A_FAILURE, Effects
 from prefect_ft.decide.moves import MAX_UNCONDITIONAL, Move, always
 from prefect_ft.decide.situation import Situation
 from prefect_ft.model import FailureClass, Kind
@@ -124,13 +124,13 @@ NOT_RESTARTABLE = Rule(
 MAX_RESTARTS = Rule(
     name="max-restarts",
     then=always("fail"),
-    effects=Effects(cost="stopped"),
+    effects=Effects(counted=ALSO_STOPPED),
     meaning="as many failures without progress as the job allows have been; more restarts would only cost",
 )
 MIN_SYSTEMS = Rule(
     name="min-systems",
     then=always("fail"),
-    effects=Effects(cost="stopped"),
+    effects=Effects(counted=ALSO_STOPPED),
     meaning="too few systems are left that can be used",
 )
 
@@ -173,7 +173,7 @@ RULES: tuple[Rule, ...] = (
         kinds=("preempted", "exit"),
         classes=("preempted",),
         then=moves.preempted,
-        effects=Effects(cost="nothing", budget="preemptions"),
+        effects=Effects(counted=NOTHING, budget="preemptions"),
         standing=preemptions,
         meaning="the scheduler took the machine, which says nothing against the training and uses up no restart",
     ),
@@ -198,7 +198,7 @@ RULES: tuple[Rule, ...] = (
         kinds=DEVICE_FAULT,
         when=lambda s: is_healable(s) and s.incident.healed is True,
         then=always("restart_in_place"),
-        effects=Effects(cost="nothing"),
+        effects=Effects(counted=NOTHING),
         standing=lambda _: "costs nothing",
         meaning="the device has been mended, so the same workers can go on, and it uses up no restart",
     ),
@@ -247,7 +247,7 @@ RULES: tuple[Rule, ...] = (
         kinds=("suspended",),
         when=lambda s: s.policy.suspension_restart,
         then=moves.suspended,
-        effects=Effects(cost="nothing", budget="consecutive_suspensions"),
+        effects=Effects(counted=NOTHING, budget="consecutive_suspensions"),
         standing=suspensions,
         meaning="nothing moved any more; the same workers start again, only so many times in a row",
     ),

@@ -17,7 +17,7 @@ from rich.console import Console
 import prefect_ft
 from prefect_ft.config import JobConfig, warnings
 from prefect_ft.decide import decide, rules
-from prefect_ft.decide.effects import Effects
+from prefect_ft.decide.effects import NOTHING, Effects
 from prefect_ft.decide.moves import always
 from prefect_ft.decide.rules import RULES, Rule, RuleName, Table
 from prefect_ft.model import Decision, Entry, FailureClass, Incident, Kind, Policy
@@ -53,7 +53,7 @@ COOLED = Rule(
     classes=("network",),
     when=lambda s: s.incident.exit_code == 99,
     then=always("restart_in_place", "it was too warm"),
-    effects=Effects(cost="nothing", budget="preemptions", step_back="below_last"),
+    effects=Effects(counted=NOTHING, budget="preemptions", step_back="below_last"),
     standing=lambda s: f"the fan was off {s.budgets.preemptions} times",
     meaning="the machine was too warm, and has cooled down",
 )

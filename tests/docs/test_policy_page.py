@@ -118,7 +118,7 @@ def costs_of(rule: Rule, actions: set[Action]) -> str:
     if not actions & RESTARTS:
         return "no restart"
     budget = rule.effects.budget
-    parts = ["a failure"] if rule.effects.cost == "failure" else []
+    parts = ["a failure"] if actions & rule.effects.counted else []
     parts += [ONCE.get(budget, f"`{budget}`")] if budget is not None else []
     return " and ".join(parts) or "nothing"
 
@@ -143,7 +143,7 @@ def test_the_page_says_what_a_check_does_and_costs(rule: Rule) -> None:
     (row,) = [row for row in checks if named([row]) and named([row])[0] == rule.name]
     situation = fold(POLICY, ())
     assert rule.then(situation).action in actions_in(row[1])
-    assert (row[2], rule.effects.cost) == ("a failure, as the restart that it stops", "stopped")
+    assert (row[2], "fail" in rule.effects.counted) == ("a failure, as the restart that it stops", True)
 
 
 @pytest.mark.parametrize("name", get_args(FailureClass))
