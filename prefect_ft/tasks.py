@@ -145,9 +145,10 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     """Run one phase of a job to its end, as a task of the flow that calls this; give what it cost.
 
     `phase` is a name or an index. It is a run of its own. A phase that gives up is a summary with `status`
-    `failed`, not an exception. Raises ConfigError, and RunHeldError or UnfinishedRunError for a model
-    directory that has a run which has not ended, before anything starts; JournalError if the journal cannot
-    be written. Relative paths start at the working directory.
+    `failed`, not an exception. Raises ConfigError, RunHeldError or UnfinishedRunError for a model directory
+    that has a run which has not ended, and SystemHeldError for a system that serves another one, before
+    anything starts; JournalError if the journal cannot be written, LeaseLostError if another orchestrator has
+    taken the run over. Relative paths start at the working directory.
     """
     job = job.at(Path.cwd())
     only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})

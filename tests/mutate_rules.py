@@ -1,9 +1,10 @@
-"""Puts faults into the table of rules, which mutmut passes over because it is data, and asks the tests.
+"""Puts faults into the rows of the rules, which mutmut passes over because they are data, and asks the tests.
 
     PYTHONPATH=. python tests/mutate_rules.py
 
 Each fault is one row left out, one row before its neighbour of the same kind of incident, or one kind, operator
-or label of one row changed.
+or label of one row changed, in what it matches and what it chooses: its effects and words show in no case's
+`rule: action`, and have tests that compare whole decisions.
 Prints what no case of `test_decide_rules.py` notices; docs/mutation.md says which of them are no faults.
 """
 
@@ -17,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prefect_ft.decide import policy as intact
+from prefect_ft.decide import after_checks, decide
+from prefect_ft.decide import rules as intact
 from prefect_ft.model import Entry
 from prefect_ft.wire import incident_from_json
 
@@ -28,6 +30,13 @@ OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.Is: ast.IsNot,
     ast.And: ast.Or,
 }
+USED = (
+    (intact, "TABLE"),
+    (intact, "NOT_RESTARTABLE"),
+    (after_checks, "MAX_RESTARTS"),
+    (after_checks, "MIN_SYSTEMS"),
+)
+"""What of the rules' module a decision goes by."""
 
 
 def cases() -> list[tuple[Any, list[Any], list[str]]]:
@@ -41,7 +50,7 @@ def cases() -> list[tuple[Any, list[Any], list[str]]]:
     return one_line + [(policy, lines, expected) for _, policy, lines, expected in module.STORIES]
 
 
-def decided(decide: Any, policy: Any, lines: list[Any]) -> list[str]:
+def decided(policy: Any, lines: list[Any]) -> list[str]:
     """Decide about the lines, an hour apart, as the tests do."""
     history, t = (), 0
     for line in lines:
@@ -63,25 +72,37 @@ def table_of(tree: ast.Module) -> ast.Tuple:
     return table
 
 
+def rows(tree: ast.Module) -> list[ast.Call]:
+    """Find all rows, those that stand in the table by a name of their own too."""
+    made = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in made if ast.unparse(call.func) in ("Rule", "replace")]
+
+
+def parts(row: ast.Call) -> Iterator[ast.AST]:
+    """Go through what a row matches and what it chooses."""
+    for keyword in row.keywords:
+        if keyword.arg in ("name", "kinds", "classes", "when", "then"):
+            yield from ast.walk(keyword.value)
+
+
 def faults(tree: ast.Module) -> Iterator[tuple[str, ast.Module]]:
     """Give each faulty module with a word about its fault."""
-    count = len(table_of(tree).elts)
-    for number in range(count):
-        name = ast.unparse(table_of(tree).elts[number].args[0])  # type: ignore[attr-defined]
+    for number, rule in enumerate(intact.RULES):
         faulty = copy.deepcopy(tree)
         del table_of(faulty).elts[number]
-        yield f"row {number} {name} left out", faulty
-        if number and set(intact.RULES[number].kinds) & set(intact.RULES[number - 1].kinds):
+        yield f"row {number} {rule.name} left out", faulty
+        if number and set(rule.kinds) & set(intact.RULES[number - 1].kinds):
             faulty = copy.deepcopy(tree)
-            rows = table_of(faulty).elts
-            rows[number - 1], rows[number] = rows[number], rows[number - 1]
-            yield f"row {number} {name} before its neighbour", faulty
-        for place, _ in enumerate(ast.walk(table_of(tree).elts[number])):
+            table = table_of(faulty).elts
+            table[number - 1], table[number] = table[number], table[number - 1]
+            yield f"row {number} {rule.name} before its neighbour", faulty
+    for number, row in enumerate(rows(tree)):
+        for place, _ in enumerate(parts(row)):
             faulty = copy.deepcopy(tree)
-            node = list(ast.walk(table_of(faulty).elts[number]))[place]
-            before = ast.unparse(table_of(faulty).elts[number])
+            node = list(parts(rows(faulty)[number]))[place]
+            before = ast.unparse(node)
             if change(node):
-                yield f"row {number} {before} -> {ast.unparse(table_of(faulty).elts[number])}", faulty
+                yield f"{ast.unparse(row.keywords[0].value)}: {before} -> {ast.unparse(node)}", faulty
 
 
 def change(node: ast.AST) -> bool:
@@ -107,11 +128,17 @@ def notices(faulty: ast.Module, told: list[tuple[Any, list[Any], list[str]]]) ->
     """Say whether some case comes out otherwise."""
     module = {"__name__": "faulty", "__file__": intact.__file__}
     sys.modules["faulty"] = intact
+    kept = {(owner, name): getattr(owner, name) for owner, name in USED}
     try:
         exec(compile(ast.fix_missing_locations(faulty), intact.__file__, "exec"), module)
-        return any(decided(module["decide"], policy, lines) != expected for policy, lines, expected in told)
+        for owner, name in USED:
+            setattr(owner, name, module[name])
+        return any(decided(policy, lines) != expected for policy, lines, expected in told)
     except Exception:
         return True
+    finally:
+        for (owner, name), value in kept.items():
+            setattr(owner, name, value)
 
 
 def main() -> None:

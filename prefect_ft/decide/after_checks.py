@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prefect_ft.decide.budgets import is_counted
 from prefect_ft.decide.incidents import suspected_systems
 from prefect_ft.decide.moves import isolate_systems
 from prefect_ft.decide.placement import may_shrink_to
+from prefect_ft.decide.rules import MAX_RESTARTS, MIN_SYSTEMS, Rule
 from prefect_ft.decide.situation import Situation
 from prefect_ft.model import RESTARTS, Action
 
@@ -19,19 +19,23 @@ from prefect_ft.model import RESTARTS, Action
 class Proposal:
     """A decision that is being made; `why` goes into its reason."""
 
-    rule: str
+    rule: Rule
     action: Action
     isolate: tuple[str, ...]
     why: str
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is a counted failure: its rule chose a restart, even if a check stopped it."""
+        return self.action in self.rule.effects.counted
 
 
 def suspect(s: Situation, proposal: Proposal) -> Proposal:
     """Isolate a system that too many failures blame, if a spare can take its worker over."""
     if proposal.isolate:
         return proposal
-    counted = is_counted(proposal.rule, proposal.action)
     for system in suspected_systems(s.incident, s.policy, s.pool.gang):
-        count = s.budgets.suspects.get(system, 0) + counted
+        count = s.budgets.suspects.get(system, 0) + proposal.is_counted
         if count >= s.policy.suspect_limit and s.pool.can_replace((system,)):
             move = isolate_systems(s, (system,))
             why = f"{system} is suspect after {count} failures"
@@ -59,9 +63,9 @@ def last_system(s: Situation, proposal: Proposal) -> Proposal:
 def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
     """Fail upon the counted failure that is one too many."""
     left = s.policy.max_num_restarts - s.budgets.failures_without_progress
-    if left > 0 or not is_counted(proposal.rule, proposal.action):
+    if left > 0 or not proposal.is_counted:
         return proposal
-    return Proposal("max-restarts", "fail", proposal.isolate, "max_num_restarts is used up")
+    return _stopped(s, proposal, MAX_RESTARTS, "max_num_restarts is used up")
 
 
 def min_systems(s: Situation, proposal: Proposal) -> Proposal:
@@ -70,7 +74,11 @@ def min_systems(s: Situation, proposal: Proposal) -> Proposal:
         return proposal
     usable = s.pool.count_usable(without=proposal.isolate)
     why = f"only {usable} of the {_needed(s)} systems that it needs are usable"
-    return Proposal("min-systems", "fail", proposal.isolate, why)
+    return _stopped(s, proposal, MIN_SYSTEMS, why)
+
+
+def _stopped(s: Situation, proposal: Proposal, rule: Rule, why: str) -> Proposal:
+    return Proposal(rule, rule.then(s).action, proposal.isolate, why)
 
 
 def _are_enough(s: Situation, isolate: tuple[str, ...]) -> bool:
@@ -99,7 +107,7 @@ def check(s: Situation, proposal: Proposal) -> Proposal:
 def backoff_s(s: Situation, proposal: Proposal) -> float:
     """Say how many seconds a restart waits: twice as long for each further failure without progress."""
     base_s = s.policy.restart_delay_s
-    if not base_s or proposal.action not in RESTARTS or not is_counted(proposal.rule, proposal.action):
+    if not base_s or proposal.action not in RESTARTS or not proposal.is_counted:
         return 0.0
     # No policy allows more than 128 restarts, and 2**128 is far from overflow.
     doubled = base_s * 2.0 ** min(s.budgets.failures_without_progress, 128)

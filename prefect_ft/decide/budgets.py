@@ -1,7 +1,8 @@
 """The counters of docs/recovery-policy.md as folds over a phase's history.
 
-Owns what each counter counts and what resets it. Knows no rule's condition: rules and after-checks
-compare. Nothing here is ever stored; the history is folded anew for each decision.
+Owns what each counter counts and what resets it. Knows no rule: which counters a decision draws on is
+among the effects of its rule, and rules and after-checks compare. Nothing here is ever stored; the history
+is folded anew for each decision.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from typing_extensions import assert_never
+
+from prefect_ft.decide.effects import Budget, Effects
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Policy
 
 DEVICE_FAULT_WINDOW_S = 86400
 
-_COST_NOTHING = frozenset(("suspended", "fault-healed", "preempted"))
-_HAVE_A_BUDGET = frozenset(("transient", "suspended", "unconditional", "preempted", "confirm-once"))
 _NO_CLASSES: frozenset[FailureClass] = frozenset()
-_STOP_A_RESTART = frozenset(("max-restarts", "min-systems"))
 
 
 def limits_of(policy: Policy) -> dict[str, int | None]:
@@ -27,13 +28,6 @@ def limits_of(policy: Policy) -> dict[str, int | None]:
         "worker_replacements": policy.max_worker_replacements,
         "preemptions": policy.max_preemptions,
     }
-
-
-def is_counted(rule: str, action: Action) -> bool:
-    """Say whether a decision is a counted failure: its rule chose a restart, even if a check stopped it."""
-    if action in RESTARTS:
-        return rule not in _COST_NOTHING
-    return rule in _STOP_A_RESTART
 
 
 @dataclass(slots=True)
@@ -73,29 +67,33 @@ class Budgets:
         for system in systems:
             self.suspects[system] = self.suspects.get(system, 0) + 1
 
-    def count(self, rule: str, action: Action, failure_class: FailureClass | None) -> bool:
+    def count(self, effects: Effects, action: Action, failure_class: FailureClass | None) -> bool:
         """Count a decision in each budget that it draws on; say whether it is a counted failure."""
         if action in RESTARTS:
-            if rule in _HAVE_A_BUDGET:
-                self._count_by_rule(rule, failure_class)
+            if effects.budget is not None:
+                self._draw_on(effects.budget, failure_class)
             if action == "replace_workers":
                 self.worker_replacements += 1
-        if not is_counted(rule, action):
+        if action not in effects.counted:
             return False
         self.failures_without_progress += 1
         return True
 
-    def _count_by_rule(self, rule: str, failure_class: FailureClass | None) -> None:
-        if rule == "transient":
-            self.transient_since_progress = True
-        elif rule == "suspended":
-            self.consecutive_suspensions += 1
-        elif rule == "unconditional":
-            self.consecutive_unconditional += 1
-        elif rule == "preempted":
-            self.preemptions += 1
-        elif rule == "confirm-once" and failure_class is not None:
-            self.confirmed_since_progress |= {failure_class}
+    def _draw_on(self, budget: Budget, failure_class: FailureClass | None) -> None:
+        match budget:
+            case "transient_since_progress":
+                self.transient_since_progress = True
+            case "consecutive_suspensions":
+                self.consecutive_suspensions += 1
+            case "consecutive_unconditional":
+                self.consecutive_unconditional += 1
+            case "preemptions":
+                self.preemptions += 1
+            case "confirmed_since_progress":
+                if failure_class is not None:
+                    self.confirmed_since_progress |= {failure_class}
+            case _:
+                assert_never(budget)
 
     def clear_suspicion(self, systems: Iterable[str]) -> None:
         """Forget what a system was suspected of: it is isolated, or usable again."""

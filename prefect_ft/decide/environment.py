@@ -5,8 +5,8 @@ Owns the numbers behind variables of the script's contract; paths, ports and nam
 
 from __future__ import annotations
 
+from prefect_ft.decide.fold import fold
 from prefect_ft.decide.placement import initial_placement
-from prefect_ft.decide.situation import fold
 from prefect_ft.model import RESTARTS, Decision, History, Policy
 
 

@@ -1,18 +1,17 @@
 """The reason of a decision: one sentence for a person who is paged at three in the morning.
 
-Owns wording only; what is said was decided before, and nobody parses it.
+Owns wording only; what is said was decided before, and nobody parses it. How the budget of a rule's own
+stands is said by its row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from signal import Signals
 
 from typing_extensions import assert_never
 
 from prefect_ft.decide.after_checks import Proposal
-from prefect_ft.decide.budgets import is_counted
-from prefect_ft.decide.moves import MAX_UNCONDITIONAL
 from prefect_ft.decide.placement import Gang
 from prefect_ft.decide.situation import Situation
 from prefect_ft.model import RESTARTS, Action, Evidence, Incident, Kind
@@ -115,38 +114,14 @@ def _progress(s: Situation) -> str:
     return f" after progress to step {s.checkpoints.highest}" if s.progress else " without progress"
 
 
-def _suspensions(s: Situation) -> str:
-    limit = s.policy.max_suspension_restarts
-    return f"restart upon suspension {s.budgets.consecutive_suspensions} of {limit} in a row"
-
-
-def _preemptions(s: Situation) -> str:
-    limit_known = "" if s.policy.max_preemptions is None else f" of {s.policy.max_preemptions}"
-    return f"restart after preemption {s.budgets.preemptions}{limit_known}"
-
-
-_STANDINGS: Mapping[str, Callable[[Situation], str]] = {
-    "fault-healed": lambda _: "costs nothing",
-    "suspended": _suspensions,
-    "unconditional": lambda s: (
-        f"unconditional restart {s.budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}"
-    ),
-    "preempted": _preemptions,
-    "repeated-failure": lambda s: f"{s.budgets.same_failure} times in a row since step {s.incident.step}",
-    "fault-repeated": lambda s: f"{s.same_device_fault} times within a day",
-    "fault-user-induced": lambda s: f"{s.same_device_fault} times within a day",
-}
-"""What a rule says of the budget of its own."""
-
-
 def _budgets(s: Situation, proposal: Proposal) -> str:
     """Say where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = ""
-    if is_counted(rule, proposal.action):
+    if proposal.is_counted:
         stand = f", failure {budgets.failures_without_progress} of {policy.max_num_restarts}"
-    if rule in _STANDINGS:
-        stand += f", {_STANDINGS[rule](s)}"
+    if rule.standing is not None:
+        stand += f", {rule.standing(s)}"
     if proposal.action == "replace_workers":
         stand += f", replacement {budgets.worker_replacements} of {policy.max_worker_replacements}"
     return stand

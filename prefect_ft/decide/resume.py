@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from prefect_ft.decide.effects import StepBack
 from prefect_ft.model import Incident, Mode
-
-STEP_BACK = frozenset(("numeric", "checkpoint-unreadable"))
-"""The rules that do not resume from the last checkpoint."""
 
 
 class Hold(NamedTuple):
-    """Where the rule `numeric` keeps the phase until it makes progress; `None` is from scratch."""
+    """Where a step back below the last checkpoint keeps the phase until it makes progress; `None`: from scratch."""
 
     step: int | None
 
@@ -84,14 +82,14 @@ class Checkpoints:
         """Make what was verified between two attempts the past of the next one: it is nobody's progress."""
         self._baseline, self._seen = self.highest, 0
 
-    def next_step(self, incident: Incident, rule: str) -> int | None:
-        """Choose the step from which a restart by `rule` resumes; `None` is from scratch."""
+    def next_step(self, incident: Incident, step_back: StepBack | None) -> int | None:
+        """Choose the step from which a restart resumes; `None` is from scratch."""
         last = self._hold.step if self._hold else self._last(incident)
         if last is None:
             return None
-        if rule == "numeric":
+        if step_back == "below_last":
             return self._next_below(last)
-        if rule == "checkpoint-unreadable":
+        if step_back == "set_aside":
             bad = self.unreadable(incident)
             return None if bad is None else self._next_below(min(bad, last + 1))
         return last if last in self._good else self._next_below(last)
@@ -104,9 +102,9 @@ class Checkpoints:
             return self.resumed_from
         return self._last(incident)
 
-    def step_back(self, incident: Incident, rule: str, resume_step: int | None) -> None:
-        """Take note of a restart by a rule of `STEP_BACK`: what it sets aside, where it holds the phase."""
-        if rule == "numeric":
+    def step_back(self, incident: Incident, how: StepBack, resume_step: int | None) -> None:
+        """Take note of a restart that stepped back: what it sets aside, or where it holds the phase."""
+        if how == "below_last":
             self._hold = Hold(resume_step)
             return
         bad = self.unreadable(incident)

@@ -6,10 +6,10 @@ recorded: nothing is decided a second time here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from prefect_ft.decide.budgets import Budgets, DeviceFaults, counters
+from prefect_ft.decide.effects import Effects
 from prefect_ft.decide.incidents import (
     FAILED_RECOVERIES,
     UNCLASSIFIED,
@@ -21,12 +21,11 @@ from prefect_ft.decide.incidents import (
     suspected_systems,
 )
 from prefect_ft.decide.placement import Gang, Pool
-from prefect_ft.decide.resume import STEP_BACK, Checkpoints
+from prefect_ft.decide.resume import Checkpoints
 from prefect_ft.model import (
     RESTARTS,
     Action,
     Counters,
-    Entry,
     Incident,
     Policy,
 )
@@ -120,17 +119,17 @@ class Situation:
         return was_in_place and not self.checkpoints.is_progress
 
     def settle(
-        self, rule: str, action: Action, isolate: tuple[str, ...], gang: Gang, resume_step: int | None
+        self, effects: Effects, action: Action, isolate: tuple[str, ...], gang: Gang, resume_step: int | None
     ) -> None:
-        """Let the decision about the last incident take effect."""
+        """Let the decision about the last incident take effect; `effects` are those of its rule."""
         incident, pool, budgets = self.incident, self.pool, self.budgets
-        if budgets.count(rule, action, incident.failure_class):
+        if budgets.count(effects, action, incident.failure_class):
             suspected = suspected_systems(incident, self.policy, pool.gang)
             if suspected:
                 budgets.suspect(suspected)
         if action in RESTARTS:
-            if rule in STEP_BACK:
-                self.checkpoints.step_back(incident, rule, resume_step)
+            if effects.step_back is not None:
+                self.checkpoints.step_back(incident, effects.step_back, resume_step)
             self.checkpoints.resumed_from = resume_step
         if isolate:
             pool.isolate(isolate, incident.t)
@@ -141,14 +140,3 @@ class Situation:
     def counters(self) -> Counters:
         """Freeze the counters as the last decision shows them."""
         return counters(self.budgets, self.device_faults, self.incident.t)
-
-
-def fold(policy: Policy, history: Iterable[Entry]) -> Situation:
-    """Fold what has been decided; an incident that was never decided about had no effect."""
-    situation = Situation(policy, Pool.at_start(policy), Checkpoints(policy.mode))
-    for entry in history:
-        done = entry.decision
-        if done is not None:
-            situation.arrive(entry.incident, done.action == "continue")
-            situation.settle(done.rule, done.action, done.isolate, done.placement, done.resume_step)
-    return situation

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from prefect_ft.decide import rules
 from prefect_ft.decide.reasons import signal_name
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
-from prefect_ft.report.rules import RULE_MEANINGS
 from prefect_ft.report.story import LONG_SILENCE_S, Event, Start, Story
 from prefect_ft.summary import PhaseSummary
 
@@ -182,8 +182,7 @@ def _from(start: Start) -> str:
 
 def why(event: Event) -> str:
     """Say why that was done and nothing else."""
-    rule = event.judged.decision.rule
-    return RULE_MEANINGS.get(rule, rule)  # a journal of another version may name one that is not known
+    return rules.TABLE.meaning_of(event.judged.decision.rule)
 
 
 def cost(event: Event) -> str:

@@ -14,7 +14,6 @@ from pages import DOCS, ROOT, blocks, named, section, tables
 
 from prefect_ft.cli import main
 from prefect_ft.config import load_job
-from prefect_ft.decide.policy import RULES
 from prefect_ft.heartbeat import STAGES
 from prefect_ft.model import Counters, FailureClass, Kind
 from prefect_ft.wire import INCIDENT_FIELDS
@@ -73,11 +72,6 @@ def test_a_page_speaks_to_people_and_not_of_its_making() -> None:
 
 
 # -- the recovery policy ----------------------------------------------------------------------------
-
-
-def test_the_rules_stand_in_the_order_in_which_they_decide() -> None:
-    documented = named(section("recovery-policy.md", "Rules"))
-    assert documented == [rule.name for rule in RULES]
 
 
 def test_every_class_of_failure_is_explained() -> None:

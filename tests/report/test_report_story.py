@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from io import StringIO
 from pathlib import Path
 
@@ -14,13 +15,12 @@ from past_runs import PAST_RUNS, Telling, came_through, gave_up, hung, write
 from rich.console import Console
 
 from prefect_ft.course import PARTS
-from prefect_ft.decide.policy import RULES
+from prefect_ft.decide.rules import RULES
 from prefect_ft.model import Evidence, Policy
 from prefect_ft.report import Story, page, read_story, timeline
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import TimeScale, tick_label
 from prefect_ft.report.restarts import STAGE_MEANINGS
-from prefect_ft.report.rules import RULE_MEANINGS
 from prefect_ft.report.steps import lost_area
 from prefect_ft.report.story import Climb, PhaseJournal, story_of
 from prefect_ft.report.terminal import show
@@ -191,8 +191,17 @@ def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
     assert "`prefect-ft resume 20260301-220000-c0ffee` goes on with it" in said
 
 
-def test_every_rule_says_why_it_decides_so() -> None:
-    assert set(RULE_MEANINGS) == {rule.name for rule in RULES} | {"max-restarts", "min-systems"}
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [*((rule.name, rule.meaning) for rule in RULES), ("of-another-version", "of-another-version")],
+)
+def test_why_is_what_the_rule_says_and_else_its_name(rule: str, said: str) -> None:
+    run = gave_up()
+    for line in run.lines:
+        if line["type"] == "decision":
+            line["rule"] = rule
+    assert f"why: {said}" in re.sub(r"\s+", " ", printed(told(run)))
+    assert f"Why: {said}" in unescape(words_of(page(told(run))))
 
 
 # -- the pictures -----------------------------------------------------------------------------------

@@ -1,0 +1,361 @@
+"""The rules of docs/recovery-policy.md: all that is to be said of each stands in its row.
+
+Owns the rows, their order and their names. What a condition reads is in `conditions`, what a rule can
+choose in `moves`, how effects are applied in the folds. No other module names a rule: who needs a fact of
+one asks `TABLE` by the name, or imports the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from prefect_ft.decide import moves
+from prefect_ft.decide.conditions import (
+    anyhow,
+    asks_for_confirmation,
+    is_any_class_restarted,
+    is_healable,
+    is_node_lost,
+    is_non_recoverable,
+    is_repeated,
+    is_repeated_fault,
+    is_unhealed,
+    needs_confirmation,
+)
+from prefect_ft.decide.effects import ALSO_STOPPED, NOTHING, ONLY_A_FAILURE, Effects
+from prefect_ft.decide.moves import MAX_UNCONDITIONAL, Move, always
+from prefect_ft.decide.situation import Situation
+from prefect_ft.model import FailureClass, Kind
+
+RuleName = Literal[
+    "completed",
+    "cancelled",
+    "fault-warning",
+    "in-process",
+    "non-recoverable",
+    "preempted",
+    "fault-user-induced",
+    "fault-repeated",
+    "fault-healed",
+    "fault-heal-failed",
+    "fault-critical",
+    "node-lost",
+    "replacement-failed",
+    "rebuild-failed",
+    "in-place-failed",
+    "suspended",
+    "suspension-reported",
+    "checkpoint-unreadable",
+    "numeric",
+    "unconditional",
+    "repeated-failure",
+    "confirm-once",
+    "transient",
+    "not-restartable",
+    "max-restarts",
+    "min-systems",
+]
+"""The names, which stand in journals and only grow.
+
+A `Decision` holds a plain str: it may have been read from the journal of a version that knows other rules.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row: it matches incidents of some kinds where `when` holds of them, and `then` chooses.
+
+    Of exits it matches those of some `classes`; `None`: of any. Without kinds it matches nothing: an after-check
+    gives its name to what it stops. `standing` says in a reason where the budget of its own stands. `meaning`
+    says for somebody who does not know the policy why it decides so.
+    """
+
+    name: RuleName
+    kinds: tuple[Kind, ...] = ()
+    classes: tuple[FailureClass, ...] | None = None
+    when: Callable[[Situation], bool] = anyhow
+    then: Callable[[Situation], Move]
+    effects: Effects = ONLY_A_FAILURE
+    standing: Callable[[Situation], str] | None = None
+    meaning: str
+
+    def is_about(self, kind: Kind, failure_class: FailureClass | None) -> bool:
+        """Whether it matches incidents of a kind, and of exits those of a class, where `when` holds of them."""
+        is_class = kind != "exit" or self.classes is None or failure_class in self.classes
+        return is_class and kind in self.kinds
+
+
+def suspensions(s: Situation) -> str:
+    """Say how many restarts upon suspension there have been."""
+    limit = s.policy.max_suspension_restarts
+    return f"restart upon suspension {s.budgets.consecutive_suspensions} of {limit} in a row"
+
+
+def preemptions(s: Situation) -> str:
+    """Say how many restarts after preemption there have been."""
+    limit_known = "" if s.policy.max_preemptions is None else f" of {s.policy.max_preemptions}"
+    return f"restart after preemption {s.budgets.preemptions}{limit_known}"
+
+
+def faults_within_a_day(s: Situation) -> str:
+    """Say how often a device reported the same code."""
+    return f"{s.same_device_fault} times within a day"
+
+
+EXIT: tuple[Kind, ...] = ("exit",)
+DEVICE_FAULT: tuple[Kind, ...] = ("device_fault",)
+
+CONFIRM_ONCE = Rule(
+    name="confirm-once",
+    kinds=EXIT,
+    when=asks_for_confirmation,
+    then=moves.confirm,
+    effects=Effects(budget="confirmed_since_progress"),
+    meaning="most likely the program is at fault, but it may have been chance: one restart shows which",
+)
+NOT_RESTARTABLE = Rule(
+    name="not-restartable",
+    kinds=get_args(Kind),
+    then=always("fail", "the policy restarts nothing of this class"),
+    meaning="the job's policy restarts nothing after a failure of this kind",
+)
+MAX_RESTARTS = Rule(
+    name="max-restarts",
+    then=always("fail"),
+    effects=Effects(counted=ALSO_STOPPED),
+    meaning="as many failures without progress as the job allows have been; more restarts would only cost",
+)
+MIN_SYSTEMS = Rule(
+    name="min-systems",
+    then=always("fail"),
+    effects=Effects(counted=ALSO_STOPPED),
+    meaning="too few systems are left that can be used",
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="completed",
+        kinds=("completed",),
+        then=always("complete"),
+        meaning="the training came to its own good end",
+    ),
+    Rule(
+        name="cancelled",
+        kinds=("cancelled", "exit"),
+        classes=("cancelled",),
+        then=always("cancel"),
+        meaning="somebody asked for the end",
+    ),
+    Rule(
+        name="fault-warning",
+        kinds=DEVICE_FAULT,
+        when=lambda s: s.incident.severity == "warning",
+        then=always("continue"),
+        meaning="a warning is written down; nothing has failed yet",
+    ),
+    Rule(
+        name="in-process",
+        kinds=("in_process",),
+        then=always("continue"),
+        meaning="the ranks have mended it by themselves",
+    ),
+    Rule(
+        name="non-recoverable",
+        kinds=EXIT,
+        when=is_non_recoverable,
+        then=always("fail", "a restart would not help"),
+        meaning="a failure of this kind comes back at every start, so a restart would not help",
+    ),
+    Rule(
+        name="preempted",
+        kinds=("preempted", "exit"),
+        classes=("preempted",),
+        then=moves.preempted,
+        effects=Effects(counted=NOTHING, budget="preemptions"),
+        standing=preemptions,
+        meaning="the scheduler took the machine, which says nothing against the training and uses up no restart",
+    ),
+    Rule(
+        name="fault-user-induced",
+        kinds=DEVICE_FAULT,
+        when=lambda s: is_repeated_fault(s) and s.incident.code in s.policy.user_induced_codes,
+        then=always("rebuild", "the code means that the program or its data caused it"),
+        standing=faults_within_a_day,
+        meaning="the device tells of a fault that programs cause, so the same systems get new workers",
+    ),
+    Rule(
+        name="fault-repeated",
+        kinds=DEVICE_FAULT,
+        when=is_repeated_fault,
+        then=moves.isolate,
+        standing=faults_within_a_day,
+        meaning="the same device told of the same fault too often within a day, so its system is used no more",
+    ),
+    Rule(
+        name="fault-healed",
+        kinds=DEVICE_FAULT,
+        when=lambda s: is_healable(s) and s.incident.healed is True,
+        then=always("restart_in_place"),
+        effects=Effects(counted=NOTHING),
+        standing=lambda _: "costs nothing",
+        meaning="the device has been mended, so the same workers can go on, and it uses up no restart",
+    ),
+    Rule(
+        name="fault-heal-failed",
+        kinds=DEVICE_FAULT,
+        when=is_unhealed,
+        then=moves.isolate,
+        meaning="the device could not be mended, so its system is used no more",
+    ),
+    Rule(
+        name="fault-critical",
+        kinds=DEVICE_FAULT,
+        when=lambda s: s.incident.severity == "critical",
+        then=moves.isolate,
+        meaning="a device with such a fault cannot go on, so its system is used no more",
+    ),
+    Rule(
+        name="node-lost",
+        kinds=("system_lost", "exit"),
+        classes=("hardware",),
+        when=is_node_lost,
+        then=moves.isolate,
+        meaning="the system is gone, or what the training printed puts the blame on it, so it goes on without it",
+    ),
+    Rule(
+        name="replacement-failed",
+        kinds=("replacement_failed",),
+        then=always("rebuild"),
+        meaning="the affected workers could not be replaced, so all are made anew",
+    ),
+    Rule(
+        name="rebuild-failed",
+        kinds=("rebuild_failed",),
+        then=moves.rebuild_elsewhere,
+        meaning="the workers could not be made, so that is tried again, without the system that failed if known",
+    ),
+    Rule(
+        name="in-place-failed",
+        kinds=("in_place_failed",),
+        then=always("rebuild"),
+        meaning="a worker is gone, so nothing can be started again inside it: all workers are made anew",
+    ),
+    Rule(
+        name="suspended",
+        kinds=("suspended",),
+        when=lambda s: s.policy.suspension_restart,
+        then=moves.suspended,
+        effects=Effects(counted=NOTHING, budget="consecutive_suspensions"),
+        standing=suspensions,
+        meaning="nothing moved any more; the same workers start again, only so many times in a row",
+    ),
+    Rule(
+        name="suspension-reported",
+        kinds=("suspended",),
+        then=always("continue"),
+        meaning="the job wants hangs to be told and not ended",
+    ),
+    Rule(
+        name="checkpoint-unreadable",
+        kinds=EXIT,
+        classes=("checkpoint",),
+        when=is_any_class_restarted,
+        then=moves.set_aside,
+        effects=Effects(step_back="set_aside"),
+        meaning="the checkpoint cannot be read, so it is set aside and an older one is taken",
+    ),
+    Rule(
+        name="numeric",
+        kinds=EXIT,
+        classes=("numeric",),
+        when=is_any_class_restarted,
+        then=always("restart_in_place", "one checkpoint further back"),
+        effects=Effects(step_back="below_last"),
+        meaning="from the same checkpoint the numbers would most likely go bad again, so one further back is taken",
+    ),
+    Rule(
+        name="unconditional",
+        kinds=EXIT,
+        when=lambda s: s.policy.unconditional,
+        then=moves.unconditional,
+        effects=Effects(budget="consecutive_unconditional"),
+        standing=lambda s: (
+            f"unconditional restart {s.budgets.consecutive_unconditional} of {MAX_UNCONDITIONAL}"
+        ),
+        meaning="the job wants new workers whatever has failed, only so many times without progress",
+    ),
+    Rule(
+        name="repeated-failure",
+        kinds=EXIT,
+        classes=("crash", "unknown", "data"),
+        when=is_repeated,
+        then=always("fail", "it comes back identically, which is not chance"),
+        standing=lambda s: f"{s.budgets.same_failure} times in a row since step {s.incident.step}",
+        meaning="it came back in the same words at the same place, which is no chance: it would again",
+    ),
+    CONFIRM_ONCE,
+    Rule(
+        name="transient",
+        kinds=EXIT,
+        when=lambda s: s.incident.failure_class in s.policy.restart_on,
+        then=moves.first_in_place,
+        effects=Effects(budget="transient_since_progress"),
+        meaning="failures of this kind are often chance: first the same workers start again, and if it fails again "
+        "without progress, new ones",
+    ),
+    replace(CONFIRM_ONCE, classes=("user_code", "oom_device", "config"), when=needs_confirmation),
+    NOT_RESTARTABLE,
+    MAX_RESTARTS,
+    MIN_SYSTEMS,
+)
+"""The first that matches decides. `confirm-once` stands twice: an entry's own word comes before its class."""
+
+Asked = tuple[tuple[Rule, Callable[[Situation], bool], Callable[[Situation], Move]], ...]
+"""What is asked of an incident whose kind and class are known: each rule with its `when` and `then`."""
+
+
+class _EffectsByName(dict[str, Effects]):
+    """The effects of any name: of one that is not known, a restart is a counted failure and nothing else."""
+
+    def __missing__(self, _: str) -> Effects:
+        return ONLY_A_FAILURE
+
+
+class Table:
+    """Rules in their order; which of them decides, and what is known of one by its name.
+
+    A name that is not known comes from a journal of another version: `effects` has the default ones for it, and
+    its meaning is the name itself.
+    """
+
+    __slots__ = ("_meanings", "_of_exits", "_of_kinds", "effects")
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._of_kinds: Mapping[Kind, Asked] = {kind: _asked(rules, kind) for kind in get_args(Kind)}
+        self._of_exits: Mapping[FailureClass | None, Asked] = {
+            failure_class: _asked(rules, "exit", failure_class) for failure_class in get_args(FailureClass)
+        }
+        self.effects: Mapping[str, Effects] = _EffectsByName((rule.name, rule.effects) for rule in rules)
+        self._meanings: Mapping[str, str] = {rule.name: rule.meaning for rule in rules}
+
+    def first_match(self, s: Situation) -> tuple[Rule, Move]:
+        """Return the rule that decides, and what it chooses."""
+        kind, failure_class = s.incident.kind, s.incident.failure_class
+        for rule, when, then in self._of_exits[failure_class] if kind == "exit" else self._of_kinds[kind]:
+            if when(s):
+                return rule, then(s)
+        raise AssertionError("the rule for everything else matches everything")
+
+    def meaning_of(self, name: str) -> str:
+        """Return why a rule decides so, for somebody who does not know the policy."""
+        return self._meanings.get(name, name)
+
+
+def _asked(rules: tuple[Rule, ...], kind: Kind, failure_class: FailureClass | None = None) -> Asked:
+    """Choose the rules that match a kind, and of exits a class."""
+    return tuple((rule, rule.when, rule.then) for rule in rules if rule.is_about(kind, failure_class))
+
+
+TABLE = Table(RULES)
