@@ -1,7 +1,7 @@
 """Text from elsewhere as a terminal may get it: what can be seen of it, and nothing that a terminal obeys. Pure.
 
-The one escape for terminals and logs. HTML and Markdown have their own, on top of it: `report.paint.printable`,
-`reporting.markdown`.
+The one escape for terminals and logs. HTML and Markdown have their own, on top of it: `report.html`'s
+templates, `report.paint.printable`, `reporting.markdown`.
 """
 
 from __future__ import annotations

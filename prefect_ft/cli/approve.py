@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 from collections.abc import Sequence
 from pathlib import Path
 
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED
+from prefect_ft.cli.arguments import add_json, add_run
+from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Line, proposal_in, read_lines
 from prefect_ft.model import Action, Answer
@@ -15,7 +17,36 @@ from prefect_ft.run import JOURNAL, Run, find_run, holder_of
 from prefect_ft.run.lookup import phases_of
 
 
-def approve(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run and what is answered; nothing of it approves."""
+    add_json(parser)
+    add_run(parser)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--reject", action="store_true", help="restart instead, and isolate nothing")
+    instead.add_argument(
+        "--action",
+        choices=("restart_in_place", "rebuild", "fail"),
+        help="do this instead, and isolate nothing",
+    )
+    instead.add_argument(
+        "--isolate", metavar="SYSTEM", action="append", default=[], help="isolate this system instead"
+    )
+    parser.add_argument("--by", metavar="NAME", help="who answers; default: your user name")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer what a run proposes."""
+    return _approve(
+        arguments.run,
+        reject=arguments.reject,
+        action=arguments.action,
+        isolate=arguments.isolate,
+        by=arguments.by,
+        as_json=arguments.json,
+    )
+
+
+def _approve(
     name: str, *, reject: bool, action: Action | None, isolate: Sequence[str], by: str | None, as_json: bool
 ) -> int:
     """Answer to what a run proposes, in the words of the command line; raises ConfigError where nothing waits."""
@@ -33,7 +64,7 @@ def approve(
 
 
 def _waiting(run: Run, name: str) -> tuple[Path, Line]:
-    """Give the phase whose decision waits, and the journal's line."""
+    """Return the phase whose decision waits, and the journal's line."""
     for directory in reversed(phases_of(run)):
         try:
             proposed = proposal_in(read_lines(directory / JOURNAL))

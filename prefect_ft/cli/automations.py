@@ -1,4 +1,4 @@
-"""`install-automations`: what Prefect's server does when the process of a train-flow dies."""
+"""The automations of Prefect's server for when the process of a train-flow dies: the work of `install-automations`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.settings import get_current_settings
 
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED
+from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import PrefectFTError
 from prefect_ft.reporting import DIED, ENDED
 

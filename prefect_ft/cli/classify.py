@@ -1,22 +1,56 @@
-"""The command `classify`: why did it fail? Reads logs and prints one verdict; starts nothing."""
+"""`classify`: why a job failed. Reads logs and prints one verdict; starts nothing."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED
-from prefect_ft.cli.log_files import STANDARD_INPUT, read_log
-from prefect_ft.decide.classify import Catalogue, judge, with_own
+from prefect_ft.cli.arguments import add_json
+from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import Verdict
 
+if TYPE_CHECKING:
+    from prefect_ft.decide.classify import Catalogue
 
-def classify(
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the logs and what else is known of the end."""
+    add_json(parser)
+    parser.add_argument(
+        "logs", metavar="LOG", nargs="+", help="the logs of one job's ranks; - is standard input"
+    )
+    parser.add_argument(
+        "--exit-code", metavar="N", type=int, help="the exit code of the rank that ended first"
+    )
+    parser.add_argument("--signal", metavar="N", type=int, help="the signal that ended it")
+    parser.add_argument(
+        "--signatures",
+        metavar="FILE",
+        help="a YAML file of signatures that are tried before the built-in ones",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print why the job failed."""
+    return _classify(
+        arguments.logs,
+        arguments.exit_code,
+        arguments.signal,
+        arguments.signatures,
+        as_json=arguments.json,
+    )
+
+
+def _classify(
     paths: Sequence[str], exit_code: int | None, signal: int | None, signatures: str | None, *, as_json: bool
 ) -> int:
     """Print why the job failed whose ranks left these logs."""
+    from prefect_ft.cli.log_files import STANDARD_INPUT, read_log  # loads the catalogue
+    from prefect_ft.decide.classify import judge
+
     if list(paths).count(STANDARD_INPUT) > 1:
         raise ConfigError("standard input can be read once only", file=STANDARD_INPUT)
     catalogue = _catalogue(signatures)
@@ -27,9 +61,11 @@ def classify(
 
 
 def _catalogue(path: str | None) -> Catalogue:
+    from prefect_ft.decide.classify import with_own
+
     if path is None:
         return with_own(())
-    from prefect_ft.config import read_signatures  # noqa: PLC0415  (loads pydantic)
+    from prefect_ft.config import read_signatures  # loads pydantic
 
     return with_own(read_signatures(path))
 

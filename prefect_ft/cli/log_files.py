@@ -110,7 +110,7 @@ class _Rejoined:
                     piece, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
 
     def _unzstd(self) -> Iterator[bytes]:
-        import zstandard  # noqa: PLC0415  (few logs are packed)
+        import zstandard  # few logs are packed
 
         unpacker = zstandard.ZstdDecompressor().stream_reader(
             self,  # type: ignore[arg-type]  # it is only read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from prefect_ft import pieces, plaintext
-from prefect_ft.cli import COMPLETED
+from prefect_ft.cli.arguments import add_json, add_run
+from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.run import find_run, phase_directories
 from prefect_ft.run.lookup import is_phase, phases_of, run_of_phase, told_by
@@ -21,10 +23,30 @@ LOOK_S = 0.2
 _PREFIX = re.compile(rb"\[a(\d+) w(\d+) r(\d+)\] ")
 
 
-def logs(run: str, *, attempt: int | None, worker: int | None, follow: bool, as_json: bool) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run and which of its output is printed."""
+    add_json(parser)
+    add_run(parser)
+    parser.add_argument("--attempt", metavar="N", type=int, help="of one attempt only")
+    parser.add_argument("--worker", metavar="N", type=int, help="of one worker only")
+    parser.add_argument("--follow", action="store_true", help="keep printing until the run has ended")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what the ranks printed."""
+    return _logs(
+        arguments.run,
+        attempt=arguments.attempt,
+        worker=arguments.worker,
+        follow=arguments.follow,
+        as_json=arguments.json,
+    )
+
+
+def _logs(name: str, *, attempt: int | None, worker: int | None, follow: bool, as_json: bool) -> int:
     """Print output as it stands in run.log, to a terminal as text alone; with `as_json` one object a line."""
     try:
-        for line in _follow(run) if follow else _now(run):
+        for line in _follow(name) if follow else _now(name):
             told = _PREFIX.match(line)
             if told is None:
                 continue  # not written by a run
@@ -48,13 +70,13 @@ def _print(line: bytes, numbers: list[int], begin: int, *, as_json: bool) -> Non
     sys.stdout.buffer.flush()
 
 
-def _now(run: str) -> Iterator[bytes]:
-    for directory in phase_directories(run):
+def _now(name: str) -> Iterator[bytes]:
+    for directory in phase_directories(name):
         yield from _Tail(directory / "run.log").lines()
 
 
 def _follow(name: str) -> Iterator[bytes]:
-    """Give lines as they come, of phases as they begin, until the run has ended."""
+    """Yield lines as they come, of phases as they begin, until the run has ended."""
     phase = Path(name) if is_phase(name) else None
     # The run itself from now on: the latest of its model directory may soon be another.
     run = find_run(name) if phase is None else run_of_phase(phase)
@@ -79,7 +101,7 @@ class _Tail:
         """The piece that is being read, and how much of it has been."""
 
     def lines(self) -> Iterator[bytes]:
-        """Give the lines that have come since the last call; raises ConfigError."""
+        """Yield the lines that have come since the last call; raises ConfigError."""
         try:
             with pieces.opened(self._path, self._number) as files:
                 for number, file in files:

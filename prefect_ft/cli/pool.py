@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rich.table import Table
-
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED, INVALID
-from prefect_ft.cli.show import console_for
-from prefect_ft.console import plain
+from prefect_ft.cli.arguments import Parser, add_json, sentence
+from prefect_ft.cli.exits import COMPLETED, INVALID
 from prefect_ft.errors import ConfigError
 from prefect_ft.pool.quarantine import Quarantined, read
 from prefect_ft.pool.quarantine import release as release_in
@@ -21,26 +19,57 @@ from prefect_ft.run import known_runs
 _COLUMNS = ("system", "since", "until", "job", "phase", "run", "rule", "reason")
 
 
-def list_pool(file: str | None, *, as_json: bool) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions, each with its own arguments."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
+    _add_action(actions, "list", "list the systems in quarantine, and why they are there", _list)
+    release = _add_action(actions, "release", "let runs use a system again, from the next one on", _release)
+    release.add_argument("system", metavar="SYSTEM")
+
+
+def _add_action(
+    actions: argparse._SubParsersAction[Parser], name: str, text: str, action: Callable[..., int]
+) -> Parser:
+    parser = actions.add_parser(name, help=text, description=sentence(text))
+    add_json(parser)
+    parser.add_argument(
+        "--file", metavar="PATH", help="the quarantine; default: all that jobs of runs known here name"
+    )
+    parser.set_defaults(action=action)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do the action."""
+    code: int = arguments.action(arguments)
+    return code
+
+
+def _list(arguments: argparse.Namespace) -> int:
     """Print the systems in quarantine; a file that is damaged is told, and the others are shown."""
     found: list[tuple[Path, Quarantined]] = []
     code = COMPLETED
-    for path in _files(file):
+    for path in _files(arguments.file):
         try:
             found += [(path, entry) for entry in read(path)]
         except ConfigError as error:
             code = INVALID
             print(f"error: {error}", file=sys.stderr)
-    if as_json:
+    if arguments.json:
         print(plaintext.as_json([{"file": str(path), **entry.to_json()} for path, entry in found], indent=2))
     elif found:
         _show(found)
     elif code == COMPLETED:
-        console_for().print("no system is quarantined")
+        print("no system is quarantined")
     return code
 
 
 def _show(found: list[tuple[Path, Quarantined]]) -> None:
+    from rich.table import Table
+
+    from prefect_ft.cli.show import console_for
+    from prefect_ft.console import plain
+
     columns = [name for name in _COLUMNS if any(getattr(entry, name) is not None for _, entry in found)]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in (*columns, "file"):
@@ -51,8 +80,9 @@ def _show(found: list[tuple[Path, Quarantined]]) -> None:
     console_for().print(table)
 
 
-def release(system: str, file: str | None, *, as_json: bool) -> int:
+def _release(arguments: argparse.Namespace) -> int:
     """Take a system out of every quarantine that has it; raises ConfigError where none does."""
+    system, file = arguments.system, arguments.file
     released = []
     damaged = None
     for path in _files(file):
@@ -64,15 +94,15 @@ def release(system: str, file: str | None, *, as_json: bool) -> int:
             print(f"error: {error}", file=sys.stderr)
     if not released and damaged is None:
         raise ConfigError(f"{system} is in no quarantine{f' of {file}' if file else ' that is known here'}")
-    if as_json:
+    if arguments.json:
         print(plaintext.as_json({"system": system, "released": released}))
-    for name in [] if as_json else released:
+    for name in [] if arguments.json else released:
         print(plaintext.as_line(f"released {system} from {name}: runs that begin from now on use it"))
     return COMPLETED if damaged is None else INVALID
 
 
 def _files(file: str | None) -> list[Path]:
-    """Give the file that is named, else those that the jobs of the runs known here name."""
+    """Return the file that is named, else those that the jobs of the runs known here name."""
     if file is None:
         return sorted(set(_known_files()))
     if not os.path.isfile(file):  # False too for what is too long to be a path

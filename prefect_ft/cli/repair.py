@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from prefect_ft.cli import COMPLETED, FAILED
+from prefect_ft.cli.arguments import add_json, add_run
+from prefect_ft.cli.exits import COMPLETED, FAILED
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import replace_file
@@ -20,7 +22,23 @@ KEPT = ".damaged"
 """What the name of the copy ends with that keeps a journal as it was."""
 
 
-def repair(name: str, *, drop: bool, as_json: bool) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run and whether its journals are changed."""
+    add_json(parser)
+    parser.add_argument(
+        "--drop",
+        action="store_true",
+        help="remove them, so that the run can be resumed; a copy keeps the journal",
+    )
+    add_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the damage, or remove it."""
+    return _repair(arguments.run, drop=arguments.drop, as_json=arguments.json)
+
+
+def _repair(name: str, *, drop: bool, as_json: bool) -> int:
     """Show which lines are damaged; with `drop`, remove them from a run that nobody watches."""
     found = {directory / JOURNAL: _damaged(directory / JOURNAL) for directory in phase_directories(name)}
     found = {path: damaged for path, damaged in found.items() if damaged}

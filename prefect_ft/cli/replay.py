@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED
-from prefect_ft.config import JobConfig, load_job, own_signatures
-from prefect_ft.decide.classify import with_own
+from prefect_ft.cli.arguments import add_json
+from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import Decision, Policy
-from prefect_ft.replay import Comparison, Recording, compare, read_recording
-from prefect_ft.replay import replay as decisions_of
 from prefect_ft.wire import decision_to_json
 
+if TYPE_CHECKING:
+    from prefect_ft.config import JobConfig
+    from prefect_ft.replay import Comparison, Recording
 
-def replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_json: bool) -> int:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add whose policy decides, and about what."""
+    add_json(parser)
+    parser.add_argument("job", metavar="JOB.yaml")
+    parser.add_argument(
+        "recording", metavar="INCIDENTS.jsonl", help="a file of incidents, or the journal.jsonl of a phase"
+    )
+    parser.add_argument(
+        "--phase",
+        metavar="NAME",
+        help="the phase whose policy decides; default: the one that the journal names, else the first",
+    )
+    parser.add_argument(
+        "--diff",
+        action="store_true",
+        help="show only where the policy differs from what the journal records; each incident is decided "
+        "about after what was really done before it, and not as if the policy's own decisions had been",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what the policy decides."""
+    return _replay(
+        arguments.job, arguments.recording, arguments.phase, diff=arguments.diff, as_json=arguments.json
+    )
+
+
+def _replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_json: bool) -> int:
     """Print the decision about each incident of a file, none if any line of it is wrong.
 
     With `diff` only those that are not what the journal records.
     """
+    from prefect_ft.config import load_job, own_signatures  # loads pydantic
+    from prefect_ft.decide.classify import with_own
+    from prefect_ft.replay import compare, read_recording
+    from prefect_ft.replay import replay as decisions_of
+
     job = load_job(path)
     recording = read_recording(recording_path)
     if recording.damage is not None:
@@ -43,7 +77,7 @@ def replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_
 
 
 def _policy(job: JobConfig, phase: str | None, path: str, recording: Recording) -> Policy:
-    """Give the policy of the phase that is asked for, else of the one that the journal names, else the first."""
+    """Return the policy of the phase that is asked for, else of the one that the journal names, else the first."""
     names = [known.name for known in job.phases]
     name = phase or recording.phase or names[0]
     if name in names:
@@ -76,7 +110,7 @@ def _show_differences(comparisons: list[Comparison], *, as_json: bool) -> int:
 
 
 def _changes(name: str, comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Give what differs in a field as name, recorded and new value; of counters each that does."""
+    """Yield what differs in a field as name, recorded and new value; of counters each that does."""
     before, after = (decision_to_json(each)[name] for each in (comparison.recorded, comparison.now))
     if name != "counters":
         yield name, _text(before), _text(after)

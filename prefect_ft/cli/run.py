@@ -1,201 +1,50 @@
-"""`run` and `resume`: train-flow in this process, with a live view."""
+"""`run`: a job from its beginning to its end."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal
+import argparse
 
-from prefect_ft import plaintext, preflight
-from prefect_ft.cli import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
-from prefect_ft.cli.show import print_report
-from prefect_ft.cli.validate import saved_block
-from prefect_ft.cli.view import watching
-from prefect_ft.config import Document, JobConfig, job_document, job_in, warnings
-from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
-from prefect_ft.observe import Fact, PhaseStarted, observed_by
-from prefect_ft.run import find_run, latest_run, vacancy
-from prefect_ft.run.ownership import take_as_moved
-from prefect_ft.runs import (
-    LEAVE,
-    ON_SIGTERM,
-    check_journals,
-    check_places_of,
-    check_systems,
-    check_systems_of,
-    job_of,
-)
-
-Unfinished = Literal["refuse", "resume", "fresh"]
+from prefect_ft.cli.arguments import add_job, add_json
 
 
-def run(
-    path: str,
-    overrides: Sequence[str],
-    model_dir: str | None,
-    *,
-    unfinished: Unfinished,
-    is_restartable: bool,
-    from_scratch: bool,
-    as_json: bool,
-) -> int:
-    """Run a job to its end and give the exit code; raises ConfigError before anything starts.
-
-    `from_scratch`: begin without the checkpoints that are there.
-
-    `is_restartable`: somebody starts this again for as long as the code is not 0.
-    """
-    _prepare_prefect()
-    document = job_document(path, overrides, model_dir, blocks=saved_block)
-    job = job_in(document, path)
-    if from_scratch and unfinished == "resume" and not is_restartable:
-        remedy = "write --fresh in the place of --resume"
-        raise ConfigError(f"begins a run, and --resume goes on with one; {remedy}", file="--from-scratch")
-    if from_scratch:
-        job = job.from_scratch()
-    previous = latest_run(Path(job.model_dir))
-    if previous is not None and previous.status != "completed" and unfinished == "resume":
-        check_places_of(previous)  # before anything is made in their place
-    with _located(document):
-        preflight.check(job)
-        _check_startable(job, unfinished)
-    for warning in warnings(job):
-        print(plaintext.as_line(f"warning: {path}: {warning}"), file=sys.stderr)
-    if not is_restartable:
-        return _watch(job, unfinished, as_json=as_json)
-    with _leaving_on_sigterm():
-        return _code_for_a_keeper(_watch(job, unfinished, as_json=as_json), job)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a job, where its files go, and what becomes of a run that is there already."""
+    add_json(parser)
+    add_job(parser)
+    parser.add_argument(
+        "--model-dir", metavar="DIR", help="where the run leaves its files, instead of the job's"
+    )
+    unfinished = parser.add_mutually_exclusive_group()
+    for choice, text in (
+        ("resume", "resume the run that the model directory holds, if it has not completed"),
+        ("fresh", "end the run that the model directory holds and that nobody watches, and begin a new one"),
+    ):
+        unfinished.add_argument(
+            f"--{choice}", dest="unfinished", action="store_const", const=choice, default="refuse", help=text
+        )
+    unfinished.add_argument(
+        "--restartable",
+        action="store_true",
+        help="for process managers that restart it on failure: as --resume; SIGTERM leaves the run; "
+        "exit code 0 at its end",
+    )
+    parser.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="begin without the existing checkpoints, which are kept: resume: never in all phases",
+    )
 
 
-@contextmanager
-def _leaving_on_sigterm() -> Iterator[None]:
-    """Have SIGTERM leave the runs of this process as they are, as the variable of a user's does."""
-    before = os.environ.get(ON_SIGTERM)
-    os.environ[ON_SIGTERM] = LEAVE
-    try:
-        yield
-    finally:
-        os.environ.pop(ON_SIGTERM)
-        if before is not None:
-            os.environ[ON_SIGTERM] = before
+def run(arguments: argparse.Namespace) -> int:
+    """Run the job until it ends."""
+    from prefect_ft.cli import foreground  # loads pydantic, later Prefect
 
-
-def _code_for_a_keeper(code: int, job: JobConfig) -> int:
-    """Give 0 once the run has come to its end, whatever that is: there is nothing to start again."""
-    latest = latest_run(Path(job.model_dir))
-    has_ended = latest is not None and latest.status != "running"
-    return COMPLETED if has_ended and code in (FAILED, CANCELLED) else code
-
-
-def resume(name: str, *, is_moved: bool, as_json: bool) -> int:
-    """Go on with a run whose orchestrator died, or that failed, until it ends; give the exit code.
-
-    `is_moved`: a person says that its directory was moved, where it could be a copy.
-    """
-    known = find_run(name)
-    if known.status == "completed":
-        raise ConfigError(f"run {known.run_id} has completed: there is nothing to go on with", file=name)
-    latest = latest_run(known.model_dir)
-    if latest is not None and latest.run_id != known.run_id:
-        raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)
-    _prepare_prefect()
-    job = job_of(known)
-    check_journals(known)
-    vacancy(known.model_dir, job.lease_s)
-    if is_moved:
-        take_as_moved(known)
-    check_systems_of(known)
-    return _watch(job, "resume", as_json=as_json)
-
-
-def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
-    """Look, before anything is loaded, whether somebody holds what the run needs."""
-    previous = vacancy(Path(job.model_dir), job.lease_s).previous
-    if previous is not None and previous.status == "running" and unfinished == "refuse":
-        raise UnfinishedRunError(previous.run_id, job.model_dir)
-    if previous is not None and previous.status != "completed" and unfinished == "resume":
-        check_systems_of(previous)
-    else:
-        preflight.quarantined(job)
-        preflight.check_engines(job)
-        check_systems(job, previous if unfinished == "fresh" else None)
-
-
-def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
-    """Run train-flow in this process, and show what happens."""
-    started: list[PhaseStarted] = []
-
-    def note(fact: Fact) -> None:
-        if isinstance(fact, PhaseStarted):
-            started.append(fact)
-
-    print("starting Prefect…", file=sys.stderr)
-    with observed_by(note), watching(job):
-        state = _flow(job, unfinished)
-    _show_result(started, as_json=as_json)
-    if state.is_completed():
-        return COMPLETED
-    if state.is_cancelled():
-        return CANCELLED
-    error = state.result(raise_on_failure=False)
-    print(plaintext.as_lines(f"error: {_cause(error, state)}"), file=sys.stderr)
-    return INVALID if isinstance(error, REFUSALS) and not started else FAILED
-
-
-def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
-    from prefect.exceptions import Abort  # noqa: PLC0415  (after Prefect's console has been quietened)
-
-    from prefect_ft.flows import train_flow  # noqa: PLC0415  (after Prefect's console has been quietened)
-
-    try:
-        return train_flow(job, unfinished, return_state=True)
-    except Abort as exc:
-        raise LeaseLostError(str(exc)) from exc
-    except (RuntimeError, OSError) as exc:
-        raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
-
-
-@contextmanager
-def _located(document: Document) -> Iterator[None]:
-    """Have what this machine lacks for the job say where in its file the remedy belongs."""
-    try:
-        yield
-    except ConfigError as error:
-        raise document.located(error) from None
-
-
-_PREFECT_SETTINGS = {
-    # The view says what happens; Prefect's own lines go to its API and not across the terminal as well.
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    # The embedded server makes its database at its first start; on a busy machine 20 s are not enough.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
-}
-
-
-def _prepare_prefect() -> None:
-    """Set, before Prefect is loaded, what suits a run in the foreground; the user's own settings win."""
-    for name, value in _PREFECT_SETTINGS.items():
-        os.environ.setdefault(name, value)
-
-
-def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
-    if not started:
-        return
-    directories = [fact.directory for fact in started]
-    if as_json:
-        summaries = [json.loads((directory / "summary.json").read_text()) for directory in directories]
-        print(plaintext.as_json({"run": started[0].run_id, "phases": summaries}, indent=2))
-    else:
-        print_report(directories)
-
-
-def _cause(error: Any, state: Any) -> str:
-    if isinstance(error, PrefectFTError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(state.message)
+    return foreground.run(
+        arguments.job,
+        arguments.set,
+        arguments.model_dir,
+        unfinished="resume" if arguments.restartable else arguments.unfinished,
+        is_restartable=arguments.restartable,
+        from_scratch=arguments.from_scratch,
+        as_json=arguments.json,
+    )

@@ -1,4 +1,4 @@
-"""`status` and `report`: a run read from its files, alive or long over."""
+"""What a terminal shows of a run: its status and its report."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from rich.console import Console
 from rich.text import Text
 
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED
 from prefect_ft.console import QuietConsole, plain
-from prefect_ft.errors import ConfigError
 from prefect_ft.journal import Line, proposal_in
-from prefect_ft.report import page, read_phase, read_story
+from prefect_ft.report import read_phase, read_story
+from prefect_ft.report.story import PhaseJournal
 from prefect_ft.report.terminal import STATUS_STYLES, show
-from prefect_ft.run import phase_directories
 from prefect_ft.summary import PhaseSummary, WarmSummary, summarise
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal to ask."""
 
 
-def status(run: str, *, as_json: bool) -> int:
-    """Print where each phase of a run stands."""
-    directories = phase_directories(run)
-    _warn_of_damage(directories)
+def read_phases(directories: Iterable[Path]) -> list[PhaseJournal]:
+    """Read phases, and say on standard error which lines are missing in what is shown of them."""
     phases = [read_phase(directory) for directory in directories]
-    summaries = [summarise(phase.lines, now_t=phase.now_t) for phase in phases]
-    if as_json:
-        print(plaintext.as_json([summary.to_json() for summary in summaries], indent=2))
-        return COMPLETED
+    for phase in phases:
+        if phase.damage is not None:
+            print(f"warning: {phase.damage}", file=sys.stderr)
+    return phases
+
+
+def print_summaries(phases: Iterable[PhaseJournal]) -> None:
+    """Print the phases' `summary.json`, as they stand."""
+    print(plaintext.as_json([summary.to_json() for summary in _summaries(phases)], indent=2))
+
+
+def print_status(phases: Sequence[PhaseJournal]) -> None:
+    """Print where each of these phases stands, and what waits for a person."""
     console = console_for()
+    summaries = _summaries(phases)
     for summary in summaries:
         console.print(_status_line(summary), soft_wrap=True)
         for text in summary.warnings:
@@ -44,40 +50,10 @@ def status(run: str, *, as_json: bool) -> int:
             console.print(_proposal_line(proposed), soft_wrap=True)
     if not summaries:
         console.print("no phase has begun")
-    return COMPLETED
-
-
-def report(run: str, html: str | None, *, as_json: bool) -> int:
-    """Tell what happened to a run, why, and what it cost: here, or in an HTML file."""
-    directories = phase_directories(run)
-    _warn_of_damage(directories)
-    if html is not None:
-        _write(Path(html), page(read_story(directories)))
-    if as_json:
-        print(plaintext.as_json([summary.to_json() for summary in _summaries(directories)], indent=2))
-    elif html is not None:
-        print(plaintext.as_line(html))
-    else:
-        print_report(directories)
-    return COMPLETED
-
-
-def _warn_of_damage(directories: Iterable[Path]) -> None:
-    """Say on standard error which lines are missing in what is shown."""
-    for directory in directories:
-        if (damage := read_phase(directory).damage) is not None:
-            print(f"warning: {damage}", file=sys.stderr)
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8", errors="replace")
-    except OSError as exc:
-        raise ConfigError(f"cannot be written: {exc.strerror}", file=str(path), field="--html") from exc
 
 
 def console_for() -> Console:
-    """Give a console on standard output, wide enough for the tables where it is no terminal."""
+    """Return a console on standard output, wide enough for the tables where it is no terminal."""
     console = QuietConsole(highlight=False)
     return console if console.is_terminal else QuietConsole(highlight=False, width=PIPE_WIDTH)
 
@@ -92,8 +68,7 @@ def print_report(directories: Sequence[Path], console: Console | None = None) ->
         console.print(line, soft_wrap=True)
 
 
-def _summaries(directories: Iterable[Path]) -> list[PhaseSummary]:
-    phases = [read_phase(directory) for directory in directories]
+def _summaries(phases: Iterable[PhaseJournal]) -> list[PhaseSummary]:
     return [summarise(phase.lines, now_t=phase.now_t) for phase in phases]
 
 

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import yaml
 
 from prefect_ft import plaintext
-from prefect_ft.cli import COMPLETED
-from prefect_ft.config import load_job, resolved, warnings
+from prefect_ft.cli.arguments import add_job, add_json
+from prefect_ft.cli.exits import COMPLETED
+from prefect_ft.cli.saved_block import saved_block
 
 
-def saved_block(name: str) -> Mapping[str, Any]:
-    """Give what a block says that is saved in Prefect; which is loaded for that alone."""
-    from prefect_ft.blocks import infrastructure_of_block  # noqa: PLC0415  (costs a second)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the job."""
+    add_json(parser)
+    add_job(parser)
 
-    return infrastructure_of_block(name)
 
+def run(arguments: argparse.Namespace) -> int:
+    """Print the job with everything resolved; warnings go to standard error."""
+    import yaml
 
-def validate(path: str, overrides: Sequence[str], *, as_json: bool) -> int:
-    """Print a job with everything resolved; warnings go to standard error."""
-    job = load_job(path, overrides, blocks=saved_block)
+    from prefect_ft.config import load_job, resolved, warnings  # loads pydantic
+
+    job = load_job(arguments.job, arguments.set, blocks=saved_block)
     for warning in warnings(job):
-        print(plaintext.as_line(f"warning: {path}: {warning}"), file=sys.stderr)
+        print(plaintext.as_line(f"warning: {arguments.job}: {warning}"), file=sys.stderr)
     content = resolved(job)
-    text = (
-        plaintext.as_json(content, indent=2) if as_json else yaml.safe_dump(content, sort_keys=False).rstrip()
+    print(
+        plaintext.as_json(content, indent=2)
+        if arguments.json
+        else yaml.safe_dump(content, sort_keys=False).rstrip()
     )
-    print(text)
     return COMPLETED

@@ -1,12 +1,11 @@
 """A run told from its journals alone: read, folded into a story, and shown in a terminal, in HTML or as a picture.
 
 `read` is the only module that opens files; `story` and `advice` are folds, `words` and the renderers functions
-of what they give.
+of what they give. `html` is not loaded with the others: it takes Jinja2.
 """
 
-from prefect_ft.report.html import page
 from prefect_ft.report.read import read_phase, read_story
 from prefect_ft.report.story import Story
 from prefect_ft.report.timeline import timeline
 
-__all__ = ["Story", "page", "read_phase", "read_story", "timeline"]
+__all__ = ["Story", "read_phase", "read_story", "timeline"]

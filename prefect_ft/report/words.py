@@ -11,6 +11,24 @@ from prefect_ft.report.advice import Advice
 from prefect_ft.report.story import LONG_SILENCE_S, Event, Start, Story
 from prefect_ft.summary import PhaseSummary
 
+__all__ = [
+    "PART_MEANINGS",
+    "PART_NAMES",
+    "TERMS",
+    "advice_lines",
+    "budgets",
+    "completed_sentence",
+    "cost",
+    "count",
+    "done",
+    "duration",
+    "lead",
+    "passed_over",
+    "share",
+    "what",
+    "why",
+]
+
 PART_NAMES: Mapping[str, str] = {
     "productive": "useful work",
     "recompute": "lost work",

@@ -311,8 +311,8 @@ def test_a_run_that_ends_while_cancel_waits_is_told_as_it_ended(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding = vacancy(tmp_path).begin(new_run_id(), "j", job_config=job_config(tmp_path))
-    monkeypatch.setattr("prefect_ft.cli.manage.ASK_S", 0.01)
-    monkeypatch.setattr("prefect_ft.cli.manage.time.sleep", lambda _: conclude(holding, "completed"))
+    monkeypatch.setattr("prefect_ft.cli.cancel.ASK_S", 0.01)
+    monkeypatch.setattr("prefect_ft.cli.cancel.time.sleep", lambda _: conclude(holding, "completed"))
     said = say("cancel", holding.run.run_id)
     assert (said.code, said.out) == (1, f"run {holding.run.run_id}: completed\n")
 

@@ -298,17 +298,3 @@ def test_a_quarantine_that_refuses_the_run_is_said_before_anything_starts(
     assert (process.returncode, process.stdout, process.stderr.count("\n")) == (2, "", 1)
     assert process.stderr.startswith(f"error: {tmp_path}/{message}")
     assert not list(tmp_path.glob("model/*"))
-
-
-def test_help_loads_neither_prefect_nor_pydantic() -> None:
-    code = """
-import sys
-from prefect_ft.cli import main
-from prefect_ft.journal import read_lines
-try:
-    main(["--help"])
-except SystemExit:
-    print({"prefect", "pydantic", "rich", "yaml"} & set(sys.modules))
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.splitlines()[-1] == "set()"

@@ -219,6 +219,22 @@ def test_a_report_is_written_as_a_page(run: Run, phase: Path, printed: Printed, 
     assert document["status"] == "completed"
 
 
+def test_only_a_page_loads_what_makes_one(phase: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from prefect_ft.cli import main; code = main(sys.argv[1:]);"
+        "print(code, 'jinja2' in sys.modules, file=sys.stderr)"
+    )
+    for words, is_loaded in (
+        (["status", phase], False),
+        (["report", phase], False),
+        (["report", phase, "--html", tmp_path / "report.html"], True),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True
+        )
+        assert (words[0], done.stderr) == (words[0], f"0 {is_loaded}\n")
+
+
 def test_a_page_that_cannot_be_written_is_an_error_of_one_line(
     phase: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,7 +173,7 @@ def test_a_flow_that_finds_a_system_taken_is_refused_as_well(
     first = site(SLEEPS)
     first.watch()
     second = site(ENDS)
-    monkeypatch.setattr("prefect_ft.cli.run.check_systems", lambda *_: None)
+    monkeypatch.setattr("prefect_ft.cli.foreground.check_systems", lambda *_: None)
     said = say("run", second.job)
     assert said.code == 2
     assert f"error: system s0 serves run {first.run.run_id}" in said.err

@@ -17,7 +17,8 @@ from rich.console import Console
 from prefect_ft.course import PARTS
 from prefect_ft.decide.rules import RULES
 from prefect_ft.model import Evidence, Policy
-from prefect_ft.report import Story, page, read_story, timeline
+from prefect_ft.report import Story, read_story, timeline
+from prefect_ft.report.html import page
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.paint import TimeScale, tick_label
 from prefect_ft.report.restarts import STAGE_MEANINGS

@@ -16,7 +16,8 @@ from past_runs import PAST_RUNS, STACKS
 from rich.console import Console
 
 from prefect_ft.journal import Line
-from prefect_ft.report import Story, page
+from prefect_ft.report import Story
+from prefect_ft.report.html import page
 from prefect_ft.report.story import PhaseJournal, story_of
 from prefect_ft.report.terminal import show
 from prefect_ft.reporting.markdown import as_code, as_text

@@ -1,0 +1,22 @@
+"""The exit codes of the command line, and the errors that lead to them."""
+
+from __future__ import annotations
+
+from prefect_ft.errors import (
+    ConfigError,
+    PrefectFTError,
+    RunHeldError,
+    SystemHeldError,
+    UnfinishedRunError,
+)
+
+COMPLETED, FAILED, INVALID, CANCELLED = range(4)
+"""The run completed, failed, was refused before anything started, was cancelled."""
+
+REFUSALS = (ConfigError, RunHeldError, SystemHeldError, UnfinishedRunError)
+"""The errors with which nothing has been started."""
+
+
+def code_of(error: PrefectFTError) -> int:
+    """Return the exit code of a command that an error ended."""
+    return INVALID if isinstance(error, REFUSALS) else FAILED
