@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NamedTuple, NoReturn, cast
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -38,6 +38,7 @@ from prefect_ft.runs import (
     end_unwatched,
     go_on,
     held,
+    is_kept_alive,
     job_of,
     run_to_its_end,
     tell_unread,
@@ -87,8 +88,9 @@ def train_flow(
     if own is not None and is_cancelled_meanwhile():
         own.want_cancelled("cancelled in Prefect")
     try:
-        holding, is_new = _enter(job, flow_run_id, own, unfinished)
-        result = _run(job if is_new else job_of(holding.run), holding, by_hand=not is_new and own is None)
+        entered = _enter(job, flow_run_id, own, unfinished)
+        held_job = job if entered.is_new else job_of(entered.holding.run)
+        result = _run(held_job, entered.holding, by_hand=entered.by_hand)
     except LeaseLostError as error:
         _step_back(f"this process lets go of the run: {error}")
     except (RunHeldError, RunElsewhereError) as error:
@@ -113,10 +115,16 @@ def _flow_run_id() -> str | None:
     return str(context.flow_run.id) if context is not None and context.flow_run is not None else None
 
 
-def _enter(
-    job: JobConfig, flow_run_id: str | None, own: Run | None, unfinished: Unfinished
-) -> tuple[Holding, bool]:
-    """Get hold of a run, and say whether it is a new one."""
+class _Entered(NamedTuple):
+    """A run that this process has got hold of; `by_hand`: a person asked for it to be taken up again."""
+
+    holding: Holding
+    is_new: bool = False
+    by_hand: bool = False
+
+
+def _enter(job: JobConfig, flow_run_id: str | None, own: Run | None, unfinished: Unfinished) -> _Entered:
+    """Get hold of a run."""
     latest = latest_run(Path(job.model_dir))
     if latest is not None and _is_to_go_on(latest, own, unfinished):
         check_places_of(latest)
@@ -124,13 +132,14 @@ def _enter(
     free = vacancy(Path(job.model_dir), job.lease_s)
     before = free.previous
     if before is not None and _is_to_go_on(before, own, unfinished):
-        return _take_up(free, flow_run_id, by_hand=own is None), False
+        by_hand = own is None and not (before.status == "running" and is_kept_alive())
+        return _Entered(_take_up(free, flow_run_id, by_hand=by_hand), by_hand=by_hand)
     if before is not None and before.status == "running" and unfinished == "fresh":
         preflight.quarantined(job)  # a run that cannot begin is to end none
         check_systems(job, before)
         end_unwatched(free.go_on(), "a fresh run was asked for")
         free = vacancy(Path(job.model_dir), job.lease_s)
-    return begin_run(job, free, flow_run_id=flow_run_id), True
+    return _Entered(begin_run(job, free, flow_run_id=flow_run_id), is_new=True)
 
 
 def _is_to_go_on(before: Run, own: Run | None, unfinished: Unfinished) -> bool:

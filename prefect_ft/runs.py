@@ -181,7 +181,7 @@ def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
 def held(holding: Holding, job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
     """Keep a run of a job while entered: its lease is renewed; Ctrl-C, SIGTERM or `cancel` ask it to stop."""
     with (
-        StopRequest(holding.run.want_cancelled, leaves_on_sigterm=_leaves_on_sigterm()) as stop,
+        StopRequest(holding.run.want_cancelled, leaves_on_sigterm=is_kept_alive()) as stop,
         holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record),
     ):
         for whose in _shared_fates(job):
@@ -200,8 +200,8 @@ def _shared_fates(job: JobConfig) -> list[str]:
     return [whose for kind in kinds if (whose := kind.shared_fate()) is not None]
 
 
-def _leaves_on_sigterm() -> bool:
-    """Whether SIGTERM does not end the run: where a cluster stops an orchestrator to start it elsewhere."""
+def is_kept_alive() -> bool:
+    """Whether something starts this process again as long as its run has not ended: then SIGTERM does not end that."""
     return os.environ.get(ON_SIGTERM) == LEAVE
 
 

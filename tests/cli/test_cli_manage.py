@@ -657,4 +657,17 @@ def test_there_is_nothing_to_start_again_once_the_run_has_ended(
     (made.job.parent / "go").touch()
     said = say("run", made.job, "--restartable")
     assert (said.code, made.run.status) == (0, status), said.err
-    assert [line["type"] for line in journal(made.model_dir)].count("comeback") == 1
+    assert [line["by_hand"] for line in journal(made.model_dir) if line["type"] == "comeback"] == [False]
+
+
+def test_a_wish_to_cancel_is_heard_by_what_is_started_again(
+    prefect_server: None, say: Say, site: MakeSite
+) -> None:
+    """Nobody watches for a moment; only a person who resumes the run takes the wish back."""
+    made = site()
+    made.watch()
+    made.orphan()
+    made.run.want_cancelled("a person", False)
+    said = say("run", made.job, "--restartable")
+    assert (said.code, made.run.status) == (0, "cancelled"), said.err
+    assert made.processes() == {}
