@@ -51,11 +51,11 @@ def check_kept(job: JobConfig, has_saved: Mapping[int, bool]) -> None:
     """
     for index, saved in has_saved.items():
         phase, infrastructure = job.phases[index], job.infrastructure_of(index)
-        where, is_here = f"phases[{index}]", infrastructure.type == "process"
-        if is_here and phase.cwd is not None:
+        where = f"phases[{index}]"
+        if infrastructure.type == "process" and phase.cwd is not None:
             _check_kept(phase.cwd, f"{where}.cwd")
         path = phase.checkpoints.path if phase.checkpoints is not None and saved else None
-        if path is not None and (is_here or not in_a_volume(path, infrastructure)):
+        if path is not None and (infrastructure.type == "process" or not in_a_volume(path, infrastructure)):
             _check_kept(path, f"{where}.checkpoints.path")
 
 
