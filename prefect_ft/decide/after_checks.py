@@ -24,18 +24,13 @@ class Proposal:
     isolate: tuple[str, ...]
     why: str
 
-    @property
-    def is_counted(self) -> bool:
-        """Whether it is a counted failure: its rule chose a restart, even if a check stopped it."""
-        return self.action in self.rule.effects.counted
-
 
 def suspect(s: Situation, proposal: Proposal) -> Proposal:
     """Isolate a system that too many failures blame, if a spare can take its worker over."""
     if proposal.isolate:
         return proposal
     for system in suspected_systems(s.incident, s.policy, s.pool.gang):
-        count = s.budgets.suspects.get(system, 0) + proposal.is_counted
+        count = s.budgets.suspects.get(system, 0) + (proposal.action in proposal.rule.effects.counted)
         if count >= s.policy.suspect_limit and s.pool.can_replace((system,)):
             move = isolate_systems(s, (system,))
             why = f"{system} is suspect after {count} failures"
@@ -63,7 +58,7 @@ def last_system(s: Situation, proposal: Proposal) -> Proposal:
 def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
     """Fail upon the counted failure that is one too many."""
     left = s.policy.max_num_restarts - s.budgets.failures_without_progress
-    if left > 0 or not proposal.is_counted:
+    if left > 0 or proposal.action not in proposal.rule.effects.counted:
         return proposal
     return _stopped(s, proposal, MAX_RESTARTS, "max_num_restarts is used up")
 
@@ -107,7 +102,7 @@ def check(s: Situation, proposal: Proposal) -> Proposal:
 def backoff_s(s: Situation, proposal: Proposal) -> float:
     """Say how many seconds a restart waits: twice as long for each further failure without progress."""
     base_s = s.policy.restart_delay_s
-    if not base_s or proposal.action not in RESTARTS or not proposal.is_counted:
+    if not base_s or proposal.action not in RESTARTS or proposal.action not in proposal.rule.effects.counted:
         return 0.0
     # No policy allows more than 128 restarts, and 2**128 is far from overflow.
     doubled = base_s * 2.0 ** min(s.budgets.failures_without_progress, 128)

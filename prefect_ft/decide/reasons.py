@@ -118,7 +118,7 @@ def _budgets(s: Situation, proposal: Proposal) -> str:
     """Say where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = ""
-    if proposal.is_counted:
+    if proposal.action in rule.effects.counted:
         stand = f", failure {budgets.failures_without_progress} of {policy.max_num_restarts}"
     if rule.standing is not None:
         stand += f", {rule.standing(s)}"
