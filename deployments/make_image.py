@@ -48,14 +48,24 @@ def write_archive(file: IO[bytes], packages: Iterable[str] = ()) -> None:
     binaries = [path for path in files.values() if ".so" in path.name]
     files |= {name: Path(name) for name in _libraries([interpreter, shell, *binaries])}
     with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
-        for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("proc", 0o755), ("etc", 0o755)):
-            _add_directory(archive, directory, mode)
+        for directory in _directories(files):
+            _add_directory(archive, directory, 0o1777 if directory == "tmp" else 0o755)
         _add_text(archive, "etc/passwd", PASSWD)
         for name in ("python3", "python"):
             _add_link(archive, f"usr/bin/{name}", str(interpreter))
         for target, path in sorted(files.items()):
             if target not in ("/usr/bin/python3", "/usr/bin/python"):
                 _add_file(archive, target, path)
+
+
+def _directories(files: Iterable[str]) -> list[str]:
+    """Return all directories of the image: a rootless engine makes those that are not named for root alone."""
+    needed = {"tmp", "root", "proc", "etc", "usr/bin"}
+    for file in files:
+        needed |= {str(parent).lstrip("/") for parent in Path(file).parents}
+    for directory in tuple(needed):
+        needed |= {str(parent) for parent in Path(directory).parents}
+    return sorted(needed - {".", ""})
 
 
 def _standard_library() -> Iterator[Path]:

@@ -45,8 +45,24 @@ def test_a_bad_value_is_refused_and_its_field_is_named(wrong: dict[str, Any], me
     assert str(refused.value) == message
 
 
-def test_the_compose_file_has_server_database_and_worker() -> None:
+def test_the_compose_file_has_what_a_deployment_needs() -> None:
     services = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())["services"]
-    assert set(services) == {"postgres", "server", "worker"}
+    assert set(services) == {"postgres", "server", "setup", "worker"}
     pools = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
-    assert f"--pool {pools[0]['work_pool']['name']}" in services["worker"]["command"]
+    pool = pools[0]["work_pool"]["name"]
+    assert f"work-pool create {pool} " in services["setup"]["command"]
+    assert f"--pool {pool}" in services["worker"]["command"]
+
+
+def test_a_worker_that_is_started_again_sets_up_nothing() -> None:
+    services = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())["services"]
+    assert "install-automations" in services["setup"]["command"]
+    assert "install-automations" not in services["worker"]["command"]
+    assert services["setup"]["restart"] == "no"
+    assert services["worker"]["depends_on"] == {"setup": {"condition": "service_completed_successfully"}}
+
+
+def test_silence_is_counted_in_the_heartbeats_that_flow_runs_send() -> None:
+    services = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())["services"]
+    name = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
+    assert services["setup"]["environment"][name] == services["worker"]["environment"][name]

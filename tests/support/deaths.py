@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from agents import processes_of
@@ -41,6 +42,9 @@ print("the end", phase, rank)
 """
 
 
+Command = Callable[[list[str]], list[str]]
+"""What makes of a program's words those that are run."""
+
 HERE = "{type: process, systems: [s0, s1], workers: 2}"
 
 
@@ -66,18 +70,18 @@ def write_job(directory: Path, infrastructure: str = HERE, **fields: str) -> Pat
     return path
 
 
-def born(job: Path, death: str = "") -> subprocess.Popen[bytes]:
-    """Start an orchestrator that goes on with the job's run, or begins one."""
-    command = [sys.executable, str(Path(__file__).with_name("mortal.py")), str(job)]
+def born(job: Path, death: str = "", command: Command = list) -> subprocess.Popen[bytes]:
+    """Start an orchestrator that goes on with the job's run, or begins one; `command` makes it another user's."""
+    words = [sys.executable, str(Path(__file__).with_name("mortal.py")), str(job)]
     with (job.parent / "orchestrator.log").open("ab") as log:
         return subprocess.Popen(
-            command, env={**os.environ, "DEATH": death}, cwd=job.parent, stdout=log, stderr=log
+            command(words), env={**os.environ, "DEATH": death}, cwd=job.parent, stdout=log, stderr=log
         )
 
 
-def live(job: Path, death: str = "") -> int:
+def live(job: Path, death: str = "", command: Command = list) -> int:
     """Let an orchestrator live until it ends or dies; give its exit code, -9 for a violent end."""
-    return born(job, death).wait(timeout=90)
+    return born(job, death, command).wait(timeout=90)
 
 
 def journals(model_dir: Path) -> dict[str, list[Line]]:

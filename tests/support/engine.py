@@ -108,7 +108,7 @@ class Engine:
 
     def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while not self._answers():
+        while not self.answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError((self.directory / "log").read_text()[-3000:])
             time.sleep(0.05)
@@ -122,7 +122,8 @@ class Engine:
         told = [f"--tls{option}={self.directory / 'certificates' / name}" for option, name in files.items()]
         return [f"--host=tcp://{address}:{port}", "--tlsverify", *told]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it is there."""
         if not self.socket.exists():
             return False
         try:

@@ -20,7 +20,7 @@ USER = "postgres"
 DEADLINE_S = 60
 
 
-def _programs() -> Path | None:
+def programs() -> Path | None:
     """Give the directory of the newest server's programs; they are on nobody's PATH in Debian."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     return found[-1].parent if found else None
@@ -28,7 +28,7 @@ def _programs() -> Path | None:
 
 def why_not() -> str | None:
     """Say what keeps this machine from running a PostgreSQL; None: nothing that is known."""
-    if _programs() is None:
+    if programs() is None:
         return "its server is not installed (python tests/support/postgres.py install)"
     if os.getuid() == 0 and USER not in {known.pw_name for known in pwd.getpwall()}:
         return f"it does not run as root, and there is no user {USER}"
@@ -51,9 +51,9 @@ class Postgres:
     """An empty database in a directory; its socket, data and log are in there."""
 
     def __init__(self, directory: Path) -> None:
-        programs = _programs()
-        assert programs is not None
-        self.directory, self._programs = directory, programs
+        found = programs()
+        assert found is not None
+        self.directory, self._programs = directory, found
         self._user = USER if os.getuid() == 0 else None
         self.url = f"postgresql+asyncpg://{USER}@/postgres?host={directory}"
 

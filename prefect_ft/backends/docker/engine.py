@@ -184,7 +184,10 @@ def _try(client: Client, identity: str, user: str | None, name: str) -> Interpre
 
 
 def _is_about_the_user(error: APIError) -> bool:
-    return "unable to find user" in str(error.explanation) or "unable to find group" in str(error.explanation)
+    told = str(error.explanation)
+    return any(
+        each in told for each in ("unable to find user", "unable to find group", "unable to setup user")
+    )
 
 
 def remove(client: Client, name: str) -> None:
