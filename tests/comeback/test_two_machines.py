@@ -22,8 +22,8 @@ from deaths import journals, of_type
 from engine import IMAGE, engine, tls_of
 from engine import why_not as why_no_engine
 from machines import Machine, address_in, machines, network, why_not
-from prefect_ft.backends.engine import connect
 
+from prefect_ft.backends.docker.engine import connect
 from prefect_ft.run import latest_run
 from tests.conftest import need
 

@@ -21,7 +21,7 @@ from prefect_ft.decide.effects import NOTHING, Effects
 from prefect_ft.decide.moves import always
 from prefect_ft.decide.rules import RULES, Rule, RuleName, Table
 from prefect_ft.model import Decision, Entry, FailureClass, Incident, Kind, Policy
-from prefect_ft.report import page
+from prefect_ft.report.html import page
 from prefect_ft.report.story import PhaseJournal, story_of
 from prefect_ft.report.terminal import show
 

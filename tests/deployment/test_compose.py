@@ -23,8 +23,8 @@ import postgres
 import pytest
 import yaml
 from deaths import journals, of_type
-from prefect_ft.backends.engine import connect
 
+from prefect_ft.backends.docker.engine import connect
 from tests.conftest import need
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ import psutil
 import pytest
 from deaths import assert_right, born, journals, live, of_type, starts_of, write_job
 from engine import DEADLINE_S, IMAGE
-from prefect_ft.backends.engine import Client, connect
 from rootless import UID, Rootless, rootless, why_not
 
+from prefect_ft.backends.docker.engine import Client, connect
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError
 from prefect_ft.preflight import check_engines
