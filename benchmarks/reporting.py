@@ -37,7 +37,7 @@ def nothing_shown() -> Iterator[None]:
 @contextmanager
 def slow_api() -> Iterator[None]:
     """Have each call of the reporter take so long; what is left at the end is not waited for."""
-    from prefect_ft.reporting.api import OpenApi
+    from prefect_ft.prefect_edge.reporting.api import OpenApi
 
     def slowed(call: Callable[..., Any]) -> Callable[..., Any]:
         def wait(*arguments: Any) -> Any:
@@ -47,7 +47,7 @@ def slow_api() -> Iterator[None]:
         return wait
 
     with ExitStack() as stack:
-        stack.enter_context(patch("prefect_ft.reporting.reporter.DRAIN_IDLE_S", 0.0))
+        stack.enter_context(patch("prefect_ft.prefect_edge.reporting.reporter.DRAIN_IDLE_S", 0.0))
         for name in CALLS:
             stack.enter_context(patch.object(OpenApi, name, slowed(getattr(OpenApi, name))))
         yield

@@ -29,9 +29,9 @@ from benchmarks.watch import Meter, idle_job
 from prefect_ft.backends.base import Address, AgentSettings, Worker
 from prefect_ft.backends.home import SOCKET, home_of, write_agent_config
 from prefect_ft.backends.process.backend import ProcessBackend
-from prefect_ft.plans import phase_plan
+from prefect_ft.orchestrate.plan import phase_plan
+from prefect_ft.orchestrate.run import begin_run, held
 from prefect_ft.run import made_runtime_directory, vacancy
-from prefect_ft.runs import begin_run, held
 from prefect_ft.supervisor import PhasePlan
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import first_gang

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from prefect_ft.config import AutoRestart as AutoRestart
     from prefect_ft.config import JobConfig as JobConfig
     from prefect_ft.config import Phase as Phase
-    from prefect_ft.faults import report_fault as report_fault
     from prefect_ft.flows import train_flow as train_flow
-    from prefect_ft.tasks import restart_handler as restart_handler
-    from prefect_ft.tasks import run_phase as run_phase
+    from prefect_ft.prefect_edge.tasks import restart_handler as restart_handler
+    from prefect_ft.prefect_edge.tasks import run_phase as run_phase
+    from prefect_ft.worker.faults import report_fault as report_fault
 
 _HOME = {
     "AutoRestart": "prefect_ft.config",
@@ -37,9 +37,9 @@ _HOME = {
     "Phase": "prefect_ft.config",
     "ProcessTraining": "prefect_ft.blocks",
     "heartbeat": "prefect_ft.heartbeat",
-    "report_fault": "prefect_ft.faults",
-    "restart_handler": "prefect_ft.tasks",
-    "run_phase": "prefect_ft.tasks",
+    "report_fault": "prefect_ft.worker.faults",
+    "restart_handler": "prefect_ft.prefect_edge.tasks",
+    "run_phase": "prefect_ft.prefect_edge.tasks",
     "train_flow": "prefect_ft.flows",
 }
 __all__ = sorted(_HOME)  # noqa: PLE0605  (it is a list of strings; the table above is its one source)

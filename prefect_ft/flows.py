@@ -15,7 +15,6 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, Failed
 
-from prefect_ft import preflight
 from prefect_ft.blocks import (
     DockerTraining,
     KubernetesTraining,
@@ -25,13 +24,11 @@ from prefect_ft.blocks import (
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunElsewhereError, RunFailedError, RunHeldError
-from prefect_ft.metrics import serving
-from prefect_ft.phases import summary_of
-from prefect_ft.plaintext import as_line
-from prefect_ft.report.words import completed_sentence
-from prefect_ft.reporting import is_cancelled_meanwhile, report_end, reporting
-from prefect_ft.run import Holding, Run, Vacancy, latest_run, run_of_flow_run, vacancy
-from prefect_ft.runs import (
+from prefect_ft.journal.summary import PhaseSummary
+from prefect_ft.orchestrate import preflight
+from prefect_ft.orchestrate.metrics import serving
+from prefect_ft.orchestrate.phase import summary_of
+from prefect_ft.orchestrate.run import (
     begin_run,
     check_places_of,
     check_systems,
@@ -43,10 +40,13 @@ from prefect_ft.runs import (
     run_to_its_end,
     tell_unread,
 )
-from prefect_ft.summary import PhaseSummary
+from prefect_ft.plaintext import as_line
+from prefect_ft.prefect_edge.reporting import is_cancelled_meanwhile, report_end, reporting
+from prefect_ft.prefect_edge.tasks import execute_phase
+from prefect_ft.prefect_edge.timeouts import heeding_timeouts
+from prefect_ft.report.words import completed_sentence
+from prefect_ft.run import Holding, Run, Vacancy, latest_run, run_of_flow_run, vacancy
 from prefect_ft.supervisor import StopRequest
-from prefect_ft.tasks import execute_phase
-from prefect_ft.timeouts import heeding_timeouts
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 

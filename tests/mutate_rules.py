@@ -20,8 +20,8 @@ from typing import Any
 
 from prefect_ft.decide import after_checks, decide
 from prefect_ft.decide import rules as intact
+from prefect_ft.journal.forms import incident_from_json
 from prefect_ft.model import Entry
-from prefect_ft.wire import incident_from_json
 
 TESTS = Path(__file__).parent / "decide" / "test_decide_rules.py"
 OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {

@@ -12,10 +12,10 @@ import pytest
 
 from prefect_ft.cli import main
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.course import course_of
 from prefect_ft.errors import LeaseLostError
-from prefect_ft.journal import Journal, Line, proposal_in, read_lines
-from prefect_ft.judge import judge, judge_pending
+from prefect_ft.journal.attempts import course_of
+from prefect_ft.journal.judge import judge, judge_pending
+from prefect_ft.journal.lines import Journal, Line, proposal_in, read_lines
 from prefect_ft.model import Answer, Decision, Incident, Policy
 from prefect_ft.observe import Fact, Proposed, observed_by
 from prefect_ft.run import Run, new_run

@@ -21,13 +21,13 @@ from prefect_ft.cli import main
 from prefect_ft.clock import utc_now
 from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError
-from prefect_ft.journal import read_lines
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import read_lines
 from prefect_ft.observe import Fact, Notice, observed_by
-from prefect_ft.phases import PhaseExecution, summary_of
-from prefect_ft.pool.quarantine import Quarantined, add, read, release
+from prefect_ft.orchestrate.phase import PhaseExecution, summary_of
+from prefect_ft.orchestrate.run import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.run import Holding, vacancy
-from prefect_ft.runs import begin_run, conclude, end_unwatched, held, job_of
+from prefect_ft.run.quarantine import Quarantined, add, read, release
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
 
@@ -207,7 +207,7 @@ def test_whoever_ends_all_processes_is_named_where_workers_are_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, infrastructure: dict[str, str], told: list[str]
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr("prefect_ft.runs.check_engines", lambda _: None)  # no container is made
+    monkeypatch.setattr("prefect_ft.orchestrate.run.check_engines", lambda _: None)  # no container is made
     facts: list[Fact] = []
     with observed_by(facts.append), begun(job_in(tmp_path, "true", infrastructure=infrastructure)):
         pass

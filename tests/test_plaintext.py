@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from prefect_ft.errors import ConfigError
 from prefect_ft.plaintext import as_json, as_line, as_lines
+from prefect_ft.prefect_edge.reporting.markdown import as_code, as_text
 from prefect_ft.report.paint import printable
-from prefect_ft.reporting.markdown import as_code, as_text
 
 ESC, CSI, ST, OSC, DCS, APC, BEL = "\x1b", "\x9b", "\x9c", "\x9d", "\x90", "\x9f", "\x07"
 

@@ -13,8 +13,8 @@ from prefect_ft.backends.process.capacity import Limit, Machine, most_ranks
 from prefect_ft.clock import utc_now
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError
-from prefect_ft.pool.quarantine import Quarantined, add
-from prefect_ft.preflight import check, quarantined
+from prefect_ft.orchestrate.preflight import check, quarantined
+from prefect_ft.run.quarantine import Quarantined, add
 
 
 def job(tmp_path: Path, *, phase: dict[str, Any] | None = None, **fields: Any) -> JobConfig:
@@ -173,7 +173,7 @@ REFUSED = """
 import resource, sys
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError
-from prefect_ft.preflight import check
+from prefect_ft.orchestrate.preflight import check
 _, which, most, job = sys.argv
 resource.setrlimit(getattr(resource, which), (int(most), int(most)))
 try:

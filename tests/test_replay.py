@@ -11,10 +11,10 @@ import pytest
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.classify import with_own
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import Journal
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.replay import compare, read_recording, replay
 from prefect_ft.model import Entry, Incident, Policy
-from prefect_ft.replay import compare, read_recording, replay
 
 POLICY = Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.stages import stages_by_attempt
+from prefect_ft.journal.stages import stages_by_attempt
 
 FIRST = {"type": "attempt", "t": 1.0, "attempt": 1, "begun_t": 0.5}
 EXIT = {"type": "incident", "t": 5.002, "n": 1, "ended_t": 5.0, "reaped_t": 5.006}

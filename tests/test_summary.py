@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_ft.course import PARTS, AttemptSummary
-from prefect_ft.journal import Line
+from prefect_ft.journal.attempts import PARTS, AttemptSummary
+from prefect_ft.journal.lines import Line
+from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS
-from prefect_ft.summary import PhaseSummary, summarise
 
 UTC = "2026-01-02T03:04:05.678Z"
 PHASE = {"type": "phase", "t": 0, "utc": UTC, "run": "r1", "job": "j", "phase": "train"}

@@ -10,6 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_ft.errors import ConfigError
+from prefect_ft.journal.forms import (
+    counters_from_json,
+    counters_to_json,
+    decision_from_json,
+    decision_to_json,
+    evidence_from_json,
+    evidence_to_json,
+    incident_from_json,
+    incident_to_json,
+)
 from prefect_ft.model import (
     Action,
     Blame,
@@ -22,16 +32,6 @@ from prefect_ft.model import (
     Role,
     Severity,
     Stage,
-)
-from prefect_ft.wire import (
-    counters_from_json,
-    counters_to_json,
-    decision_from_json,
-    decision_to_json,
-    evidence_from_json,
-    evidence_to_json,
-    incident_from_json,
-    incident_to_json,
 )
 
 texts = st.text(max_size=8)

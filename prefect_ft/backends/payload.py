@@ -19,9 +19,7 @@ from pathlib import Path
 
 import prefect_ft
 
-_PARTS = (
-    "__init__.py", "appended.py", "callbacks", "faults.py", "heartbeat.py", "inprocess", "restarts.py", "worker",
-)  # fmt: skip
+_PARTS = ("__init__.py", "callbacks", "heartbeat.py", "inprocess", "worker")
 _MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 

@@ -16,17 +16,17 @@ from types import TracebackType
 from prefect.blocks.abstract import JobRun, LoggerOrAdapter
 from typing_extensions import Self
 
-from prefect_ft import preflight
 from prefect_ft.blocks.result import TrainingResult
 from prefect_ft.config import Infrastructure, JobConfig, Phase
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import BackendError, ConfigError, LeaseLostError, RunFailedError
-from prefect_ft.phases import backend_of
+from prefect_ft.orchestrate import preflight
+from prefect_ft.orchestrate.phase import backend_of
+from prefect_ft.orchestrate.plan import phase_plan
+from prefect_ft.orchestrate.run import begin_run, conclude
 from prefect_ft.plaintext import as_line
-from prefect_ft.plans import phase_plan
 from prefect_ft.run import vacancy
 from prefect_ft.run.ownership import recorded_runtime
-from prefect_ft.runs import begin_run, conclude
 from prefect_ft.supervisor import RunLog, StopRequest, describe
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.calls import Calls

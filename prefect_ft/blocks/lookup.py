@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from prefect.blocks.core import Block
 
 from prefect_ft.backends.kind import all_kinds
-from prefect_ft.embedded import own_server
 from prefect_ft.errors import ConfigError
+from prefect_ft.prefect_edge.embedded import own_server
 
 if TYPE_CHECKING:
     from prefect_ft.blocks.training import TrainingBlock

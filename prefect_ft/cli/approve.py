@@ -11,7 +11,7 @@ from prefect_ft import plaintext
 from prefect_ft.cli.arguments import add_json, add_run
 from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import Line, proposal_in, read_lines
+from prefect_ft.journal.lines import Line, proposal_in, read_lines
 from prefect_ft.model import Action, Answer
 from prefect_ft.run import JOURNAL, Run, find_run, holder_of
 from prefect_ft.run.lookup import phases_of

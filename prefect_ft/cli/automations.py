@@ -15,7 +15,7 @@ from prefect.settings import get_current_settings
 from prefect_ft import plaintext
 from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import PrefectFTError
-from prefect_ft.reporting import DIED, ENDED
+from prefect_ft.prefect_edge.reporting import DIED, ENDED
 
 FLOW = "train-flow"
 WHEN_CRASHED = "prefect-ft: a crashed train-flow comes back"

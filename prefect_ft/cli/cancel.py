@@ -43,7 +43,7 @@ def _cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
 
     `with_checkpoint`: its ranks are asked to save first.
     """
-    from prefect_ft.runs import check_journals, job_to_end  # loads pydantic
+    from prefect_ft.orchestrate.run import check_journals, job_to_end  # loads pydantic
 
     run = find_run(name)
     if run.status != "running":
@@ -102,7 +102,7 @@ def _await_end(run: Run, name: str, lease_s: float, *, with_checkpoint: bool) ->
 
 def _end_if_free(run: Run, lease_s: float, *, with_checkpoint: bool) -> None:
     """End a run that nobody watches; raises RunHeldError."""
-    from prefect_ft.runs import end_unwatched  # loads pydantic
+    from prefect_ft.orchestrate.run import end_unwatched  # loads pydantic
 
     free = vacancy(run.model_dir, lease_s)
     if free.previous is not None and free.previous.run_id == run.run_id and run.status == "running":

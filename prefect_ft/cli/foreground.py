@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from prefect_ft import plaintext, preflight
+from prefect_ft import plaintext
 from prefect_ft.cli.exits import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
 from prefect_ft.cli.saved_block import saved_block
 from prefect_ft.cli.show import print_report
@@ -18,9 +18,8 @@ from prefect_ft.cli.view import watching
 from prefect_ft.config import Document, JobConfig, job_document, job_in, warnings
 from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
-from prefect_ft.run import find_run, latest_run, vacancy
-from prefect_ft.run.ownership import take_as_moved
-from prefect_ft.runs import (
+from prefect_ft.orchestrate import preflight
+from prefect_ft.orchestrate.run import (
     LEAVE,
     ON_SIGTERM,
     check_journals,
@@ -29,6 +28,8 @@ from prefect_ft.runs import (
     check_systems_of,
     job_of,
 )
+from prefect_ft.run import find_run, latest_run, vacancy
+from prefect_ft.run.ownership import take_as_moved
 
 Unfinished = Literal["refuse", "resume", "fresh"]
 

@@ -12,9 +12,9 @@ from prefect_ft import plaintext
 from prefect_ft.cli.arguments import Parser, add_json, sentence
 from prefect_ft.cli.exits import COMPLETED, INVALID
 from prefect_ft.errors import ConfigError
-from prefect_ft.pool.quarantine import Quarantined, read
-from prefect_ft.pool.quarantine import release as release_in
 from prefect_ft.run import known_runs
+from prefect_ft.run.quarantine import Quarantined, read
+from prefect_ft.run.quarantine import release as release_in
 
 _COLUMNS = ("system", "since", "until", "job", "phase", "run", "rule", "reason")
 

@@ -14,7 +14,7 @@ from prefect_ft.cli.exits import COMPLETED, FAILED
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import replace_file
-from prefect_ft.journal import Damage, Journal, scan, without_damage
+from prefect_ft.journal.lines import Damage, Journal, scan, without_damage
 from prefect_ft.run import JOURNAL, find_run, phase_directories, vacancy
 from prefect_ft.run.lookup import is_phase, run_of_phase
 

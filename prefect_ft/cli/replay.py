@@ -11,12 +11,12 @@ from prefect_ft import plaintext
 from prefect_ft.cli.arguments import add_json
 from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
+from prefect_ft.journal.forms import decision_to_json
 from prefect_ft.model import Decision, Policy
-from prefect_ft.wire import decision_to_json
 
 if TYPE_CHECKING:
     from prefect_ft.config import JobConfig
-    from prefect_ft.replay import Comparison, Recording
+    from prefect_ft.journal.replay import Comparison, Recording
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +53,8 @@ def _replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as
     """
     from prefect_ft.config import load_job, own_signatures  # loads pydantic
     from prefect_ft.decide.classify import with_own
-    from prefect_ft.replay import compare, read_recording
-    from prefect_ft.replay import replay as decisions_of
+    from prefect_ft.journal.replay import compare, read_recording
+    from prefect_ft.journal.replay import replay as decisions_of
 
     job = load_job(path)
     recording = read_recording(recording_path)

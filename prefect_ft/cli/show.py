@@ -11,11 +11,11 @@ from rich.text import Text
 
 from prefect_ft import plaintext
 from prefect_ft.console import QuietConsole, plain
-from prefect_ft.journal import Line, proposal_in
+from prefect_ft.journal.lines import Line, proposal_in
+from prefect_ft.journal.summary import PhaseSummary, WarmSummary, summarise
 from prefect_ft.report import read_phase, read_story
 from prefect_ft.report.story import PhaseJournal
 from prefect_ft.report.terminal import STATUS_STYLES, show
-from prefect_ft.summary import PhaseSummary, WarmSummary, summarise
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal to ask."""

@@ -28,7 +28,7 @@ from prefect_ft.inprocess.limits import Duration, Limits, limits
 from prefect_ft.inprocess.rank_assignment import Assignment, Member, shift_ranks
 from prefect_ft.inprocess.session import Session
 from prefect_ft.inprocess.state import CallWrapper, Fault, State
-from prefect_ft.restarts import report_restart
+from prefect_ft.worker.restarts import report_restart
 
 Hook = Callable[[State], object]
 Hooks = Union[None, Hook, Sequence[Hook]]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from prefect_ft.course import Course
-from prefect_ft.journal import Line
+from prefect_ft.journal.attempts import Course
+from prefect_ft.journal.lines import Line
 from prefect_ft.model import RESTARTS
 
 LONGEST = 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect_ft.clock import seconds_since
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.journal import Line, check_format, history_of, scan, told_damage
+from prefect_ft.journal.lines import Line, check_format, history_of, scan, told_damage
 from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import JOURNAL
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from prefect_ft.journal.stages import STAGES
 from prefect_ft.report.story import Story
-from prefect_ft.stages import STAGES
 
 STAGE_MEANINGS: Mapping[str, str] = {
     "detect": "until the failure was noticed",

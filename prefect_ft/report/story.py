@@ -11,12 +11,12 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import NamedTuple
 
-from prefect_ft.course import PARTS, AttemptSummary, Course, Gang, Judged, Span, course_of
 from prefect_ft.decide.incidents import places
-from prefect_ft.journal import Line
+from prefect_ft.journal.attempts import PARTS, AttemptSummary, Course, Gang, Judged, Span, course_of
+from prefect_ft.journal.lines import Line
+from prefect_ft.journal.summary import HangSummary, PhaseSummary, reached_t, summarise
 from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
-from prefect_ft.summary import HangSummary, PhaseSummary, reached_t, summarise
 
 LONG_SILENCE_S = 3600.0
 """After so long without a word nobody knows what a run does: that time is nobody's work."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.clock import seconds_since
-from prefect_ft.journal import Line, scan
+from prefect_ft.journal.lines import Line, scan
 from prefect_ft.report.story import PhaseJournal
 from prefect_ft.run import JOURNAL, Run
 

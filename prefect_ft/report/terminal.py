@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_ft.console import plain
-from prefect_ft.course import Span
+from prefect_ft.journal.attempts import Span
 from prefect_ft.plaintext import as_line
 from prefect_ft.report.advice import FORMULA, SOURCE
 from prefect_ft.report.next_steps import next_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prefect_ft.course import Span
+from prefect_ft.journal.attempts import Span
 from prefect_ft.report.paint import (
     LEFT,
     MIN_WIDTH,

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prefect_ft.decide import rules
 from prefect_ft.decide.reasons import signal_name
+from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
 from prefect_ft.report.story import LONG_SILENCE_S, Event, Start, Story
-from prefect_ft.summary import PhaseSummary
 
 __all__ = [
     "PART_MEANINGS",

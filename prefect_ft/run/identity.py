@@ -22,9 +22,9 @@ from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json, write_yaml
 from prefect_ft.formats import stamp
+from prefect_ft.journal.forms import answer_from_json
 from prefect_ft.model import Answer
 from prefect_ft.run.machine import this_machine
-from prefect_ft.wire import answer_from_json
 from prefect_ft.worker.keys import SHARED_KEY_DIGITS
 
 RUNS = ".prefect-ft"

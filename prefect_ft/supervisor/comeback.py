@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prefect_ft.journal import Line
+from prefect_ft.journal.lines import Line
 from prefect_ft.supervisor.attempt import NOT_STARTED
 from prefect_ft.supervisor.link import Event
 

@@ -19,8 +19,8 @@ from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval
 from prefect_ft.decide.hang import Hang, odd_rank
 from prefect_ft.errors import BackendError
 from prefect_ft.formats import written_by
-from prefect_ft.journal import Journal
-from prefect_ft.judge import Gate, judge
+from prefect_ft.journal.judge import Gate, judge
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt

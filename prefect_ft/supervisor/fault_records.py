@@ -10,8 +10,8 @@ from typing import Any
 from prefect_ft.config import Faults
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import parse_json
+from prefect_ft.journal.forms import incident_from_json
 from prefect_ft.model import Evidence, Incident
-from prefect_ft.wire import incident_from_json
 
 KINDS = ("device_fault", "system_lost", "preempted")
 _TAKEN = ("kind", "system", "systems", "device", "code", "severity", "healed")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from prefect_ft.clock import PhaseClock, seconds_since, utc_after, utc_now
 from prefect_ft.decide import asks_before, decide_as_told
-from prefect_ft.journal import Line, MemoryJournal, proposal_in
+from prefect_ft.journal.forms import decision_to_json
+from prefect_ft.journal.lines import Line, MemoryJournal, proposal_in
 from prefect_ft.model import Answer, AnswerKind, Decision, Gated, History, Policy
 from prefect_ft.observe import Proposed, tell
 from prefect_ft.supervisor.stopping import StopRequest
-from prefect_ft.wire import decision_to_json
 
 LOOK_S = 0.2
 """How often it is looked for an answer."""

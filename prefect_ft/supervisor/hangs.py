@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.decide.hang import ContainerSample, GangWatch, Hang, Limits, Pace, RankSample, Sample
-from prefect_ft.journal import Journal, Line
+from prefect_ft.journal.lines import Journal, Line
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.signatures import compiled

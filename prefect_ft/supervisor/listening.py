@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.journal import Journal
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt, kind_of_loss

@@ -12,13 +12,13 @@ from typing import Any
 
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import Journal, Line
+from prefect_ft.journal.forms import incident_from_json, incident_to_json, known_alone
+from prefect_ft.journal.lines import Journal, Line
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import fault_records, fault_sources
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.fault_sources import FaultSources, SourcePlan
-from prefect_ft.wire import incident_from_json, incident_to_json, known_alone
 
 _Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | None]
 

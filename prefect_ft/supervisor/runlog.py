@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft import pieces
-from prefect_ft.journal import append_whole
+from prefect_ft.journal.lines import append_whole
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.room import Room
 

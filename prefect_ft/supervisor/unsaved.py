@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.journal import Journal
+from prefect_ft.journal.lines import Journal
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.launch import SavesPlan
 

@@ -12,11 +12,11 @@ import subprocess
 import time
 from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Optional
 
-from prefect_ft import faults, heartbeat
-from prefect_ft.restarts import Restarts
-from prefect_ft.worker import processes
+from prefect_ft import heartbeat
+from prefect_ft.worker import faults, processes
 from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.loop import now_s
+from prefect_ft.worker.restarts import Restarts
 from prefect_ft.worker.spool import Keeping, Spool
 from prefect_ft.worker.warm import Process, Starter
 

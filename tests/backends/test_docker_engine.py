@@ -19,7 +19,7 @@ from prefect_ft.backends.docker import engine
 from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import BackendError, ConfigError
-from prefect_ft.preflight import check_engines
+from prefect_ft.orchestrate.preflight import check_engines
 
 
 def job(engine_url: str | None, **fields: Any) -> JobConfig:

@@ -14,7 +14,7 @@ import pytest
 from prefect_ft.backends.kind import all_kinds
 from prefect_ft.config import JobConfig, kinds, load_job
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 
 ROOMS = Path(__file__).parents[1] / "support" / "rooms"
 ROOT = Path(__file__).parents[2]

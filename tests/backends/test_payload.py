@@ -20,11 +20,8 @@ def test_it_holds_the_worker_side_and_nothing_else(tmp_path: Path) -> None:
     inside = {path.name for path in (payload / "prefect_ft").iterdir()} - {"__pycache__"}
     assert (top, inside) == (
         {"__main__.py", "prefect_ft"},
-        {
-            "__init__.py", "appended.py", "callbacks", "faults.py", "heartbeat.py", "inprocess", "restarts.py",
-            "worker",
-        },
-    )  # fmt: skip
+        {"__init__.py", "callbacks", "heartbeat.py", "inprocess", "worker"},
+    )
 
 
 def test_it_is_made_once(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Owner:
         (server,) = [
             child
             for child in psutil.Process(self.process.pid).children()
-            if {"prefect_ft.embedded", "uvicorn"} & set(child.cmdline())
+            if {"prefect_ft.prefect_edge.embedded", "uvicorn"} & set(child.cmdline())
         ]
         return server
 
@@ -204,8 +204,9 @@ def test_the_server_of_an_owner_that_is_killed_ends_and_ranks_do_not(
 
 def test_a_server_whose_owner_ends_while_it_is_starting_ends(home: Path) -> None:
     code = (
-        "import os, subprocess, sys; server = subprocess.Popen([sys.executable, '-m', 'prefect_ft.embedded', "
-        "str(os.getpid()), '1']); print(server.pid, flush=True); input()"
+        "import os, subprocess, sys; server = subprocess.Popen("
+        "[sys.executable, '-m', 'prefect_ft.prefect_edge.embedded', str(os.getpid()), '1']); "
+        "print(server.pid, flush=True); input()"
     )
     owner = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -15,8 +15,8 @@ import yaml
 from prefect_ft.cli import main
 from prefect_ft.clock import PhaseClock
 from prefect_ft.config import JobConfig
-from prefect_ft.journal import Journal
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import Incident
 
 JOB = """

@@ -17,11 +17,11 @@ import pytest
 from watched import SLEEPS, Site, tree, write_job
 
 from prefect_ft.cli import main
-from prefect_ft.journal import Line, read_lines
+from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.orchestrate.run import conclude
 from prefect_ft.run import Run, new_run, new_run_id, phase_directories, runs_in, runtime_directory, vacancy
 from prefect_ft.run.identity import registry
 from prefect_ft.run.owner import this_process
-from prefect_ft.runs import conclude
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
 """A rank that lets the grace pass."""

@@ -15,10 +15,10 @@ import yaml
 
 from prefect_ft.cli import main
 from prefect_ft.clock import utc_now
-from prefect_ft.journal import Journal
+from prefect_ft.journal.forms import decision_to_json
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import Counters, Decision, Evidence, Incident
 from prefect_ft.run import JOURNAL, Run, new_run
-from prefect_ft.wire import decision_to_json
 
 HOSTILE = "\x1b\x1b[31m[2J\x1bc\x9b31m\x9d0;t\x9c\u202eevil"
 """Sequences: nested, without a bracket, in one byte, that set the title, and that turn the direction."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prefect_ft.cli import main
-from prefect_ft.pool.quarantine import Quarantined, add, read
 from prefect_ft.run import new_run
+from prefect_ft.run.quarantine import Quarantined, add, read
 
 Say = Callable[..., tuple[int, str, str]]
 

@@ -11,8 +11,8 @@ from watched import SLEEPS, Site, write_job
 
 from prefect_ft.cli import main
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.journal import Journal, checked_lines, read_lines
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal, checked_lines, read_lines
 from prefect_ft.model import Incident, Policy
 from prefect_ft.run import JOURNAL, Run, vacancy
 from prefect_ft.run.identity import new_run_id

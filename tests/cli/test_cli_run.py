@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from prefect_ft.cli import main
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 from prefect_ft.supervisor.stopping import ONE_WISH_S
 
 JOB = """

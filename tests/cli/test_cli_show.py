@@ -15,9 +15,9 @@ import pytest
 
 from prefect_ft.cli import main
 from prefect_ft.clock import PhaseClock, utc_now
-from prefect_ft.course import PARTS
-from prefect_ft.journal import Journal
-from prefect_ft.judge import judge
+from prefect_ft.journal.attempts import PARTS
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import Evidence, Incident, Policy
 from prefect_ft.run import JOURNAL, Run, new_run
 

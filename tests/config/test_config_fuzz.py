@@ -22,7 +22,7 @@ from prefect_ft.config import (
 )
 from prefect_ft.config.yaml_text import Place, parse
 from prefect_ft.errors import ConfigError
-from prefect_ft.preflight import check, quarantined
+from prefect_ft.orchestrate.preflight import check, quarantined
 
 FUZZ = settings(max_examples=150, deadline=None, database=None)
 GOOD: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from prefect_ft.decide import decide
+from prefect_ft.journal.forms import incident_from_json
 from prefect_ft.model import Decision, Entry, History, Policy
-from prefect_ft.wire import incident_from_json
 
 HOUR_S = 3600
 

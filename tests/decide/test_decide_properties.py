@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import InTurn, decide, initial_placement, set_aside, skip_eval_at, start_counts
-from prefect_ft.journal import Journal, history_of, read_lines
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal, history_of, read_lines
 from prefect_ft.model import RESTARTS, Entry, FailureClass, Incident, Policy, Severity, Stage
 
 SYSTEMS = ("s0", "s1", "s2", "s3")

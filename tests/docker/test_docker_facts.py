@@ -14,7 +14,7 @@ from engine import IMAGE, Engine, engine, tls_of
 
 from prefect_ft import JobConfig, train_flow
 from prefect_ft.backends.docker.engine import connect
-from prefect_ft.journal import Line
+from prefect_ft.journal.lines import Line
 from prefect_ft.observe import AttemptStarted, Fact, observed_by
 
 pytestmark = pytest.mark.timeout(300)

@@ -21,7 +21,7 @@ from rootless import UID, Rootless, rootless, why_not
 from prefect_ft.backends.docker.engine import Client, connect
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import ConfigError
-from prefect_ft.preflight import check_engines
+from prefect_ft.orchestrate.preflight import check_engines
 from tests.conftest import need
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

@@ -15,8 +15,8 @@ from pages import DOCS, ROOT, blocks, named, section, tables
 from prefect_ft.cli import main
 from prefect_ft.config import load_job
 from prefect_ft.heartbeat import STAGES
+from prefect_ft.journal.forms import INCIDENT_FIELDS
 from prefect_ft.model import Counters, FailureClass, Kind
-from prefect_ft.wire import INCIDENT_FIELDS
 from prefect_ft.worker.checkpoints import LAYOUTS, Finder
 from prefect_ft.worker.checkpoints.names import UsualNames
 

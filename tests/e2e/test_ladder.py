@@ -17,7 +17,7 @@ import prefect_ft
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 
 ROOT = Path(prefect_ft.__file__).parents[1]
 Make = Callable[..., JobConfig]

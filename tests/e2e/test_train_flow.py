@@ -11,7 +11,7 @@ import pytest
 from prefect_ft import run_phase, train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 
 Make = Callable[..., JobConfig]
 Seen = Callable[..., list[dict[str, str]]]

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import decide
 from prefect_ft.errors import JournalError, LeaseLostError
-from prefect_ft.journal import (
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import (
     Journal,
     Line,
     MemoryJournal,
@@ -33,7 +34,6 @@ from prefect_ft.journal import (
     scan,
     without_damage,
 )
-from prefect_ft.judge import judge
 from prefect_ft.model import Entry, Evidence, Incident, Policy
 
 UTC = "2026-01-02T03:04:05.678Z"

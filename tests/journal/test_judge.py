@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import decide
 from prefect_ft.errors import JournalError
-from prefect_ft.journal import Journal, MemoryJournal, read_lines
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal, MemoryJournal, read_lines
 from prefect_ft.model import Decision, Entry, Incident, Policy
 
 POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=3)
@@ -50,7 +50,7 @@ def deciding(monkeypatch: pytest.MonkeyPatch) -> Any:
             journal.order.append("decide")
             return decide(*arguments)
 
-        monkeypatch.setattr("prefect_ft.judge.decide", decided)
+        monkeypatch.setattr("prefect_ft.journal.judge.decide", decided)
 
     return watch
 
@@ -84,7 +84,7 @@ def test_an_incident_about_which_no_decision_could_be_made_has_no_effect(
 ) -> None:
     journal = MemoryJournal()
     with monkeypatch.context() as patch:
-        patch.setattr("prefect_ft.judge.decide", lambda *_: 1 / 0)
+        patch.setattr("prefect_ft.journal.judge.decide", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             judge(journal, POLICY, CRASH, PhaseClock())
     decision = judge(journal, POLICY, CRASH, PhaseClock())

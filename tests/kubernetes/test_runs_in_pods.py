@@ -13,7 +13,7 @@ from without_prefect import run_of_one_phase
 
 from prefect_ft import JobConfig
 from prefect_ft.errors import ConfigError
-from prefect_ft.preflight import check_engines
+from prefect_ft.orchestrate.preflight import check_engines
 
 pytestmark = pytest.mark.timeout(400)
 

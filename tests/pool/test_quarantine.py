@@ -12,7 +12,7 @@ import pytest
 
 from prefect_ft.clock import utc_after, utc_now
 from prefect_ft.errors import ConfigError
-from prefect_ft.pool.quarantine import Quarantined, add, read, release
+from prefect_ft.run.quarantine import Quarantined, add, read, release
 
 LONG_AGO, NOW = "2026-01-02T03:04:05Z", utc_now()
 LATER, LATER_STILL = utc_after(NOW, 3600), utc_after(NOW, 7200)
@@ -149,7 +149,7 @@ def test_many_may_change_it_at_once(path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from prefect_ft.pool.quarantine import Quarantined, add, release
+from prefect_ft.run.quarantine import Quarantined, add, release
 path, who = Path({str(path)!r}), sys.argv[1]
 for number in range(20):
     add(path, [Quarantined(system=f"{{who}}-{{number:02}}", since={NOW!r})])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from prefect_ft.observe import Fact, Notice, observed_by, tell
-from prefect_ft.pool import recorder as module
-from prefect_ft.pool.quarantine import Quarantined, add, read, release
-from prefect_ft.pool.recorder import Recorder
+from prefect_ft.run import isolation_record as module
+from prefect_ft.run.isolation_record import Recorder
+from prefect_ft.run.quarantine import Quarantined, add, read, release
 
 UTC = "2026-01-02T03:04:05.000Z"
 SOMETHING = Notice(text="something")

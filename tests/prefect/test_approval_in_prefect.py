@@ -20,10 +20,10 @@ from prefect_ft.cli import main
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
 from prefect_ft.files import read_json
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 from prefect_ft.model import Answer
-from prefect_ft.reporting.api import FlowRunApi
-from prefect_ft.reporting.question import Question, question_in
+from prefect_ft.prefect_edge.reporting.api import FlowRunApi
+from prefect_ft.prefect_edge.reporting.question import Question, question_in
 from prefect_ft.run import latest_run
 
 Job = Callable[..., JobConfig]

@@ -12,10 +12,10 @@ from prefect.exceptions import Abort
 from prefect_ft import JobConfig, flows
 from prefect_ft.clock import utc_now
 from prefect_ft.errors import UnfinishedRunError
-from prefect_ft.journal import Journal
+from prefect_ft.journal.lines import Journal
+from prefect_ft.orchestrate.run import begin_run, conclude
 from prefect_ft.run import Holding, vacancy
 from prefect_ft.run.machine import Machine, this_machine
-from prefect_ft.runs import begin_run, conclude
 
 Job = Callable[..., JobConfig]
 FLOW_RUN = "11111111-2222-3333-4444-555555555555"

@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
-from prefect_ft.reporting import api as reporting_api
+from prefect_ft.prefect_edge.reporting import api as reporting_api
 
 HOSTILE = r"\x1b\x1b[31m[2J\x1bc\u009b31m\u202eevil ![a](http://b.example/c.png)"
 RAISE = f'raise ValueError("{HOSTILE}")'

@@ -24,11 +24,11 @@ from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
 from prefect_ft.files import read_json
-from prefect_ft.journal import Line, read_lines
+from prefect_ft.journal.lines import Line, read_lines
 from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
-from prefect_ft.reporting import reporting
-from prefect_ft.reporting.api import OpenApi
-from prefect_ft.reporting.tail import MARK
+from prefect_ft.prefect_edge.reporting import reporting
+from prefect_ft.prefect_edge.reporting.api import OpenApi
+from prefect_ft.prefect_edge.reporting.tail import MARK
 from prefect_ft.run import latest_run
 
 Job = Callable[..., JobConfig]
@@ -242,8 +242,8 @@ def test_a_run_ends_where_the_api_never_answers_again(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     never = threading.Event()
-    monkeypatch.setattr("prefect_ft.reporting.reporter.DRAIN_IDLE_S", 0.2)
-    monkeypatch.setattr("prefect_ft.reporting.api.OpenApi.log", lambda *_: never.wait())
+    monkeypatch.setattr("prefect_ft.prefect_edge.reporting.reporter.DRAIN_IDLE_S", 0.2)
+    monkeypatch.setattr("prefect_ft.prefect_edge.reporting.api.OpenApi.log", lambda *_: never.wait())
     try:
         (summary,) = train_flow(job(RESTARTED_TWICE))
     finally:
@@ -256,7 +256,7 @@ def test_a_call_of_which_no_answer_came_is_not_made_twice(
     job: Job, monkeypatch: pytest.MonkeyPatch, client: SyncPrefectClient
 ) -> None:
     """Each kind of call fails once, after the server has taken it."""
-    from prefect_ft.reporting.api import OpenApi
+    from prefect_ft.prefect_edge.reporting.api import OpenApi
 
     failed: set[str] = set()
 
@@ -272,7 +272,7 @@ def test_a_call_of_which_no_answer_came_is_not_made_twice(
 
         return fails
 
-    monkeypatch.setattr("prefect_ft.reporting.reporter.AGAIN_S", 0.01)
+    monkeypatch.setattr("prefect_ft.prefect_edge.reporting.reporter.AGAIN_S", 0.01)
     for name in ("log", "event", "put_artifact"):
         monkeypatch.setattr(OpenApi, name, once(name))
     config = job(RESTARTED_TWICE)
@@ -350,8 +350,8 @@ def test_a_cancelled_flow_run_is_told_of_at_the_second_look(
         happened.append(source)
         is_told.set()
 
-    monkeypatch.setattr("prefect_ft.reporting.reporter.ASK_S", 0.01)
-    monkeypatch.setattr("prefect_ft.reporting.reporter.REFRESH_S", 0.01)
+    monkeypatch.setattr("prefect_ft.prefect_edge.reporting.reporter.ASK_S", 0.01)
+    monkeypatch.setattr("prefect_ft.prefect_edge.reporting.reporter.REFRESH_S", 0.01)
     monkeypatch.setattr(OpenApi, "is_cancelled", lambda api: happened.append(look(api)) or happened[-1])
 
     @flow(name="cancelled-from-elsewhere")

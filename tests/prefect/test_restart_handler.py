@@ -17,9 +17,9 @@ from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.errors import JournalError
-from prefect_ft.journal import Journal, MemoryJournal, read_lines
+from prefect_ft.journal.lines import Journal, MemoryJournal, read_lines
 from prefect_ft.model import Policy
-from prefect_ft.tasks import restart_handler, run_phase
+from prefect_ft.prefect_edge.tasks import restart_handler, run_phase
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -191,9 +191,9 @@ def divide(*_: Any, **__: Any) -> Any:
     ("broken", "how", "error"),
     [
         pytest.param(
-            "prefect_ft.journal.Journal.append_incident", no_incident, JournalError, id="the-journal"
+            "prefect_ft.journal.lines.Journal.append_incident", no_incident, JournalError, id="the-journal"
         ),
-        pytest.param("prefect_ft.judge.decide", divide, ZeroDivisionError, id="the-decision"),
+        pytest.param("prefect_ft.journal.judge.decide", divide, ZeroDivisionError, id="the-decision"),
         pytest.param(
             "prefect_ft.supervisor.attempt.judge", divide, ZeroDivisionError, id="the-classification"
         ),

@@ -13,10 +13,10 @@ from prefect import flow
 import prefect_ft
 from prefect_ft import JobConfig, run_phase, train_flow
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
 from prefect_ft.run import Run, latest_run, phase_directories
-from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import Supervisor
 
 Job = Callable[..., JobConfig]

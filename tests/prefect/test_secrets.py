@@ -12,7 +12,7 @@ import pytest
 
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 
 SECRET = "hf_s3cr3t-value"
 CODE = """
@@ -90,8 +90,8 @@ def test_prefect_is_not_told(secret_job: JobConfig) -> None:
 
 
 def test_a_run_that_is_gone_on_with_has_its_secrets(secret_job: JobConfig) -> None:
+    from prefect_ft.orchestrate.run import begin_run, job_of
     from prefect_ft.run import vacancy
-    from prefect_ft.runs import begin_run, job_of
 
     holding = begin_run(secret_job, vacancy(Path(secret_job.model_dir)))
     holding.lease.release()

@@ -17,7 +17,7 @@ from prefect import flow, task
 from prefect.futures import wait
 
 from prefect_ft import JobConfig, run_phase, train_flow
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 from prefect_ft.run import Run, holder_of, latest_run, phase_directories
 
 Job = Callable[..., JobConfig]

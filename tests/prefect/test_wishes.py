@@ -6,7 +6,7 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.states import AwaitingRetry, Cancelled, Cancelling, Crashed, Pending, Running
 
-from prefect_ft.reporting.wishes import DIED, cancelled_in
+from prefect_ft.prefect_edge.reporting.wishes import DIED, cancelled_in
 
 BEGUN = [Pending(), Running()]
 BY_ITSELF = [AwaitingRetry(message=DIED), Pending(), Running(), Running(name="Restarting in place")]

@@ -14,10 +14,10 @@ from releases import RELEASES, STORIES, Version, frames_of, laid_out, lines_of, 
 
 from prefect_ft.cli import main
 from prefect_ft.config import JobConfig, recorded, resolved
-from prefect_ft.journal import history_of, read_lines
+from prefect_ft.journal.lines import history_of, read_lines
+from prefect_ft.journal.summary import summarise
+from prefect_ft.orchestrate.run import job_of
 from prefect_ft.run import latest_run
-from prefect_ft.runs import job_of
-from prefect_ft.summary import summarise
 from prefect_ft.worker import protocol
 
 ENDED = {

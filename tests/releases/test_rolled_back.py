@@ -14,14 +14,14 @@ from releases import laid_out, lines_of
 from prefect_ft.cli import main
 from prefect_ft.config.recorded import read_recorded
 from prefect_ft.errors import ConfigError, NewerFormatError, SystemHeldError
-from prefect_ft.journal import Journal, history_of, read_lines
+from prefect_ft.journal.lines import Journal, history_of, read_lines
 from prefect_ft.observe import Notice, observed_by
-from prefect_ft.phases import PhaseExecution
-from prefect_ft.plans import _earlier_pauses
+from prefect_ft.orchestrate.phase import PhaseExecution
+from prefect_ft.orchestrate.plan import _earlier_pauses
+from prefect_ft.orchestrate.run import end_unwatched, go_on, held, job_of, run_to_its_end, tell_unread
 from prefect_ft.run import Run, latest_run, new_run, vacancy
 from prefect_ft.run.owner import Owner, this_process
 from prefect_ft.run.systems import Service, hold
-from prefect_ft.runs import end_unwatched, go_on, held, job_of, run_to_its_end, tell_unread
 from prefect_ft.supervisor import Supervisor
 
 Edit = Callable[[dict[str, Any]], None]

@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from prefect_ft.config import Metrics
-from prefect_ft.metrics import families, serving
 from prefect_ft.observe import Fact, Notice, observed_by
+from prefect_ft.orchestrate.metrics import families, serving
 from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import Run, new_run
 from tests.conftest import need

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from past_runs import came_through
 
-from prefect_ft.course import course_of
+from prefect_ft.journal.attempts import course_of
 from prefect_ft.report.advice import Advice, advise, best_interval_s
 from prefect_ft.report.words import advice_lines
 

@@ -14,8 +14,9 @@ import pytest
 from past_runs import PAST_RUNS, Telling, came_through, gave_up, hung, write
 from rich.console import Console
 
-from prefect_ft.course import PARTS
 from prefect_ft.decide.rules import RULES
+from prefect_ft.journal.attempts import PARTS
+from prefect_ft.journal.stages import STAGES
 from prefect_ft.model import Evidence, Policy
 from prefect_ft.report import Story, read_story, timeline
 from prefect_ft.report.html import page
@@ -27,7 +28,6 @@ from prefect_ft.report.story import Climb, PhaseJournal, story_of
 from prefect_ft.report.terminal import show
 from prefect_ft.report.timeline import clusters
 from prefect_ft.report.words import duration, lead, share
-from prefect_ft.stages import STAGES
 
 ALL = pytest.mark.parametrize("make", PAST_RUNS.values(), ids=PAST_RUNS)
 

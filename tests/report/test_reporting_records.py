@@ -11,11 +11,17 @@ import pytest
 from past_runs import PAST_RUNS, came_through, gave_up, hung, write
 
 from prefect_ft.model import Counters, Decision
+from prefect_ft.prefect_edge.reporting.pages import ledger, recovery_page
+from prefect_ft.prefect_edge.reporting.records import (
+    DecisionRecord,
+    events_of,
+    line_of,
+    records_of,
+    state_name,
+)
+from prefect_ft.prefect_edge.reporting.tail import MARK, ShownTail
 from prefect_ft.report.story import PhaseJournal, story_of
 from prefect_ft.report.tail import Tail
-from prefect_ft.reporting.pages import ledger, recovery_page
-from prefect_ft.reporting.records import DecisionRecord, events_of, line_of, records_of, state_name
-from prefect_ft.reporting.tail import MARK, ShownTail
 
 RUN, DIRECTORY = "20260301-220000-c0ffee", "20260301_220000_restartable"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from past_runs import Telling
 
 from prefect_ft.model import Policy
+from prefect_ft.prefect_edge.reporting.pages import ledger
 from prefect_ft.report.story import PhaseJournal, story_of
 from prefect_ft.report.words import done
-from prefect_ft.reporting.pages import ledger
 
 
 def test_an_attempt_that_could_not_start_where_it_was_decided() -> None:

@@ -15,15 +15,15 @@ from markdown_it import MarkdownIt
 from past_runs import PAST_RUNS, STACKS
 from rich.console import Console
 
-from prefect_ft.journal import Line
+from prefect_ft.journal.lines import Line
+from prefect_ft.prefect_edge.reporting.markdown import as_code, as_text
+from prefect_ft.prefect_edge.reporting.pages import ledger, recovery_page
+from prefect_ft.prefect_edge.reporting.question import question_in
+from prefect_ft.prefect_edge.reporting.records import DecisionRecord, line_of, records_of, state_name
 from prefect_ft.report import Story
 from prefect_ft.report.html import page
 from prefect_ft.report.story import PhaseJournal, story_of
 from prefect_ft.report.terminal import show
-from prefect_ft.reporting.markdown import as_code, as_text
-from prefect_ft.reporting.pages import ledger, recovery_page
-from prefect_ft.reporting.question import question_in
-from prefect_ft.reporting.records import DecisionRecord, line_of, records_of, state_name
 
 LABELS = frozenset(
     ("type", "utc", "kind", "class", "action", "role", "blame", "severity", "stage", "mode", "signature")

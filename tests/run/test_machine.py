@@ -9,12 +9,12 @@ import pytest
 from prefect_ft.cli import main
 from prefect_ft.config import load_job
 from prefect_ft.errors import RunElsewhereError
+from prefect_ft.orchestrate.run import begin_run
 from prefect_ft.run import RUNS, Run, new_run, vacancy
 from prefect_ft.run.identity import PROCESSES_ON
 from prefect_ft.run.lease import Claims
 from prefect_ft.run.machine import Machine, this_machine
 from prefect_ft.run.ownership import take_as_moved
-from prefect_ft.runs import begin_run
 
 needs_id = pytest.mark.skipif(not this_machine().id, reason="needs a machine with /etc/machine-id")
 

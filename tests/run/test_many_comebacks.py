@@ -16,7 +16,7 @@ import pytest
 from agents import processes_of
 from comebacks import Life, Measure, servers_of, wait_until_no_server, write_job
 
-from prefect_ft.journal import read_lines
+from prefect_ft.journal.lines import read_lines
 from prefect_ft.run import latest_run, phase_directories
 
 MANY = int(os.environ.get("PREFECT_FT_COMEBACKS", "300"))

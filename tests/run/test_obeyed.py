@@ -12,8 +12,8 @@ from prefect_ft.cli import main
 from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json
+from prefect_ft.orchestrate.run import job_of
 from prefect_ft.run import Run, new_run, new_run_id, read_run, vacancy
-from prefect_ft.runs import job_of
 
 SECRETS = {"infrastructure": {"secret_env": {"TOKEN": "xyz"}}}
 

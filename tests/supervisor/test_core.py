@@ -19,9 +19,9 @@ from prefect_ft.backends.process import backend as process
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import epoch_now
 from prefect_ft.config import Faults, OnDemand
+from prefect_ft.journal.summary import summarise
 from prefect_ft.model import Evidence
 from prefect_ft.observe import Fact, Notice, observed_by
-from prefect_ft.summary import summarise
 from prefect_ft.supervisor import SavesPlan, StopRequest, core
 from prefect_ft.supervisor.gang import AgentGang
 

@@ -12,7 +12,7 @@ from watched import write_job
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import Limits, LogPattern
-from prefect_ft.journal import MemoryJournal, read_lines
+from prefect_ft.journal.lines import MemoryJournal, read_lines
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.hangs import Hangs, SuspensionPlan

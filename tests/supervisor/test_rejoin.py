@@ -16,8 +16,8 @@ from plans import beside
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.config import Faults
-from prefect_ft.journal import Journal, read_lines
-from prefect_ft.judge import judge_pending
+from prefect_ft.journal.judge import judge_pending
+from prefect_ft.journal.lines import Journal, read_lines
 from prefect_ft.model import Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
 
@@ -122,7 +122,7 @@ def decide(supervisor: Supervisor) -> None:
     """Run an attempt that fails, and decide about it, as the retry handler does."""
     with pytest.raises(AttemptFailedError) as failed:
         supervisor.attempt()
-    from prefect_ft.judge import judge
+    from prefect_ft.journal.judge import judge
 
     error = failed.value
     judge(

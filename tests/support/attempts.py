@@ -14,8 +14,8 @@ from plans import beside
 
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
-from prefect_ft.journal import Journal
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import RESTARTS, Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
 

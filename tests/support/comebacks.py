@@ -117,7 +117,7 @@ class Life:
 
 def servers_of(site: Path) -> list[int]:
     """The temporary servers of orchestrators of this site that live."""
-    return [pid for pid, words in processes_of(site).items() if "prefect_ft.embedded" in words]
+    return [pid for pid, words in processes_of(site).items() if "prefect_ft.prefect_edge.embedded" in words]
 
 
 def wait_until_no_server(site: Path) -> None:
@@ -175,9 +175,9 @@ def _bare(path: Path) -> None:
     from without_prefect import to_the_end
 
     from prefect_ft.config import load_job
-    from prefect_ft.phases import PhaseExecution
+    from prefect_ft.orchestrate.phase import PhaseExecution
+    from prefect_ft.orchestrate.run import begin_run, conclude, go_on, held
     from prefect_ft.run import vacancy
-    from prefect_ft.runs import begin_run, conclude, go_on, held
 
     job = load_job(path)
     free = vacancy(Path(job.model_dir), job.lease_s)
@@ -189,7 +189,7 @@ def _bare(path: Path) -> None:
 
 def _flow(path: Path) -> None:
     from prefect_ft import train_flow
-    from prefect_ft.embedded import own_server
+    from prefect_ft.prefect_edge.embedded import own_server
 
     own_server()
     train_flow(path, "resume")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agents import processes_of
 
-from prefect_ft.journal import Line, read_lines
+from prefect_ft.journal.lines import Line, read_lines
 from prefect_ft.run import latest_run, phase_directories
 
 SCRIPT = """

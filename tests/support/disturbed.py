@@ -19,7 +19,7 @@ import psutil
 from foreign_trainers import OUTSIDE, SCRIPTS, Trainer
 
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.journal import Line, read_lines
+from prefect_ft.journal.lines import Line, read_lines
 
 DEADLINE_S = 300.0
 """What must come comes within this, on the slowest machine."""

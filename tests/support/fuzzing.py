@@ -85,12 +85,12 @@ def beats() -> list[bytes]:
 
 def read_journal(data: bytes) -> None:
     from prefect_ft.errors import PrefectFTError
-    from prefect_ft.journal import Journal
-    from prefect_ft.replay import read_recording
+    from prefect_ft.journal.lines import Journal
+    from prefect_ft.journal.replay import read_recording
+    from prefect_ft.journal.summary import summarise
     from prefect_ft.report.html import page
     from prefect_ft.report.read import read_phase
     from prefect_ft.report.story import story_of
-    from prefect_ft.summary import summarise
 
     path = _file("journal.jsonl", data)
     with contextlib.suppress(PrefectFTError):
@@ -177,8 +177,8 @@ def show_text(data: bytes) -> None:
     from markdown_it import MarkdownIt
 
     from prefect_ft import plaintext
+    from prefect_ft.prefect_edge.reporting import markdown
     from prefect_ft.report.paint import printable
-    from prefect_ft.reporting import markdown
 
     text = data.decode("utf-8", "surrogateescape")
     line = plaintext.as_line(text)
@@ -285,12 +285,12 @@ def main(name: str, options: list[str]) -> None:
         import prefect_ft.config.recorded
         import prefect_ft.decide.classify
         import prefect_ft.heartbeat
-        import prefect_ft.journal
-        import prefect_ft.replay
+        import prefect_ft.journal.lines
+        import prefect_ft.journal.replay
+        import prefect_ft.journal.summary
+        import prefect_ft.prefect_edge.reporting.markdown
         import prefect_ft.report.html
         import prefect_ft.report.read
-        import prefect_ft.reporting.markdown
-        import prefect_ft.summary
         import prefect_ft.worker.frames
         import prefect_ft.worker.protocol
         import prefect_ft.worker.sieve  # noqa: F401

@@ -18,8 +18,8 @@ from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import Limits
-from prefect_ft.journal import Journal
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import Journal
 from prefect_ft.model import RESTARTS, Policy
 from prefect_ft.supervisor import (
     AttemptFailedError,

@@ -18,10 +18,11 @@ from typing import Any
 
 from agents import processes_of
 
-from prefect_ft import phases, tasks
-from prefect_ft.journal import MemoryJournal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Decided, Fact, PhaseEnded, StepReached, observed_by
+from prefect_ft.orchestrate import phase as phases
+from prefect_ft.prefect_edge import tasks
 from prefect_ft.supervisor.gang import AgentGang
 
 Deed = Callable[[], None]

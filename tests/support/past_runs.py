@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.decide import decide, limits_of
-from prefect_ft.journal import Journal, Line, MemoryJournal
+from prefect_ft.journal.lines import Journal, Line, MemoryJournal
 from prefect_ft.model import Decision, Entry, Evidence, Incident, Policy
 
 BEGAN = datetime(2026, 3, 1, 22, 0, tzinfo=timezone.utc)

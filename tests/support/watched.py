@@ -17,12 +17,12 @@ from agents import processes_of
 
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.config import load_job
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Fact, StepReached, observed_by
-from prefect_ft.phases import PhaseExecution
+from prefect_ft.orchestrate.phase import PhaseExecution
+from prefect_ft.orchestrate.run import begin_run, conclude, go_on, held
 from prefect_ft.run import Run, latest_run, vacancy
-from prefect_ft.runs import begin_run, conclude, go_on, held
 from prefect_ft.supervisor import AttemptFailedError, Supervisor
 
 SLEEPS = "import time; from prefect_ft.heartbeat import beat; beat(step=1); time.sleep(600)"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefect_ft.config import JobConfig
-from prefect_ft.judge import judge
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import RESTARTS
-from prefect_ft.phases import PhaseExecution
+from prefect_ft.orchestrate.phase import PhaseExecution
+from prefect_ft.orchestrate.run import begin_run, conclude, held
 from prefect_ft.run import vacancy
-from prefect_ft.runs import begin_run, conclude, held
-from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, Supervisor
 
 

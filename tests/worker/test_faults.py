@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prefect_ft.appended import LINE_BYTES
-from prefect_ft.faults import Reports, report_fault
+from prefect_ft.worker.appended import LINE_BYTES
+from prefect_ft.worker.faults import Reports, report_fault
 
 FAULT = {"device": "3", "code": "E1", "severity": "major", "message": "it burns"}
 

@@ -15,17 +15,17 @@ from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
 from prefect_ft.formats import check_run, how_to_get
-from prefect_ft.journal import Line, read_lines
+from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.observe import Notice, tell
-from prefect_ft.phases import PhaseExecution, summary_of, unfinished_directory
-from prefect_ft.preflight import check_engines, check_kept, quarantined
+from prefect_ft.orchestrate.phase import PhaseExecution, summary_of, unfinished_directory
+from prefect_ft.orchestrate.preflight import check_engines, check_kept, quarantined
 from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
 from prefect_ft.run.identity import PROCESSES_ON
 from prefect_ft.run.lookup import phases_of
 from prefect_ft.run.machine import this_machine
 from prefect_ft.run.ownership import own_runtime, recorded_runtime, removable_runtime
 from prefect_ft.run.runtime import runtime_root
-from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
 ON_SIGTERM, LEAVE = "PREFECT_FT_ON_SIGTERM", "leave"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from prefect_ft.prefect_edge.reporting.markdown import as_code, as_text
 from prefect_ft.report import Story, timeline
 from prefect_ft.report.next_steps import next_steps
 from prefect_ft.report.story import Event
@@ -26,7 +27,6 @@ from prefect_ft.report.words import (
     what,
     why,
 )
-from prefect_ft.reporting.markdown import as_code, as_text
 
 LEDGER_KEY = "restart-ledger"
 PAGE_KEY = "fault-recovery"

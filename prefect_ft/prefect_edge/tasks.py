@@ -21,25 +21,25 @@ from prefect.logging.loggers import task_run_logger
 from prefect.states import Cancelled
 from prefect.tasks import Task
 
-from prefect_ft import preflight
 from prefect_ft.clock import PhaseClock
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
-from prefect_ft.embedded import own_server
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal import MemoryJournal
-from prefect_ft.judge import judge
-from prefect_ft.metrics import serving
+from prefect_ft.journal.judge import judge
+from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import RESTARTS, Decision, Incident, Policy
 from prefect_ft.observe import Decided, tell
-from prefect_ft.phases import PhaseExecution
+from prefect_ft.orchestrate import preflight
+from prefect_ft.orchestrate.metrics import serving
+from prefect_ft.orchestrate.phase import PhaseExecution
+from prefect_ft.orchestrate.run import begin_run, held, run_to_its_end
 from prefect_ft.plaintext import as_line
+from prefect_ft.prefect_edge.embedded import own_server
+from prefect_ft.prefect_edge.timeouts import heeding_timeouts
 from prefect_ft.run import Holding, vacancy
-from prefect_ft.runs import begin_run, held, run_to_its_end
-from prefect_ft.summary import PhaseSummary
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
-from prefect_ft.timeouts import heeding_timeouts
 
 own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
 

@@ -18,7 +18,7 @@ from prefect_ft.clock import utc_after
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.observe import Fact, Notice, observed_by, tell
-from prefect_ft.pool.quarantine import Quarantined, add
+from prefect_ft.run.quarantine import Quarantined, add
 
 MARK = "quarantined.json"
 """Beside the journal: the decisions whose systems have been put into the quarantine."""

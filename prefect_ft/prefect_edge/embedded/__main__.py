@@ -1,4 +1,4 @@
-"""The server itself: `python -m prefect_ft.embedded OWNER_PID PORT`."""
+"""The server itself: `python -m prefect_ft.prefect_edge.embedded OWNER_PID PORT`."""
 
 from __future__ import annotations
 

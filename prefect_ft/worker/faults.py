@@ -5,11 +5,11 @@ Like the heartbeat it must never raise or wait inside the user's training.
 
 from __future__ import annotations
 
-from prefect_ft.appended import Lines, append
+from prefect_ft.worker.appended import Lines, append
 
 TYPE_CHECKING = False  # typing's own would cost its import
 if TYPE_CHECKING:
-    from prefect_ft.appended import Record
+    from prefect_ft.worker.appended import Record
 
 __all__ = ["SEVERITIES", "Reports", "report_fault"]
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prefect_ft.journal import Line, proposal_in
+from prefect_ft.journal.lines import Line, proposal_in
 from prefect_ft.model import Answer
 from prefect_ft.plaintext import as_line
-from prefect_ft.reporting.markdown import as_text
+from prefect_ft.prefect_edge.reporting.markdown import as_text
 
 WAITING = "Waiting for approval"
 """What the flow run's state is called while a decision waits for a person."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prefect_ft.journal import Line
+from prefect_ft.journal.lines import Line
 from prefect_ft.model import RESTARTS
 
 STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous")

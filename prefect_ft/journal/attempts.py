@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from prefect_ft.decide.incidents import places
-from prefect_ft.journal import Line, history_of
+from prefect_ft.journal.lines import Line, history_of
 from prefect_ft.model import RESTARTS, Decision, Incident
 
 PARTS = ("productive", "detect", "heal", "decide", "wait", "recover", "recompute", "start", "stop")

@@ -23,14 +23,14 @@ from zlib import crc32
 from prefect_ft import formats
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.files import parse_json, replace_file, reserve, sync_directory
-from prefect_ft.model import Decision, Entry, History, Incident
-from prefect_ft.wire import (
+from prefect_ft.journal.forms import (
     decision_from_json,
     decision_to_json,
     incident_from_json,
     incident_to_json,
     known_alone,
 )
+from prefect_ft.model import Decision, Entry, History, Incident
 
 Line = Mapping[str, Any]
 

@@ -16,6 +16,6 @@ def own_server() -> None:
     """
     if get_current_settings().api.url is not None:
         return
-    from prefect_ft.embedded.owned import OwnedServer  # noqa: PLC0415  (loads the server: costs seconds)
+    from prefect_ft.prefect_edge.embedded.owned import OwnedServer  # noqa: PLC0415  (loads the server: costs seconds)
 
     OwnedServer()  # Prefect keeps one for each process, and this is the first

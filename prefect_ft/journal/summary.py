@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from prefect_ft.course import PARTS, AttemptSummary, Course, course_of
-from prefect_ft.journal import Line
+from prefect_ft.journal.attempts import PARTS, AttemptSummary, Course, course_of
+from prefect_ft.journal.lines import Line
+from prefect_ft.journal.stages import stages_by_attempt
 from prefect_ft.model import RESTARTS
-from prefect_ft.stages import stages_by_attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from prefect_ft.clock import utc_now
-from prefect_ft.journal import Line, history_of
+from prefect_ft.journal.lines import Line, history_of
 from prefect_ft.model import RESTARTS, Action, Counters, Decision, Incident
 from prefect_ft.observe import Proposed
 from prefect_ft.plaintext import as_line

@@ -15,9 +15,9 @@ from prefect_ft.decide.classify import Catalogue
 from prefect_ft.decide.incidents import classified
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.files import parse_json
-from prefect_ft.journal import check_format, history_of, is_journal, scan, told_damage
+from prefect_ft.journal.forms import decision_to_json, incident_from_json
+from prefect_ft.journal.lines import check_format, history_of, is_journal, scan, told_damage
 from prefect_ft.model import RESTARTS, Decision, Entry, History, Incident, Policy
-from prefect_ft.wire import decision_to_json, incident_from_json
 
 # -- reading ----------------------------------------------------------------------------------------
 

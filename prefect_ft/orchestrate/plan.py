@@ -19,7 +19,7 @@ from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.errors import NewerFormatError
 from prefect_ft.files import write_yaml
-from prefect_ft.journal import Line, read_lines
+from prefect_ft.journal.lines import Line, read_lines
 from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,

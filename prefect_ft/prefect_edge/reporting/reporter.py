@@ -24,13 +24,11 @@ from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import AttemptStarted, Decided, Fact, PhaseEnded, PhaseStarted, Proposed, StepReached
 from prefect_ft.plaintext import as_line
-from prefect_ft.report.story import story_of
-from prefect_ft.report.tail import phase_directories_of
-from prefect_ft.reporting.api import FlowRunApi, OpenApi
-from prefect_ft.reporting.asking import Asking
-from prefect_ft.reporting.pages import LEDGER_KEY, PAGE_KEY, ledger, recovery_page
-from prefect_ft.reporting.progress import Progress
-from prefect_ft.reporting.records import (
+from prefect_ft.prefect_edge.reporting.api import FlowRunApi, OpenApi
+from prefect_ft.prefect_edge.reporting.asking import Asking
+from prefect_ft.prefect_edge.reporting.pages import LEDGER_KEY, PAGE_KEY, ledger, recovery_page
+from prefect_ft.prefect_edge.reporting.progress import Progress
+from prefect_ft.prefect_edge.reporting.records import (
     DecisionRecord,
     EventNote,
     Record,
@@ -41,7 +39,9 @@ from prefect_ft.reporting.records import (
     records_of,
     state_name,
 )
-from prefect_ft.reporting.tail import ShownTail
+from prefect_ft.prefect_edge.reporting.tail import ShownTail
+from prefect_ft.report.story import story_of
+from prefect_ft.report.tail import phase_directories_of
 from prefect_ft.run import Run
 
 QUIET_S = 1.0

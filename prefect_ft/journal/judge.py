@@ -8,7 +8,7 @@ from typing import Any
 
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.decide import decide
-from prefect_ft.journal import MemoryJournal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Entry, History, Incident, Policy
 
 Gate = Callable[[MemoryJournal, Policy, History, Decision], Decision]

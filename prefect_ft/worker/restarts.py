@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Dict, Optional
 
-from prefect_ft.appended import Lines, append
+from prefect_ft.worker.appended import Lines, append
 
 _SUFFIX = ".restarts"
 _FIELDS = ("iteration", "rank", "kind", "text", "took_ms")

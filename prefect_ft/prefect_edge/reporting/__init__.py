@@ -16,9 +16,9 @@ from prefect.logging import get_run_logger
 
 from prefect_ft.observe import observed_by
 from prefect_ft.plaintext import as_line
-from prefect_ft.reporting.api import FlowRunApi
-from prefect_ft.reporting.reporter import Reporter
-from prefect_ft.reporting.wishes import DIED, is_cancelled_meanwhile
+from prefect_ft.prefect_edge.reporting.api import FlowRunApi
+from prefect_ft.prefect_edge.reporting.reporter import Reporter
+from prefect_ft.prefect_edge.reporting.wishes import DIED, is_cancelled_meanwhile
 from prefect_ft.run import Run
 
 __all__ = ["DIED", "ENDED", "is_cancelled_meanwhile", "report_end", "reporting"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from prefect_ft.prefect_edge.reporting.api import OpenApi
+from prefect_ft.prefect_edge.reporting.question import question_in
 from prefect_ft.report.tail import Tail
-from prefect_ft.reporting.api import OpenApi
-from prefect_ft.reporting.question import question_in
 from prefect_ft.run import Run
 
 

@@ -1,4 +1,4 @@
-"""The owner's side: what Prefect starts as its temporary server is `python -m prefect_ft.embedded` instead."""
+"""The owner's side: Prefect starts `python -m prefect_ft.prefect_edge.embedded` as its temporary server instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OwnedServer(SubprocessASGIServer):
 
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         return subprocess.Popen(
-            [sys.executable, "-m", "prefect_ft.embedded", str(os.getpid()), str(self.port)],
+            [sys.executable, "-m", "prefect_ft.prefect_edge.embedded", str(os.getpid()), str(self.port)],
             env={**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)},
             start_new_session=True,
         )

@@ -31,8 +31,8 @@ from prefect.states import Crashed
 
 from prefect_ft.files import parse_json
 from prefect_ft.model import Answer
-from prefect_ft.reporting.question import WAITING, Question
-from prefect_ft.reporting.records import EventNote
+from prefect_ft.prefect_edge.reporting.question import WAITING, Question
+from prefect_ft.prefect_edge.reporting.records import EventNote
 
 LOGGER = "prefect.flow_runs"
 """The name under which Prefect shows a flow run's lines."""

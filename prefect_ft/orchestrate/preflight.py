@@ -11,7 +11,7 @@ from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import Infrastructure, JobConfig, check_places
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import ConfigError
-from prefect_ft.pool.quarantine import Quarantined, read
+from prefect_ft.run.quarantine import Quarantined, read
 
 
 def check(job: JobConfig) -> None:

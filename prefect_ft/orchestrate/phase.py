@@ -21,16 +21,16 @@ from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
 from prefect_ft.formats import written_by
-from prefect_ft.journal import Journal, Line, checked_lines
-from prefect_ft.judge import judge_pending
+from prefect_ft.journal.judge import judge_pending
+from prefect_ft.journal.lines import Journal, Line, checked_lines
+from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.plans import files_of, phase_plan
-from prefect_ft.pool.recorder import Recorder
+from prefect_ft.orchestrate.plan import files_of, phase_plan
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
+from prefect_ft.run.isolation_record import Recorder
 from prefect_ft.run.ownership import own_runtime, recorded_runtime
 from prefect_ft.run.systems import lock_path
-from prefect_ft.summary import PhaseSummary, summarise
 from prefect_ft.supervisor import (
     TIMED_OUT,
     AttemptFailedError,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from prefect_ft.observe import PhaseEnded, PhaseStarted, StepReached
-from prefect_ft.reporting.markdown import as_text
+from prefect_ft.prefect_edge.reporting.markdown import as_text
 
 PROGRESS_S = 10.0
 """How often a progress artifact is brought up to date, at most."""
