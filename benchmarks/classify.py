@@ -102,7 +102,7 @@ def write_wordy_log(path: Path, megabytes: int) -> None:
 
 
 def throughput(path: Path, expected: str = "none") -> tuple[float, float]:
-    """Read a log in a process of its own; give megabytes a second and the peak of its memory in MB."""
+    """Read a log in a process of its own; return megabytes a second and the peak of its memory in MB."""
     output = subprocess.run(
         [sys.executable, "-c", MEASURED, path], capture_output=True, check=True, text=True
     ).stdout
@@ -112,7 +112,7 @@ def throughput(path: Path, expected: str = "none") -> tuple[float, float]:
 
 
 def command_ms(path: Path) -> float:
-    """Run the command on a log; give its wall time from start to end."""
+    """Run the command on a log; return its wall time from start to end."""
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "prefect_ft.cli", "classify", path], check=True, stdout=subprocess.DEVNULL

@@ -102,7 +102,7 @@ COURSES: Mapping[str, Course] = {
 
 
 def told(course: Course, first: int, length: int) -> list[Incident]:
-    """Give `length` incidents of the course, beginning in the middle of a round with its `first`."""
+    """Return `length` incidents of the course, beginning in the middle of a round with its `first`."""
     size = len(course.incidents)
     return [
         replace(
@@ -125,13 +125,13 @@ def undecided(course: Course, first: int, length: int) -> History:
 
 
 def alone(policy: Policy, history: History) -> int:
-    """Decide about the last incident; give the number of decisions."""
+    """Decide about the last incident; return the number of decisions."""
     decide(policy, history)
     return 1
 
 
 def in_turn(policy: Policy, history: History) -> int:
-    """Decide about all incidents; give the number of decisions."""
+    """Decide about all incidents; return the number of decisions."""
     deciding = InTurn(policy)
     for entry in history:
         deciding.decide(entry.incident)

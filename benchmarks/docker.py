@@ -67,7 +67,7 @@ if count <= int(os.environ["CRASHES"]):
 
 
 def environment(directory: Path, crashes: int, imports: bool, first_s: float = LATER_S) -> dict[str, str]:
-    """Give what the script wants to know; the first attempt lasts so long."""
+    """Return what the script wants to know; the first attempt lasts so long."""
     told = {
         "PLACE": directory,
         "CRASHES": crashes,
@@ -170,7 +170,7 @@ WAYS: dict[tuple[str, str, str, bool], Way] = {
 
 
 def measure(way: Way, image: str, crashes: int, *, imports: bool) -> dict[str, list[float]]:
-    """Let one way crash and come back `crashes` times; give the times by what they are of."""
+    """Let one way crash and come back `crashes` times; return the times by what they are of."""
     with workplace(SCRIPT) as directory:
         way(directory, image, crashes, imports)
         times = times_ms(directory / "events")

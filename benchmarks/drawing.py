@@ -13,7 +13,7 @@ _COLOURS = {True: "#2b7a4b", False: "#9aa5b1"}
 
 
 def drawn(rows: Sequence[Row]) -> str:
-    """Give the picture of rows of one unit, those of a case and number of ranks together."""
+    """Return the picture of rows of one unit, those of a case and number of ranks together."""
     low = 10 ** math.floor(math.log10(min(each.min for each in rows)))
     high = 10 ** math.ceil(math.log10(max(each.max for each in rows)))
 

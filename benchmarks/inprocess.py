@@ -139,7 +139,7 @@ Wrapper(enabled=sys.argv[1] == "wrapped")(train)()
 
 
 def peer_python(directory: Path) -> str:
-    """Give the interpreter of an environment that has the peer; made if it is not there."""
+    """Return the interpreter of an environment that has the peer; made if it is not there."""
     python = directory / "bin" / "python"
     if not python.exists():
         venv.create(directory, with_pip=True)
@@ -148,7 +148,7 @@ def peer_python(directory: Path) -> str:
 
 
 def measure(python: str, settings: dict[str, str], ranks: int, restarts: int) -> list[float]:
-    """Have rank 1 fail some times; give the milliseconds until the last that is to run was in the function again.
+    """Have rank 1 fail some times; return the milliseconds until the last that is to run was in the function again.
 
     `settings` are SIDE, PAYLOAD and FIRST: whether ranks that have begun take the processors from all other work. Who
     kills itself fails once.
@@ -209,7 +209,7 @@ def restarts_ms(directory: Path, ranks: int, active: int) -> list[float]:
 
 
 def steps_ratio(python: str, rounds: int, steps: int) -> tuple[list[float], list[float]]:
-    """Give the seconds that steps of 1 ms take, wrapped and bare, in turn."""
+    """Return the seconds that steps of 1 ms take, wrapped and bare, in turn."""
     seconds: dict[str, list[float]] = {"wrapped": [], "bare": []}
     env = {
         "MASTER_ADDR": "127.0.0.1",
@@ -229,7 +229,7 @@ def steps_ratio(python: str, rounds: int, steps: int) -> tuple[list[float], list
 
 
 def sides_of(payload: str, with_peer: bool) -> Sides:
-    """Give who is measured: the peer where it does not wait for a time-out, the floor where there is one."""
+    """Return who is measured: the peer where it does not wait for a time-out, the floor where there is one."""
     has = {
         OURS: True,
         PEER: with_peer and payload != "all_reduce",

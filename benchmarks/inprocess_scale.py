@@ -64,7 +64,7 @@ class Crowd:
         self._enter()
 
     def restart(self, times: int) -> tuple[float, float]:
-        """Give the milliseconds that one restart took, and those that the store computed for it."""
+        """Return the milliseconds that one restart took, and those that the store computed for it."""
         cpu_s, began_s = self._store_cpu_s(), time.monotonic()
         for _ in range(times):
             fault = {"op": "fault", "rank": 0, "kind": "exception", "text": "boom"}
@@ -118,7 +118,7 @@ def load(sizes: tuple[int, ...], rounds: int) -> Results:
 
 
 def real_ranks_ms(ranks: int, restarts: int) -> list[float]:
-    """Have one of real ranks raise; give the milliseconds until the last was in the function again."""
+    """Have one of real ranks raise; return the milliseconds until the last was in the function again."""
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
         env = {"RESTARTS": str(restarts), "EVENTS": f"{name}/"}
         processes = start_ranks(sys.executable, ["-S", "-c", SCRIPT], ranks, env)

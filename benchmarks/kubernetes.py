@@ -66,7 +66,7 @@ else:
 
 
 def crashing(directory: Path, infrastructure: dict[str, Any], crashes: int) -> list[float]:
-    """Run a job of one rank that crashes so often; give the milliseconds until the next line each time."""
+    """Run a job of one rank that crashes so often; return the milliseconds until the next line each time."""
     from prefect_ft import train_flow
 
     is_here = infrastructure["type"] == "process"
@@ -139,7 +139,7 @@ def pods(
 
 
 def replaced(gang: AgentGang, infrastructure: KubernetesInfrastructure, decision: int) -> float:
-    """Replace worker 1; give the milliseconds until its new agent is attached to."""
+    """Replace worker 1; return the milliseconds until its new agent is attached to."""
     systems = [each.name for each in infrastructure.systems[:2]]
     began_s = time.monotonic()
     gang.change(GangChange(destroy=(1,), create=(1,)), systems, decision)
@@ -156,7 +156,7 @@ class BarePod:
         self._await(lambda: self._runs(self._name))
 
     def again(self) -> float:
-        """Delete it and, once it is gone, create it under its name; give the milliseconds until it runs."""
+        """Delete it and, once it is gone, create it under its name; return the milliseconds until it runs."""
         began_s = time.monotonic()
         self._cluster.delete_pod(self._name, REMOVAL_GRACE_S)
         self._await(lambda: self._cluster.pod(self._name) is None)
@@ -165,7 +165,7 @@ class BarePod:
         return 1000 * (time.monotonic() - began_s)
 
     def another(self) -> float:
-        """Delete it and create one under another name; give the milliseconds until that runs and it has ended."""
+        """Delete it and create one under another name; return the milliseconds until that runs and it has ended."""
         began_s, old = time.monotonic(), self._name
         self._cluster.delete_pod(old, REMOVAL_GRACE_S)
         self._name = self._create()
@@ -241,7 +241,7 @@ class NodeWatch(threading.Thread):
 
 
 def lost(infrastructure: KubernetesInfrastructure, cut: str, join: str) -> tuple[float, float, str]:
-    """Cut the second system's node off; give the milliseconds until its worker was lost, and until the cluster knew.
+    """Cut the second system's node off; return the milliseconds until its worker was lost, and until the cluster knew.
 
     And by what evidence the worker was.
     """

@@ -46,7 +46,7 @@ LAUNCHERS = {
 
 
 def interpreter_of(venv: Path) -> Path:
-    """Make the virtual environment that all sides use, unless it is there; give its interpreter."""
+    """Make the virtual environment that all sides use, unless it is there; return its interpreter."""
     python = venv / "bin" / "python"
     if not (venv / "bin" / "dlrover-run").exists():
         if not python.exists():

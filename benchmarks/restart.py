@@ -143,7 +143,7 @@ SIDES: dict[tuple[str, str], Side] = {
 
 
 def measure(side: Side, python: Path, course: Course) -> list[float]:
-    """Have one side crash and come back; give how long each time took, in ms."""
+    """Have one side crash and come back; return how long each time took, in ms."""
     with workplace(SCRIPT) as directory:
         side(python, directory, course)
         return crash_to_main_ms(directory / "events")

@@ -110,7 +110,7 @@ def train_flow_run(python: Path, warm: str, directory: Path, ranks: int, crashes
 
 
 def own_environment(directory: Path, crashes: int) -> dict[str, str]:
-    """Give what the script wants to know."""
+    """Return what the script wants to know."""
     return {
         "EVENTS": str(directory / "events"),
         "CRASHES": str(crashes),

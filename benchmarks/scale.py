@@ -97,7 +97,7 @@ class Crowd:
         return 1, 0, self.attempt
 
     def restart(self) -> tuple[float, float, float]:
-        """Give how many milliseconds `stop` took, `start` took, and this process computed for both."""
+        """Return how many milliseconds `stop` took, `start` took, and this process computed for both."""
         began_s, cpu_s = time.monotonic(), time.process_time()
         self.gang.stop(self.token, 0)
         stopped_s = time.monotonic()
@@ -107,7 +107,7 @@ class Crowd:
         return 1000 * (stopped_s - began_s), 1000 * (started_s - stopped_s), 1000 * computed_s
 
     def orders(self) -> dict[int, dict[str, object]]:
-        """Give what a restart in place tells every agent, but for the ranks."""
+        """Return what a restart in place tells every agent, but for the ranks."""
         placement = self.plan.policy.systems
         launch = Launch(
             attempt=self.attempt,
@@ -130,13 +130,13 @@ class Crowd:
         }
 
     def idle_share(self, for_s: float) -> float:
-        """Give the share of a core, in percent, that this process takes while nothing happens."""
+        """Return the share of a core, in percent, that this process takes while nothing happens."""
         began_s, cpu_s = time.monotonic(), time.process_time()
         self.gang.serve(lambda: False, for_s)
         return 100 * (time.process_time() - cpu_s) / (time.monotonic() - began_s)
 
     def sizes(self) -> dict[str, tuple[float, str]]:
-        """Give what an agent costs this process, and what a restart sends to one."""
+        """Return what an agent costs this process, and what a restart sends to one."""
         memory_kb, descriptors = _held()
         sent = [len(frames.encode({"op": "start", **order})) for order in self.orders().values()]
         return {

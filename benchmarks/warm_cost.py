@@ -84,7 +84,7 @@ def run(python: Path, pair: Path, warm: str) -> None:
 
 
 def measure(python: Path) -> dict[tuple[str, str], float]:
-    """Run a pair; give the milliseconds that each side's rank told, by what and side."""
+    """Run a pair; return the milliseconds that each side's rank told, by what and side."""
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
         context = multiprocessing.get_context("spawn")
         sides = [context.Process(target=run, args=(python, Path(name), warm)) for warm in WARM]
@@ -101,7 +101,7 @@ def measure(python: Path) -> dict[tuple[str, str], float]:
 
 
 def first_starts_ms(python: Path) -> dict[str, float]:
-    """Start two processes at once, one of them looked at as a first rank is; give the processor time of each."""
+    """Start two processes at once, one of them looked at as a first rank is; return the processor time of each."""
     with tempfile.TemporaryDirectory(prefix="pft-bench-") as name:
         plain = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
         watched = {**plain, "PYTHONPATH": DIRECTORY, "PREFECT_FT_IMPORTS": f"{name}/imports"}

@@ -30,7 +30,7 @@ SAMPLE_S = 5.0
 
 
 def idle_job(directory: Path, workers: int) -> JobConfig:
-    """Give a job of `workers` workers with one rank each that sleeps."""
+    """Return a job of `workers` workers with one rank each that sleeps."""
     return JobConfig.model_validate(
         {
             "name": "watch",
@@ -100,7 +100,7 @@ def _memory_mb(processes: list[psutil.Process]) -> float:
 
 
 def growth_mb(samples: list[float]) -> float:
-    """Give by how much the mean of the last quarter is above that of the first."""
+    """Return by how much the mean of the last quarter is above that of the first."""
     quarter = max(1, len(samples) // 4)
     return sum(samples[-quarter:]) / quarter - sum(samples[:quarter]) / quarter
 
@@ -126,7 +126,7 @@ for turn in range(turns):
 
 
 def loop_job(directory: Path, turns: int) -> JobConfig:
-    """Give a job of one rank that runs the loop."""
+    """Return a job of one rank that runs the loop."""
     root = str(Path(__file__).parents[1])
     command = ["python", "-c", LOOP, root, str(turns)]
     phase = {"name": "loop", "command": command, "checkpoints": {"path": "ck"}}
@@ -135,7 +135,7 @@ def loop_job(directory: Path, turns: int) -> JobConfig:
 
 
 def loops(rounds: int, turns: int) -> tuple[list[float], list[float]]:
-    """Give the steps a second of each turn, watched and by itself, side by side: the machine's moods meet both."""
+    """Return the steps a second of each turn, watched and by itself, side by side: the machine's moods meet both."""
     rates: tuple[list[float], list[float]] = ([], [])
     words = [sys.executable, "-c", LOOP, str(Path(__file__).parents[1]), str(turns)]
     for _ in range(rounds):
@@ -146,7 +146,7 @@ def loops(rounds: int, turns: int) -> tuple[list[float], list[float]]:
 
 
 def watched(turns: int) -> list[float]:
-    """Give the steps a second of each turn where an agent and a supervisor watch."""
+    """Return the steps a second of each turn where an agent and a supervisor watch."""
     from prefect_ft import train_flow
 
     with tempfile.TemporaryDirectory(prefix="pft-watch-") as name:

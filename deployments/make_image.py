@@ -77,7 +77,7 @@ def _standard_library() -> Iterator[Path]:
 
 
 def _with_requirements(packages: Iterable[str]) -> list[str]:
-    """Give the packages and what they require and is installed, extras left out."""
+    """Return the packages and what they require and is installed, extras left out."""
     wanted, seen = list(packages), []
     while wanted:
         name = wanted.pop()
@@ -100,7 +100,7 @@ def _files_of(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def _libraries(binaries: list[Path]) -> set[str]:
-    """Give the paths of the shared libraries that the dynamic linker would load for any of these."""
+    """Return the paths of the shared libraries that the dynamic linker would load for any of these."""
     told = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout  # noqa: S607
     found = set(re.findall(r"(?:=>|^)\s+(/[^:\s]+)(?= \(0x)", told, re.MULTILINE))
     return {path for path in found if "site-packages" not in path}  # a package finds its own beside it

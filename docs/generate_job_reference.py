@@ -98,14 +98,14 @@ _WORDS = {
 
 
 def rewritten(page: str) -> str:
-    """Give the page with new tables; raises ValueError where a marker is missing."""
+    """Return the page with new tables; raises ValueError where a marker is missing."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
 
 
 def tables() -> str:
-    """Give one heading and one table for each section; raises KeyError for a model without a heading."""
+    """Return one heading and one table for each section; raises KeyError for a model without a heading."""
     headings = {model.__name__: heading for model, heading in SECTIONS.items()}
     for name in JobConfig.model_json_schema()["$defs"]:
         headings[name]  # a new model has to be given a heading
@@ -139,13 +139,13 @@ def _row(
 
 
 def _choices(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give what a field may be, one of which it is."""
+    """Return what a field may be, one of which it is."""
     below = entry.get("anyOf") or entry.get("oneOf")
     return [choice for each in below for choice in _choices(each)] if below else [entry]
 
 
 def _names(model: type[BaseModel], name: str) -> list[str]:
-    """Give all names of a field, as its alias lists them."""
+    """Return all names of a field, as its alias lists them."""
     alias = model.model_fields[name].validation_alias
     return [name] if alias is None else [str(choice) for choice in alias.choices]  # type: ignore[union-attr]
 
@@ -187,7 +187,7 @@ def _bounds(kind: Mapping[str, Any]) -> list[str]:
 
 
 def _default(entry: Mapping[str, Any]) -> str:
-    """Give the default as one would write it; a section's is that of its own fields."""
+    """Return the default as one would write it; a section's is that of its own fields."""
     if entry.get("default", ...) is None:
         return "absent"
     if "$ref" in entry or "oneOf" in entry:

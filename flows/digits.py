@@ -240,7 +240,7 @@ def keep_watch(connection: socket.socket) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """(2) Write under a hidden name, and give the file its own name when all of it is on the disk."""
+    """(2) Write under a hidden name, and return the file its own name when all of it is on the disk."""
     hidden = path.with_name(f".{path.name}.tmp")
     with hidden.open("wb") as file:
         write(file)
@@ -311,7 +311,7 @@ class Training:
     held_out: Digits
 
     def step_after(self, state: State) -> tuple[State, float]:
-        """Make one step; give the new state and the loss before it."""
+        """Make one step; return the new state and the loss before it."""
         step = state.step + 1
         shifted = self.options.phase == "pretrain"
         batch = batch_of(step, self.digits, self.options.seed, shifted=shifted)

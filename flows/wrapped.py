@@ -64,7 +64,7 @@ class Model:
         self.weights = [0.0, 0.0]
 
     def load(self) -> int:
-        """Take the weights of the last checkpoint, or those of the beginning; give the next step."""
+        """Take the weights of the last checkpoint, or those of the beginning; return the next step."""
         if not CHECKPOINT.exists():
             self.weights[:] = 0.0, 0.0
             return 0

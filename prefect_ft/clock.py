@@ -14,15 +14,15 @@ class PhaseClock:
         self._zero_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(start_s * 1e9)
 
     def now(self) -> float:
-        """Give the seconds since the phase began."""
+        """Return the seconds since the phase began."""
         return self.at(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
     def at(self, boottime_ns: int) -> float:
-        """Give the phase's time of a moment that this machine's CLOCK_BOOTTIME named."""
+        """Return the phase's time of a moment that this machine's CLOCK_BOOTTIME named."""
         return (boottime_ns - self._zero_ns) / 1e9
 
     def at_wall(self, epoch_s: float) -> float:
-        """Give the phase's time of a moment by the wall clock, as far as that has not been set since."""
+        """Return the phase's time of a moment by the wall clock, as far as that has not been set since."""
         return self.now() - (time.time() - epoch_s)
 
 
@@ -30,7 +30,7 @@ class BootClock:
     """CLOCK_BOOTTIME in seconds: never falling, the same for all processes of a boot; and waiting by it."""
 
     def now(self) -> float:
-        """Give the seconds since the machine's start."""
+        """Return the seconds since the machine's start."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
@@ -39,12 +39,12 @@ class BootClock:
 
 
 def seconds_since(utc: str) -> float:
-    """Give the seconds that have passed, by the wall clock, since a record's time."""
+    """Return the seconds that have passed, by the wall clock, since a record's time."""
     return time.time() - datetime.fromisoformat(utc.replace("Z", "+00:00")).timestamp()
 
 
 def utc_after(utc: str, seconds: float) -> str | None:
-    """Give a record's time so many seconds later; None: that is beyond all calendars."""
+    """Return a record's time so many seconds later; None: that is beyond all calendars."""
     try:
         later = datetime.fromisoformat(utc.replace("Z", "+00:00")) + timedelta(seconds=seconds)
     except OverflowError:
@@ -53,10 +53,10 @@ def utc_after(utc: str, seconds: float) -> str | None:
 
 
 def epoch_now() -> float:
-    """Give the seconds since the epoch, as files' times count them."""
+    """Return the seconds since the epoch, as files' times count them."""
     return time.time()
 
 
 def utc_now() -> str:
-    """Give the wall clock's time for records, ISO 8601 in UTC with milliseconds."""
+    """Return the wall clock's time for records, ISO 8601 in UTC with milliseconds."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -50,11 +50,11 @@ class AgentError(PrefectFTError):
 class BackendError(PrefectFTError):
     """The infrastructure did not do what it was asked to; `system` is where, if that is known.
 
-    `is_anywhere`: it would be so on any other system too, so that none is to blame.
+    `on_any_system`: it would be so on any other system too, so that none is to blame.
     """
 
-    def __init__(self, message: str, *, system: str | None = None, is_anywhere: bool = False) -> None:
-        self.system, self.is_anywhere = system, is_anywhere
+    def __init__(self, message: str, *, system: str | None = None, on_any_system: bool = False) -> None:
+        self.system, self.on_any_system = system, on_any_system
         super().__init__(message)
 
 
@@ -84,7 +84,7 @@ class LeaseLostError(PrefectFTError):
 
 
 class ComebackError(PrefectFTError):
-    """A run could not be gone on with; what lives of it was left alone, for another try."""
+    """A run could not be resumed; workers that survive keep running, for another try."""
 
 
 class UnfinishedRunError(PrefectFTError):

@@ -20,7 +20,7 @@ def parse_json(text: str | bytes, **settings: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Give a JSON object, an empty one where there is none."""
+    """Return a JSON object, an empty one where there is none."""
     try:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError):

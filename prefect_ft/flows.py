@@ -172,7 +172,7 @@ def _run(job: JobConfig, holding: Holding, *, by_hand: bool) -> list[dict[str, A
 
 
 def _run_phases(job: JobConfig, holding: Holding, stop: StopRequest, *, by_hand: bool) -> PhaseSummary:
-    """Run what has not ended, and by hand what has not completed; give the phase that was the last."""
+    """Run what has not ended, and by hand what has not completed; return the phase that was the last."""
     for index in range(len(job.phases)):
         summary = summary_of(holding.run, index)
         if summary is None or summary.status == "running" or (by_hand and summary.status != "completed"):

@@ -89,7 +89,7 @@ def beat(step: int | None = None, stage: str | None = None) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Say whether a checkpoint is wanted before a planned stop: true once for each time that it is asked for.
+    """Return whether a checkpoint is wanted before a planned stop: true once for each time that it is asked for.
 
     It costs less than a microsecond: call it after each step. Every rank is asked, but not all at the
     same step: ranks that save together have to agree first (an all-reduce of this value, say). Never

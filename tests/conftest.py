@@ -86,7 +86,7 @@ def _needs_cluster(nodeid: str) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what needs the cluster come first, all of it, and give it and the engine time to start."""
+    """Have what needs the cluster come first, all of it, and return it and the engine time to start."""
     items.sort(key=lambda item: not _needs_cluster(item.nodeid))
     for item in items:
         started = {"docker_engine", "kubernetes_cluster"}

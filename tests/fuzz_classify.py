@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _words() -> Iterator[str]:
-    """Give what a log may be made of, as libFuzzer's dictionaries are written."""
+    """Return what a log may be made of, as libFuzzer's dictionaries are written."""
     for text in (*STRUCTURE, *(each.example for each in builtin_catalogue())):
         yield "".join(
             chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}"

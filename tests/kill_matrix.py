@@ -42,7 +42,7 @@ HEARTBEAT_S = 5
 
 
 def expected(victim: str, moment: str) -> tuple[int, int]:
-    """Give how often workers have to be made anew, and how often the rank's failure is decided about."""
+    """Return how often workers have to be made anew, and how often the rank's failure is decided about."""
     if victim not in ("agent", "power") or moment in WITHOUT_AGENTS:
         return 0, 1
     if victim == "power" and moment == "before_start":

@@ -45,7 +45,7 @@ NOTICED, LEFT, TOO_SLOW = "noticed", "left", "too slow"
 
 
 def put_faults(tree: Path, pattern: str) -> list[str]:
-    """Put all faults into the files of a copy of the package; give their names."""
+    """Put all faults into the files of a copy of the package; return their names."""
     names = []
     for path in sorted((tree / "prefect_ft").rglob("*.py")):
         file = path.relative_to(tree)
@@ -99,7 +99,7 @@ class Reached:
         trampoline.set_mutant_under_test("")
 
     def tests(self, function: str) -> list[pytest.Item]:
-        """Give those that reach it, the best first, as many as are worth `ENOUGH_S`."""
+        """Return those that reach it, the best first, as many as are worth `ENOUGH_S`."""
         noticed = self._noticed[function]
         tests = sorted(
             self._reaching[function],
@@ -113,7 +113,7 @@ class Reached:
         self._noticed[function][test] += 1
 
     def first_tests(self, function: str) -> list[pytest.Item]:
-        """Give the first of each file that reached it, when nothing was remembered yet."""
+        """Return the first of each file that reached it, when nothing was remembered yet."""
         return list({test.path: test for test in reversed(self._reaching[function])}.values())
 
 
@@ -171,13 +171,13 @@ class Trial:
 
 
 def tried(results: Path) -> dict[str, str]:
-    """Give what became of the faults that were tried, by their names."""
+    """Return what became of the faults that were tried, by their names."""
     lines = results.read_text().splitlines() if results.exists() else []
     return {fault: outcome for outcome, fault in (line.split("\t") for line in lines)}
 
 
 def interval(part: int, whole: int) -> str:
-    """Give the share with its 95 % interval (Wilson)."""
+    """Return the share with its 95 % interval (Wilson)."""
     z = 1.96
     share, spread = part / whole, z * z / whole
     middle, half = share + spread / 2, z * sqrt(share * (1 - share) / whole + spread / whole / 4)

@@ -40,7 +40,7 @@ USED = (
 
 
 def cases() -> list[tuple[Any, list[Any], list[str]]]:
-    """Give the policy, the lines and the expected decisions of each case of the tests' two tables."""
+    """Return the policy, the lines and the expected decisions of each case of the tests' two tables."""
     spec = importlib.util.spec_from_file_location("rules_table", TESTS)
     assert spec is not None
     assert spec.loader is not None
@@ -86,7 +86,7 @@ def parts(row: ast.Call) -> Iterator[ast.AST]:
 
 
 def faults(tree: ast.Module) -> Iterator[tuple[str, ast.Module]]:
-    """Give each faulty module with a word about its fault."""
+    """Return each faulty module with a word about its fault."""
     for number, rule in enumerate(intact.RULES):
         faulty = copy.deepcopy(tree)
         del table_of(faulty).elts[number]
@@ -125,7 +125,7 @@ def change(node: ast.AST) -> bool:
 
 
 def notices(faulty: ast.Module, told: list[tuple[Any, list[Any], list[str]]]) -> bool:
-    """Say whether some case comes out otherwise."""
+    """Return whether some case comes out otherwise."""
     module = {"__name__": "faulty", "__file__": intact.__file__}
     sys.modules["faulty"] = intact
     kept = {(owner, name): getattr(owner, name) for owner, name in USED}

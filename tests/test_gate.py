@@ -13,7 +13,7 @@ import pytest
 from prefect_ft.cli import main
 from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.errors import LeaseLostError
-from prefect_ft.journal.attempts import course_of
+from prefect_ft.journal.attempts import timeline_of
 from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, Line, proposal_in, read_lines
 from prefect_ft.model import Answer, Decision, Incident, Policy
@@ -161,7 +161,7 @@ def test_the_time_that_a_person_takes_is_waiting(phase: Phase) -> None:
     phase.judge(timeout_s=0.05)
     phase.journal.append("attempt", t=40, utc=utc_now(), attempt=2, placement=["s1"], resume_step=5)
     lines = phase.journal.lines
-    spent = [(span.part, round(span.end - span.start, 1)) for span in course_of(lines, 40.0).spans]
+    spent = [(span.part, round(span.end - span.start, 1)) for span in timeline_of(lines, 40.0).spans]
     asked, decided = (line["t"] for line in phase.lines("proposed", "decision"))
     assert ("wait", round(decided - asked, 1)) in spent
 

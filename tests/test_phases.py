@@ -1,4 +1,4 @@
-"""A phase that is begun, left and gone on with, without Prefect: what a later life finds and does."""
+"""A phase that is begun, left and resumed, without Prefect: what a later life finds and does."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LOST = {"t": 20, "kind": "system_lost"}
 
 @pytest.fixture
 def written(tmp_path):
-    """Write lines, objects as JSON, and give the file's path."""
+    """Write lines, objects as JSON, and return the file's path."""
 
     def write(*lines):
         path = tmp_path / "incidents.jsonl"
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_read(tmp_path, content, message):
 
 @pytest.fixture
 def journal(tmp_path):
-    """Have incidents judged under a policy, and give the journal's path."""
+    """Have incidents judged under a policy, and return the journal's path."""
 
     def record(policy, *incidents, **head):
         path = tmp_path / "journal.jsonl"

@@ -32,7 +32,7 @@ class Worker:
     decision: int
 
 
-class WayAwayError(ConnectionError):
+class RouteUnavailableError(ConnectionError):
     """What leads to a worker is away; of the worker itself nothing is known."""
 
 
@@ -44,7 +44,7 @@ class Address:
     host: str
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """Open a connection; raises OSError, of which WayAwayError where to try again may help."""
+        """Open a connection; raises OSError, of which RouteUnavailableError where to try again may help."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         try:
@@ -133,7 +133,7 @@ class Backend(Protocol):
         """Destroy and create, as the two do; side by side where that is quicker."""
 
     def find(self) -> list[Found]:
-        """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+        """Return the phase's workers, those of all lives of the orchestrator, by what they left where they are.
 
         In the order of epoch and decision.
         """
@@ -142,7 +142,7 @@ class Backend(Protocol):
         """Whether the system itself is there, whatever became of the workers on it."""
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Give what the infrastructure knows of how something in a worker came to its end just now.
+        """Return what the infrastructure knows of how something in a worker came to its end just now.
 
         `is_gone`: it was the agent itself.
         """

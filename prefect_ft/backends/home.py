@@ -34,7 +34,7 @@ _HOST = "host"
 
 
 def home_of(directory: Path, phase_index: int, worker: Worker) -> Path:
-    """Give the place of a worker's directory below the run's run-time directory."""
+    """Return the place of a worker's directory below the run's run-time directory."""
     return directory / place_of(phase_index, worker)
 
 
@@ -57,7 +57,7 @@ def agent_config(
     network: Mapping[str, Any] | None = None,
     notice_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Give what an agent is told whose directory is `home`.
+    """Return what an agent is told whose directory is `home`.
 
     `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) has it listen there too.
     `notice_s` is how long it may take to leave once it has SIGTERM; 0: it leaves at once.
@@ -93,14 +93,14 @@ def write_host(home: Path, host: str) -> None:
 
 
 def address_of(home: Path) -> Address:
-    """Give where a worker's agent listens."""
+    """Return where a worker's agent listens."""
     kept = home / _HOST
     host = kept.read_text() if kept.exists() else "127.0.0.1"
     return Address(socket_path=home / SOCKET, host=host)
 
 
 def found_in(directory: Path, phase_index: int) -> list[Found]:
-    """Give the workers of a phase that have directories, in the order of epoch and decision."""
+    """Return the workers of a phase that have directories, in the order of epoch and decision."""
     found = [_found(home) for home in directory.glob(f"{phase_index}-*-*-*")]
     return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
 

@@ -23,7 +23,7 @@ class Labels:
         return f"{self.prefix}phase"
 
     def of(self, run_id: str, phase_index: int, worker: Worker) -> dict[str, str]:
-        """Give a worker's labels; the token is EPOCH.DECISION, as in `Worker`."""
+        """Return a worker's labels; the token is EPOCH.DECISION, as in `Worker`."""
         return {
             self.run: run_id,
             self.phase: str(phase_index),
@@ -33,7 +33,7 @@ class Labels:
         }
 
     def worker(self, given: Mapping[str, str]) -> Worker | None:
-        """Give the worker whose labels these are; None: nobody's."""
+        """Return the worker whose labels these are; None: nobody's."""
         try:
             epoch, decision = given[f"{self.prefix}token"].split(".")
             return Worker(
@@ -47,5 +47,5 @@ class Labels:
 
 
 def name_of(run_id: str, phase_index: int, worker: Worker) -> str:
-    """Give the name of a worker's container or pod; no other has it."""
+    """Return the name of a worker's container or pod; no other has it."""
     return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"

@@ -24,7 +24,7 @@ _MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main
 
 
 def payload_directory(parent: Path) -> Path:
-    """Give the payload's directory below `parent`, made if it is not there whole. Several may do so at once."""
+    """Return the payload's directory below `parent`, made if it is not there whole. Several may do so at once."""
     name, files = _payload()
     target = parent / name
     if not all((target / file).is_file() for file in files):  # cleaners of temporary files leave ruins
@@ -33,7 +33,7 @@ def payload_directory(parent: Path) -> Path:
 
 
 def payload_archive() -> tuple[str, bytes]:
-    """Give the payload's name and its files as a compressed tar archive, the same for the same files."""
+    """Return the payload's name and its files as a compressed tar archive, the same for the same files."""
     name, files = _payload()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -46,7 +46,7 @@ def payload_archive() -> tuple[str, bytes]:
 
 @cache
 def _payload() -> tuple[str, Mapping[str, bytes]]:
-    """Give the directory's name and its files, by path inside it."""
+    """Return the directory's name and its files, by path inside it."""
     root = Path(prefect_ft.__file__).parent
     sources = {f"prefect_ft/{path.relative_to(root)}": path.read_bytes() for path in _source_paths(root)}
     files = {"__main__.py": _MAIN.encode(), **sources}

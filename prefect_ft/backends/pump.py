@@ -29,10 +29,10 @@ class Wrapping(Protocol):
         """Whether what was unwrapped last tells that nothing follows."""
 
     def unwrapped(self, received: bytearray) -> bytes:
-        """Take what is whole out of what has come, and give the output that it holds."""
+        """Take what is whole out of what has come, and return the output that it holds."""
 
     def wrapped(self, data: bytes) -> bytes:
-        """Give what is to be sent for this input; without any, what else there is to be said."""
+        """Return what is to be sent for this input; without any, what else there is to be said."""
 
 
 class Pump:
@@ -54,7 +54,7 @@ class Pump:
         is_cut: Callable[[], bool] = lambda: False,
         look_s: float | None = None,
     ) -> socket.socket:
-        """Carry in a thread; give our end. `held` is what the stream would end with; closed when that ends.
+        """Carry in a thread; return our end. `held` is what the stream would end with; closed when that ends.
 
         `is_cut` is asked every `look_s` seconds whether the other side is lost although nothing says so.
         """
@@ -118,7 +118,7 @@ def _watch(selector: selectors.BaseSelector, side: socket.socket, wanted: int) -
 
 
 def _received(side: socket.socket) -> bytes | None:
-    """Give all that has come, also what TLS has read ahead; None: the side has ended, and nothing is left."""
+    """Return all that has come, also what TLS has read ahead; None: the side has ended, and nothing is left."""
     data = bytearray()
     while len(data) < MAX_WAITING:
         try:

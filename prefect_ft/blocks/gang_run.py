@@ -146,7 +146,7 @@ class TrainingRun(JobRun[TrainingResult]):
             raise RunFailedError(self._result.reason)
 
     def fetch_result(self) -> TrainingResult:  # type: ignore[override]  # as `trigger`
-        """Give how the last attempt ended; raises ConfigError before `wait_for_completion` has seen that."""
+        """Return how the last attempt ended; raises ConfigError before `wait_for_completion` has seen that."""
         if self._result is None:
             raise ConfigError("the command has not ended: wait_for_completion() first")
         return self._result

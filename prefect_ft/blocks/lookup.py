@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def infrastructure_of_block(name: str) -> Mapping[str, Any]:
-    """Give what a saved block says of an infrastructure, by TYPE/NAME; raises ConfigError."""
+    """Return what a saved block says of an infrastructure, by TYPE/NAME; raises ConfigError."""
     slug, _, document = name.partition("/")
     slugs = _slugs()
     if slug not in slugs or not document:

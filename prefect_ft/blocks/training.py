@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _block_schema(schema: dict[str, Any], model: type[Block]) -> None:
-    """Give Prefect's and our own words; of a mapping that is secret Prefect is told that each value is."""
+    """Return Prefect's and our own words; of a mapping that is secret Prefect is told that each value is."""
     complete_schema(schema)
     schema_extra(schema, model)
     schema["secret_fields"] = [
@@ -61,7 +61,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
     _run: TrainingRun | None = PrivateAttr(None)
 
     def infrastructure(self) -> Infrastructure:
-        """Give what a job has in place of this block; what was left at its default counts as not said."""
+        """Return what a job has in place of this block; what was left at its default counts as not said."""
         fields = self._infrastructure.model_fields
         said = {name: getattr(self, name) for name, field in fields.items()}
         kept = {name: value for name, value in said.items() if value != fields[name].default}

@@ -58,7 +58,7 @@ def _tell_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool
 
 
 def _left_behind() -> Iterator[Path]:
-    """Yield what runs that were begun here left, as soon as it is seen that they will not be gone on with.
+    """Yield what runs that were begun here left, as soon as it is seen that they will not be resumed.
 
     What is in the run-time directory and is no such run's is nobody's to judge.
     """

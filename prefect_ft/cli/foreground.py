@@ -99,7 +99,7 @@ def resume(name: str, *, is_moved: bool, as_json: bool) -> int:
     """
     known = find_run(name)
     if known.status == "completed":
-        raise ConfigError(f"run {known.run_id} has completed: there is nothing to go on with", file=name)
+        raise ConfigError(f"run {known.run_id} has completed: there is nothing to resume", file=name)
     latest = latest_run(known.model_dir)
     if latest is not None and latest.run_id != known.run_id:
         raise ConfigError(f"{known.model_dir} has a later run, {latest.run_id}", file=name)

@@ -53,7 +53,7 @@ def _beginning(stream: IO[bytes]) -> bytes:
 
 
 def _recount(stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | None:
-    """Give what counts line ends in what was read before; `None` for what cannot be read again."""
+    """Return what counts line ends in what was read before; `None` for what cannot be read again."""
     if raw.is_packed or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return None
     descriptor = stream.fileno()
@@ -86,7 +86,7 @@ class _Rejoined:
         return piece
 
     def unpacked(self) -> Iterator[bytes]:
-        """Give the log itself, in pieces."""
+        """Return the log itself, in pieces."""
         if self._is_gzip:
             return self._gunzipped()
         return self._unzstd() if self._is_zstd else iter(self.read, b"")

@@ -107,7 +107,7 @@ class _View:
                 assert_never(fact)
 
     def table(self) -> Table:
-        """Give the phases as they stand."""
+        """Return the phases as they stand."""
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in ("phase", "status", "attempt", "step", "stage", "last good checkpoint", "restarts"):
             table.add_column(name)

@@ -35,7 +35,7 @@ def with_blocks(document: Document, lookup: BlockLookup | None) -> Document:
 
 
 def _with_a_block(value: Mapping[str, Any]) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
-    """Give the infrastructures that name a block, each with where it stands."""
+    """Return the infrastructures that name a block, each with where it stands."""
     phases = value.get("phases")
     holders: list[tuple[FieldPath, Any]] = [((), value)]
     holders += [

@@ -68,7 +68,7 @@ class Faults(Section):
 
 @cache
 def preset_severities(preset: Preset | None) -> Mapping[str, Severity]:
-    """Give the severities of a vendor's codes."""
+    """Return the severities of a vendor's codes."""
     if preset is None:
         return {}
     table: dict[str, Any] = yaml.safe_load(

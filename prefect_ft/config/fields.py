@@ -264,7 +264,7 @@ def unset_in(env: Mapping[str, str | None]) -> list[str]:
 
 
 def complete_schema(schema: dict[str, Any]) -> None:
-    """Give every field in a section's JSON schema a title, and say its bounds and default in words."""
+    """Return every field in a section's JSON schema a title, and say its bounds and default in words."""
     for name, entry in schema.get("properties", {}).items():
         entry.setdefault("title", name.replace("_", " ").title())
         kinds = [entry, *entry.get("anyOf", ())]

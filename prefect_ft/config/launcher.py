@@ -98,7 +98,7 @@ def launched(command: Sequence[str]) -> Launched:
 
 
 def _launcher(command: Sequence[str]) -> tuple[str, int]:
-    """Give the Python that the launcher runs its workers with, and where the launcher's options begin.
+    """Return the Python that the launcher runs its workers with, and where the launcher's options begin.
 
     Options of the interpreter are not handed on by torchrun; -u it has for its workers anyway.
     """
@@ -115,7 +115,7 @@ def _launcher(command: Sequence[str]) -> tuple[str, int]:
 
 
 def _options(command: Sequence[str], begin: int) -> tuple[dict[str, str], int]:
-    """Give torchrun's own options, the last of each, and where the script stands."""
+    """Return torchrun's own options, the last of each, and where the script stands."""
     said: dict[str, str] = {}
     words = iter(enumerate(command[begin:], start=begin))
     for at, word in words:
@@ -130,7 +130,7 @@ def _options(command: Sequence[str], begin: int) -> tuple[dict[str, str], int]:
 
 
 def _taken_apart(word: str, at: int) -> tuple[str, str | None]:
-    """Give an option by its long name, and the value that stands in the same word."""
+    """Return an option by its long name, and the value that stands in the same word."""
     if word.startswith("--"):
         written, equals, text = word.partition("=")
         name, value = written.replace("_", "-"), text if equals else None
@@ -148,7 +148,7 @@ def _taken_apart(word: str, at: int) -> tuple[str, str | None]:
 
 
 def _value(name: str, value: str | None, at: int, words: Iterator[tuple[int, str]]) -> str:
-    """Give an option's value: what its word holds, else the next word."""
+    """Return an option's value: what its word holds, else the next word."""
     if value is None:
         value = next((word for _, word in words), None)
         if value is None or (value.startswith("-") and not re.fullmatch(r"-\d+", value)):
@@ -168,7 +168,7 @@ def _ranks_per_worker(written: str | None) -> int | Literal["auto"] | None:
 
 
 def _workers(written: str | None, *, is_standalone: bool) -> int | None:
-    """Give the number of nodes; of a range its end, because what may be missing is for `autorestart` to say."""
+    """Return the number of nodes; of a range its end, because what may be missing is for `autorestart` to say."""
     if written is None:
         return 1 if is_standalone else None
     match = re.fullmatch(r"(?:([0-9]{1,9}):)?([0-9]{1,9})", written)

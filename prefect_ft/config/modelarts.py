@@ -85,7 +85,7 @@ def restarts_of_annotations(document: Document) -> Document:
 
 
 def _said(document: Document) -> dict[str, Any]:
-    """Give the annotations about fault tolerance; all others are somebody else's."""
+    """Return the annotations about fault tolerance; all others are somebody else's."""
     said: dict[str, Any] = {}
     for name, value in _annotations(document).items():
         if not name.startswith(_PREFIX):
@@ -132,7 +132,7 @@ def _check_restarts(document: Document, said: Iterable[str]) -> None:
 
 
 def _sections(value: Mapping[str, Any], name: str) -> Iterator[tuple[FieldPath, Any]]:
-    """Give a section of the job and those of its phases, where they are written."""
+    """Return a section of the job and those of its phases, where they are written."""
     if value.get(name) is not None:
         yield (name,), value[name]
     for index, phase in enumerate(_phases(value)):

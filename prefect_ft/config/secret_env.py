@@ -49,18 +49,18 @@ SecretEnv = Annotated[dict[str, SecretStr], BeforeValidator(_secret_env)]
 
 
 def plain(values: Mapping[str, SecretStr]) -> dict[str, str]:
-    """Give what is kept secret as it is."""
+    """Return what is kept secret as it is."""
     return {name: value.get_secret_value() for name, value in values.items()}
 
 
 def secrets_of(job: JobConfig) -> dict[str, dict[str, str]]:
-    """Give what a job's resolved form does not tell, for `with_secrets`."""
+    """Return what a job's resolved form does not tell, for `with_secrets`."""
     parts = [("", job.infrastructure), *((phase.name, phase.infrastructure) for phase in job.phases)]
     return {name: plain(part.secret_env) for name, part in parts if part is not None and part.secret_env}
 
 
 def with_secrets(resolved: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
-    """Give a job's resolved form with what it does not tell; where nothing is kept, it is still masked."""
+    """Return a job's resolved form with what it does not tell; where nothing is kept, it is still masked."""
 
     def completed(section: Mapping[str, Any], name: str) -> dict[str, Any]:
         if name not in kept:

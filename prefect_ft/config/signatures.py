@@ -50,7 +50,7 @@ Signatures = Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(_items)
 
 
 def own_signatures(items: Iterable[str | Mapping[str, Any]]) -> tuple[Signature, ...]:
-    """Give a job's own signatures in their order. Raises `ConfigError` for a file that cannot be used."""
+    """Return a job's own signatures in their order. Raises `ConfigError` for a file that cannot be used."""
     origins: dict[str, int] = {}
     signatures: list[Signature] = []
     listed = list(items)

@@ -67,7 +67,7 @@ def dotted(path: FieldPath) -> str:
 
 
 def parse(text: str, file: str) -> tuple[Any, dict[FieldPath, Place]]:
-    """Give the value in `text`, and the places of all its keys and items in the order of the text.
+    """Return the value in `text`, and the places of all its keys and items in the order of the text.
 
     An empty text is `None`. `file` is only named, not opened. Raises `ConfigError`.
     """
@@ -85,7 +85,7 @@ def parse(text: str, file: str) -> tuple[Any, dict[FieldPath, Place]]:
     except RecursionError as error:
         raise ConfigError(f"is nested too deeply; at most {MAX_DEPTH} levels are read", file=file) from error
     except (ValueError, OverflowError) as error:  # the scanner hands any \U escape to chr()
-        raise ConfigError("holds an escape that is no character; correct it", file=file) from error
+        raise ConfigError("contains an invalid escape sequence", file=file) from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -77,7 +77,7 @@ def _stopped(s: Situation, proposal: Proposal, rule: Rule, why: str) -> Proposal
 
 
 def _are_enough(s: Situation, isolate: tuple[str, ...]) -> bool:
-    """Say whether enough systems are left without these, for the gang as it is or a smaller one."""
+    """Return whether enough systems are left without these, for the gang as it is or a smaller one."""
     usable = s.pool.count_usable(without=isolate)
     return usable >= len(s.pool.gang) or may_shrink_to(s.policy, usable)
 
@@ -100,7 +100,7 @@ def check(s: Situation, proposal: Proposal) -> Proposal:
 
 
 def backoff_s(s: Situation, proposal: Proposal) -> float:
-    """Say how many seconds a restart waits: twice as long for each further failure without progress."""
+    """Return how many seconds a restart waits: twice as long for each further failure without progress."""
     base_s = s.policy.restart_delay_s
     if not base_s or proposal.action not in RESTARTS or proposal.action not in proposal.rule.effects.counted:
         return 0.0

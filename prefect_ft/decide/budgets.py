@@ -21,7 +21,7 @@ _NO_CLASSES: frozenset[FailureClass] = frozenset()
 
 
 def limits_of(policy: Policy) -> dict[str, int | None]:
-    """Give a policy's limits by the names of the counters that they bound; None: there is none."""
+    """Return a policy's limits by the names of the counters that they bound; None: there is none."""
     return {
         "failures_without_progress": policy.max_num_restarts,
         "consecutive_suspensions": policy.max_suspension_restarts,
@@ -129,7 +129,7 @@ class DeviceFaults:
                 del self._reports[key]
 
     def counts(self, now: float) -> dict[str, int]:
-        """Give the counts at `now`, in seconds since the phase began, by `system/device/code`."""
+        """Return the counts at `now`, in seconds since the phase began, by `system/device/code`."""
         if not self._reports:
             return {}
         counts = {}
@@ -141,7 +141,7 @@ class DeviceFaults:
 
 
 def _recent(times: tuple[float, ...], now: float) -> tuple[float, ...]:
-    """Give the times that lie within the window before `now`."""
+    """Return the times that lie within the window before `now`."""
     if now - min(times) <= DEVICE_FAULT_WINDOW_S:
         return times
     return tuple([t for t in times if now - t <= DEVICE_FAULT_WINDOW_S])

@@ -13,7 +13,7 @@ def anyhow(_: Situation) -> bool:
 
 
 def is_non_recoverable(s: Situation) -> bool:
-    """Say whether no restart can help; a configuration that has worked is not one that is wrong."""
+    """Return whether no restart can help; a configuration that has worked is not one that is wrong."""
     if s.policy.unconditional:
         return False
     wrong = s.incident.failure_class in ("compile", "assertion") or (
@@ -23,40 +23,40 @@ def is_non_recoverable(s: Situation) -> bool:
 
 
 def is_repeated_fault(s: Situation) -> bool:
-    """Say whether a device reported the same code too often within a day."""
+    """Return whether a device reported the same code too often within a day."""
     return s.same_device_fault >= SAME_DEVICE_FAULTS
 
 
 def is_healable(s: Situation) -> bool:
-    """Say whether it is a device fault that healing can help against."""
+    """Return whether it is a device fault that healing can help against."""
     return s.incident.severity in ("minor", "major")
 
 
 def is_unhealed(s: Situation) -> bool:
-    """Say whether healing a device failed, or was not tried where it could have helped."""
+    """Return whether healing a device failed, or was not tried where it could have helped."""
     return s.incident.healed is False or is_healable(s)
 
 
 def is_node_lost(s: Situation) -> bool:
-    """Say whether a system is gone, or a rank's own output puts the blame on it."""
+    """Return whether a system is gone, or a rank's own output puts the blame on it."""
     return s.incident.kind == "system_lost" or bool(s.blamed)
 
 
 def is_any_class_restarted(s: Situation) -> bool:
-    """Say whether other failures than those of the environment are restarted."""
+    """Return whether other failures than those of the environment are restarted."""
     return not s.policy.environment_only
 
 
 def is_repeated(s: Situation) -> bool:
-    """Say whether a failure came back identically too often; a limit of 0 is none."""
+    """Return whether a failure came back identically too often; a limit of 0 is none."""
     return 0 < s.policy.stop_on_repeat < s.budgets.same_failure
 
 
 def asks_for_confirmation(s: Situation) -> bool:
-    """Say whether the catalogue's entry asks for it, whatever the class."""
+    """Return whether the catalogue's entry asks for it, whatever the class."""
     return s.incident.recoverable == "confirm" and not s.policy.environment_only
 
 
 def needs_confirmation(s: Situation) -> bool:
-    """Say whether it may have been chance; a wrong configuration that has worked was none."""
+    """Return whether it may have been chance; a wrong configuration that has worked was none."""
     return (s.incident.failure_class != "config" or s.progress) and not s.policy.environment_only

@@ -11,12 +11,12 @@ from prefect_ft.model import RESTARTS, Decision, History, Policy
 
 
 def set_aside(policy: Policy, history: History) -> tuple[int, ...]:
-    """Give the steps of the checkpoints that could not be loaded and were not verified anew since."""
+    """Return the steps of the checkpoints that could not be loaded and were not verified anew since."""
     return tuple(sorted(fold(policy, history).checkpoints.set_aside))
 
 
 def start_counts(policy: Policy, history: History, *, before_first: int = 0) -> tuple[tuple[int, int], ...]:
-    """Give for each worker how often it was created and how often the command was started in it.
+    """Return for each worker how often it was created and how often the command was started in it.
 
     Both include the attempt that the last decision starts (`MA_SCHEDULE_CNT`, `MA_PROC_START_CNT`).
     `before_first` is how many decisions had been made when the first attempt started: whoever they created
@@ -42,7 +42,7 @@ def _started(counts: dict[int, tuple[int, int]], decision: Decision) -> dict[int
 
 
 def skip_eval_at(policy: Policy, history: History) -> int | None:
-    """Give the step of the validation in which the last attempt failed; `None`: skip none.
+    """Return the step of the validation in which the last attempt failed; `None`: skip none.
 
     Only the attempt right after it skips, also if the first action to get there failed.
     """

@@ -24,7 +24,7 @@ def asks_before(gated: Collection[Gated], decision: Decision) -> bool:
 
 
 def answered(s: Situation, proposal: Proposal, answer: Answer) -> Proposal:
-    """Give what is done by a person's answer."""
+    """Return what is done by a person's answer."""
     match answer.answer:
         case "approve":
             return replace(proposal, why=_with(proposal.why, f"approved by {answer.by}"))

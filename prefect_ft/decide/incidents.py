@@ -59,7 +59,7 @@ def classified(incident: Incident, catalogue: Catalogue | None = None) -> Incide
 
 
 def is_incomplete(policy: Policy, highest_step: int, incident: Incident) -> bool:
-    """Say whether a completion fell short of the target; a highest step of 0 is none that is known.
+    """Return whether a completion fell short of the target; a highest step of 0 is none that is known.
 
     Steps that are known by count alone are no measure of it.
     """
@@ -73,7 +73,7 @@ def is_incomplete(policy: Policy, highest_step: int, incident: Incident) -> bool
 
 
 def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the systems on which it happened; empty if the line does not say."""
+    """Return the systems on which it happened; empty if the line does not say."""
     system, systems, worker = incident.system, incident.systems, incident.worker
     if systems:
         return tuple(dict.fromkeys(systems if system is None else (system, *systems)))
@@ -83,7 +83,7 @@ def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the systems of the pool that are to blame: those where it happened, unless the line denies it."""
+    """Return the systems of the pool that are to blame: those where it happened, unless the line denies it."""
     if incident.blame in NOT_HERE:
         return ()
     system, worker = incident.system, incident.worker
@@ -95,7 +95,7 @@ def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) ->
 
 
 def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the systems that a failure makes suspect: those to blame, then those of silent workers.
+    """Return the systems that a failure makes suspect: those to blame, then those of silent workers.
 
     A worker is silent that did not report a collective time-out which others did; nobody is where all
     reported it, or none.
@@ -111,7 +111,7 @@ def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...])
 
 
 def is_report(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> bool:
-    """Say whether the attempt goes on: nothing failed, or only on a system that has no worker."""
+    """Return whether the attempt goes on: nothing failed, or only on a system that has no worker."""
     match incident.kind:
         case "in_process":
             return True

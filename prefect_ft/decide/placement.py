@@ -30,7 +30,7 @@ def initial_placement(policy: Policy) -> Gang | None:
 
 
 def may_shrink_to(policy: Policy, workers: int) -> bool:
-    """Say whether the phase may go on with a smaller gang of that size."""
+    """Return whether the phase may go on with a smaller gang of that size."""
     return policy.elastic and workers >= max(policy.min_num_systems, 1)
 
 
@@ -91,7 +91,7 @@ class Pool:
         return [name for name in self.policy.systems if name not in taken]
 
     def can_replace(self, systems: Collection[str]) -> bool:
-        """Say whether some worker stands on these systems, and each that does could move to a spare."""
+        """Return whether some worker stands on these systems, and each that does could move to a spare."""
         displaced = len(set(self.gang).intersection(systems))
         return 0 < displaced <= len(self.spares(systems))
 

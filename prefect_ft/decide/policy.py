@@ -67,7 +67,7 @@ def _before_last(policy: Policy, history: History) -> InTurn:
 
 
 def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
-    """Let a proposal take effect, and give it as a decision."""
+    """Let a proposal take effect, and return it as a decision."""
     rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
     gang = s.pool.next_gang(action, isolate)

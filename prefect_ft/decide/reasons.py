@@ -89,7 +89,7 @@ def _details(incident: Incident) -> list[str]:
 
 
 def signal_name(number: int) -> str:
-    """Give a signal's name, or its number where it has none."""
+    """Return a signal's name, or its number where it has none."""
     try:
         return Signals(number).name
     except ValueError:
@@ -115,7 +115,7 @@ def _progress(s: Situation) -> str:
 
 
 def _budgets(s: Situation, proposal: Proposal) -> str:
-    """Say where the budgets stand that this decision draws on."""
+    """Return where the budgets stand that this decision draws on."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = ""
     if proposal.action in rule.effects.counted:

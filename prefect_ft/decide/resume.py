@@ -95,7 +95,7 @@ class Checkpoints:
         return last if last in self._good else self._next_below(last)
 
     def unreadable(self, incident: Incident) -> int | None:
-        """Say which checkpoint could not be loaded: at `load` the one resumed from, else the last."""
+        """Return which checkpoint could not be loaded: at `load` the one resumed from, else the last."""
         if self.mode == "eval":
             return None
         if incident.stage == "load" and self.resumed_from is not None:

@@ -88,19 +88,19 @@ class Rule:
 
 
 def suspensions(s: Situation) -> str:
-    """Say how many restarts upon suspension there have been."""
+    """Return how many restarts upon suspension there have been."""
     limit = s.policy.max_suspension_restarts
     return f"restart upon suspension {s.budgets.consecutive_suspensions} of {limit} in a row"
 
 
 def preemptions(s: Situation) -> str:
-    """Say how many restarts after preemption there have been."""
+    """Return how many restarts after preemption there have been."""
     limit_known = "" if s.policy.max_preemptions is None else f" of {s.policy.max_preemptions}"
     return f"restart after preemption {s.budgets.preemptions}{limit_known}"
 
 
 def faults_within_a_day(s: Situation) -> str:
-    """Say how often a device reported the same code."""
+    """Return how often a device reported the same code."""
     return f"{s.same_device_fault} times within a day"
 
 

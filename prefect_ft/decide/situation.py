@@ -86,7 +86,7 @@ class Situation:
         self.device_faults.clear(released)
 
     def _read(self, incident: Incident) -> Incident:
-        """Give the incident as the rules see it, and count what it says of a device."""
+        """Return the incident as the rules see it, and count what it says of a device."""
         if incident.kind == "exit":
             incident = classified(incident)
         elif incident.kind == "device_fault":
@@ -108,7 +108,7 @@ class Situation:
         self.budgets.end_attempt(incident, self.progress)
 
     def _nothing_ran(self, failed: Incident) -> bool:
-        """Say whether a recovery failed before the next attempt began."""
+        """Return whether a recovery failed before the next attempt began."""
         if failed.kind != "in_place_failed":
             return True
         if failed.attempt is not None:

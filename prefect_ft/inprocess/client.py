@@ -149,20 +149,20 @@ class Store:
         self._ask("set", [key], value=value)
 
     def get(self, key: str, timeout_s: Optional[float] = None) -> str:
-        """Wait for a key and give its value; raises TimeoutError."""
+        """Wait for a key and return its value; raises TimeoutError."""
         return self.wait([key], timeout_s)[0]
 
     def wait(self, keys: List[str], timeout_s: Optional[float] = None) -> List[str]:
-        """Wait until all keys are set and give their values; raises TimeoutError."""
+        """Wait until all keys are set and return their values; raises TimeoutError."""
         values: List[str] = self._ask("get", keys, timeout_s=timeout_s or self.timeout_s)["values"]
         return values
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number that a key holds, 0 at first; give the sum."""
+        """Add to the number that a key holds, 0 at first; return the sum."""
         return int(self._ask("add", [key], value=str(amount))["value"])
 
     def swap(self, key: str, expected: str, value: str) -> str:
-        """Set a key if it holds `expected` (or nothing, and that is empty); give what it holds now."""
+        """Set a key if it holds `expected` (or nothing, and that is empty); return what it holds now."""
         return str(self._ask("swap", [key], value=value, expected=expected)["value"])
 
     def delete(self, key: str) -> bool:
@@ -170,7 +170,7 @@ class Store:
         return bool(self._ask("delete", [key])["value"] == "1")
 
     def count(self, keys: List[str]) -> int:
-        """Say how many of these keys are set."""
+        """Return how many of these keys are set."""
         return int(self._ask("count", keys)["value"])
 
     def barrier(self, name: str, size: int, timeout_s: Optional[float] = None) -> None:

@@ -24,7 +24,7 @@ _MAX_LOOKS = 20
 
 
 def hang_up() -> int:
-    """Shut down the connections of all process groups; give how many there were. Ends no process group."""
+    """Shut down the connections of all process groups; return how many there were. Ends no process group."""
     number = 0
     for epoll in _loops():
         for descriptor, inode in _watched(epoll):
@@ -33,7 +33,7 @@ def hang_up() -> int:
 
 
 def _loops() -> Iterator[int]:
-    """Give the epoll descriptors that gloo's threads wait for."""
+    """Return the epoll descriptors that gloo's threads wait for."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError, ValueError):
             if _read(f"/proc/self/task/{thread}/comm").strip() == _LOOP_THREAD:
@@ -41,7 +41,7 @@ def _loops() -> Iterator[int]:
 
 
 def _epoll_of(thread: str) -> int:
-    """Give what a thread waits for; raises OSError, ValueError where that cannot be found out."""
+    """Return what a thread waits for; raises OSError, ValueError where that cannot be found out."""
     waits = _EPOLL_WAITS.get(platform.machine(), ())
     for _ in range(_MAX_LOOKS):
         call, *arguments = _read(f"/proc/self/task/{thread}/syscall").split()
@@ -52,7 +52,7 @@ def _epoll_of(thread: str) -> int:
 
 
 def _watched(epoll: int) -> Iterator[Tuple[int, int]]:
-    """Give the descriptors that an epoll descriptor watches, each with its inode."""
+    """Return the descriptors that an epoll descriptor watches, each with its inode."""
     with contextlib.suppress(OSError):
         for line in _read(f"/proc/self/fdinfo/{epoll}").splitlines():
             if line.startswith("tfd:"):

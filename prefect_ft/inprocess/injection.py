@@ -91,7 +91,7 @@ def _parameter(signature: inspect.Signature, names: Dict[str, Any]) -> Optional[
 
 
 def _takes(annotation: Any, names: Dict[str, Any]) -> bool:
-    """Say whether an annotation names the class, alone or as one of several choices."""
+    """Return whether an annotation names the class, alone or as one of several choices."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):

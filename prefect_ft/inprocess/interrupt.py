@@ -59,7 +59,7 @@ class Interrupter:
         """Whether the main thread is signalled without the watch."""
 
     def close(self) -> None:
-        """Give the signal back."""
+        """Return the signal back."""
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._alert, fcntl.F_SETFL, fcntl.fcntl(self._alert, fcntl.F_GETFL) & ~os.O_ASYNC)
         signal.signal(SIGNAL, self._previous or signal.SIG_DFL)
@@ -157,7 +157,7 @@ def _have_kernel_signal(alert: socket.socket) -> bool:
 
 
 def has_come(alert: socket.socket) -> bool:
-    """Say whether something has arrived, or nothing can any more."""
+    """Return whether something has arrived, or nothing can any more."""
     try:
         alert.recv(1, _LOOK)
     except BlockingIOError:

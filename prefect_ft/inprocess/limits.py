@@ -20,7 +20,7 @@ class Limits(NamedTuple):
 
 
 def seconds(name: str, value: Duration) -> float:
-    """Give a duration in seconds; raises ValueError where it is not above 0."""
+    """Return a duration in seconds; raises ValueError where it is not above 0."""
     given = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if not 0 < given < float("inf"):
         raise ValueError(f"{name} must be above 0 s, not {value!r}")

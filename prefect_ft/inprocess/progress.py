@@ -43,7 +43,7 @@ class Progress:
         self._pinged_s = time.monotonic()
 
     def last_s(self) -> float:
-        """Give when there was progress last, by the monotonic clock; asks for another sign of life."""
+        """Return when there was progress last, by the monotonic clock; asks for another sign of life."""
         if self._libc.sem_trywait(self._semaphore) == 0:
             self._alive_s = time.monotonic()
             self._is_asked = False

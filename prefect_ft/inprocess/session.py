@@ -45,7 +45,7 @@ class Round(NamedTuple):
 
 
 def address(limits: Limits, call: int) -> Tuple[Address, bool]:
-    """Give where the store of this job is, and whether the agent serves it.
+    """Return where the store of this job is, and whether the agent serves it.
 
     Raises KeyError where the environment does not say.
     """

@@ -93,13 +93,13 @@ class CallWrapper:
                 yield
 
     def store(self) -> Store:
-        """Give keys that all ranks of this iteration share; close them when done. Raises as `Store`."""
+        """Return keys that all ranks of this iteration share; close them when done. Raises as `Store`."""
         if self._address is None:
             raise RuntimeError("there is no store: the wrapper is not enabled")
         return Store(self._address, self.iteration, self._store_timeout_s)
 
     def torch_store(self) -> Any:
-        """Give a store for `torch.distributed.init_process_group`: a new one in each iteration, on no rank."""
+        """Return a store for `torch.distributed.init_process_group`: a new one in each iteration, on no rank."""
         from prefect_ft.inprocess.torch_store import torch_store  # noqa: PLC0415  (torch may not be there)
 
         return torch_store(self.store())

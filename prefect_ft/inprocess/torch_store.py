@@ -48,5 +48,5 @@ class _TorchStore(dist.Store):  # type: ignore[misc]  # torch may not be there w
 
 
 def torch_store(store: Store) -> dist.Store:
-    """Give the store that torch.distributed takes."""
+    """Return the store that torch.distributed takes."""
     return _TorchStore(store)

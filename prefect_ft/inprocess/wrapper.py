@@ -85,7 +85,7 @@ class Wrapper:
         self._enabled = enabled
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Give the function, wrapped; for a rank that ends in reserve it gives None."""
+        """Return the function, wrapped; for a rank that ends in reserve it gives None."""
         injection = Injection(function)
 
         @functools.wraps(function)
@@ -141,7 +141,7 @@ class _Call:
         self._session = Session(rank, size, settings.limits, self._abort, call=next(_call_numbers))
 
     def run(self) -> Any:
-        """Give the function's result, of the iteration in which all ranks completed it.
+        """Return the function's result, of the iteration in which all ranks completed it.
 
         Raises what this rank itself failed with where there is no further restart, RestartAbort elsewhere.
         """
@@ -193,7 +193,7 @@ class _Call:
             self._report(fault)
 
     def _attempt(self) -> Any:
-        """Enter the function; give whether all have completed it, and its value."""
+        """Enter the function; return whether all have completed it, and its value."""
         state, session = self._state, self._session
         handle = CallWrapper(
             state, session.progress, session.interrupter, session.address, self._settings.limits.barrier_s
@@ -296,7 +296,7 @@ class _Budget:
         self._highest_step: Optional[int] = None
 
     def spent(self, fault: Optional[Fault], step: Optional[int], world_size: int) -> Optional[str]:
-        """Count a restart, where a fault led here; give why there may not be one. None: there may."""
+        """Count a restart, where a fault led here; return why there may not be one. None: there may."""
         settings = self._settings
         if fault is not None:
             self._count(step)

@@ -1,4 +1,4 @@
-"""A phase's course: its attempts, what was decided, and to what each moment went. A pure fold over its journal.
+"""A phase's timeline: its attempts, what was decided, and to what each moment went. A pure fold over its journal.
 
 Every moment belongs to one part: `start` (until the first attempt ran, or something failed before it),
 `productive` (work that the result rests on), `recompute` (work that was thrown away), for each failure `detect`
@@ -90,7 +90,7 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Timeline:
     """What happened in a phase; `spans` follow one another without gaps, from 0 to its end."""
 
     attempts: tuple[AttemptSummary, ...]
@@ -99,7 +99,7 @@ class Course:
     spans: tuple[Span, ...]
 
 
-def course_of(lines: Sequence[Line], last_t: float) -> Course:
+def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
     """Follow a phase until `last_t`. Raises JournalError."""
     follower = _Follower()
     told = [line for line in lines if line["type"] == "incident"]
@@ -123,7 +123,7 @@ def course_of(lines: Sequence[Line], last_t: float) -> Course:
     follower.finish(end, last_t)
     work = _worth(follower.attempts, _saves(lines), last_t)
     spans = sorted([*follower.spans, *work], key=lambda span: (span.start, span.end))
-    return Course(
+    return Timeline(
         attempts=tuple(follower.attempts),
         gangs=tuple(follower.gangs),
         judged=tuple(follower.judged),
@@ -149,7 +149,7 @@ class _Follower:
         return self.attempts[-1].number if self.attempts else 0
 
     def turn(self, t: float, part: str) -> float:
-        """Let time go to `part` from `t` on, or from the last turn if that is later; give that time."""
+        """Let time go to `part` from `t` on, or from the last turn if that is later; return that time."""
         t = max(t, self.since_t)
         if self.part == "wait":
             waited_t = min(t, self.since_t + self._wait_s)
@@ -256,7 +256,7 @@ def _blamed(incident: Incident, gang: tuple[str, ...]) -> str | None:
 
 
 def _saves(lines: Sequence[Line]) -> list[tuple[float, int]]:
-    """Give when each checkpoint was written and its step, in the order of time."""
+    """Return when each checkpoint was written and its step, in the order of time."""
     return sorted((line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint")
 
 
@@ -271,7 +271,7 @@ class _Kept:
 def _worth(
     attempts: Sequence[AttemptSummary], saves: Sequence[tuple[float, int]], last_t: float
 ) -> Iterator[Span]:
-    """Give the work as spans: what the result rests on, and what was thrown away.
+    """Return the work as spans: what the result rests on, and what was thrown away.
 
     Work is kept up to the last checkpoint written in its attempt, until a later attempt begins below it.
     """
@@ -293,7 +293,7 @@ def _worth(
 
 
 def _stretches(attempt: AttemptSummary, reached: int, saves: Sequence[tuple[float, int]]) -> Iterator[_Kept]:
-    """Give an attempt's stretches of work, each up to a checkpoint."""
+    """Return an attempt's stretches of work, each up to a checkpoint."""
     at = attempt.start
     for written_t, step in saves:
         if step > reached:
@@ -302,7 +302,7 @@ def _stretches(attempt: AttemptSummary, reached: int, saves: Sequence[tuple[floa
 
 
 def _split(attempt: AttemptSummary, until: float, kept: Sequence[Span]) -> Iterator[Span]:
-    """Give an attempt's work: the stretches that are kept, joined, and what is between and after them."""
+    """Return an attempt's work: the stretches that are kept, joined, and what is between and after them."""
     at = attempt.start
     for start, end in _joined(kept):
         if start > at:

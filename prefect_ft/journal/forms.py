@@ -152,7 +152,7 @@ def _fields(line: Mapping[str, Any], readers: Mapping[str, Reader], need: tuple[
 
 
 def evidence_to_json(evidence: Evidence) -> dict[str, Any]:
-    """Give the object, without what is unknown."""
+    """Return the object, without what is unknown."""
     return _known({name: getattr(evidence, name) for name in _EVIDENCE})
 
 
@@ -162,7 +162,7 @@ def evidence_from_json(line: Mapping[str, Any]) -> Evidence:
 
 
 def incident_to_json(incident: Incident) -> dict[str, Any]:
-    """Give the object, without what is unknown."""
+    """Return the object, without what is unknown."""
     line = _known({name: getattr(incident, _ATTRIBUTES.get(name, name)) for name in _INCIDENT})
     if not incident.systems:
         line.pop("systems")
@@ -184,7 +184,7 @@ def incident_from_json(line: Mapping[str, Any]) -> Incident:
 
 
 def counters_to_json(counters: Counters) -> dict[str, Any]:
-    """Give the object."""
+    """Return the object."""
     return {name: _plain(getattr(counters, name)) for name in _COUNTERS}
 
 
@@ -194,7 +194,7 @@ def counters_from_json(line: Mapping[str, Any]) -> Counters:
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
-    """Give the object, with every field."""
+    """Return the object, with every field."""
     return {
         "n": decision.n,
         "rule": decision.rule,

@@ -43,7 +43,7 @@ def judge(
 def judge_pending(
     journal: MemoryJournal, policy: Policy, clock: PhaseClock, gate: Gate | None = None
 ) -> Decision | None:
-    """Give the last decision; an incident whose decision an earlier life did not come to is decided now.
+    """Return the last decision; an incident whose decision an earlier life did not come to is decided now.
 
     None if nothing has happened yet.
     """

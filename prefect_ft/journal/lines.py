@@ -92,7 +92,7 @@ def checked_lines(path: Path, data: bytes | None = None) -> list[Line]:
 
 
 def told_damage(path: Path, damaged: Sequence[Damage]) -> str:
-    """Say which line is damaged, the first of several, and what to do."""
+    """Return which line is damaged, the first of several, and what to do."""
     first, more = damaged[0], len(damaged) - 1
     others = f" (and {more} more)" if more else ""
     return (
@@ -290,7 +290,7 @@ _FORMS: Mapping[str, Form] = {
 
 
 def proposal_in(lines: Sequence[Line]) -> Line | None:
-    """Give the decision that waits for a person."""
+    """Return the decision that waits for a person."""
     proposed = next((line for line in reversed(lines) if line["type"] == "proposed"), None)
     if proposed is None or any(
         line["type"] in ("decision", "end") and line.get("n", proposed["n"]) == proposed["n"]
@@ -301,7 +301,7 @@ def proposal_in(lines: Sequence[Line]) -> Line | None:
 
 
 def history_of(lines: Sequence[Line]) -> History:
-    """Give the incidents that a journal records, each with its decision where one was made.
+    """Return the incidents that a journal records, each with its decision where one was made.
 
     Raises JournalError where one cannot be read: budgets that pass over what happened are worth nothing.
     """
@@ -372,7 +372,7 @@ class MemoryJournal:
         return float(self._lines[-1]["t"]) if self._lines else 0.0
 
     def history(self) -> History:
-        """Give the incidents so far, each with its decision. Raises JournalError."""
+        """Return the incidents so far, each with its decision. Raises JournalError."""
         with self.lock:
             self._reading.take(self._lines[self._read :])
             self._read = len(self._lines)
@@ -424,7 +424,7 @@ class Journal(MemoryJournal):
     def __init__(self, path: Path, check: Callable[[], None] | None = None) -> None:
         """Begin a journal, or go on with one; a torn last line, which was never acted on, is left out.
 
-        What is there is gone on with in a copy that takes its place: whoever had it open before writes
+        The journal that is there is copied, and the copy takes its place: what had it open before writes
         into a file that nobody reads. `check` is called before each line, and raises what keeps it out.
         """
         self.path = path

@@ -170,7 +170,7 @@ class Comparison:
     differs: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the object, with both decisions whole."""
+        """Return the object, with both decisions whole."""
         return {
             "n": self.recorded.n,
             "recorded": decision_to_json(self.recorded),

@@ -25,7 +25,7 @@ class _Failure:
 
 
 def stages_by_attempt(lines: Sequence[Line]) -> Mapping[int, Stages]:
-    """Give the seconds of each stage of the restart that led to an attempt, those that are known.
+    """Return the seconds of each stage of the restart that led to an attempt, those that are known.
 
     Attempts that no restart led to are left out.
     """

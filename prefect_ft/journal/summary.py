@@ -1,6 +1,6 @@
 """What a phase cost and what it was lost to: a pure fold over its journal.
 
-`time_s` splits the time as `course` does, so that the parts add up to `total`.
+`time_s` splits the time as `timeline` does, so that the parts add up to `total`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from prefect_ft.journal.attempts import PARTS, AttemptSummary, Course, course_of
+from prefect_ft.journal.attempts import PARTS, AttemptSummary, Timeline, timeline_of
 from prefect_ft.journal.lines import Line
 from prefect_ft.journal.stages import stages_by_attempt
 from prefect_ft.model import RESTARTS
@@ -75,7 +75,7 @@ class PhaseSummary:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give the document, `class` under its own name."""
+        """Return the document, `class` under its own name."""
         document = asdict(self)
         for attempt in document["attempts"]:
             attempt["class"] = attempt.pop("failure_class")
@@ -87,9 +87,9 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
     end: Line = next((line for line in reversed(lines) if line["type"] == "end"), {})
     last_t = reached_t(lines, now_t)
-    course = course_of(lines, last_t)
-    spent_s = _spent_s(course)
-    decisions = [each.decision for each in course.judged]
+    timeline = timeline_of(lines, last_t)
+    spent_s = _spent_s(timeline)
+    decisions = [each.decision for each in timeline.judged]
     stages = stages_by_attempt(lines)
     return PhaseSummary(
         phase=head.get("phase", ""),
@@ -98,27 +98,27 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         status=end.get("status", "running"),
         reason=end.get("reason", ""),
         restarts=dict(Counter(each.action for each in decisions if each.action in RESTARTS)),
-        attempts=tuple(replace(each, stages_s=stages.get(each.number, {})) for each in course.attempts),
+        attempts=tuple(replace(each, stages_s=stages.get(each.number, {})) for each in timeline.attempts),
         time_s={"total": round(last_t, 3), **{part: round(spent_s[part], 3) for part in PARTS}},
         effective_ratio=round(spent_s["productive"] / last_t, 4) if last_t else None,
         isolated_systems=tuple(dict.fromkeys(name for each in decisions for name in each.isolate)),
         hangs=(hangs := tuple(_hangs(lines))),
         false_alarm_ratio=_false_alarms(hangs),
         stragglers=tuple(dict.fromkeys(line["rank"] for line in lines if line["type"] == "straggler")),
-        final_step=_final_step(lines, course.attempts),
+        final_step=_final_step(lines, timeline.attempts),
         warm=_warm(lines),
         warnings=tuple(line["text"] for line in lines if line["type"] == "warning"),
     )
 
 
 def reached_t(lines: Sequence[Line], now_t: float | None) -> float:
-    """Give the time that a phase has reached: that of its last line, or `now_t` where that is later."""
+    """Return the time that a phase has reached: that of its last line, or `now_t` where that is later."""
     return max([float(line["t"]) for line in lines] + ([now_t] if now_t is not None else []), default=0.0)
 
 
-def _spent_s(course: Course) -> dict[str, float]:
+def _spent_s(timeline: Timeline) -> dict[str, float]:
     spent_s = dict.fromkeys(PARTS, 0.0)
-    for span in course.spans:
+    for span in timeline.spans:
         spent_s[span.part] += span.end - span.start
     return spent_s
 

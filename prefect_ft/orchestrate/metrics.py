@@ -67,7 +67,7 @@ class _RunCollector(Collector):
 
 
 def families(story: Story) -> list[Metric]:
-    """Give the metrics of a run."""
+    """Return the metrics of a run."""
     return [_restarts(story), *_times(story), _spent(story), *_gauges(story), _budgets(story)]
 
 
@@ -135,7 +135,7 @@ def _gauges(story: Story) -> Iterator[Metric]:
 
 
 def _budgets(story: Story) -> Metric:
-    """Give what is left of each budget that has a limit, after the last decision."""
+    """Return what is left of each budget that has a limit, after the last decision."""
     labels = ("job", "phase", "budget")
     family = GaugeMetricFamily("prefect_ft_budget_left", "Restarts that a budget still allows", labels=labels)
     for phase in story.phases:

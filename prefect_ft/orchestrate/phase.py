@@ -1,4 +1,4 @@
-"""A phase put together from its job, its run and its journal, begun or gone on with, and taken apart again.
+"""A phase put together from its job, its run and its journal, begun or resumed, and taken apart again.
 
 Knows nothing of Prefect: who runs the attempts is given.
 """
@@ -49,10 +49,10 @@ _STATUS = {"complete": "completed", "cancel": "cancelled"}
 
 
 class PhaseExecution:
-    """One phase's objects. An earlier life of the orchestrator may have begun it: then it is gone on with."""
+    """One phase's objects. An earlier life of the orchestrator may have begun it: then it is resumed."""
 
     def __init__(self, job: JobConfig, index: int, holding: Holding, stop: StopRequest) -> None:
-        """Raises ComebackError for what cannot be gone on with, other errors for what cannot begin."""
+        """Raises ComebackError for what cannot be resumed, other errors for what cannot begin."""
         directory = unfinished_directory(holding.run, index)
         self._is_new = directory is None
         self._stop = stop
@@ -176,7 +176,7 @@ class PhaseExecution:
         return summary
 
     def _decide(self, run_attempts: RunAttempts, *, by_hand: bool) -> tuple[str, str]:
-        """Give status and reason of the phase's end."""
+        """Return status and reason of the phase's end."""
         with self._leaving_alone():
             pending = None if self._is_new else self._judge_pending()
             self._open()
@@ -222,7 +222,7 @@ class PhaseExecution:
         except Exception as exc:
             if self._is_new:
                 raise
-            raise ComebackError(f"the run cannot be gone on with now: {exc}") from exc
+            raise ComebackError(f"the run cannot be resumed now: {exc}") from exc
 
     def _open(self) -> None:
         plan = self._plan
@@ -300,13 +300,13 @@ class PhaseExecution:
 
 
 def summary_of(run: Run, index: int) -> PhaseSummary | None:
-    """Give what a phase of a run has cost, the last time it was begun; None: it has not begun."""
+    """Return what a phase of a run has cost, the last time it was begun; None: it has not begun."""
     lines = _lines_of(run.directory_of(index))
     return summarise(lines) if lines else None
 
 
 def unfinished_directory(run: Run, index: int) -> Path | None:
-    """Give the directory of a phase that has begun and not ended."""
+    """Return the directory of a phase that has begun and not ended."""
     directory = run.directory_of(index)
     has_ended = any(line["type"] == "end" for line in _lines_of(directory))
     return None if directory is None or has_ended else directory
@@ -326,7 +326,7 @@ def _lines_of(directory: Path | None) -> list[Line]:
 
 
 def _runtime_of(run: Run) -> Path:
-    """Give the run's directory for sockets; who worked in one that was removed can't be reached: it is ended."""
+    """Return the run's directory for sockets; who worked in one that was removed can't be reached: it is ended."""
     directory = recorded_runtime(run)
     if not directory.exists():
         clear_directory(directory)
@@ -340,7 +340,7 @@ def _status(decision: Decision) -> str:
 
 
 def _start_s(journal: Journal) -> float:
-    """Give the time that a phase has reached: its first line says when it began."""
+    """Return the time that a phase has reached: its first line says when it began."""
     if not journal.lines:
         return 0.0
     first = journal.lines[0]
@@ -348,7 +348,7 @@ def _start_s(journal: Journal) -> float:
 
 
 def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
-    """Give the place of a phase's journal; one that lies elsewhere is linked into the phase's directory."""
+    """Return the place of a phase's journal; one that lies elsewhere is linked into the phase's directory."""
     link = directory / JOURNAL
     if job.journal_dir is not None and not link.is_symlink():
         link.symlink_to(Path(job.journal_dir) / f"{run.run_id}-{directory.name}.jsonl")
@@ -356,7 +356,7 @@ def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
 
 
 def _isolated_before(run: Run, directory: Path) -> list[str]:
-    """Give the systems that the run found in quarantine, and those that it took out of use before.
+    """Return the systems that the run found in quarantine, and those that it took out of use before.
 
     As its journals but this phase's own say: in earlier phases, and in this one where it failed and is
     done again.
@@ -378,7 +378,7 @@ def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
 
 
 def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
-    """Give the backend of a phase's workers; `runtime` is the run's directory for sockets."""
+    """Return the backend of a phase's workers; `runtime` is the run's directory for sockets."""
     checkpoints, infrastructure = job.phases[index].checkpoints, job.infrastructure_of(index)
     settings = AgentSettings(
         run_id=run.run_id,

@@ -80,7 +80,7 @@ def phase_plan(
 
 
 def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: Line) -> SavesPlan | None:
-    """Say which checkpoints are the phase's own; `head` is its journal's first line, where it has begun."""
+    """Return which checkpoints are the phase's own; `head` is its journal's first line, where it has begun."""
     phase = job.phases[index]
     started = run.told().get("started")
     if phase.checkpoints is None or phase.mode == "eval":
@@ -96,7 +96,7 @@ def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: Line) ->
 
 
 def _saves_since_s(job: JobConfig, index: int, run: Run, directory: Path) -> float | None:
-    """Give from when on checkpoints count for a phase that begins; None: all do.
+    """Return from when on checkpoints count for a phase that begins; None: all do.
 
     Done again in the same run, it goes on with what it wrote before.
     """
@@ -143,7 +143,7 @@ def _suspension(job: JobConfig, index: int, run: Run, directory: Path) -> Suspen
 def _earlier_pauses(
     model_dir: Path, phase: str, but: Path, most: int = 5
 ) -> Iterator[Mapping[str, Sequence[float]]]:
-    """Give what the last few executions of a phase in this model directory know of its pauses, oldest first."""
+    """Return what the last few executions of a phase in this model directory know of its pauses, oldest first."""
     found = [path for path in model_dir.glob(f"*_restartable*/{JOURNAL}") if path.parent != but]
     for path in sorted(found)[-most:]:
         with suppress(OSError, NewerFormatError):  # one that has been moved away, or is of a later version
@@ -181,7 +181,7 @@ def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None])
 
 
 def _host_cwd(job: JobConfig, index: int) -> str:
-    """Give where the commands run that run beside the training, on this machine."""
+    """Return where the commands run that run beside the training, on this machine."""
     is_here = job.infrastructure_of(index).ranks_are_here
     return str(job.phases[index].cwd if is_here else job.cwd)
 
@@ -192,13 +192,13 @@ def files_of(env: Mapping[str, str | None]) -> dict[str, Path]:
 
 
 def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]) -> dict[str, str]:
-    """Give the environment of the user's commands that run beside the training."""
+    """Return the environment of the user's commands that run beside the training."""
     about = {"PREFECT_FT_RUN_ID": run.run_id, "PREFECT_FT_PHASE": job.phases[index].name}
     return given_in({**inherited_environment(), **env, **about})
 
 
 def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
-    """Write the file that the command is handed, if any; give the variable that says where it is."""
+    """Write the file that the command is handed, if any; return the variable that says where it is."""
     if phase.params is None:
         return {}
     path = directory / PARAMS
@@ -207,7 +207,7 @@ def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
 
 
 def _command(phase: Phase, *, is_here: bool) -> tuple[str, ...]:
-    """Give what ranks run. Here `python` as the first word is the flow's own interpreter."""
+    """Return what ranks run. Here `python` as the first word is the flow's own interpreter."""
     first, *rest = phase.launched.command if phase.launched is not None else phase.command
     return (sys.executable if is_here and first == "python" else first, *rest)
 

@@ -72,7 +72,7 @@ def check_engines(job: JobConfig) -> None:
 
 
 def quarantined(job: JobConfig) -> tuple[str, ...]:
-    """Give the systems of a job that a run of it may not begin with.
+    """Return the systems of a job that a run of it may not begin with.
 
     Raises ConfigError where its quarantine cannot be used, or leaves a phase with too few systems.
     """

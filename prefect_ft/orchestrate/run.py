@@ -1,4 +1,4 @@
-"""A run as a whole: begun, gone on with after its orchestrator died, ended. Knows nothing of Prefect."""
+"""A run as a whole: begun, resumed after its orchestrator died, ended. Knows nothing of Prefect."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ def check_systems(job: JobConfig, previous: Run | None) -> None:
 
 
 def check_systems_of(run: Run) -> None:
-    """Raise SystemHeldError if a run could not be gone on with."""
+    """Raise SystemHeldError if a run could not be resumed."""
     systems.check(_runtime_root_of(run), run.told().get("systems", ()), run.run_id)
 
 
 def _named_systems(job: JobConfig) -> list[str]:
-    """Give the systems that the job's own words name; the default that stands for none is anybody's."""
+    """Return the systems that the job's own words name; the default that stands for none is anybody's."""
     parts = [job.infrastructure_of(index) for index in range(len(job.phases))]
     named = [part for part in parts if part.ranks_are_here and "systems" in part.model_fields_set]
     return sorted({system.name for part in named for system in part.systems})
 
 
 def _runtime_root_of(run: Run) -> Path:
-    """Give where a run's locks are: beside its run-time directory, wherever new ones would be made now."""
+    """Return where a run's locks are: beside its run-time directory, wherever new ones would be made now."""
     return recorded_runtime(run).parent
 
 
@@ -165,7 +165,7 @@ def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
         content = with_secrets(content, run.secrets())
     except (LookupError, TypeError) as exc:
         if not content or not only_to_end:
-            raise ConfigError("is damaged: the run cannot be gone on with", file=str(run.job_path)) from exc
+            raise ConfigError("is damaged: the run cannot be resumed", file=str(run.job_path)) from exc
     try:
         job, warnings = read_recorded(content, only_to_end=only_to_end)
     except ConfigError as exc:

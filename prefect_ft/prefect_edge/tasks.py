@@ -50,7 +50,7 @@ Handler = Callable[["Task[..., Any]", TaskRun, "State[Any]"], bool]
 
 
 def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | None = None) -> Handler:
-    """Give a `retry_condition_fn` that restarts a task of your own as `policy` decides.
+    """Return a `retry_condition_fn` that restarts a task of your own as `policy` decides.
 
     `@task(retries=…, retry_condition_fn=restart_handler(AutoRestart(max_num_restarts=3)))`: Prefect asks it
     before it retries, so `retries` should be more than the policy allows. Each decision is recorded in
@@ -92,7 +92,7 @@ class _Histories(defaultdict[UUID, MemoryJournal]):
 
 
 def _incident_of(state: State[Any], t: float) -> Incident:
-    """Give the incident that the failure of a user's own task is."""
+    """Return the incident that the failure of a user's own task is."""
     error: Any = state.data
     is_raised = isinstance(error, BaseException)
     text = "".join(traceback.format_exception(error)) if is_raised else state.message or ""
@@ -101,7 +101,7 @@ def _incident_of(state: State[Any], t: float) -> Incident:
 
 
 def _phase_handler(phase: PhaseExecution, begin: Callable[[Decision], None]) -> Handler:
-    """Give a phase's handler: the end of an attempt is judged, anything else ends the phase.
+    """Return a phase's handler: the end of an attempt is judged, anything else ends the phase.
 
     `begin` is called with the decision for a restart, before Prefect enters the task again.
     """
@@ -142,7 +142,7 @@ def train_phase(supervisor: Supervisor) -> State[Any] | None:
 
 
 def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
-    """Run one phase of a job to its end, as a task of the flow that calls this; give what it cost.
+    """Run one phase of a job to its end, as a task of the flow that calls this; return what it cost.
 
     `phase` is a name or an index. It is a run of its own. A phase that gives up is a summary with `status`
     `failed`, not an exception. Raises ConfigError, RunHeldError or UnfinishedRunError for a model directory

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from prefect_ft.journal.attempts import Course
+from prefect_ft.journal.attempts import Timeline
 from prefect_ft.journal.lines import Line
 from prefect_ft.model import RESTARTS
 
@@ -74,14 +74,14 @@ class Advice:
         return low_s
 
     def loss(self, interval_s: float) -> float | None:
-        """Give the share of the time that saving and work done again take at an interval, to the first order."""
+        """Return the share of the time that saving and work done again take at an interval, to the first order."""
         if self.cost_s is None or not self.between_failures_s or interval_s <= 0:
             return None
         return self.cost_s / interval_s + interval_s / (2 * self.between_failures_s)
 
 
 def best_interval_s(cost_s: float, between_failures_s: float) -> float:
-    """Give the best time of work between two checkpoints, by Daly's higher order estimate."""
+    """Return the best time of work between two checkpoints, by Daly's higher order estimate."""
     if cost_s >= 2 * between_failures_s:
         return between_failures_s
     part = cost_s / (2 * between_failures_s)
@@ -89,17 +89,17 @@ def best_interval_s(cost_s: float, between_failures_s: float) -> float:
     return first_order * (1 + math.sqrt(part) / 3 + part / 9) - cost_s
 
 
-def advise(phases: Iterable[tuple[Sequence[Line], Course]]) -> Advice:
-    """Give what the journals of a run's phases say about its checkpoint interval."""
+def advise(phases: Iterable[tuple[Sequence[Line], Timeline]]) -> Advice:
+    """Return what the journals of a run's phases say about its checkpoint interval."""
     failures, worked_s = 0, 0.0
     gaps: list[float] = []
     costs: list[float] = []
-    for lines, course in phases:
-        failures += sum(_is_failure(each.decision.action, each.incident.kind) for each in course.judged)
+    for lines, timeline in phases:
+        failures += sum(_is_failure(each.decision.action, each.incident.kind) for each in timeline.judged)
         worked_s += sum(
-            span.end - span.start for span in course.spans if span.part in ("productive", "recompute")
+            span.end - span.start for span in timeline.spans if span.part in ("productive", "recompute")
         )
-        gaps += _gaps(lines, course)
+        gaps += _gaps(lines, timeline)
         costs += _costs(lines)
     return Advice(
         failures=failures,
@@ -114,16 +114,16 @@ def _is_failure(action: str, kind: str) -> bool:
     return kind not in ("completed", "cancelled") and (action in RESTARTS or action == "fail")
 
 
-def _gaps(lines: Sequence[Line], course: Course) -> Iterator[float]:
-    """Give the times between two checkpoints that followed one another in an attempt."""
+def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:
+    """Return the times between two checkpoints that followed one another in an attempt."""
     saves = sorted({(line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint"})
-    for attempt in course.attempts:
+    for attempt in timeline.attempts:
         end = attempt.end if attempt.end is not None else math.inf
         own = [t for t, _ in saves if attempt.start <= t <= end]
         yield from (later - earlier for earlier, later in pairwise(own))
 
 
 def _costs(lines: Sequence[Line]) -> list[float]:
-    """Give how long ranks were in the stage `checkpoint`, as far as they said so: the newest hundred."""
+    """Return how long ranks were in the stage `checkpoint`, as far as they said so: the newest hundred."""
     told = [line["pauses"] for line in lines if line["type"] == "pace"]
     return list(told[-1].get("checkpoint", ())) if told else []

@@ -29,14 +29,14 @@ MIN_WIDTH = 1.6
 
 
 def colours() -> str:
-    """Give the colours as CSS: light, and dark where the reader's system is."""
+    """Return the colours as CSS: light, and dark where the reader's system is."""
     light = "".join(f"--{name}:{colour};" for name, colour in LIGHT.items())
     dark = "".join(f"--{name}:{colour};" for name, colour in DARK.items())
     return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
 def style() -> str:
-    """Give the pictures' own CSS."""
+    """Return the pictures' own CSS."""
     parts = "".join(f".ft-{name}{{fill:var(--{name})}}" for name in LIGHT)
     return (
         f"{parts}.ft-text{{font:12px system-ui,sans-serif;fill:var(--ink)}}"
@@ -58,12 +58,12 @@ class TimeScale:
     total_s: float
 
     def x(self, t: float) -> float:
-        """Give the place of a moment; what was before the run stands at its beginning."""
+        """Return the place of a moment; what was before the run stands at its beginning."""
         width = WIDTH - LEFT - RIGHT
         return LEFT + width * min(max(t / self.total_s, 0.0), 1.0) if self.total_s else LEFT
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Give the places of the ticks, and what stands there."""
+        """Return the places of the ticks, and what stands there."""
         step_s = next((each for each in _STEPS_S if self.total_s / each <= 9), _STEPS_S[-1])
         if not self.total_s:
             return
@@ -95,7 +95,7 @@ def tick_label(t: float, step_s: float) -> str:
 
 
 def nice_step(highest: int, most: int = 5) -> int:
-    """Give a round distance for at most so many ticks up to a number."""
+    """Return a round distance for at most so many ticks up to a number."""
     power = 1
     while True:
         for factor in (1, 2, 5):
@@ -118,24 +118,24 @@ class Box:
 
 
 def rect(box: Box, kind: str, title: str = "", round_px: float = 0) -> str:
-    """Give a box; `title` is shown where a pointer rests on it."""
+    """Return a box; `title` is shown where a pointer rests on it."""
     corner = f' rx="{round_px:g}"' if round_px else ""
     place = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
     return f'<rect {place}{corner} class="{kind}">{_title(title)}</rect>'
 
 
 def text(x: float, y: float, content: str, kind: str = "ft-text", anchor: str = "start") -> str:
-    """Give a text."""
+    """Return a text."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{printable(content)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """Give a line."""
+    """Return a line."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
 def circle(x: float, y: float, radius: float, kind: str, title: str = "") -> str:
-    """Give a circle."""
+    """Return a circle."""
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="{kind}">{_title(title)}</circle>'
 
 
@@ -149,7 +149,7 @@ def printable(content: str) -> str:
 
 
 def picture(height: float, name: str, elements: list[str], *, alone: bool) -> str:
-    """Give a whole SVG; `alone`: with its own colours and ground, for where no page has them."""
+    """Return a whole SVG; `alone`: with its own colours and ground, for where no page has them."""
     size = f' width="{WIDTH}" height="{height:g}"' if alone else ""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}"{size} role="img" '

@@ -45,7 +45,7 @@ def read_phase(directory: Path) -> PhaseJournal:
 
 
 def _now_t(lines: Sequence[Line]) -> float | None:
-    """Give the time that a phase has reached which has begun and has no end."""
+    """Return the time that a phase has reached which has begun and has no end."""
     if not lines or any(line["type"] == "end" for line in lines):
         return None
     return float(lines[0]["t"]) + seconds_since(lines[0]["utc"])

@@ -21,13 +21,13 @@ STAGE_MEANINGS: Mapping[str, str] = {
 
 
 def stages_known(story: Story) -> list[str]:
-    """Give the stages that are known of any restart, in their order."""
+    """Return the stages that are known of any restart, in their order."""
     known = {stage for _, _, stages in _restarts(story) for stage in stages}
     return [stage for stage in STAGES if stage in known]
 
 
 def restart_rows(story: Story) -> list[tuple[str, ...]]:
-    """Give a row for each restart: phase, attempt, and the milliseconds of each known stage."""
+    """Return a row for each restart: phase, attempt, and the milliseconds of each known stage."""
     columns = stages_known(story)
     return [
         (phase, str(attempt), *(_milliseconds(stages.get(stage)) for stage in columns))

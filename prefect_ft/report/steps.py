@@ -66,7 +66,7 @@ def _climb(climb: Climb, scale: TimeScale, heights: _Heights, *, with_saves: boo
 
 
 def lost_area(climb: Climb) -> list[tuple[float, float]]:
-    """Give the corners of what lies between an attempt's steps and the step that was kept of them."""
+    """Return the corners of what lies between an attempt's steps and the step that was kept of them."""
     assert climb.kept_to is not None
     kept: float = climb.kept_to
     area: list[tuple[float, float]] = []

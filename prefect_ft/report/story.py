@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from prefect_ft.decide.incidents import places
-from prefect_ft.journal.attempts import PARTS, AttemptSummary, Course, Gang, Judged, Span, course_of
+from prefect_ft.journal.attempts import PARTS, AttemptSummary, Gang, Judged, Span, Timeline, timeline_of
 from prefect_ft.journal.lines import Line
 from prefect_ft.journal.summary import HangSummary, PhaseSummary, reached_t, summarise
 from prefect_ft.model import RESTARTS
@@ -192,7 +192,7 @@ def story_of(phases: Sequence[PhaseJournal]) -> Story:
         lanes=_lanes(parts),
         events=_numbered(parts),
         hangs=tuple(hang for part in parts for hang in _hangs(part)),
-        advice=advise((part.journal.lines, part.course) for part in parts),
+        advice=advise((part.journal.lines, part.timeline) for part in parts),
         silent_s=begun[-1].silent_s if begun else 0.0,
     )
 
@@ -204,7 +204,7 @@ def _utc(line: Line) -> datetime:
 @dataclass(frozen=True, slots=True)
 class _Part:
     journal: PhaseJournal
-    course: Course
+    timeline: Timeline
     story: PhaseStory
 
 
@@ -212,18 +212,18 @@ def _part(journal: PhaseJournal, offset: float) -> _Part:
     lines = journal.lines
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
     end_t = reached_t(lines, journal.known_t)
-    course = course_of(lines, end_t)
+    timeline = timeline_of(lines, end_t)
     story = PhaseStory(
         name=str(head.get("phase", "")),
         start=offset,
         end=offset + end_t,
         summary=summarise(lines, journal.known_t),
-        spans=tuple(_moved(span, offset) for span in course.spans),
-        climbs=tuple(_climbs(lines, course, offset, end_t)),
+        spans=tuple(_moved(span, offset) for span in timeline.spans),
+        climbs=tuple(_climbs(lines, timeline, offset, end_t)),
         target_step=head.get("target_step"),
         limits=head.get("limits") or {},
     )
-    return _Part(journal, course, story)
+    return _Part(journal, timeline, story)
 
 
 def _moved(span: Span, offset: float) -> Span:
@@ -238,7 +238,7 @@ def _lanes(parts: Sequence[_Part]) -> tuple[Lane, ...]:
     for part in parts:
         head: Line = next((line for line in part.journal.lines if line["type"] == "phase"), {})
         names |= dict.fromkeys(head.get("systems") or ())
-        names |= dict.fromkeys(name for gang in part.course.gangs for name in gang.placement)
+        names |= dict.fromkeys(name for gang in part.timeline.gangs for name in gang.placement)
     return tuple(Lane(system=name, spans=_spans_on(parts, name), out=_out(parts, name)) for name in names)
 
 
@@ -247,8 +247,8 @@ def _spans_on(parts: Sequence[_Part], system: str) -> tuple[Span, ...]:
 
 
 def _involved(part: _Part, span: Span) -> frozenset[str]:
-    """Give the systems that a stretch of time is about: a pause is also about those that are waited for."""
-    gangs = part.course.gangs
+    """Return the systems that a stretch of time is about: a pause is also about those that are waited for."""
+    gangs = part.timeline.gangs
     now = _placement(gangs, span.attempt)
     return frozenset(now if span.part in WORK else (*now, *_placement(gangs, span.attempt + 1)))
 
@@ -258,7 +258,7 @@ def _placement(gangs: Sequence[Gang], attempt: int) -> tuple[str, ...]:
 
 
 def _out(parts: Sequence[_Part], system: str) -> tuple[tuple[float, float], ...]:
-    """Give when a system was out of use: from its isolation until it has a worker again, or the run's end."""
+    """Return when a system was out of use: from its isolation until it has a worker again, or the run's end."""
     times = []
     for part in parts:
         head: Line = next((line for line in part.journal.lines if line["type"] == "phase"), {})
@@ -266,7 +266,7 @@ def _out(parts: Sequence[_Part], system: str) -> tuple[tuple[float, float], ...]
             times.append((part.story.start, _used_again(part, system, 0.0)))
         times += [
             (part.story.start + each.decided_t, _used_again(part, system, each.decided_t))
-            for each in part.course.judged
+            for each in part.timeline.judged
             if system in each.decision.isolate
         ]
     return tuple(times)
@@ -275,7 +275,7 @@ def _out(parts: Sequence[_Part], system: str) -> tuple[tuple[float, float], ...]
 def _used_again(part: _Part, system: str, t: float) -> float:
     later = (
         attempt.start
-        for attempt, gang in zip(part.course.attempts, part.course.gangs, strict=True)
+        for attempt, gang in zip(part.timeline.attempts, part.timeline.gangs, strict=True)
         if attempt.start >= t and system in gang.placement
     )
     return part.story.start + next(later, part.story.end - part.story.start)
@@ -288,7 +288,7 @@ def _numbered(parts: Sequence[_Part]) -> tuple[Event, ...]:
     events = []
     number = 0
     for part in parts:
-        for judged in part.course.judged:
+        for judged in part.timeline.judged:
             is_disturbance = judged.decision.action != "complete"
             number += is_disturbance
             events.append(_event(part, judged, number if is_disturbance else None))
@@ -296,11 +296,11 @@ def _numbered(parts: Sequence[_Part]) -> tuple[Event, ...]:
 
 
 def _event(part: _Part, judged: Judged, number: int | None) -> Event:
-    attempts = part.course.attempts
+    attempts = part.timeline.attempts
     ended = next((each for each in attempts if each.number == judged.attempt), None)
     follower = next((each for each in attempts if each.start >= judged.decided_t), None)
     down_s = follower.start - judged.ended_t if follower is not None else None
-    before = _placement(part.course.gangs, judged.attempt)
+    before = _placement(part.timeline.gangs, judged.attempt)
     line = _line_of(part, follower) if down_s is not None and judged.decision.action in RESTARTS else None
     return Event(
         number=number,
@@ -325,10 +325,10 @@ def _line_of(part: _Part, attempt: AttemptSummary | None) -> Line | None:
 # -- steps ------------------------------------------------------------------------------------------
 
 
-def _climbs(lines: Sequence[Line], course: Course, offset: float, end_t: float) -> list[Climb]:
+def _climbs(lines: Sequence[Line], timeline: Timeline, offset: float, end_t: float) -> list[Climb]:
     saves = sorted({(line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint"})
     climbs = []
-    for attempt, follower in zip_longest(course.attempts, course.attempts[1:]):
+    for attempt, follower in zip_longest(timeline.attempts, timeline.attempts[1:]):
         until = attempt.end if attempt.end is not None else follower.start if follower is not None else end_t
         step = attempt.resume_step or 0
         own = [

@@ -37,7 +37,7 @@ class Tail:
         return self._lines
 
     def journal(self) -> PhaseJournal:
-        """Give the phase as far as it has come."""
+        """Return the phase as far as it has come."""
         lines = list(self.lines)
         is_over = not lines or any(line["type"] == "end" for line in lines)
         now_t = None if is_over else float(lines[0]["t"]) + seconds_since(lines[0]["utc"])
@@ -45,5 +45,5 @@ class Tail:
 
 
 def phase_directories_of(run: Run) -> list[Path]:
-    """Give the directories of a run's phases so far."""
+    """Return the directories of a run's phases so far."""
     return [run.model_dir / Path(phase["directory"]) for phase in run.told().get("phases", [])]

@@ -95,7 +95,7 @@ def _head(title: str) -> Text:
 
 
 def _timeline(story: Story, width: int) -> Iterator[Text]:
-    """Give a row for each system, with the numbers of what disturbed it above and the time below."""
+    """Return a row for each system, with the numbers of what disturbed it above and the time below."""
     yield _named("", _marks(story, width))
     if len(story.phases) > 1:
         yield _named("phase", _phases(story, width))
@@ -129,7 +129,7 @@ def _column(t: float, total_s: float, width: int) -> int:
 
 
 def _marks(story: Story, width: int) -> Text:
-    """Give the numbers of the disturbances where they were; one that has no room is a plus to the one before."""
+    """Return the numbers of the disturbances where they were; one that has no room is a plus to the one before."""
     row = [" "] * width
     for event in story.disturbances:
         at = _column(event.t, story.total_s, width)
@@ -155,7 +155,7 @@ def _phases(story: Story, width: int) -> Text:
 
 
 def _lane(lane: Lane, total_s: float, width: int) -> Text:
-    """Give a system's row: of what falls into one column the pause is shown, for it is the rarer."""
+    """Return a system's row: of what falls into one column the pause is shown, for it is the rarer."""
     cells: list[tuple[str, str]] = [("─", "dim")] * width
     for start, end in lane.out:
         for at in range(_column(start, total_s, width), _column(end, total_s, width) + 1):
@@ -186,7 +186,7 @@ def _axis(total_s: float, width: int) -> Text:
 
 
 def _graph(story: Story, width: int) -> Iterator[Text]:
-    """Give the steps against time in rows of blocks; what was lost is in its own colour."""
+    """Return the steps against time in rows of blocks; what was lost is in its own colour."""
     heights = [0.0] * width
     lost = [False] * width
     for phase in story.phases:
@@ -278,7 +278,7 @@ def _hang(hang: Hang) -> Iterator[RenderableType]:
 
 
 def _oddities(story: Story) -> Iterator[Text]:
-    """Say how often a suspension was a false alarm, and which ranks were slower than the others."""
+    """Return how often a suspension was a false alarm, and which ranks were slower than the others."""
     for phase in story.phases:
         ratio = phase.summary.false_alarm_ratio
         if ratio is not None:

@@ -52,7 +52,7 @@ def timeline(story: Story, *, alone: bool = False) -> str:
 
 
 def shown_lanes(story: Story) -> Sequence[Lane]:
-    """Give the lanes that are shown, in the order of the pool."""
+    """Return the lanes that are shown, in the order of the pool."""
     if len(story.lanes) <= MAX_LANES:
         return story.lanes
     ranked = sorted(story.lanes, key=lambda lane: (not lane.out, not lane.spans))[:MAX_LANES]

@@ -193,7 +193,7 @@ def done(event: Event) -> str:
 
 
 def _from(start: Start) -> str:
-    """Say where an attempt started, and why that was not where it was decided."""
+    """Return where an attempt started, and why that was not where it was decided."""
     origin = " from the beginning" if start.step is None else f" from step {start.step:,}"
     return origin if start.why is None else f"{origin} ({start.why})"
 
@@ -216,7 +216,7 @@ def cost(event: Event) -> str:
 
 
 def passed_over(event: Event) -> Iterator[str]:
-    """Say which checkpoints the next attempt could not go on from, and why."""
+    """Return which checkpoints the next attempt could not go on from, and why."""
     for name, why in event.passed_over.items():
         yield f"The checkpoint {name} was not whole ({why}), so an older one was taken."
 

@@ -128,7 +128,7 @@ class Vacancy:
 
 
 def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | None = None) -> Vacancy:
-    """Give a model directory that nobody holds, waiting for a holder that may be dead; raises RunHeldError."""
+    """Return a model directory that nobody holds, waiting for a holder that may be dead; raises RunHeldError."""
     clock = clock or BootClock()
     claims = Claims(model_dir / RUNS)
     try:
@@ -142,7 +142,7 @@ def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | No
 
 
 def holder_of(run: Run) -> str | None:
-    """Give who holds a run now, as far as can be seen at once; None: nobody does. Raises OSError."""
+    """Return who holds a run now, as far as can be seen at once; None: nobody does. Raises OSError."""
     claims = Claims(run.model_dir / RUNS)
     claim = claims.highest()
     if claim is None or claim.run_id != run.run_id:

@@ -160,7 +160,7 @@ class Run:
         return directory
 
     def directory_of(self, index: int) -> Path | None:
-        """Give the directory that a phase of the job began last in; None: it has not begun."""
+        """Return the directory that a phase of the job began last in; None: it has not begun."""
         names = [each["directory"] for each in self.told().get("phases", []) if each.get("index") == index]
         return self.model_dir / names[-1] if names else None
 
@@ -174,7 +174,7 @@ class Run:
         write_json(self.root / _CANCEL, {"source": source, "checkpoint": checkpoint, "utc": utc_now()})
 
     def cancel_wanted(self) -> CancelWish | None:
-        """Give who wants the run to end, and how."""
+        """Return who wants the run to end, and how."""
         path = self.root / _CANCEL
         if not path.exists():
             return None
@@ -193,7 +193,7 @@ class Run:
         write_json(self.root / _ANSWER, {"directory": directory, "n": number, **asdict(answer)})
 
     def answer_to(self, directory: str, number: int) -> Answer | None:
-        """Give the answer to a decision. It stays, whoever dies before it is carried out; to another one, it goes."""
+        """Return the answer to a decision. It stays, whoever dies before it is carried out; to another one, it goes."""
         path = self.root / _ANSWER
         if not path.exists():
             return None
@@ -207,7 +207,7 @@ class Run:
 
 
 def new_run_id() -> str:
-    """Give a name for a run that no other has."""
+    """Return a name for a run that no other has."""
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
@@ -235,7 +235,7 @@ def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told
 
 
 def read_run(root: Path) -> Run | None:
-    """Give the run of a directory below `.prefect-ft`; None if none began there. Raises OSError."""
+    """Return the run of a directory below `.prefect-ft`; None if none began there. Raises OSError."""
     if not (root / _RUN).is_file():
         return None
     return Run(root.name, root.parent.parent, (root / _KEY).read_text())
@@ -261,7 +261,7 @@ def _new_phase_directory(model_dir: Path) -> Path:
 
 
 def registry() -> Path:
-    """Give the directory of links to the runs that this user began on this machine."""
+    """Return the directory of links to the runs that this user began on this machine."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "prefect-ft" / "runs"
 
@@ -272,7 +272,7 @@ def _register(run: Run) -> None:
 
 
 def flow_runs() -> Path:
-    """Give the directory of links from flow runs to the runs that they run, on this machine."""
+    """Return the directory of links from flow runs to the runs that they run, on this machine."""
     return registry().parent / "flow-runs"
 
 

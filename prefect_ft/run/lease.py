@@ -52,7 +52,7 @@ class Claims:
         self._directory = root / EPOCHS
 
     def highest(self) -> Claim | None:
-        """Give the claim that holds; None: there has been none. Raises OSError."""
+        """Return the claim that holds; None: there has been none. Raises OSError."""
         epoch = self.highest_epoch()
         if not epoch:
             return None
@@ -62,7 +62,7 @@ class Claims:
         )
 
     def highest_epoch(self) -> int:
-        """Give the highest epoch, 0 if there is none. Reads the directory: a look at one name may be cached."""
+        """Return the highest epoch, 0 if there is none. Reads the directory: a look at one name may be cached."""
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
@@ -83,7 +83,7 @@ class Claims:
                 scratch.unlink()
 
     def pulse(self, run_id: str) -> Mapping[str, Any]:
-        """Give what the holder wrote last in its run's directory."""
+        """Return what the holder wrote last in its run's directory."""
         return read_json(self.root / run_id / LEASE)
 
     def beat(self, run_id: str, pulse: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class Lease:
 
 
 def wait_until_free(claims: Claims, time_s: float, clock: BootClock) -> Claim | None:
-    """Give the last claim once nobody holds it, None if there was none; raises RunHeldError, OSError.
+    """Return the last claim once nobody holds it, None if there was none; raises RunHeldError, OSError.
 
     At once where the holder has let go or can be seen to be dead or alive; else it watches for a sign of
     life, for the time that the holder itself named.
@@ -202,7 +202,7 @@ def wait_until_free(claims: Claims, time_s: float, clock: BootClock) -> Claim | 
 
 
 def _left(claim: Claim, pulse: Mapping[str, Any], term_s: float, clock: BootClock) -> float:
-    """Give how long a holder may still be silent; its clock is this one only where its process is seen."""
+    """Return how long a holder may still be silent; its clock is this one only where its process is seen."""
     if claim.owner is None or claim.owner.is_gone() is None:
         return term_s
     return float(pulse.get("at_s", claim.at_s)) + term_s - clock.now()

@@ -15,7 +15,7 @@ from prefect_ft.run.identity import JOURNAL, RUNS, Run, flow_runs, read_run, reg
 
 
 def phase_directories(run: str) -> list[Path]:
-    """Give the phase directories that RUN names: a run id, a model directory (its latest run) or a phase.
+    """Return the phase directories that RUN names: a run id, a model directory (its latest run) or a phase.
 
     Raises ConfigError with what was looked for.
     """
@@ -28,7 +28,7 @@ def is_phase(name: str) -> bool:
 
 
 def find_run(name: str) -> Run:
-    """Give the run that RUN names: a run id, or a directory (its latest run; a phase's own).
+    """Return the run that RUN names: a run id, or a directory (its latest run; a phase's own).
 
     Raises ConfigError with what was looked for, and for a run whose run.json is damaged.
     """
@@ -53,12 +53,12 @@ def told_by(run: Run) -> dict[str, Any]:
 
 
 def phases_of(run: Run) -> list[Path]:
-    """Give the directories of the phases that have begun; raises ConfigError."""
+    """Return the directories of the phases that have begun; raises ConfigError."""
     return [run.model_dir / phase["directory"] for phase in told_by(run).get("phases", [])]
 
 
 def run_of_phase(phase: Path) -> Run | None:
-    """Give the run of a phase's directory; None: it was moved away alone."""
+    """Return the run of a phase's directory; None: it was moved away alone."""
     name = phase.resolve().name
     for run in runs_in(phase.resolve().parent):
         if any(each["directory"] == name for each in run.told().get("phases", [])):
@@ -67,7 +67,7 @@ def run_of_phase(phase: Path) -> Run | None:
 
 
 def run_of_flow_run(flow_run_id: str, model_dir: Path | None = None) -> Run | None:
-    """Give the run that a flow run began or took up: here on this machine, else in a model directory."""
+    """Return the run that a flow run began or took up: here on this machine, else in a model directory."""
     if model_dir is None:
         with suppress(OSError):
             return read_run((flow_runs() / Path(flow_run_id).name).resolve())
@@ -79,23 +79,23 @@ def run_of_flow_run(flow_run_id: str, model_dir: Path | None = None) -> Run | No
 
 
 def runs_in(model_dir: Path) -> list[Run]:
-    """Give the runs of a model directory, the oldest first."""
+    """Return the runs of a model directory, the oldest first."""
     return sorted(_readable(model_dir / RUNS), key=_began)
 
 
 def known_runs() -> list[Run]:
-    """Give the runs that this user began on this machine and that are still there, the oldest first."""
+    """Return the runs that this user began on this machine and that are still there, the oldest first."""
     return sorted(_readable(registry()), key=_began)
 
 
 def latest_run(model_dir: Path) -> Run | None:
-    """Give the run of a model directory that began last."""
+    """Return the run of a model directory that began last."""
     runs = runs_in(model_dir)
     return runs[-1] if runs else None
 
 
 def _began(run: Run) -> str:
-    """Give when a run began, in digits; where run.json is damaged the id knows the second."""
+    """Return when a run began, in digits; where run.json is damaged the id knows the second."""
     started = run.told().get("started")
     return re.sub(r"\D", "", str(started) if started else run.run_id.rpartition("-")[0] + "999")
 

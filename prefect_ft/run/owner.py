@@ -37,7 +37,7 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
     def to_json(self) -> dict[str, Any]:
-        """Give the object as it stands in files."""
+        """Return the object as it stands in files."""
         return asdict(self)
 
     @classmethod

@@ -50,12 +50,12 @@ class Quarantined:
         return seconds_since(self.until) < seconds_since(other.until)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the object as it stands in the file."""
+        """Return the object as it stands in the file."""
         return {**{name: getattr(self, name) for name in _FIELDS}, **self.more}
 
 
 def read(path: Path) -> tuple[Quarantined, ...]:
-    """Give the systems in quarantine, by name; none where there is no file. Raises ConfigError."""
+    """Return the systems in quarantine, by name; none where there is no file. Raises ConfigError."""
     return tuple(_in_force(_entries(path)).values())
 
 
@@ -112,7 +112,7 @@ def _changing(path: Path) -> Iterator[Callable[[Change], None]]:
 
 
 def _in_force(entries: Iterable[Quarantined]) -> dict[str, Quarantined]:
-    """Give what has not expired, one entry for each system, in the order of their names."""
+    """Return what has not expired, one entry for each system, in the order of their names."""
     found: dict[str, Quarantined] = {}
     for entry in entries:
         before = found.get(entry.system)

@@ -14,7 +14,7 @@ MAX_RUNTIME_PATH = 80
 
 
 def runtime_directory(run_id: str) -> Path:
-    """Make and give the run's directory for sockets and output: on a local disk, for this user only.
+    """Make and return the run's directory for sockets and output: on a local disk, for this user only.
 
     Below PREFECT_FT_RUNTIME_DIR, else the directory for temporary files. Raises ConfigError.
     """

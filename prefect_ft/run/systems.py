@@ -50,7 +50,7 @@ class HeldSystems:
 
 
 def lock_path(runtime: Path, system: str) -> Path:
-    """Give the file of a system; `runtime` is the run-time directory of a run, of whichever."""
+    """Return the file of a system; `runtime` is the run-time directory of a run, of whichever."""
     return runtime.parent / SYSTEMS / system
 
 
@@ -80,7 +80,7 @@ def check(root: Path, systems: Iterable[str], run: str | None = None) -> None:
 
 
 def _held(path: Path, service: Service, *, takes: bool) -> int:
-    """Give a descriptor with a lock on a system's file: for the run's good, or where it could be."""
+    """Return a descriptor with a lock on a system's file: for the run's good, or where it could be."""
     deadline = time.monotonic() + SETTLED_S
     while True:
         try:
@@ -100,7 +100,7 @@ def _held(path: Path, service: Service, *, takes: bool) -> int:
 
 
 def _try(fd: int, service: Service, *, takes: bool) -> Service | bool | None:
-    """Say whether the system is the run's, or give whom it serves; None: that is just being settled."""
+    """Return whether the system is the run's, or give whom it serves; None: that is just being settled."""
     if _lock(fd, fcntl.LOCK_EX):
         if not takes:
             return True

@@ -217,7 +217,7 @@ class Attempt:
         return any(state.ran_out and state.failed for state in self.ranks.values() if state.worker == worker)
 
     def incident(self, t: float, *, cancelled_by: str | None = None) -> Incident:
-        """Give what ended this attempt, as it is to be judged at `t`; `cancelled_by` is who stopped it."""
+        """Return what ended this attempt, as it is to be judged at `t`; `cancelled_by` is who stopped it."""
         incident = Incident(t=t, kind="exit", attempt=self.number)
         if cancelled_by is not None:
             evidence = Evidence(rule="stop-request", text=cancelled_by)
@@ -237,7 +237,7 @@ class Attempt:
         return replace(incident, kind="completed", exit_code=0)
 
     def _not_started(self, incident: Incident, event: Event) -> Incident:
-        """Give the incident of a command that could not be started; no system is to blame for its limits.
+        """Return the incident of a command that could not be started; no system is to blame for its limits.
 
         More ranks than fit do not fit the next time either, unless they have fitted before.
         """
@@ -258,7 +258,7 @@ class Attempt:
         return f"write nproc_per_worker below {ranks}, or raise the limit of {limit}"
 
     def _suspended(self, incident: Incident) -> Incident:
-        """Give a suspension, or the hardware's fault that a rank's output tells of: then it hangs of that."""
+        """Return a suspension, or the hardware's fault that a rank's output tells of: then it hangs of that."""
         verdict = judge([self._findings(state) for state in self.ranks.values()], exit_code=1, signal=None)
         rank = self._rank_of(verdict.evidence)
         if verdict.failure_class != "hardware" or rank is None:
@@ -308,7 +308,7 @@ class Attempt:
         return root.stage
 
     def _reporters(self) -> tuple[int, ...]:
-        """Give the workers whose ranks reported that a collective took too long; the others kept silent."""
+        """Return the workers whose ranks reported that a collective took too long; the others kept silent."""
         reporters = {
             state.worker
             for state in self.ranks.values()
@@ -318,7 +318,7 @@ class Attempt:
         return tuple(sorted(reporters))
 
     def _root(self, verdict: Verdict) -> RankState:
-        """Give the rank whose output holds the cause, else the one that failed first.
+        """Return the rank whose output holds the cause, else the one that failed first.
 
         The cause may still be ending by itself when its peers have noticed and the attempt is ended.
         """
@@ -335,7 +335,7 @@ class Attempt:
 
 
 def kind_of_loss(evidence: Evidence | None, *, system_answers: bool) -> Kind:
-    """Give what it is that a worker's agent is gone, or about to go."""
+    """Return what it is that a worker's agent is gone, or about to go."""
     if evidence is not None and evidence.rule in TAKEN_AWAY:
         return "preempted"
     return "in_place_failed" if system_answers else "system_lost"

@@ -16,7 +16,7 @@ from prefect_ft.supervisor.link import Event
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is to be gone on with.
+    """What is to be resumed.
 
     `attempt` is the number of the last attempt that is known, 0 for none. `watched` is its placement
     where it is to be watched on, running or over by itself; None: the last decision is to be carried out.
@@ -105,7 +105,7 @@ def comebacks_without_progress(lines: Sequence[Line]) -> int:
 
 
 def untold(agent: Event) -> list[Event]:
-    """Give what nobody heard as the events that it was: output that no agent hands on any more, exits."""
+    """Return what nobody heard as the events that it was: output that no agent hands on any more, exits."""
     told: list[Event] = []
     if "excused" in agent:  # agents of earlier versions do not know it
         told.append({"ev": "call", **{name: agent[name] for name in ("token", "inside", "excused")}})

@@ -103,7 +103,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _said(process: subprocess.Popen[bytes], printed: bytes) -> str:
-    """Give the end of a command in words: how it ended, and its last line."""
+    """Return the end of a command in words: how it ended, and its last line."""
     lines = printed[-TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
     how = f"exit code {process.returncode}" if process.returncode >= 0 else f"signal {-process.returncode}"
     return f"{how}: {lines[-1]}" if lines else how

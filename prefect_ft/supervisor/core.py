@@ -259,7 +259,7 @@ class Supervisor:
                 decision = self._judge_unfit(unfit)
 
     def _note_beginning(self) -> Decision | None:
-        """Take note that the last decision is being carried out, and give it."""
+        """Take note that the last decision is being carried out, and return it."""
         self._begun_t = round(self.clock.now(), 6)
         history = self.journal.history()
         self._saves.set_aside(set_aside(self.plan.policy, history))
@@ -424,7 +424,7 @@ class Supervisor:
         return self.plan.saves is not None and self.plan.saves.since_s is not None
 
     def _chosen_already(self, decision: Decision | None) -> Event | None:
-        """Give the newest checkpoint if it is the one that was decided for, and was whole a moment ago.
+        """Return the newest checkpoint if it is the one that was decided for, and was whole a moment ago.
 
         Not where copies are kept: choosing puts them back, too.
         """
@@ -444,7 +444,7 @@ class Supervisor:
         return sorted({*told, *self._found_deaths})
 
     def _attempt_line(self, launch: Launch) -> dict[str, Any]:
-        """Give what the journal says of an attempt; agents keep it for a comeback."""
+        """Return what the journal says of an attempt; agents keep it for a comeback."""
         return {
             "attempt": launch.attempt,
             "token": list(self._token),
@@ -609,14 +609,14 @@ class Supervisor:
             raise AttemptFailedError(incident, decision)
 
     def _grace_s(self) -> float:
-        """Give how long ranks have between SIGTERM and SIGKILL; none where one of them has failed."""
+        """Return how long ranks have between SIGTERM and SIGKILL; none where one of them has failed."""
         if self._stop.wanted:
             return self.plan.stop_grace_s
         is_suspended = self._attempt is not None and self._attempt.suspension is not None
         return self.plan.suspension.grace_s if is_suspended else 0.0
 
     def _incident(self, attempt: Attempt | None, t: float) -> Incident:
-        """Give what happened; who wants the run to stop wants it whatever else happens at the same time."""
+        """Return what happened; who wants the run to stop wants it whatever else happens at the same time."""
         wanted = self._stop.wanted
         if attempt is not None:
             return attempt.incident(t, cancelled_by=wanted)
@@ -625,7 +625,7 @@ class Supervisor:
         return Incident(t=t, kind="cancelled", attempt=self._number, evidence=evidence)
 
     def _explained(self, incident: Incident, attempt: Attempt | None) -> Incident:
-        """Give a rank's bare death by SIGKILL the cause that its agent or its worker's infrastructure knows of."""
+        """Return a rank's bare death by SIGKILL the cause that its agent or its worker's infrastructure knows of."""
         is_bare = incident.signal == signal.SIGKILL and incident.failure_class in ("unknown", "crash")
         if not is_bare or incident.worker not in self._gang.numbers:
             return incident
@@ -663,7 +663,7 @@ class Supervisor:
         }
 
     def _fences(self, attempt: Attempt) -> dict[str, Any]:
-        """Have what lost ranks write from now on count for nothing; give what the journal says of it."""
+        """Have what lost ranks write from now on count for nothing; return what the journal says of it."""
         lasts_s = self.plan.lost_ranks_last_s
         if lasts_s is None or all(loss.system_answers for loss in attempt.lost.values()):
             return {}
@@ -672,7 +672,7 @@ class Supervisor:
         return {"fences": [list(fence)]}
 
     def _judge_gone(self, gone: WorkerGoneError, decision: Decision | None) -> Decision:
-        """Have a recovery action judged that failed; give the next one to try, or give up."""
+        """Have a recovery action judged that failed; return the next one to try, or give up."""
         if self._stop.wanted:
             raise StopWantedError
         self._found_deaths += self._gang.stop(self._token, 0).deaths
@@ -685,7 +685,7 @@ class Supervisor:
             attempt=self._last_started,
             worker=gone.worker,
             system=gone.system,
-            blame="none" if gone.is_anywhere else None,
+            blame="none" if gone.on_any_system else None,
             evidence=Evidence(rule="worker-gone", text=gone.why),
             **self._known_saves(),
         )
@@ -695,7 +695,7 @@ class Supervisor:
         return judged
 
     def _judge_unfit(self, unfit: UnfitSystemsError) -> Decision:
-        """Have the loss of systems judged that did not pass their check; give what to try next, or give up."""
+        """Have the loss of systems judged that did not pass their check; return what to try next, or give up."""
         for system, why in unfit.systems.items():
             tell(Notice(text=f"{system} did not pass its check: {why}"))
         text = "; ".join(f"{system}: check failed: {why}" for system, why in unfit.systems.items())
@@ -719,7 +719,7 @@ class Supervisor:
 
 
 def signal_number(on_demand: OnDemand) -> int | None:
-    """Give the signal by which ranks are asked for a checkpoint; None: none is sent."""
+    """Return the signal by which ranks are asked for a checkpoint; None: none is sent."""
     return None if on_demand.signal is None else int(signal.Signals[on_demand.signal])
 
 
@@ -728,6 +728,6 @@ def _nothing() -> None:
 
 
 def _untold(agents: Mapping[int, Event]) -> list[tuple[int, Event]]:
-    """Give what nobody heard of all agents; exits last, in their order."""
+    """Return what nobody heard of all agents; exits last, in their order."""
     told = [(worker, event) for worker, agent in agents.items() for event in untold(agent)]
     return sorted(told, key=lambda each: each[1].get("t_ns", 0))

@@ -50,7 +50,7 @@ def _stack(told: Mapping[str, Any]) -> RankStack:
 
 
 def write(directory: Path, number: int, hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str | None:
-    """Keep a diagnosis in a file of its own; give its name, None if there is no room."""
+    """Keep a diagnosis in a file of its own; return its name, None if there is no room."""
     name = f"hang-{number}.txt"
     if Room(directory).why_none() is not None:
         return None

@@ -19,12 +19,12 @@ class GangChange:
 
 
 def first_gang(workers: int) -> GangChange:
-    """Give the change that a phase begins with."""
+    """Return the change that a phase begins with."""
     return GangChange(destroy=(), create=tuple(range(workers)))
 
 
 def change_for(decision: Decision, present: Collection[int]) -> GangChange:
-    """Give what a restart changes in the gang; `present` are the workers that exist now."""
+    """Return what a restart changes in the gang; `present` are the workers that exist now."""
     match decision.action:
         case "restart_in_place":
             return GangChange(destroy=(), create=())
@@ -40,7 +40,7 @@ def change_for(decision: Decision, present: Collection[int]) -> GangChange:
 
 
 def failure_kind(action: Action | None, *, was_created: bool) -> Kind:
-    """Give the incident's kind when a worker is not there after `action` (`None`: at the phase's start)."""
+    """Return the incident's kind when a worker is not there after `action` (`None`: at the phase's start)."""
     if not was_created:
         return "in_place_failed"
     return "replacement_failed" if action == "replace_workers" else "rebuild_failed"

@@ -23,7 +23,7 @@ _MARKS = ("Xid (", "fault code")
 
 
 def parsed(line: str) -> Mapping[str, Any]:
-    """Give one line of a monitor as an object; raises ConfigError."""
+    """Return one line of a monitor as an object; raises ConfigError."""
     try:
         record = parse_json(line)
     except ValueError as exc:
@@ -34,7 +34,7 @@ def parsed(line: str) -> Mapping[str, Any]:
 
 
 def report_of(record: Mapping[str, Any], faults: Faults, systems: Collection[str]) -> Incident | None:
-    """Give what a record reports; None: it is about none of these systems. Raises ConfigError with the field.
+    """Return what a record reports; None: it is about none of these systems. Raises ConfigError with the field.
 
     Fields that mean nothing here are passed over. A fault of a code whose severity nobody knows is taken
     for a warning.
@@ -73,7 +73,7 @@ def _in_words(incident: Incident) -> str:
 
 
 def in_output(text: str, faults: Faults) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Give the records of the faults that lines of output name, of codes whose severity is known.
+    """Return the records of the faults that lines of output name, of codes whose severity is known.
 
     Each with the place in `text` at which its line begins.
     """

@@ -121,7 +121,7 @@ class _Place:
         return [Line(str(self._path), text) for text in texts if text.strip()]
 
     def keeper(self) -> Callable[[], None]:
-        """Give what remembers the place that has been reached now."""
+        """Return what remembers the place that has been reached now."""
         told = {"path": str(self._path), "file": self._identity, "position": self._position}
 
         def keep() -> None:
@@ -140,7 +140,7 @@ def _remembered(memory: Path, path: Path) -> tuple[str, int] | None:
 
 
 def _identity_and_size(path: Path) -> tuple[str, int]:
-    """Give where a file ends now; one that is not there will be new from its first line on."""
+    """Return where a file ends now; one that is not there will be new from its first line on."""
     try:
         found = path.stat()
     except OSError:

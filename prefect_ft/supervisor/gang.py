@@ -47,12 +47,12 @@ Listener = Callable[[int, Event], None]
 
 
 class WorkerGoneError(Exception):
-    """A worker that is needed is not there; `is_anywhere`: it could be on no other system either."""
+    """A worker that is needed is not there; `on_any_system`: it could be on no other system either."""
 
     def __init__(
-        self, worker: int, why: str, system: str | None = None, *, is_anywhere: bool = False
+        self, worker: int, why: str, system: str | None = None, *, on_any_system: bool = False
     ) -> None:
-        self.worker, self.why, self.system, self.is_anywhere = worker, why, system, is_anywhere
+        self.worker, self.why, self.system, self.on_any_system = worker, why, system, on_any_system
         super().__init__(why)
 
 
@@ -135,11 +135,11 @@ class AgentGang:
         return tuple(sorted(self._workers))
 
     def system_of(self, number: int) -> str:
-        """Give the system of a worker that exists."""
+        """Return the system of a worker that exists."""
         return self._workers[number].system
 
     def evidence(self, number: int, *, is_gone: bool) -> Evidence | None:
-        """Give what the infrastructure knows of how something in a worker that exists came to its end."""
+        """Return what the infrastructure knows of how something in a worker that exists came to its end."""
         return self._backend.evidence(self._workers[number], is_gone=is_gone)
 
     @property
@@ -172,7 +172,7 @@ class AgentGang:
     # -- workers ----------------------------------------------------------------------------------
 
     def adopt(self) -> dict[int, Event]:
-        """Attach to the workers that earlier lives of the orchestrator left; give how each one stands.
+        """Attach to the workers that earlier lives of the orchestrator left; return how each one stands.
 
         That is `attached`, or what an agent left behind that has left by itself. Workers whose agents
         neither answer nor left anything exist, and are to be destroyed, but are not among them.
@@ -216,7 +216,7 @@ class AgentGang:
             self._link(number)
 
     def _made(self, placement: Sequence[str], decision: int) -> set[int]:
-        """Give the workers that were created for a decision, where it wants them, and that answer."""
+        """Return the workers that were created for a decision, where it wants them, and that answer."""
         return {
             number
             for number, worker in self._workers.items()
@@ -244,7 +244,7 @@ class AgentGang:
             addresses = self._backend.exchange(old, workers)
         except BackendError as exc:
             number = (*numbers, *destroy)[0]
-            raise WorkerGoneError(number, str(exc), exc.system, is_anywhere=exc.is_anywhere) from exc
+            raise WorkerGoneError(number, str(exc), exc.system, on_any_system=exc.on_any_system) from exc
         for worker, address in zip(workers, addresses, strict=True):
             self._attach(worker, address)
         for number, answer in self._await_answers(numbers, "attached").items():
@@ -324,7 +324,7 @@ class AgentGang:
         self._await_answers(orders, "started", "start_failed", timeout_s=timeout_s)
 
     def _peers(self, numbers: Iterable[int]) -> dict[int, list[str]]:
-        """Give for each worker the hosts of those that follow it, in a ring."""
+        """Return for each worker the hosts of those that follow it, in a ring."""
         ring = sorted(numbers)
         hosts = [self._addresses[number].host for number in ring]
         following = [
@@ -346,7 +346,7 @@ class AgentGang:
             self._try_order(number, "watch", **self._watch)
 
     def diagnose(self, token: Sequence[int], timeout_s: float) -> dict[int, Event]:
-        """Have found out where the ranks are; give what agents answer in time, by rank."""
+        """Have found out where the ranks are; return what agents answer in time, by rank."""
         self._may_act()
         asked = self._sampling()
         for number in asked:
@@ -410,17 +410,17 @@ class AgentGang:
                     self._forget(number)
 
     def _order(self, number: int, order: str, **fields: Any) -> None:
-        """Give an order to a worker that is needed; raises WorkerGoneError."""
+        """Send an order to a worker that is needed; raises WorkerGoneError."""
         self._may_act()
         self._send(number, order, **fields)
 
     def _send(self, number: int, order: str, **fields: Any) -> None:
-        """Give an order that may be given; raises WorkerGoneError."""
+        """Send an order that may be sent; raises WorkerGoneError."""
         self._link(number)
         self._try_order(number, order, **fields)
 
     def _try_order(self, number: int, order: str, **fields: Any) -> None:
-        """Give an order; who is just being reached again gets it then, if it is one that is answered."""
+        """Send an order; who is just being reached again gets it then, if it is one that is answered."""
         self._conversations[number].ask(order, fields)
         if number not in self._links or number in self._newly_reached:
             return
@@ -430,7 +430,7 @@ class AgentGang:
             self._lost(number)
 
     def _link(self, number: int) -> Link:
-        """Give the connection to a worker's agent, waiting where it broke; raises WorkerGoneError."""
+        """Return the connection to a worker's agent, waiting where it broke; raises WorkerGoneError."""
         self.serve(lambda: number not in self._regaining)
         self.serve(lambda: number not in self._newly_reached, ANSWER_TIMEOUT_S)
         if number not in self._links:
@@ -565,7 +565,7 @@ class AgentGang:
                 pass
 
     def _fenced(self, why: str) -> LeaseLostError:
-        """Give the error for an agent that is another orchestrator's; from now on nothing is done."""
+        """Return the error for an agent that is another orchestrator's; from now on nothing is done."""
         self._fence = LeaseLostError(why)
         return self._fence
 

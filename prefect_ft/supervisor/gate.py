@@ -50,7 +50,7 @@ class Gate:
     def __call__(
         self, journal: MemoryJournal, policy: Policy, history: History, decision: Decision
     ) -> Decision:
-        """Give what is decided in the end; at once where nobody is asked. Raises LeaseLostError."""
+        """Return what is decided in the end; at once where nobody is asked. Raises LeaseLostError."""
         if not asks_before(self._plan.before, decision):
             return decision
         proposed = proposal_in(journal.lines) or self._propose(journal, decision)

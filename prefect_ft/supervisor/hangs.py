@@ -203,7 +203,7 @@ class Hangs:
 
 
 def incident_of(hang: Hang, attempt: Attempt, t: float, where: str | None) -> Incident:
-    """Give what is to be judged of a verdict."""
+    """Return what is to be judged of a verdict."""
     rank = hang.ranks[0] if hang.blamed is None else hang.blamed
     state = attempt.ranks[rank]
     text = hang.text + (f"; {where}" if where else "")
@@ -219,7 +219,7 @@ def incident_of(hang: Hang, attempt: Attempt, t: float, where: str | None) -> In
 
 
 def with_blame(hang: Hang, blamed: int | None, attempt: Attempt) -> Hang:
-    """Give a verdict with the rank to blame that the ranks' stacks tell, if they tell one."""
+    """Return a verdict with the rank to blame that the ranks' stacks tell, if they tell one."""
     if blamed is None:
         return hang
     return replace(hang, blamed=blamed, worker=attempt.ranks[blamed].worker)
@@ -257,13 +257,13 @@ def _container_sample(counts: Mapping[str, Any]) -> ContainerSample:
 
 
 def pauses_in(lines: Sequence[Line]) -> list[Mapping[str, Sequence[float]]]:
-    """Give what a journal knows of the pauses in stages: its last word, which holds those before it."""
+    """Return what a journal knows of the pauses in stages: its last word, which holds those before it."""
     told = [line["pauses"] for line in lines if line["type"] == "pace"]
     return told[-1:]
 
 
 def _open_in(lines: Sequence[Line], attempt: int) -> _Open | None:
-    """Give the verdict of an attempt that was only reported and after which nothing is known."""
+    """Return the verdict of an attempt that was only reported and after which nothing is known."""
     told = [line for line in lines if line["type"] == "hang" and line["attempt"] == attempt]
     over = {line["n"] for line in lines if line["type"] == "hang-over"}
     still = [line for line in told if line["n"] not in over and line["response"] != "restart"]

@@ -146,7 +146,7 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
 
 
 def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
-    """Give each rank of a worker, by its global number, the variables of its own."""
+    """Return each rank of a worker, by its global number, the variables of its own."""
     first = worker * plan.ranks_per_worker
     return {
         rank: {"RANK": str(rank), "LOCAL_RANK": str(rank - first), "ROLE_RANK": str(rank)}
@@ -155,12 +155,12 @@ def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
 
 
 def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]:
-    """Give the ranks of a gang, by their global numbers, each with its worker."""
+    """Return the ranks of a gang, by their global numbers, each with its worker."""
     return {rank: worker for worker in range(len(placement)) for rank in rank_environments(plan, worker)}
 
 
 def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Give what each worker's agent is told to start an attempt; worker 0's keeps `note` for a comeback.
+    """Return what each worker's agent is told to start an attempt; worker 0's keeps `note` for a comeback.
 
     The note grows with the gang, so it is not sent to all of it; a start that one agent does not know is none.
     """
@@ -179,7 +179,7 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
 
 
 def _defaults(plan: PhasePlan) -> Environment:
-    """Give what holds where the user says nothing, in the job or in the environment that workers inherit."""
+    """Return what holds where the user says nothing, in the job or in the environment that workers inherit."""
     defaults = {
         "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "-1",
         "MA_HANG_DETECT_TIME": str(math.ceil(plan.hang_detect_time_s / 60)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prefect_ft.backends.base import Address, WayAwayError, Worker
+from prefect_ft.backends.base import Address, RouteUnavailableError, Worker
 from prefect_ft.errors import AgentError
 from prefect_ft.worker import frames, protocol
 
@@ -19,7 +19,7 @@ class LinkLostError(Exception):
     """The agent is gone, or breaks the protocol."""
 
 
-class LinkAwayError(LinkLostError):
+class LinkUnavailableError(LinkLostError):
     """What leads to the agent is away; of the agent itself nothing is known."""
 
 
@@ -27,23 +27,23 @@ class Link:
     """A connection to one worker's agent; `fileno()` is readable when events are waiting."""
 
     def __init__(self, worker: Worker, address: Address) -> None:
-        """Connect; raises LinkLostError, of which LinkAwayError."""
+        """Connect; raises LinkLostError, of which LinkUnavailableError."""
         self.worker = worker
         self.host = address.host
         self._reader = frames.FrameReader()
         try:
             self._connection = address.connect(CONNECT_TIMEOUT_S)
-        except WayAwayError as exc:
-            raise LinkAwayError(str(exc)) from exc
+        except RouteUnavailableError as exc:
+            raise LinkUnavailableError(str(exc)) from exc
         except OSError as exc:
             raise LinkLostError(str(exc)) from exc
 
     def fileno(self) -> int:
-        """Give the descriptor to wait on."""
+        """Return the descriptor to wait on."""
         return self._connection.fileno()
 
     def send(self, order: str, **fields: Any) -> None:
-        """Give an order; raises LinkLostError, and AgentError for one that is too long to send."""
+        """Send an order; raises LinkLostError, and AgentError for one that is too long to send."""
         try:
             frame = frames.encode({"op": order, **fields})
         except frames.FrameError as exc:

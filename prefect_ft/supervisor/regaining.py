@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from prefect_ft.backends.base import Address, Worker
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.comeback import untold
-from prefect_ft.supervisor.link import Event, Link, LinkAwayError, LinkLostError
+from prefect_ft.supervisor.link import Event, Link, LinkLostError, LinkUnavailableError
 
 RETRY_S = 1.0
 AWAY_TIMEOUT_S = 600.0
@@ -72,7 +72,7 @@ class Regaining:
         while True:
             try:
                 return Link(self._worker, self._address)
-            except LinkAwayError as exc:
+            except LinkUnavailableError as exc:
                 if time.monotonic() > deadline_s or self._dropped.wait(RETRY_S):
                     return exc
             except LinkLostError as exc:

@@ -137,7 +137,7 @@ class Reports:
 
 
 def pending(lines: Sequence[Line]) -> list[Incident]:
-    """Give the reports of a journal that no incident has followed."""
+    """Return the reports of a journal that no incident has followed."""
     waiting: dict[_Key, Incident] = {}
     for line in lines:
         if line["type"] == "report":
@@ -155,6 +155,6 @@ def _report(line: Line) -> Incident:
 
 
 def _key(report: Incident) -> _Key:
-    """Give what two reports of the same have in common; two restarts are two whatever they say."""
+    """Return what two reports of the same have in common; two restarts are two whatever they say."""
     words = report.evidence.text if report.kind == "in_process" and report.evidence else None
     return report.kind, report.system, report.systems, report.device, report.code, words

@@ -190,7 +190,7 @@ class Saves:
         return tuple(sorted({*old, *self._strays}))
 
     def facts(self) -> dict[str, Any]:
-        """Give an incident's fields about checkpoints."""
+        """Return an incident's fields about checkpoints."""
         verified = self.verified
         return {
             "step": max(verified, default=None),

@@ -80,7 +80,7 @@ class Upkeep:
         self._fit |= set(systems)
 
     def unfit(self, systems: Collection[str], wait: Wait) -> dict[str, str]:
-        """Check those of `systems` that have to be, side by side; give those that failed, with the reason."""
+        """Check those of `systems` that have to be, side by side; return those that failed, with the reason."""
         checks = {
             system: self._start(words, system, {}, self._plan.check_timeout_s)
             for system in systems

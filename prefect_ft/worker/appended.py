@@ -47,11 +47,11 @@ class Lines:
         self.rewind()
 
     def rewind(self) -> None:
-        """Give all lines again."""
+        """Return all lines again."""
         self._position = self._count = 0
 
     def new(self) -> List[Tuple[int, Record]]:
-        """Give the lines that were appended since the last call, numbered from 1 in the file."""
+        """Return the lines that were appended since the last call, numbered from 1 in the file."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._position)

@@ -93,7 +93,7 @@ class CheckpointWatch:
         threading.Thread(target=self._work, name="checkpoints", daemon=True).start()
 
     def fileno(self) -> int:
-        """Give the descriptor to wait on for answers."""
+        """Return the descriptor to wait on for answers."""
         return self._answered_out
 
     def follow(self, step_now: Callable[[], Optional[int]]) -> None:
@@ -105,7 +105,7 @@ class CheckpointWatch:
         self._deaths = tuple(sorted({*self._deaths, *times}))
 
     def look(self, settled: bool = False) -> int:
-        """Ask for all verified checkpoints as they are from now on; give the question's number."""
+        """Ask for all verified checkpoints as they are from now on; return the question's number."""
         self._urgent.set()
         return self._look(settled)
 
@@ -129,14 +129,14 @@ class CheckpointWatch:
             self._look()
 
     def choose(self, criteria: Criteria) -> int:
-        """Ask for the checkpoint to resume from; give the question's number."""
+        """Ask for the checkpoint to resume from; return the question's number."""
         self._urgent.set()
         number = next(self._numbers)
         self._ask(Question(number, criteria))
         return number
 
     def answers(self) -> List[Answer]:
-        """Give the answers that have come since the last call, in the order of the questions."""
+        """Return the answers that have come since the last call, in the order of the questions."""
         _drain(self._answered_out)
         answers = []
         while not self._answered.empty():
@@ -264,11 +264,11 @@ class _Renames:
             self._changes = None  # the user's limit of instances
 
     def fileno(self) -> Optional[int]:
-        """Give the descriptor to wait on for changes; None where they cannot be watched."""
+        """Return the descriptor to wait on for changes; None where they cannot be watched."""
         return self._changes.fileno() if self._changes is not None else None
 
     def update(self) -> Set[str]:
-        """Take in what has happened, and give the names."""
+        """Take in what has happened, and return the names."""
         if self._changes is None:
             return self._names
         self._look_at_the_path(self._changes)

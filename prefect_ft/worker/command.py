@@ -38,7 +38,7 @@ class Program(NamedTuple):
 
 
 def written_out(command: Sequence[str], cwd: str) -> List[str]:
-    """Give what the kernel makes of a script `….py` whose first line names Python; others as they are.
+    """Return what the kernel makes of a script `….py` whose first line names Python; others as they are.
 
     Scripts without that ending are left alone: most of them are launchers that a package has installed.
     """
@@ -51,7 +51,7 @@ def written_out(command: Sequence[str], cwd: str) -> List[str]:
 
 
 def _first_line(path: str) -> List[str]:
-    """Give the words of a script's `#!`, without `env` before them; none where there are none."""
+    """Return the words of a script's `#!`, without `env` before them; none where there are none."""
     try:
         with open(path, "rb") as file:
             line = file.read(_LONGEST_FIRST_LINE).partition(b"\n")[0]
@@ -115,7 +115,7 @@ def _taken_apart(word: str, words: List[str]) -> Optional[Tuple[List[str], str, 
 
 
 def _found(word: str, cwd: str, env: Dict[str, str]) -> Optional[str]:
-    """Give the path of a program as it would be executed."""
+    """Return the path of a program as it would be executed."""
     if os.path.dirname(word):
         path = os.path.join(cwd, word)
         return path if os.access(path, os.X_OK) else None
@@ -123,7 +123,7 @@ def _found(word: str, cwd: str, env: Dict[str, str]) -> Optional[str]:
 
 
 def talks_to_store(program: Program, env: Dict[str, str], versions: Sequence[str]) -> bool:
-    """Say whether the program is to find a store at its rendezvous: it imports one of these releases of torch.
+    """Return whether the program is to find a store at its rendezvous: it imports one of these releases of torch.
 
     A launcher does not: it starts a store of its own for the ranks that it starts.
     """
@@ -133,7 +133,7 @@ def talks_to_store(program: Program, env: Dict[str, str], versions: Sequence[str
 
 
 def torch_version(program: Program, env: Dict[str, str]) -> Optional[str]:
-    """Give the release of torch (`2.13`) that the program would import.
+    """Return the release of torch (`2.13`) that the program would import.
 
     None where there is none, or where that cannot be told from the files alone.
     """
@@ -146,7 +146,7 @@ def torch_version(program: Program, env: Dict[str, str]) -> Optional[str]:
 
 
 def _package_directories(interpreter: str) -> List[str]:
-    """Give where the packages of an interpreter are, and those of the one that a virtual environment is of."""
+    """Return where the packages of an interpreter are, and those of the one that a virtual environment is of."""
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
     prefixes = [prefix]
     if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):

@@ -33,12 +33,12 @@ class ContainerMeter:
                     break
 
     def read(self) -> Optional[Dict[str, Optional[float]]]:
-        """Give the counts since the container began, None for what the kernel does not tell; None: nothing."""
+        """Return the counts since the container began, None for what the kernel does not tell; None: nothing."""
         told = {name: self._count(name) for name in _COUNTERS}
         return None if all(value is None for value in told.values()) else told
 
     def oom_kills(self) -> int:
-        """Give how many processes the kernel has killed because the container's memory was used up; 0: none known."""
+        """Return how many processes the kernel has killed because the container's memory was used up; 0: none known."""
         return int(self._count("oom_kills") or 0)
 
     def _count(self, name: str) -> Optional[float]:
@@ -54,5 +54,5 @@ class ContainerMeter:
 
 
 def own_container() -> Optional[ContainerMeter]:
-    """Give the meter of this process's container; None where it is not the first process of one."""
+    """Return the meter of this process's container; None where it is not the first process of one."""
     return ContainerMeter() if os.getpid() == 1 else None

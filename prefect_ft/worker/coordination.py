@@ -61,13 +61,13 @@ def served_at(master_port: str, port: Optional[int]) -> str:
 
 
 def port_served_at(told: str, master_port: str) -> Optional[int]:
-    """Give the port of the agent's store for ranks that meet at `master_port`; None: it has none for them."""
+    """Return the port of the agent's store for ranks that meet at `master_port`; None: it has none for them."""
     theirs, _, port = told.partition(":")
     return int(port) if theirs == master_port and port.isdigit() else None
 
 
 def proof(nonce: str, key: str) -> str:
-    """Give what shows that its sender knows the key, without telling it."""
+    """Return what shows that its sender knows the key, without telling it."""
     return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest()
 
 
@@ -153,12 +153,12 @@ class Coordination:
 
     @property
     def standing(self) -> Standing:
-        """Give whose end is not everybody's."""
+        """Return whose end is not everybody's."""
         inside = {rank for call in self._calls.values() for rank in call.coordinator.bound_ranks}
         return Standing(tuple(sorted(inside)), tuple(sorted(self._excused)))
 
     def stop_listening(self) -> None:
-        """Give the port back; connections stay. Idempotent."""
+        """Return the port back; connections stay. Idempotent."""
         self._lobby.shut()
 
     def close(self) -> None:

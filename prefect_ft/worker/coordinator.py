@@ -76,7 +76,7 @@ class Coordinator:
 
     @property
     def stage(self) -> Tuple[int, bool, Optional[str], int]:
-        """Give what changes whenever `excused`, `bound_ranks` or `over` do; cheap."""
+        """Return what changes whenever `excused`, `bound_ranks` or `over` do; cheap."""
         return self._iteration, self._between, self.over, len(self._gone)
 
     # -- in ---------------------------------------------------------------------------------------

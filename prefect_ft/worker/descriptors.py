@@ -33,7 +33,7 @@ def moved(connection: socket.socket) -> socket.socket:
 
 @contextlib.contextmanager
 def _up_to_the_hard_limit() -> Iterator[int]:
-    """Have descriptors up to the hard limit meanwhile; give the soft one."""
+    """Have descriptors up to the hard limit meanwhile; return the soft one."""
     with _one_at_a_time:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(

@@ -80,7 +80,7 @@ class _Rates(ctypes.Structure):
 
 
 def _nvml() -> Optional[Callable[[], Usage]]:
-    """Give what reads the visible devices; None where the library or a device is missing."""
+    """Return what reads the visible devices; None where the library or a device is missing."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         count = ctypes.c_uint()
@@ -97,7 +97,7 @@ def _nvml() -> Optional[Callable[[], Usage]]:
 
 
 def _visible(count: int) -> List[int]:
-    """Give the devices that the worker's environment lets its ranks see; all where it names none by number."""
+    """Return the devices that the worker's environment lets its ranks see; all where it names none by number."""
     words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     named = [int(word) for word in words if word.isdigit() and int(word) < count]
     return named or list(range(count))

@@ -62,6 +62,6 @@ def for_users(*uids: int) -> Entrance:
 
 
 def _uid_of(connection: socket.socket) -> int:
-    """Give the user as whom the other side runs."""
+    """Return the user as whom the other side runs."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

@@ -125,7 +125,7 @@ class Execution:
         return max((beat.step for beat in beats if beat is not None and beat.step is not None), default=None)
 
     def describe(self) -> Dict[str, Any]:
-        """Give the fields of `attached` that tell how the attempt stands."""
+        """Return the fields of `attached` that tell how the attempt stands."""
         ranks = self._ranks()
         return {
             **self._rendezvous.describe(),
@@ -293,7 +293,7 @@ class Execution:
         return not self._untold
 
     def excerpts(self) -> Dict[int, Dict[str, Any]]:
-        """Give an excerpt of all that each rank printed, for who comes when this agent has gone."""
+        """Return an excerpt of all that each rank printed, for who comes when this agent has gone."""
         return {rank.number: rank.spool.excerpt_of_all() for rank in self._ranks()}
 
     def _came_up(self, what: str) -> None:
@@ -477,7 +477,7 @@ def _changes_of(directory: str) -> Optional[inotify.Inotify]:
 
 
 def _environment(given: Dict[str, str]) -> Dict[str, str]:
-    """Give the ranks' common environment: the worker's own, `given`, and the way to this package."""
+    """Return the ranks' common environment: the worker's own, `given`, and the way to this package."""
     env = {"PYTHONUNBUFFERED": "1", **os.environ, **given}
     path = (PACKAGE_DIRECTORY, env.get("PYTHONPATH"))
     env["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
@@ -493,7 +493,7 @@ def _with_python(command: List[str], env: Dict[str, str]) -> List[str]:
 
 
 def _failure(error: Exception, command: str) -> Dict[str, Any]:
-    """Give the fields that tell why nothing could be started; `what` is the path that is at fault."""
+    """Return the fields that tell why nothing could be started; `what` is the path that is at fault."""
     if isinstance(error, OSError):
         what = os.fsdecode(error.filename) if error.filename else command
         return {"errno": error.errno, "error": error.strerror or str(error), "what": what}

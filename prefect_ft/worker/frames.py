@@ -22,12 +22,12 @@ class FrameError(Exception):
 
 
 def encode(message: Dict[str, Any]) -> bytes:
-    """Give the frame that carries `message`; raises FrameError if it is too long."""
+    """Return the frame that carries `message`; raises FrameError if it is too long."""
     return framed(_encoder.encode(message).encode("ascii"))
 
 
 def framed(body: bytes) -> bytes:
-    """Give the frame that carries `body`, an object in JSON; raises as `encode`."""
+    """Return the frame that carries `body`, an object in JSON; raises as `encode`."""
     if len(body) > MAX_FRAME:
         raise FrameError(f"a frame of {len(body)} bytes (at most {MAX_FRAME} are allowed)")
     return _LENGTH.pack(len(body)) + body
@@ -41,7 +41,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Dict[str, Any]]:
-        """Give the messages that `data` completes; raises FrameError on anything that is none."""
+        """Return the messages that `data` completes; raises FrameError on anything that is none."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)

@@ -61,7 +61,7 @@ class Rank:
         self._last_beats: Optional[int] = None
 
     def ended(self, info: Any, has_run_out: Callable[[], bool]) -> Optional[int]:
-        """Take the rank's end from waitid's answer, and give the exit code; None: a signal ended it.
+        """Take the rank's end from waitid's answer, and return the exit code; None: a signal ended it.
 
         `has_run_out()`: whether the container's memory was used up.
         """
@@ -82,14 +82,14 @@ class Rank:
             self.held = None
 
     def last_beat(self) -> Optional[heartbeat.Beat]:
-        """Give the last heartbeat, None if there was none."""
+        """Return the last heartbeat, None if there was none."""
         try:
             return heartbeat.read(self.beat_path)
         except OSError:
             return None  # the script put something else in its place
 
     def new_beat(self) -> Optional[heartbeat.Beat]:
-        """Give the last heartbeat if there was one since the last call."""
+        """Return the last heartbeat if there was one since the last call."""
         beat = self.last_beat()
         if beat is None or beat.beats == self._last_beats:
             return None
@@ -106,7 +106,7 @@ class Rank:
             self.held.send(number)
 
     def rewind(self, position: int) -> None:
-        """Give the last heartbeat and all reports again, and output from `position` on."""
+        """Return the last heartbeat and all reports again, and output from `position` on."""
         self._last_beats = None
         self.faults.rewind()
         self.restarts.rewind()
@@ -260,7 +260,7 @@ class Gang:
                 os.unlink(rank.spool.path)
 
     def leave_output(self) -> List[str]:
-        """Delete heartbeats alone; give the paths of what was printed."""
+        """Delete heartbeats alone; return the paths of what was printed."""
         for rank in self.ranks.values():
             rank.unwatch()
             rank.spool.close()

@@ -39,11 +39,11 @@ class Inotify:
         self._fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
 
     def fileno(self) -> int:
-        """Give the descriptor to wait on."""
+        """Return the descriptor to wait on."""
         return self._fd
 
     def watch(self, directory: str, mask: int) -> int:
-        """Watch a directory and give the watch's number, the same again if it is watched already.
+        """Watch a directory and return the watch's number, the same again if it is watched already.
 
         Raises OSError (ENOENT; ENOSPC: the user's limit). Looks the path up, so it hangs where that does.
         """
@@ -55,7 +55,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> List[Change]:
-        """Give what has changed since the last call; an empty list if nothing has."""
+        """Return what has changed since the last call; an empty list if nothing has."""
         changes: List[Change] = []
         for _ in range(_MAX_READS):  # a bound, because a busy directory never stops changing
             try:
@@ -66,7 +66,7 @@ class Inotify:
         return changes
 
     def close(self) -> None:
-        """Give the instance back."""
+        """Return the instance back."""
         os.close(self._fd)
 
     @staticmethod

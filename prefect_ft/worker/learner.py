@@ -37,7 +37,7 @@ class Learner:
         self._grew_s = 0.0
 
     def watched(self, env: Dict[str, str]) -> Dict[str, str]:
-        """Give the environment of a rank that is to be looked at; from now on it is."""
+        """Return the environment of a rank that is to be looked at; from now on it is."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         self._is_watching, self._beat_path = True, env.get("PREFECT_FT_HEARTBEAT")
@@ -64,7 +64,7 @@ class Learner:
             self._loop.after("learn", PERIOD_S, self._look)
 
     def _has_stepped(self) -> bool:
-        """Say whether the rank has reported two different steps: then it has taken one."""
+        """Return whether the rank has reported two different steps: then it has taken one."""
         beat = None
         with contextlib.suppress(OSError):
             beat = heartbeat.read(self._beat_path or "")

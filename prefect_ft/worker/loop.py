@@ -11,7 +11,7 @@ MAX_SLEEP_S = 3600.0
 
 
 def now_s() -> float:
-    """Give the time since boot in seconds; it goes on while the machine is suspended."""
+    """Return the time since boot in seconds; it goes on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -47,7 +47,7 @@ class Loop:
         self._timers.pop(name, None)
 
     def is_set(self, name: str) -> bool:
-        """Say whether a timer of that name is waiting."""
+        """Return whether a timer of that name is waiting."""
         return name in self._timers
 
     def step(self) -> None:

@@ -44,7 +44,7 @@ class ProcessMeter:
         self._schedule = _opened(f"/proc/{pid}/schedstat")
 
     def read(self) -> Optional[Reading]:
-        """Give how it stands; None: it is gone."""
+        """Return how it stands; None: it is gone."""
         try:
             fields = os.pread(self._stat, _READ, 0).rpartition(b")")[2].split()
         except OSError:
@@ -59,7 +59,7 @@ class ProcessMeter:
         return sum(int(line.rpartition(b":")[2]) for line in lines) if lines else None
 
     def _read_wait_s(self) -> Optional[float]:
-        """Give for how long the main thread was ready and had no processor."""
+        """Return for how long the main thread was ready and had no processor."""
         words = _content(self._schedule).split()
         return int(words[1]) / 1e9 if len(words) > 1 else None
 
@@ -113,7 +113,7 @@ class TreeMeter:
                 self._meters[pid] = ProcessMeter(pid)
 
     def read(self) -> Optional[Total]:
-        """Give how the rank stands; None: its process is gone."""
+        """Return how the rank stands; None: its process is gone."""
         for pid, meter in list(self._meters.items()):
             reading = meter.read()
             if reading is None:
@@ -150,7 +150,7 @@ class ForestMeter:
         self._next_walk_s = 0.0
 
     def read(self) -> Dict[int, Total]:
-        """Give how each rank stands that has a process."""
+        """Return how each rank stands that has a process."""
         began_s = time.monotonic()
         if began_s >= self._next_walk_s:
             self._walk()
@@ -166,7 +166,7 @@ class ForestMeter:
             self._trees[rank].follow([*processes.descendants(pid), *orphans.get(pid, ())], most)
 
     def _orphans(self) -> Dict[int, List[int]]:
-        """Give what has lost its parents and came to this process, by the rank whose session it is in."""
+        """Return what has lost its parents and came to this process, by the rank whose session it is in."""
         ranks = set(self._pids.values())
         found: Dict[int, List[int]] = {}
         for pid in processes.children(os.getpid()):

@@ -39,7 +39,7 @@ class Silence:
         self._heard_at, self._can_hear = now, True
 
     def left_s(self, now: float) -> float:
-        """Give the time until the silence has lasted too long."""
+        """Return the time until the silence has lasted too long."""
         return self._heard_at + self._timeout_s - now
 
     def is_cut(self, now: float) -> bool:
@@ -124,7 +124,7 @@ class Partition:
 
 
 def _own_api() -> List[Target]:
-    """Give where a pod is told that its cluster's API is."""
+    """Return where a pod is told that its cluster's API is."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     return [(host, int(port))] if host and port.isdigit() else []
 

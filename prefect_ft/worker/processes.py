@@ -77,7 +77,7 @@ def become_subreaper() -> None:
 
 
 def descendants(root: int, without: Container[int] = ()) -> List[int]:
-    """Give the pids of all processes below `root`, zombies included, parents before children.
+    """Return the pids of all processes below `root`, zombies included, parents before children.
 
     Those in `without` are left out, with whatever is below them.
     """
@@ -92,7 +92,7 @@ def descendants(root: int, without: Container[int] = ()) -> List[int]:
 
 
 def children(pid: int) -> List[int]:
-    """Give the children of a process, zombies included."""
+    """Return the children of a process, zombies included."""
     return list((_children if _KERNEL_LISTS_CHILDREN else _children_by_scan())(pid))
 
 
@@ -101,7 +101,7 @@ _KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children
 
 
 def _children_by_scan() -> Callable[[int], List[int]]:
-    """Read every process's parent once and give a function from pid to children."""
+    """Read every process's parent once and return a function from pid to children."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -112,25 +112,25 @@ def _children_by_scan() -> Callable[[int], List[int]]:
 
 
 def parent(pid: int) -> Optional[int]:
-    """Give the parent of a process, None if it is gone."""
+    """Return the parent of a process, None if it is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
 
 
 def session(pid: int) -> Optional[int]:
-    """Give the session of a process, by its leader's pid; None if the process is gone."""
+    """Return the session of a process, by its leader's pid; None if the process is gone."""
     fields = _stat(pid)
     return int(fields[3]) if fields else None
 
 
 def started(pid: int) -> Optional[int]:
-    """Give when a living process started, in clock ticks since boot: with its pid that names it for good."""
+    """Return when a living process started, in clock ticks since boot: with its pid that names it for good."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None
 
 
 def _stat(pid: int) -> List[bytes]:
-    """Give the fields of /proc/PID/stat from the state on; none if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on; none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return file.read(4096).rpartition(b")")[2].split()
@@ -139,7 +139,7 @@ def _stat(pid: int) -> List[bytes]:
 
 
 def _children(pid: int) -> List[int]:
-    """Give the children of all threads of `pid`; of a process that is gone, none."""
+    """Return the children of all threads of `pid`; of a process that is gone, none."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -165,7 +165,7 @@ def reap() -> None:
 def end_descendants(
     reap: Callable[[], None], timeout_s: float, spared: Callable[[], Container[int]] = frozenset
 ) -> List[int]:
-    """SIGKILL everything below this process until a walk finds nobody; give who is left after the time.
+    """SIGKILL everything below this process until a walk finds nobody; return who is left after the time.
 
     But those that are `spared`. `reap` must collect whatever has ended, without blocking. Who survives
     SIGKILL sits in the kernel (state D). Needs SPARE_DESCRIPTORS. Idempotent.

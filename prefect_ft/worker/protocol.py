@@ -287,7 +287,7 @@ EVENTS: Dict[str, Dict[str, Type]] = {
 
 
 def checked(message: Dict[str, Any]) -> str:
-    """Give the name of the order that `message` is, whole and of the right types; raises RefusedError."""
+    """Return the name of the order that `message` is, whole and of the right types; raises RefusedError."""
     op = message.get("op")
     if not isinstance(op, str) or op not in ORDERS:
         raise RefusedError(f"no such order: {op!r}; there are: {', '.join(ORDERS)}")

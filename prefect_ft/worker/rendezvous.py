@@ -47,7 +47,7 @@ class Rendezvous:
         self._last_standing = Standing()
 
     def describe(self) -> Dict[str, Any]:
-        """Give the ports, or None, and whether the agent will listen at the first if it is told so."""
+        """Return the ports, or None, and whether the agent will listen at the first if it is told so."""
         own = self._own_port
         return {
             "port": self._port.number,
@@ -57,7 +57,7 @@ class Rendezvous:
 
     @property
     def standing(self) -> Standing:
-        """Give the ranks whose end does not end the attempt, of the attempt that runs or has ended last."""
+        """Return the ranks whose end does not end the attempt, of the attempt that runs or has ended last."""
         return self._last_standing if self._coordination is None else self._coordination.standing
 
     def open(self, env: Dict[str, str]) -> None:
@@ -111,7 +111,7 @@ class Rendezvous:
 
 
 def _serves(wanted: Dict[str, Any]) -> bool:
-    """Say whether an agent is to serve; where it cannot be told whether the ranks know how, not."""
+    """Return whether an agent is to serve; where it cannot be told whether the ranks know how, not."""
     if wanted["by"] != "auto":
         return bool(wanted["by"] == "agent")
     unset = wanted.get("unset", ())

@@ -128,7 +128,7 @@ class Sampling:
         }
 
     def _beat_s(self, beat: Optional[heartbeat.Beat]) -> Optional[float]:
-        """Give when a beat was, in watched time; right as long as nothing stood still since."""
+        """Return when a beat was, in watched time; right as long as nothing stood still since."""
         if beat is None:
             return None
         age_s = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - beat.t_ns) / 1e9

@@ -109,7 +109,7 @@ class Sieve:
         self._end, self._after = b"", 0
 
     def parts(self) -> List[Part]:
-        """Give what was chosen, in its order and no byte twice."""
+        """Return what was chosen, in its order and no byte twice."""
         end = Part(self.offset - len(self._end), self.lines + 1 - self._end.count(b"\n"), self._end)
         return _joined(sorted([*self._first.parts, *self._last.parts, end]))
 
@@ -127,7 +127,7 @@ class Sieve:
             at = self._keep_spot(block, spot)
 
     def _keep_spot(self, block: _Block, spot: int) -> int:
-        """Keep what is of interest and what stands before it; give where the next line begins."""
+        """Keep what is of interest and what stands before it; return where the next line begins."""
         start, stop = block.stretch(spot)
         form = block.text[start:stop].translate(None, _DIGITS)
         if len(self._forms) >= _FORMS:
@@ -140,7 +140,7 @@ class Sieve:
         return stop
 
     def _keep_after(self, block: _Block, at: int) -> int:
-        """Keep a line that follows; give where the next one begins."""
+        """Keep a line that follows; return where the next one begins."""
         _, stop = block.stretch(at)
         if (hit := self._looks_bad.search(block.low, at, stop)) is not None:
             return self._keep_spot(block, hit.start())
@@ -174,7 +174,7 @@ class _Block:
         self._lines = lines
 
     def line_at(self, at: int) -> int:
-        """Give the number of the line at a place, from 1."""
+        """Return the number of the line at a place, from 1."""
         if at >= self._counted:
             self._lines += self.text.count(b"\n", self._counted, at)
         else:
@@ -183,7 +183,7 @@ class _Block:
         return self._lines + 1
 
     def stretch(self, at: int) -> Tuple[int, int]:
-        """Give the bounds of the text around a place, between line ends or carriage returns; not far from it."""
+        """Return the bounds of the text around a place, between line ends or carriage returns; not far from it."""
         floor, ceiling = max(0, at - STRETCH_BYTES // 4), min(len(self.text), at + STRETCH_BYTES)
         start = max(self.text.rfind(b"\n", floor, at), self.text.rfind(b"\r", floor, at)) + 1 or floor
         stop = _LINE_END.search(self.text, at, ceiling)
@@ -224,7 +224,7 @@ def _joined(parts: Sequence[Part]) -> List[Part]:
 
 
 def _branched(words: Sequence[str]) -> str:
-    """Give an expression for any of these words, as a tree: many times as fast as one branch for each."""
+    """Return an expression for any of these words, as a tree: many times as fast as one branch for each."""
     if "" in words:
         return ""
     rests: Dict[str, List[str]] = {}

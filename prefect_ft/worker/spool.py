@@ -93,7 +93,7 @@ class Spool:
         self._jump(min(max(position, self._first), end))
 
     def next_piece(self, final: bool) -> Optional[Piece]:
-        """Give what has not been handed on: whole lines, with `final` the rest as well; None if nothing."""
+        """Return what has not been handed on: whole lines, with `final` the rest as well; None if nothing."""
         data = self._new_bytes()
         length = data.rfind(b"\n") + 1
         if not length and final:
@@ -140,7 +140,7 @@ class Spool:
         return piece is not None
 
     def excerpt(self) -> Dict[str, Any]:
-        """Give what was chosen of what was looked through, as the fields of an `excerpt` event."""
+        """Return what was chosen of what was looked through, as the fields of an `excerpt` event."""
         parts = [
             {"offset": part.offset, "line": part.line, "text": part.data.decode("utf-8", "surrogateescape")}
             for part in self._sieve.parts()
@@ -148,7 +148,7 @@ class Spool:
         return {"bytes": self._sieve.offset, "lines": self._sieve.lines, "path": self.path, "parts": parts}
 
     def excerpt_of_all(self) -> Dict[str, Any]:
-        """Give what is chosen of everything that was printed, when nothing more will come."""
+        """Return what is chosen of everything that was printed, when nothing more will come."""
         self._look_through(self._end(), _LAST_LOOK)
         return self.excerpt()
 
@@ -161,7 +161,7 @@ class Spool:
             start += len(data)
 
     def bound(self) -> None:
-        """Give the disk space beyond the limit back, oldest first; where the file system cannot, nothing."""
+        """Return the disk space beyond the limit back, oldest first; where the file system cannot, nothing."""
         end, limit = self._end(), self._keeping.limit_bytes
         if end - self._first <= limit:
             return
@@ -178,7 +178,7 @@ class Spool:
         self._tail = self._tail[max(0, len(self._tail) - kept) :]
 
     def printed(self) -> int:
-        """Give how many bytes the file holds; for who wants to see whether that changes."""
+        """Return how many bytes the file holds; for who wants to see whether that changes."""
         return self._size()
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class Spool:
         os.unlink(self.path)
 
     def _end(self) -> int:
-        """Give the offset after the last byte; takes note of a file that has become shorter."""
+        """Return the offset after the last byte; takes note of a file that has become shorter."""
         size = self._size()
         if size < self.position - self._base:
             self._begin_anew()

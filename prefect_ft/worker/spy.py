@@ -24,7 +24,7 @@ MAX_BYTES = 4 << 20
 
 
 def command() -> Optional[str]:
-    """Give the path of py-spy, in PATH or beside this interpreter; None where it is not installed."""
+    """Return the path of py-spy, in PATH or beside this interpreter; None where it is not installed."""
     places = [*os.environ.get("PATH", os.defpath).split(os.pathsep), os.path.dirname(sys.executable)]
     paths = [os.path.join(place, "py-spy") for place in places if place]
     return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), None)

@@ -111,7 +111,7 @@ class Contents:
             client.has_come(key)
 
     def get(self, key: bytes) -> bytes:
-        """Give a value; of a key that is not there, nothing: clients wait for it first."""
+        """Return a value; of a key that is not there, nothing: clients wait for it first."""
         return self._values.get(key, b"")
 
     def add(self, key: bytes, amount: int) -> int:
@@ -126,7 +126,7 @@ class Contents:
         self.set(key, self.get(key) + value)
 
     def compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
-        """Set a value if it is as expected, or absent with nothing expected; give what it is then.
+        """Set a value if it is as expected, or absent with nothing expected; return what it is then.
 
         Of a key that is absent although something was expected, that is what was expected.
         """

@@ -116,7 +116,7 @@ class TlsEntrance:
         self._silence_timeout_s = silence_timeout_s
 
     def __call__(self, connection: socket.socket) -> Optional[socket.socket]:
-        """Give the connection to speak by; None: who came has gone again."""
+        """Return the connection to speak by; None: who came has gone again."""
         with contextlib.suppress(OSError):
             connection.setblocking(False)
             end_when_silent(connection, self._silence_timeout_s)

@@ -106,7 +106,7 @@ class WarmStart:
         return pids
 
     def describe(self) -> Dict[str, Any]:
-        """Give the fields of the event `warm`."""
+        """Return the fields of the event `warm`."""
         return {
             "ready": self._zygote is not None and self._zygote.is_ready,
             "modules": self._zygote.modules if self._zygote is not None else 0,
@@ -121,7 +121,7 @@ class WarmStart:
     def starter(
         self, command: Sequence[str], cwd: str, env: Environment, count: int, cold: Starter
     ) -> Starter:
-        """Give what starts the ranks of an attempt: those that are parked, where they are as is wanted.
+        """Return what starts the ranks of an attempt: those that are parked, where they are as is wanted.
 
         `env` is what all ranks have.
         """
@@ -183,7 +183,7 @@ class WarmStart:
             self.started(*self._next)
 
     def _wanted(self, command: Sequence[str], cwd: str, env: Environment) -> Optional[_Wanted]:
-        """Give what a zygote for this command has to be; None where there can be none."""
+        """Return what a zygote for this command has to be; None where there can be none."""
         if not self._modules and self._learner is None:
             return None
         program = program_of(command, cwd, env)
@@ -291,7 +291,7 @@ class WarmStart:
         parked.process.close()
 
     def _used_kb(self) -> int:
-        """Give what zygote and parked ranks take of the memory; what they share counts once."""
+        """Return what zygote and parked ranks take of the memory; what they share counts once."""
         return sum(map(_pss_kb, self.spared))
 
     def close(self) -> None:
@@ -342,7 +342,7 @@ class _Zygote:
         return self._connection.fileno()
 
     def hear(self) -> Optional[Dict[str, Any]]:
-        """Give what preloading came to; None if the zygote is gone."""
+        """Return what preloading came to; None if the zygote is gone."""
         self._connection.settimeout(ANSWER_TIMEOUT_S)
         try:
             answer, _ = zygote.receive(self._connection)
@@ -434,7 +434,7 @@ def _held_child(pid: int) -> Optional[Held]:
 
 
 def _pss_kb(pid: int) -> int:
-    """Give a process's share of the memory in KiB; 0 if it is gone."""
+    """Return a process's share of the memory in KiB; 0 if it is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
         for line in file:
             if line.startswith("Pss:"):

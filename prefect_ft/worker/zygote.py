@@ -50,7 +50,7 @@ RANKS_OWN_PREFIX = "PREFECT_FT_"
 
 
 def is_ranks_own(name: str) -> bool:
-    """Say whether a variable may be another one in each rank and attempt."""
+    """Return whether a variable may be another one in each rank and attempt."""
     return name in RANKS_OWN or name.startswith(RANKS_OWN_PREFIX)
 
 
@@ -66,7 +66,7 @@ def send(connection: _socket.socket, message: "Any") -> None:
 
 
 def receive(connection: _socket.socket) -> "tuple[Any, list[int]]":
-    """Give the next message and the descriptors that came with it; None when the other side has gone."""
+    """Return the next message and the descriptors that came with it; None when the other side has gone."""
     head, descriptors = _receive(connection, 4)
     if len(head) < 4:
         return None, descriptors
@@ -120,7 +120,7 @@ class _Reads:
 
 
 def _reader(frame: "Any") -> str:
-    """Give the module whose code asks for a variable."""
+    """Return the module whose code asks for a variable."""
     while frame is not None:
         name = frame.f_globals.get("__name__") or "?"
         if name not in ("os", "_collections_abc", "collections.abc"):
@@ -130,7 +130,7 @@ def _reader(frame: "Any") -> str:
 
 
 def preload(modules: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Import modules; give what keeps some of them from being shared, by module, and which failed.
+    """Import modules; return what keeps some of them from being shared, by module, and which failed.
 
     A zygote with an unfit module is of no use: it has to be ended and started again without it.
     """
@@ -157,7 +157,7 @@ def preload(modules: list[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def is_installed(package: str) -> bool:
-    """Say whether a package is Python's own or an installed one, and not of the program that is to run."""
+    """Return whether a package is Python's own or an installed one, and not of the program that is to run."""
     if package in sys.builtin_module_names:
         return True
     spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(package)
@@ -182,7 +182,7 @@ class _Look:
         self._descriptors = set(os.listdir("/proc/self/fd"))
 
     def again(self) -> "str | None":
-        """Give what is wrong since the last time; None if nothing is."""
+        """Return what is wrong since the last time; None if nothing is."""
         threads = len(os.listdir("/proc/self/task"))
         new, self._threads = threads - self._threads, threads
         if new > 0 and not self._are_of_blas(new):
@@ -210,7 +210,7 @@ class _Look:
         return None
 
     def _are_of_blas(self, new: int) -> bool:
-        """Say whether these threads may be OpenBLAS's, which ends them before a fork and starts them after it."""
+        """Return whether these threads may be OpenBLAS's, which ends them before a fork and starts them after it."""
         with open("/proc/self/maps", "rb") as file:
             paths = {line.split(None, 5)[5] for line in file if b"openblas" in line}
         libraries, self._libraries = len(paths) - self._libraries, len(paths)
@@ -367,7 +367,7 @@ def run(program: "Program") -> None:
 
 
 def new_main() -> "dict[str, Any]":
-    """Make a new main module, as it is before a program runs; give its contents."""
+    """Make a new main module, as it is before a program runs; return its contents."""
     main = type(sys)("__main__")
     own = main.__dict__
     own["__builtins__"] = sys.modules["builtins"]
@@ -392,7 +392,7 @@ def run_script(own: "dict[str, Any]", target: str) -> None:
 
 
 def without_us(hook: "Hook") -> "Hook":
-    """Give a hook that shows an exception as `hook` does, and knows nothing of this file."""
+    """Return a hook that shows an exception as `hook` does, and knows nothing of this file."""
 
     def show(kind: type[BaseException], value: BaseException, trace: "Any") -> None:
         sys.excepthook = hook

@@ -104,7 +104,7 @@ def test_an_engine_that_was_signed_by_somebody_else_is_not_believed(
 
 
 def as_nobody(call: Callable[[], object]) -> str:
-    """Give what a call says as a user without rights."""
+    """Return what a call says as a user without rights."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -188,7 +188,7 @@ def test_what_is_waited_for(told: dict[str, Any], events: list[dict[str, Any]], 
 
 
 @pytest.mark.parametrize(
-    ("said", "is_anywhere", "remedy"),
+    ("said", "on_any_system", "remedy"),
     [
         pytest.param(
             'pods "w" is forbidden: exceeded quota: q, requested: pods=1, used: pods=4, limited: pods=4',
@@ -234,10 +234,10 @@ def test_what_is_waited_for(told: dict[str, Any], events: list[dict[str, Any]], 
         ),
     ],
 )
-def test_remedies(said: str, is_anywhere: bool, remedy: str) -> None:
-    assert trouble(said) == (f"{said} ({remedy})", is_anywhere)
+def test_remedies(said: str, on_any_system: bool, remedy: str) -> None:
+    assert trouble(said) == (f"{said} ({remedy})", on_any_system)
 
 
 def test_what_nobody_knows_is_said_as_it_is() -> None:
     assert trouble("it is broken") == ("it is broken", False)
-    assert trouble("it is broken", is_anywhere=True) == ("it is broken", True)
+    assert trouble("it is broken", on_any_system=True) == ("it is broken", True)

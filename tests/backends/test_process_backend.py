@@ -146,7 +146,7 @@ def test_an_environment_that_cannot_be_given_is_a_backend_error(runtime_dir: Pat
     backend = ProcessBackend(settings(), runtime_dir, {"s0": {"BAD": value}})
     with pytest.raises(BackendError, match="a worker cannot be started") as caught:
         backend.create(WORKERS[:1])
-    assert (caught.value.is_anywhere, caught.value.system) == (True, None)
+    assert (caught.value.on_any_system, caught.value.system) == (True, None)
     assert not (runtime_dir / "0-0-1-0").exists()
 
 

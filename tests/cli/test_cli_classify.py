@@ -31,7 +31,7 @@ RESET = LOG.replace(b"OSError: [Errno 28] No space left on device", b"Connection
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in a directory with two logs; give exit code, standard output and standard error."""
+    """Run the command in a directory with two logs; return exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rank0.log").write_bytes(RESET)
     (tmp_path / "rank1.log").write_bytes(LOG)

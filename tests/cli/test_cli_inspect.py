@@ -34,7 +34,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line where job.yaml lies; give exit code, standard output and standard error."""
+    """Run the command line where job.yaml lies; return exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
 

@@ -401,7 +401,7 @@ def test_cancel_that_cannot_do_its_work_says_so_in_one_line(say: Say, orphan: Si
     log.mkdir()
     said = say("cancel", orphan.model_dir)
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
-    assert "the run cannot be gone on with now: [Errno 21] Is a directory" in said.err
+    assert "the run cannot be resumed now: [Errno 21] Is a directory" in said.err
     assert orphan.run.cancel_wanted() is not None
 
 

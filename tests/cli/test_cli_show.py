@@ -27,7 +27,7 @@ Printed = Callable[..., str]
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
-    """Run the command line; give what stands on standard output, after an end with 0 and nothing said aside."""
+    """Run the command line; return what stands on standard output, after an end with 0 and nothing said aside."""
 
     def run(*arguments: object) -> str:
         code = main([str(argument) for argument in arguments])
@@ -64,7 +64,7 @@ def write_phase(run: Run, name: str, *incidents: Incident, status: str | None = 
 
 
 def unsigned(path: Path) -> bytes:
-    """Give a journal as an older writer has it, without checksums."""
+    """Return a journal as an older writer has it, without checksums."""
     return re.sub(rb',"sum":"[0-9a-f]{8}"}', b"}", path.read_bytes())
 
 

@@ -69,7 +69,7 @@ def two(old: str, new: str) -> str:
 
 @pytest.fixture(params=["yaml", "json"])
 def in_form(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Give a job file's text as it is, or the same in JSON."""
+    """Return a job file's text as it is, or the same in JSON."""
     return str if request.param == "yaml" else lambda text: json.dumps(parse(text, "")[0], indent=2)
 
 

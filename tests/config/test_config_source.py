@@ -258,7 +258,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         ),
         pytest.param(
             b'a: "\\UFFFFFFFF"\n',
-            "job.yaml: holds an escape that is no character; correct it",
+            "job.yaml: contains an invalid escape sequence",
             id="no-character",
         ),
         pytest.param(

@@ -36,11 +36,11 @@ def told() -> Told:
 
 @pytest.fixture
 def decisions(told: Told) -> Callable[..., list[Decision]]:
-    """Give the decisions about the lines."""
+    """Return the decisions about the lines."""
     return lambda policy, *lines: [entry.decision for entry in told(policy, *lines)]
 
 
 @pytest.fixture
 def verdicts(told: Told) -> Callable[..., list[str]]:
-    """Give rule and action of each decision, as `rule: action`."""
+    """Return rule and action of each decision, as `rule: action`."""
     return lambda policy, *lines: [f"{e.decision.rule}: {e.decision.action}" for e in told(policy, *lines)]

@@ -71,7 +71,7 @@ def lines_of(pump: Pump, length: int) -> list[str]:
 
 
 def attacked(pump: Pump, catalogue: Catalogue | None = None, codes: tuple[int, ...] = (1,)) -> bool:
-    """Say whether such lines cost no more than their length."""
+    """Return whether such lines cost no more than their length."""
 
     def work(length: int) -> Callable[[], Any]:
         log = {"rank0.log": lines_of(pump, length)}

@@ -143,7 +143,7 @@ def play(policy, told):
 
 
 def play_in_a_journal(policy, told, path):
-    """Do the same as a run does it; give the decisions, and what the journal's file says afterwards."""
+    """Do the same as a run does it; return the decisions, and what the journal's file says afterwards."""
     journal, clock = Journal(path), PhaseClock()
     decisions = []
     for incident in in_time(told):

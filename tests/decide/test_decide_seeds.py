@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def of(file: str, test: str) -> Callable[..., tuple[str, ...]]:
-    """Give the names of a parametrised test's cases by their ids."""
+    """Return the names of a parametrised test's cases by their ids."""
     return lambda *ids: tuple(f"{file}::{test}[{each}]" for each in ids)
 
 

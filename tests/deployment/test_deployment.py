@@ -39,7 +39,7 @@ def stored(request: pytest.FixtureRequest) -> Site:
 
 
 def run_of(site: Site, deployment: str) -> str:
-    """Give the newest flow run of a deployment: other tests may have made some before."""
+    """Return the newest flow run of a deployment: other tests may have made some before."""
     asked = {"deployments": {"name": {"any_": [deployment]}}, "sort": "EXPECTED_START_TIME_DESC"}
     return str(site.post("/flow_runs/filter", asked)[0]["id"])
 

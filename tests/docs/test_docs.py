@@ -100,7 +100,10 @@ def test_runs_raise_what_the_page_says_and_no_other_kind() -> None:
         for line in section("recovery-policy.md", "What runs raise today").splitlines()
         if "**Kinds**" in line
     )
-    sources = (*(ROOT / "prefect_ft" / "supervisor").glob("*.py"), ROOT / "prefect_ft" / "prefect_edge" / "tasks.py")
+    sources = (
+        *(ROOT / "prefect_ft" / "supervisor").glob("*.py"),
+        ROOT / "prefect_ft" / "prefect_edge" / "tasks.py",
+    )
     words = {
         node.value
         for source in sources

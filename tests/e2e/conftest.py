@@ -42,7 +42,7 @@ def wait():
 
 @pytest.fixture
 def job(tmp_path: Path, prefect_server: None) -> Callable[..., JobConfig]:
-    """Give a job whose ranks run SCRIPT and then `code`, by default as two ranks of one worker."""
+    """Return a job whose ranks run SCRIPT and then `code`, by default as two ranks of one worker."""
 
     def make(code: str = "", *, phase: dict[str, Any] | None = None, **fields: Any) -> JobConfig:
         (tmp_path / "ck").mkdir(exist_ok=True)
@@ -68,7 +68,7 @@ def job(tmp_path: Path, prefect_server: None) -> Callable[..., JobConfig]:
 
 @pytest.fixture
 def seen(tmp_path: Path) -> Callable[..., list[dict[str, str]]]:
-    """Give the environments of all ranks that a phase started, in the order of their attempts."""
+    """Return the environments of all ranks that a phase started, in the order of their attempts."""
 
     def read(phase: str = "train") -> list[dict[str, str]]:
         lines = (tmp_path / f"seen-{phase}.jsonl").read_text().splitlines()

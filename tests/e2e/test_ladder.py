@@ -85,7 +85,7 @@ Ladder = Callable[..., list[list[Row]]]
 
 @pytest.fixture
 def ladder(job: Make, seen: Seen, tmp_path: Path) -> Ladder:
-    """Run a job of two workers; give what the ranks of each attempt were told."""
+    """Run a job of two workers; return what the ranks of each attempt were told."""
 
     def run(
         code: str, pool: dict[str, Any], policy: dict[str, Any] | None = None, **fields: Any

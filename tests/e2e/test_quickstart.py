@@ -15,7 +15,7 @@ FLOWS = Path(__file__).parents[2] / "flows"
 
 
 def run(directory: Path, *, faults: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run the quickstart below `directory`, faster than it is for people; give its result and its summaries."""
+    """Run the quickstart below `directory`, faster than it is for people; return its result and its summaries."""
     text = (FLOWS / "quickstart.yaml").read_text().replace("../runs/quickstart", str(directory))
     document = yaml.safe_load(text.replace("--pace=0.01", "--pace=0"))
     for phase in document["phases"]:

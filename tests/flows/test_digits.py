@@ -55,7 +55,7 @@ def wait(processes, timeout_s=30):
 
 
 def train(folder, *arguments, ranks=2, resume_from=""):
-    """One attempt that must succeed; give its result."""
+    """One attempt that must succeed; return its result."""
     arguments = (*STEPS, "--checkpoints", folder, "--out", folder / "out.json", *arguments)
     ended = wait(start(ranks, *arguments, resume_from=resume_from))
     assert [(rank.returncode, rank.last_error) for rank in ended] == [(0, "")] * ranks

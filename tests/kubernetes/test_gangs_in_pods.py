@@ -69,7 +69,7 @@ Trouble = Callable[[Target], AbstractContextManager[None]]
 
 
 @pytest.mark.parametrize(
-    ("fields", "trouble", "said", "is_anywhere"),
+    ("fields", "trouble", "said", "on_any_system"),
     [
         pytest.param(
             {"resources": {"requests": {"cpu": "1000"}}, "start_timeout_s": 2},
@@ -128,13 +128,13 @@ def test_a_gang_that_is_not_whole_is_none(
     fields: dict[str, Any],
     trouble: Trouble,
     said: str,
-    is_anywhere: bool,
+    on_any_system: bool,
 ) -> None:
     backend = make(**fields)
     with trouble(target), pytest.raises(BackendError) as caught:
         backend.create(GANG)
     assert re.search(said, str(caught.value)), str(caught.value)
-    assert caught.value.is_anywhere is is_anywhere
+    assert caught.value.on_any_system is on_any_system
     assert backend.find() == []
     assert target.names("secret") == []
 

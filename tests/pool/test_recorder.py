@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def phase(tmp_path: Path, path: Path) -> Callable[..., Recorder]:
-    """Give the recorder of a phase with these lines in its journal."""
+    """Return the recorder of a phase with these lines in its journal."""
 
     def make(lines: list[dict[str, Any]], ttl_s: float | None = None) -> Recorder:
         return Recorder(path, tmp_path, lambda: lines, ttl_s=ttl_s, run="r", job="j", phase="p")
@@ -45,7 +45,7 @@ def phase(tmp_path: Path, path: Path) -> Callable[..., Recorder]:
 
 
 def watch(recorder: Recorder, *steps: Callable[[], object]) -> list[str]:
-    """Let something be told after each step, and give the notices beside."""
+    """Let something be told after each step, and return the notices beside."""
     facts: list[Fact] = []
     with observed_by(facts.append), recorder.recording():
         for step in steps:

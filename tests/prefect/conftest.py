@@ -19,7 +19,7 @@ PREAMBLE = 'import os; restarts = int(os.environ["PREFECT_FT_RESTART_COUNT"])\n'
 
 @pytest.fixture
 def job(tmp_path: Path, prefect_server: None) -> Callable[..., JobConfig]:
-    """Give a job with a phase for each piece of code, which knows how often it has been restarted."""
+    """Return a job with a phase for each piece of code, which knows how often it has been restarted."""
 
     def make(*code: str, **fields: Any) -> JobConfig:
         phases = [

@@ -69,7 +69,7 @@ class Asked:
         return found or State(type=StateType.PENDING)
 
     def fill_in(self, **form: str) -> str:
-        """Fill in the form as the page does; give whether it is taken, and why not."""
+        """Fill in the form as the page does; return whether it is taken, and why not."""
         path = f"/flow_runs/{self.flow_run}/resume"
         told = self._client.request("POST", path, json={"run_input": form}).json()
         return str(told["details"].get("reason") or told["status"])
@@ -146,7 +146,7 @@ def never_run() -> None:
 
 
 def states_after(client: SyncPrefectClient, *states: State[Any]) -> list[tuple[StateType, str | None]]:
-    """Ask in each of these states, one after the other; give the states that follow."""
+    """Ask in each of these states, one after the other; return the states that follow."""
     made = client.create_flow_run(never_run)
     found = []
     with FlowRunApi(made.id, made.flow_id, "asked").open() as api:

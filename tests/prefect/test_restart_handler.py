@@ -43,7 +43,7 @@ class Failing:
 
 
 def in_a_flow(work: Callable[[], Any], handler: Any, runs: int = 1, **options: Any) -> list[Any]:
-    """Run a task of a user's own so many times, in one flow; give its final states."""
+    """Run a task of a user's own so many times, in one flow; return its final states."""
 
     @task(retries=50, retry_condition_fn=handler, **options)
     def mine() -> Any:

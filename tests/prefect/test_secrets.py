@@ -59,7 +59,7 @@ def test_a_secret_is_told_to_nobody_but_the_ranks(secret_job: JobConfig, tmp_pat
 
 
 def holders(directory: Path) -> list[str]:
-    """Give the files that hold the secret."""
+    """Return the files that hold the secret."""
     return [name for name, text in everything_in(directory).items() if SECRET in text]
 
 

@@ -36,7 +36,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run the command line in this process; give the exit code and what went to standard error."""
+    """Run the command line in this process; return the exit code and what went to standard error."""
 
     def run(*words: object) -> tuple[int, str]:
         code = main([str(word) for word in words])

@@ -29,7 +29,7 @@ MODEL_KB = 4
 
 
 def come_back(site: Path, kind: str, times: int) -> list[Measure]:
-    """Kill an orchestrator so often, let the run end, and give what was measured in each life but the first."""
+    """Kill an orchestrator so often, let the run end, and return what was measured in each life but the first."""
     job, measures = write_job(site), []
     life = Life(job, kind)
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, settings, wait_until_ended
 
-from prefect_ft.backends.base import Address, Backend, WayAwayError, Worker
+from prefect_ft.backends.base import Address, Backend, RouteUnavailableError, Worker
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
 from prefect_ft.supervisor import gang as module
@@ -364,7 +364,7 @@ def test_without_worker_0_there_is_no_master(make: Make) -> None:
 def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
     class Broken:
         def exchange(self, old: object, new: object) -> list[Any]:
-            raise BackendError("no room", system="s1", is_anywhere=True)
+            raise BackendError("no room", system="s1", on_any_system=True)
 
         def destroy(self, workers: object) -> None:
             pass
@@ -375,7 +375,7 @@ def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
     heard = make(Broken())
     with pytest.raises(WorkerGoneError, match="no room") as caught:
         heard.create(2)
-    assert (caught.value.worker, caught.value.system, caught.value.is_anywhere) == (0, "s1", True)
+    assert (caught.value.worker, caught.value.system, caught.value.on_any_system) == (0, "s1", True)
     with pytest.raises(WorkerGoneError, match="no room") as caught:
         heard.change(GangChange(destroy=(1,), create=()), "s0")
     assert caught.value.worker == 1
@@ -467,7 +467,7 @@ class OnALine(Address):
 
     def connect(self, timeout_s: float) -> socket.socket:
         if self.line.is_down():
-            raise WayAwayError("the line is down")
+            raise RouteUnavailableError("the line is down")
         return Address.connect(self, timeout_s)
 
 

@@ -1,4 +1,4 @@
-"""What is gone on with when an agent has been reached again: pure, without agents."""
+"""What is resumed when an agent has been reached again: pure, without agents."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Phase:
         return supervisor
 
     def starts(self, attempt: int) -> list[str]:
-        """Give the ranks that began in an attempt; of one that was ended early not all come so far."""
+        """Return the ranks that began in an attempt; of one that was ended early not all come so far."""
         lines = (self.directory / "starts").read_text().splitlines()
         return sorted(line.split()[1] for line in lines if line.split()[0] == str(attempt))
 

@@ -119,7 +119,7 @@ def test_below_the_floor_nothing_is_written_and_it_is_said_once(small_disk: Path
 
 
 def numbered(path: Path) -> list[str]:
-    """Give what all pieces hold, in their order."""
+    """Return what all pieces hold, in their order."""
     with pieces.opened(path) as files:
         return [line.decode() for _, file in files for line in file]
 

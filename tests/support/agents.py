@@ -71,7 +71,7 @@ class AgentClient:
         self._socket.sendall(data)
 
     def attach(self, **changes: Any) -> dict[str, Any]:
-        """Attach and give what the agent answers."""
+        """Attach and return what the agent answers."""
         fields = {"version": frames.VERSION, "run": RUN, "key": KEY, "epoch": self.epoch, "have": {}}
         self.say("attach", **{**fields, **changes})
         return self.expect("attached", "refused")
@@ -94,7 +94,7 @@ class AgentClient:
         secrets: Sequence[str] = (),
         **env: str,
     ) -> dict[str, Any]:
-        """Start ranks and give what the agent answers."""
+        """Start ranks and return what the agent answers."""
         own = {str(rank): {"RANK": str(rank)} for rank in range(ranks)}
         fields = {"command": command, "cwd": cwd, "env": env, "ranks": own, "note": {}}
         more = {"unset": unset, "secrets": secrets}
@@ -103,7 +103,7 @@ class AgentClient:
         return self.expect("started", "start_failed", "refused")
 
     def stop(self, attempt: int = 1, grace_s: float = 0, complete: bool = False) -> dict[str, Any]:
-        """Stop and give what the agent answers."""
+        """Stop and return what the agent answers."""
         self.say("stop", token=self.token(attempt), grace_s=grace_s, complete=complete)
         return self.expect("stopped", "refused")
 
@@ -274,7 +274,7 @@ class Gate:
         os.mkfifo(path)
 
     def wait(self) -> str:
-        """Wait until a rank writes into it, and give what it wrote."""
+        """Wait until a rank writes into it, and return what it wrote."""
         while True:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
             try:

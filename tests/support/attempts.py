@@ -45,7 +45,7 @@ class Phase:
     decided: list[str] = field(default_factory=list)
 
     def attempt(self) -> str:
-        """Run one attempt; give rule and action of what was decided about its end."""
+        """Run one attempt; return rule and action of what was decided about its end."""
         self.fail()
         last = self.journal.history()[-1].decision
         assert last is not None

@@ -91,7 +91,7 @@ class Life:
         self.end()
 
     def end(self) -> int:
-        """Wait for the end and give the exit code."""
+        """Wait for the end and return the exit code."""
         assert self.process.stdout is not None
         code = self.process.wait(STARTS_S)
         self.process.stdout.close()

@@ -80,12 +80,12 @@ def born(job: Path, death: str = "", command: Command = list) -> subprocess.Pope
 
 
 def live(job: Path, death: str = "", command: Command = list) -> int:
-    """Let an orchestrator live until it ends or dies; give its exit code, -9 for a violent end."""
+    """Let an orchestrator live until it ends or dies; return its exit code, -9 for a violent end."""
     return born(job, death, command).wait(timeout=90)
 
 
 def journals(model_dir: Path) -> dict[str, list[Line]]:
-    """Give the journal of each phase; one that was done in more than one directory appears by its last."""
+    """Return the journal of each phase; one that was done in more than one directory appears by its last."""
     found = [read_lines(directory / "journal.jsonl") for directory in phase_directories(str(model_dir))]
     assert len({lines[0]["phase"] for lines in found}) == len(found), "a phase was begun twice"
     return {lines[0]["phase"]: lines for lines in found}
@@ -135,6 +135,6 @@ def assert_nothing_twice(job: Path, told: dict[str, list[Line]]) -> None:
 
 
 def starts_of(job: Path) -> list[tuple[str, int, int]]:
-    """Give phase, attempt and rank of every start of a rank, in their order."""
+    """Return phase, attempt and rank of every start of a rank, in their order."""
     lines = (job.parent / "starts").read_text().splitlines()
     return [(phase, int(attempt), int(rank)) for phase, attempt, rank, _ in map(str.split, lines)]

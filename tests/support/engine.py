@@ -114,7 +114,7 @@ class Engine:
             time.sleep(0.05)
 
     def tls_options(self, address: str) -> list[str]:
-        """Make certificates for it and for its clients; give the options with which it listens by TCP."""
+        """Make certificates for it and for its clients; return the options with which it listens by TCP."""
         make_certificates(self.directory / "certificates", address)
         port = free_port()
         (self.directory / "tls").write_text(f"tcp://{address}:{port}")
@@ -146,7 +146,7 @@ class Engine:
         return file.read_text()
 
     def make_image(self) -> None:
-        """Give it the image that workers of tests are made of."""
+        """Return it the image that workers of tests are made of."""
         script = Path(__file__).parents[2] / "deployments" / "make_image.py"
         command = [sys.executable, str(script), IMAGE, "--engine", self.url]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -191,7 +191,7 @@ class Engine:
 
 
 def tls_of(url: str) -> tuple[str, Path]:
-    """Give the address by TCP, and the directory of a client's certificates, of an engine that has them."""
+    """Return the address by TCP, and the directory of a client's certificates, of an engine that has them."""
     directory = Path(url.removeprefix("unix://")).parent
     return (directory / "tls").read_text(), directory / "certificates"
 
@@ -215,7 +215,7 @@ def make_certificates(directory: Path, address: str = "127.0.0.1") -> None:
 
 
 def _processes_of(directory: Path) -> list[int]:
-    """Give the processes with a directory among their words; the standard library alone has to do for this."""
+    """Return the processes with a directory among their words; the standard library alone has to do for this."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -242,7 +242,7 @@ def engine(*options: str, tls_at: str | None = None) -> Iterator[Engine]:
 
 @contextmanager
 def engine_for_tests() -> Iterator[str]:
-    """Give the URL of the engine that tests use, with the image that their workers are made of."""
+    """Return the URL of the engine that tests use, with the image that their workers are made of."""
     given = os.environ.get("PREFECT_FT_TEST_ENGINE")
     if given:
         there = Engine(Path(given.removeprefix("unix://")).parent)

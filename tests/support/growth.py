@@ -26,7 +26,7 @@ def cost_s(work: Callable[[], Any]) -> float:
 
 
 def is_linear(work: Callable[[int], Callable[[], Any]], length: int) -> bool:
-    """Say whether the work that `work(length)` gives costs no more than its length; disturbed looks are repeated.
+    """Return whether the work that `work(length)` gives costs no more than its length; disturbed looks are repeated.
 
     `work` prepares it for several lengths up to this one; what that costs does not count.
     """

@@ -78,7 +78,7 @@ FAULTS = {
 
 
 def fewer(names: Iterable[str], *always: str) -> list[Any]:
-    """Give parameters of which all but a few take part in long runs alone: each of them takes seconds."""
+    """Return parameters of which all but a few take part in long runs alone: each of them takes seconds."""
     return [name if name in always else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
@@ -97,7 +97,7 @@ class Phase:
     decided: list[str] = field(default_factory=list)
 
     def run(self) -> list[str]:
-        """Run attempts until nothing is restarted any more; give rules and actions."""
+        """Run attempts until nothing is restarted any more; return rules and actions."""
         while not self.decided or self.decided[-1].split(": ")[1] in RESTARTS:
             try:
                 self.supervisor.attempt()

@@ -135,7 +135,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def cluster_for_tests() -> Iterator[Target]:
-    """Give a cluster whose nodes are systems, and a namespace in it that goes at the end."""
+    """Return a cluster whose nodes are systems, and a namespace in it that goes at the end."""
     from kubernetes import client, config
 
     with ExitStack() as stack:

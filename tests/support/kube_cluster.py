@@ -219,7 +219,7 @@ class Cluster:
         return path
 
     def asked(self, account: str) -> set[tuple[str, str]]:
-        """Give what a service account (`NAMESPACE:NAME`) has asked for, as verb and resource."""
+        """Return what a service account (`NAMESPACE:NAME`) has asked for, as verb and resource."""
         lines = (self.directory / AUDIT).read_text().splitlines()
         told = [json.loads(line) for line in lines if f'"system:serviceaccount:{account}"' in line]
         return {

@@ -12,7 +12,7 @@ Table = list[list[str]]
 
 
 def section(page: str, heading: str) -> str:
-    """Give what stands below a heading, up to the next of its own level or above."""
+    """Return what stands below a heading, up to the next of its own level or above."""
     text = (DOCS / page).read_text()
     start = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
     assert start is not None, f"{page} has no heading {heading!r}"
@@ -22,13 +22,13 @@ def section(page: str, heading: str) -> str:
 
 
 def subsections(page: str, heading: str) -> dict[str, str]:
-    """Give the sections directly below a heading by theirs."""
+    """Return the sections directly below a heading by theirs."""
     parts = re.split(r"^### (.+)$", section(page, heading), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def tables(text: str) -> list[Table]:
-    """Give all tables without their headers."""
+    """Return all tables without their headers."""
     found = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
     return [[_cells(line) for line in table.splitlines()[2:]] for table in found]
 
@@ -38,11 +38,11 @@ def _cells(line: str) -> list[str]:
 
 
 def named(source: str | Table) -> list[str]:
-    """Give all names that the first column of a table (of a text, its first) has between backticks."""
+    """Return all names that the first column of a table (of a text, its first) has between backticks."""
     rows = tables(source)[0] if isinstance(source, str) else source
     return [name for row in rows for name in re.findall("`(.+?)`", row[0])]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """Give the code blocks of one language."""
+    """Return the code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)

@@ -57,7 +57,7 @@ class Telling:
     def attempt(
         self, t: float, *, saved_every: int, until: float, passed_over: dict[str, str] | None = None
     ) -> int:
-        """Run an attempt until a time; give the step that it reached."""
+        """Run an attempt until a time; return the step that it reached."""
         history = self.journal.history()
         decision = history[-1].decision if history else None
         first = decision.resume_step if decision is not None else None
@@ -182,7 +182,7 @@ PAST_RUNS: dict[str, Callable[[], Telling]] = {"came-through": came_through, "hu
 
 
 def write(directory: Path, run: Telling) -> Path:
-    """Leave a run's files as it would have left them; give the phase's directory."""
+    """Leave a run's files as it would have left them; return the phase's directory."""
     directory.mkdir(parents=True)
     journal = Journal(directory / "journal.jsonl")
     for line in run.lines:

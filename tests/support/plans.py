@@ -15,7 +15,7 @@ from prefect_ft.supervisor import SourcePlan, SuspensionPlan, SystemPlan, Upkeep
 def beside(
     directory: Path, systems: Sequence[str], faults: Faults | None = None, **commands: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Give the fields; `commands` are every system's `heal` and `check`."""
+    """Return the fields; `commands` are every system's `heal` and `check`."""
     return {
         "on_demand": None,
         "directory": directory,

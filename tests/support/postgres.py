@@ -21,7 +21,7 @@ DEADLINE_S = 60
 
 
 def programs() -> Path | None:
-    """Give the directory of the newest server's programs; they are on nobody's PATH in Debian."""
+    """Return the directory of the newest server's programs; they are on nobody's PATH in Debian."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     return found[-1].parent if found else None
 

@@ -50,7 +50,7 @@ def _listening(hear: Callable[[int, Any], None], samples: list[Any]) -> Callable
 
 
 def traces() -> dict[str, dict[str, Any]]:
-    """Give all that is kept, by name."""
+    """Return all that is kept, by name."""
     lines = zstandard.decompress(TRACES.read_bytes(), max_output_size=1 << 30).splitlines()
     return {trace["name"]: trace for trace in map(json.loads, lines)}
 

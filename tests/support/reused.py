@@ -57,7 +57,7 @@ def _why_not() -> str:
 
 
 def run_with_chosen_numbers(code: str, cwd: Path) -> dict[str, Any]:
-    """Run a program as the first process of a namespace, and give what it prints as JSON."""
+    """Run a program as the first process of a namespace, and return what it prints as JSON."""
     if why := _why_not():
         pytest.skip(why)
     program = cwd / "program.py"

@@ -127,7 +127,7 @@ class Site:
         raise AssertionError(f"{path}: the server's database stays locked")
 
     def begin(self, job: Path, name: str = "default") -> str:
-        """Have the deployment of that name run a job; give the flow run's id."""
+        """Have the deployment of that name run a job; return the flow run's id."""
         (deployment,) = self.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         run = self.post(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"job": str(job)}})
         return str(run["id"])
@@ -137,7 +137,7 @@ class Site:
         return dict(run)
 
     def times_begun(self, flow_run_id: str) -> int:
-        """Give how often a process has begun to run a flow run.
+        """Return how often a process has begun to run a flow run.
 
         (Its `run_count` counts, besides, each name that its running is given.)
         """
@@ -145,7 +145,7 @@ class Site:
         return sum(after == "RUNNING" != before for before, after in pairwise(types))
 
     def states(self, flow_run_id: str) -> list[dict[str, Any]]:
-        """Give the states of a flow run, the oldest first."""
+        """Return the states of a flow run, the oldest first."""
         address = f"{self.api}/flow_run_states/?flow_run_id={flow_run_id}"
         with urllib.request.urlopen(address, timeout=30) as answer:
             return sorted(json.load(answer), key=lambda state: str(state["timestamp"]))

@@ -85,7 +85,7 @@ class WatchApi:
     # -- what is answered -------------------------------------------------------------------------
 
     def noted(self, request: str) -> int | None:
-        """Note a request; give how many streams were ended before it, None if it is not answered at all."""
+        """Note a request; return how many streams were ended before it, None if it is not answered at all."""
         with self._news:
             self.asked.append(request)
             self._news.notify_all()
@@ -105,7 +105,7 @@ class WatchApi:
             self._news.wait_for(lambda: self._streams != streams)
 
     def changes(self, version: int, streams: int) -> Iterator[dict[str, Any]]:
-        """Give what happens after a version, until somebody ends it."""
+        """Return what happens after a version, until somebody ends it."""
         while True:
             with self._news:
                 while self._streams == streams and self._version <= version:
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def watch_api(directory: Path) -> Iterator[tuple[WatchApi, str]]:
-    """Serve one; give it, and the kubeconfig that leads to it."""
+    """Serve one; return it, and the kubeconfig that leads to it."""
     api = WatchApi()
     server = _Server(api)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

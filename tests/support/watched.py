@@ -60,7 +60,7 @@ class Site:
         assert self.watcher.stdout.readline() == "up\n"
 
     def watch_to_the_end(self) -> None:
-        """Have the job watched until its run has ended, one that has not is gone on with."""
+        """Have the job watched until its run has ended, one that has not is resumed."""
         subprocess.run([sys.executable, __file__, str(self.job)], check=True, stdout=subprocess.DEVNULL)
 
     def orphan(self) -> None:

@@ -48,7 +48,7 @@ class Host:
             self._loop.step()
 
     def stop(self) -> list[Standing]:
-        """Serve no more, and give what was told up to now. Idempotent."""
+        """Serve no more, and return what was told up to now. Idempotent."""
         self._is_over.set()
         self._ring.send(b".")
         self._thread.join()

@@ -58,7 +58,7 @@ Begun = tuple[HandMadeWorker, AgentClient, int]
 
 @pytest.fixture
 def begin(start_agent: StartAgent, api: socket.socket, tmp_path: Path) -> Callable[..., Begun]:
-    """Start a rank whose agent has little patience; give its agent, who is attached, and its pid."""
+    """Start a rank whose agent has little patience; return its agent, who is attached, and its pid."""
 
     def begin(timeout_s: float, *peers: str, port: int | None = None) -> Begun:
         with socket.create_server(("", 0)) as free:

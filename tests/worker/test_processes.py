@@ -35,7 +35,7 @@ def wait_for(mark):
 
 
 def run(code: str, cwd: Path) -> dict:
-    """Run a subreaper and give what it prints as JSON."""
+    """Run a subreaper and return what it prints as JSON."""
     result = subprocess.run(
         [sys.executable, "-c", REAPER + code],
         cwd=cwd,

@@ -54,7 +54,7 @@ class AtPort(Address):
 def dial(
     start_agent: StartAgent, certificates: Certificates, port: int
 ) -> Iterator[Callable[..., AgentClient]]:
-    """Start an agent that listens there, and give who opens connections to it."""
+    """Start an agent that listens there, and return who opens connections to it."""
     agent: HandMadeWorker = start_agent(
         network=network(port, certificates),
         faults={"lobby.py": "STRANGER_TIMEOUT_S = 1000.0"},

@@ -142,7 +142,7 @@ class DockerBackend:
         return self._address(worker, found)
 
     def _mounted(self, worker: Worker) -> tuple[Mounted, list[Path]]:
-        """Give what is mounted into a worker's container, and what is copied where nothing can be.
+        """Return what is mounted into a worker's container, and what is copied where nothing can be.
 
         Directories that a phase needs are mounted in either case: they are those of the engine's machine.
         """
@@ -158,7 +158,7 @@ class DockerBackend:
         return is_here(self._url(worker.system))
 
     def _address(self, worker: Worker, found: engine.Interpreter) -> Address:
-        """Give where a worker's agent listens."""
+        """Return where a worker's agent listens."""
         here = address_of(self._home(worker))
         if self._is_here(worker):
             return here
@@ -174,7 +174,7 @@ class DockerBackend:
         return elsewhere.relay_words(found, payload_directory(self._directory.parent))
 
     def _interpreters(self, workers: Sequence[Worker]) -> list[engine.Interpreter]:
-        """Give the Python of each worker; each engine is asked once, one after the other: it may pull the image."""
+        """Return the Python of each worker; each engine is asked once, one after the other: it may pull the image."""
         by_engine: dict[str, engine.Interpreter] = {}
         for worker in workers:
             url = self._url(worker.system)
@@ -232,7 +232,7 @@ class DockerBackend:
         return f"the agent of worker {worker.number} did not begin: {how}" + (f": {words}" if words else "")
 
     def _host(self, client: engine.Client, worker: Worker) -> str:
-        """Give the address by which other workers reach a container; the machine's own where it shares that."""
+        """Return the address by which other workers reach a container; the machine's own where it shares that."""
         told = engine.described(client, self._name(worker)) or {}
         machine = "127.0.0.1" if self._is_here(worker) else host_of(self._url(worker.system))
         networks = told.get("NetworkSettings", {}).get("Networks", {}).values()
@@ -280,7 +280,7 @@ class DockerBackend:
     # -- finding ----------------------------------------------------------------------------------
 
     def find(self) -> list[Found]:
-        """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+        """Return the phase's workers, those of all lives of the orchestrator, by what they left where they are.
 
         In the order of epoch and decision. By their directories, for which no engine is needed, and by labels.
         """
@@ -296,7 +296,7 @@ class DockerBackend:
         )
 
     def _completed(self, found: Found) -> Found:
-        """Give what was found with how it is reached elsewhere, and with what it left there."""
+        """Return what was found with how it is reached elsewhere, and with what it left there."""
         worker = found.worker
         if worker.system not in self._systems or self._is_here(worker):
             return found
@@ -323,7 +323,7 @@ class DockerBackend:
         return system in self._systems and engine.answers(self._url(system))
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Give what the engine knows of how something in a worker came to its end just now.
+        """Return what the engine knows of how something in a worker came to its end just now.
 
         `is_gone`: it was the agent itself.
         """
@@ -344,7 +344,7 @@ class DockerBackend:
         return None
 
     def _settled(self, client: engine.Client, name: str, *, is_gone: bool) -> dict[str, Any] | None:
-        """Give what the engine knows of a container; `is_gone`: once it has noticed that its agent is gone."""
+        """Return what the engine knows of a container; `is_gone`: once it has noticed that its agent is gone."""
         deadline = time.monotonic() + (NOTICE_TIMEOUT_S if is_gone else 0)
         while True:
             told = engine.described(client, name)
@@ -356,7 +356,7 @@ class DockerBackend:
 
     @contextmanager
     def _engine(self, system: str) -> Iterator[engine.Client]:
-        """Give a client of a system's engine; what fails with it is a BackendError of that system."""
+        """Return a client of a system's engine; what fails with it is a BackendError of that system."""
         try:
             url = self._url(system)
             with closing(engine.connect(url)) as client, engine.told(url):

@@ -47,7 +47,7 @@ class AddressElsewhere(Address):
 
 
 def relay_words(found: Interpreter, payload: Path) -> tuple[str, ...]:
-    """Give the command of the relay in a container."""
+    """Return the command of the relay in a container."""
     return found.name, "-I", "-S", str(payload / "prefect_ft" / "worker" / "relay.py")
 
 
@@ -82,7 +82,7 @@ def listens(client: Client, container: str, words: Iterable[str]) -> bool:
 
 
 def read_there(client: Client, container: str, path: Path) -> Mapping[str, Any] | None:
-    """Give the JSON object of a file in a container, running or not; None if there is none."""
+    """Return the JSON object of a file in a container, running or not; None if there is none."""
     with suppress(NotFound, tarfile.TarError, ValueError):
         pieces, _ = client.get_archive(container, str(path))
         with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar:

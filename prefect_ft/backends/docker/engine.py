@@ -54,7 +54,7 @@ class Interpreter:
 
 
 def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> str:
-    """Give the engine of a system."""
+    """Return the engine of a system."""
     url = system.engine or infrastructure.engine or os.environ.get("DOCKER_HOST") or DEFAULT
     if not re.fullmatch(ENGINE, url):
         raise BackendError(f"DOCKER_HOST is {url}: write unix://PATH, tcp://HOST:PORT or ssh://USER@HOST")
@@ -62,7 +62,7 @@ def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> st
 
 
 def connect(url: str) -> Client:
-    """Give a client of an engine that is there and new enough."""
+    """Return a client of an engine that is there and new enough."""
     if why := unreachable(url):
         raise BackendError(why)
     with told(url):
@@ -77,7 +77,7 @@ def _client(url: str, version: str, timeout_s: int) -> Client:
 
 @cache
 def _spoken(url: str) -> str:
-    """Give the version of the API that an engine speaks, asked once."""
+    """Return the version of the API that an engine speaks, asked once."""
     with closing(_client(url, OLDEST, TIMEOUT_S)) as client:
         spoken = str(client.version(api_version=False)["ApiVersion"])
     if tuple(map(int, spoken.split("."))) < MIN_API:
@@ -116,7 +116,7 @@ def _one_line(text: object) -> str:
 
 
 def image_id(client: Client, url: str, image: str, pull: str) -> str:
-    """Give the id of an image, pulled if that is wanted."""
+    """Return the id of an image, pulled if that is wanted."""
     why = "and `pull: never` forbids to get it"
     if pull == "always" or (pull == "missing" and not _has_image(client, image)):
         try:
@@ -202,7 +202,7 @@ def remove(client: Client, name: str) -> None:
 
 
 def described(client: Client, name: str) -> dict[str, Any] | None:
-    """Give what an engine knows of a container; None: nothing."""
+    """Return what an engine knows of a container; None: nothing."""
     with suppress(NotFound):
         return dict(client.inspect_container(name))
     return None

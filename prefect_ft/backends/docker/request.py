@@ -115,7 +115,7 @@ def _device(device: str) -> dict[str, str]:
 
 
 def _device_request(request: DeviceRequest) -> dict[str, Any]:
-    """Give a request for devices; without a count or names it is one for all, as the engine's own clients say."""
+    """Return a request for devices; without a count or names it is one for all, as the engine's own clients say."""
     count = -1 if request.count is None and not request.device_ids else request.count
     return _without_nothing(
         {
@@ -129,7 +129,7 @@ def _device_request(request: DeviceRequest) -> dict[str, Any]:
 
 
 def merged(ours: Any, theirs: Any) -> Any:
-    """Give `ours` with `theirs` in it: mappings are merged, lists appended, anything else is replaced."""
+    """Return `ours` with `theirs` in it: mappings are merged, lists appended, anything else is replaced."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return {
             **ours,

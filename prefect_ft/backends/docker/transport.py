@@ -38,12 +38,12 @@ def is_here(url: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """Give the name of an engine's machine."""
+    """Return the name of an engine's machine."""
     return urlsplit(url).hostname or "127.0.0.1"
 
 
 def client_arguments(url: str) -> dict[str, Any]:
-    """Give what Docker's SDK is told to reach an engine; raises BackendError with what is missing."""
+    """Return what Docker's SDK is told to reach an engine; raises BackendError with what is missing."""
     if url.startswith("ssh://"):
         return {"base_url": f"unix://{_forward(url).socket}"}
     if is_here(url):
@@ -80,7 +80,7 @@ def _knocked(url: str, family: socket.AddressFamily, address: Any) -> str | None
 
 
 def _certificates(url: str) -> Path:
-    """Give the directory of the certificates for TLS, where Docker's client looks for them."""
+    """Return the directory of the certificates for TLS, where Docker's client looks for them."""
     directory = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
     if missing := [name for name in CERTIFICATES if not (directory / name).is_file()]:
         message = f"{url} needs TLS, and {directory} has no {missing[0]}"
@@ -123,7 +123,7 @@ class _Forward:
             )  # fmt: skip
 
     def _command(self, url: str) -> list[str]:
-        """Give ssh's words; `cat` on the other side ends when this process does, and ssh with it."""
+        """Return ssh's words; `cat` on the other side ends when this process does, and ssh with it."""
         parts = urlsplit(url)
         options = (
             "BatchMode=yes",
@@ -168,7 +168,7 @@ _one_at_a_time = threading.Lock()
 
 
 def _forward(url: str) -> _Forward:
-    """Give the way to an engine by SSH, one for this process; a new one where the last has ended."""
+    """Return the way to an engine by SSH, one for this process; a new one where the last has ended."""
     with _one_at_a_time:
         known = _forwards.get(url)
         if known is not None and known.lives:

@@ -22,7 +22,7 @@ from prefect_ft.backends.base import (
     Address,
     AgentSettings,
     Found,
-    WayAwayError,
+    RouteUnavailableError,
     Worker,
     exchange_side_by_side,
     place_of,
@@ -157,10 +157,10 @@ class KubernetesBackend:
                 for system in self._cordons.lift(worker.system for worker in workers):
                     self._nodes.await_open(system)
         except BackendError as exc:
-            raise BackendError(str(exc), is_anywhere=True) from exc
+            raise BackendError(str(exc), on_any_system=True) from exc
 
     def _begin(self, worker: Worker, code: str) -> Json:
-        """Have a worker's pod made, if it is not there; give it. Raises BackendError."""
+        """Have a worker's pod made, if it is not there; return it. Raises BackendError."""
         try:
             told = self._living(worker)
             if told is None:
@@ -168,14 +168,14 @@ class KubernetesBackend:
                 for each in self._objects(worker, code):
                     told = self._cluster.create(each)
         except BackendError as exc:
-            raise cannot_begin(worker, trouble(str(exc), is_anywhere=True)) from exc
+            raise cannot_begin(worker, trouble(str(exc), on_any_system=True)) from exc
         if told is None:
-            raise BackendError("somebody has made a pod of its name", system=worker.system)
+            raise BackendError("a pod with this name already exists", system=worker.system)
         self._pods.note(told)
         return told
 
     def _objects(self, worker: Worker, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give a worker's secret and its pod."""
+        """Return a worker's secret and its pod."""
         name = self._name(worker)
         own = LABELS.of(self._settings.run_id, self._settings.phase_index, worker)
         told = agent_config(
@@ -194,7 +194,7 @@ class KubernetesBackend:
         )
 
     def _notice_s(self) -> float:
-        """Give how long ranks may go on that are told to go, and save: so much less that they can be ended too."""
+        """Return how long ranks may go on that are told to go, and save: so much less that they can be ended too."""
         return max(1.0, self._infrastructure.termination_grace_s - LAST_WORDS_S)
 
     def _network(self, worker: Worker) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class KubernetesBackend:
             )
         except OSError as exc:
             if self._may_be_there(worker) and not self._nodes.is_cut(system):
-                raise WayAwayError(str(exc)) from exc
+                raise RouteUnavailableError(str(exc)) from exc
             raise
 
     def _may_be_there(self, worker: Worker) -> bool:
@@ -283,7 +283,7 @@ class KubernetesBackend:
             return True
 
     def _relay(self, worker: Worker, timeout_s: float) -> list[str]:
-        """Give the command that relays an agent's socket, in its pod."""
+        """Return the command that relays an agent's socket, in its pod."""
         relay = PAYLOAD / "prefect_ft" / "worker" / "relay.py"
         return [self._infrastructure.python, "-I", "-S", str(relay), self._socket(worker), f"{timeout_s:g}"]
 
@@ -336,7 +336,7 @@ class KubernetesBackend:
     # -- finding ----------------------------------------------------------------------------------
 
     def find(self) -> list[Found]:
-        """Give the phase's workers, those of all lives of the orchestrator, by their pods' labels.
+        """Return the phase's workers, those of all lives of the orchestrator, by their pods' labels.
 
         In the order of epoch and decision.
         """
@@ -348,7 +348,7 @@ class KubernetesBackend:
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
 
     def _left(self, worker: Worker, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Give what an agent left behind that has left by itself: the last thing that it said."""
+        """Return what an agent left behind that has left by itself: the last thing that it said."""
         if not has_ended(told):
             return None
         said = [line for line in self._cluster.log(self._name(worker)).splitlines() if LEFT_MARK in line]
@@ -364,7 +364,7 @@ class KubernetesBackend:
             return False
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Give what the cluster knows of how something in a worker came to its end just now.
+        """Return what the cluster knows of how something in a worker came to its end just now.
 
         `is_gone`: it was the agent itself. Then its node has some time to notice.
         """
@@ -382,7 +382,7 @@ class KubernetesBackend:
         return self._silent.get(system)
 
     def _end(self, worker: Worker, *, within_s: float = 0) -> Evidence | None:
-        """Give what tells of the end of a worker's pod, and may do so only later; raises BackendError."""
+        """Return what tells of the end of a worker's pod, and may do so only later; raises BackendError."""
         name, is_closed = self._name(worker), self._nodes.is_closed(worker.system)
 
         def told_of(view: View) -> Evidence | None:

@@ -95,7 +95,7 @@ class Cluster:
         weakref.finalize(self, client.rest_client.pool_manager.clear)  # hangs up
 
     def create(self, whole: Json, *, dry_run: bool = False) -> Json | None:
-        """Create an object, or only have it judged; give what it is. None: one is there already, and stays."""
+        """Create an object, or only have it judged; return what it is. None: one is there already, and stays."""
         how = {"dry_run": "All"} if dry_run else {}
         kinds = {
             "Pod": self._core.create_namespaced_pod,
@@ -106,7 +106,7 @@ class Cluster:
         return None if made is None else self._object(made)
 
     def pod(self, name: str) -> Json | None:
-        """Give what is known of a pod; None: there is none."""
+        """Return what is known of a pod; None: there is none."""
         told = self._asked(self._core.read_namespaced_pod, name, self._namespace, but=404)
         return None if told is None else self._object(told)
 
@@ -136,7 +136,7 @@ class Cluster:
             self._asked(delete, self._namespace, label_selector=selector)
 
     def log(self, name: str) -> str:
-        """Give what a pod's first process has said; nothing where nothing can be had of it any more."""
+        """Return what a pod's first process has said; nothing where nothing can be had of it any more."""
         try:
             said = self._asked(self._core.read_namespaced_pod_log, name, self._namespace, container=CONTAINER)
         except BackendError:
@@ -144,11 +144,11 @@ class Cluster:
         return (said or b"").decode(errors="replace")
 
     def nodes(self, label: str) -> list[Json]:
-        """Give the nodes that have this label, or this label's value as in `label=value`."""
+        """Return the nodes that have this label, or this label's value as in `label=value`."""
         return self._listed(self._core.list_node, label_selector=label)
 
     def node(self, name: str) -> Json | None:
-        """Give what is known of a node; None: there is none."""
+        """Return what is known of a node; None: there is none."""
         told = self._asked(self._core.read_node, name, but=404)
         return None if told is None else self._object(told)
 
@@ -157,7 +157,7 @@ class Cluster:
         return self._asked(self._core.patch_node, name, patch, but=409) is not None
 
     def events(self, uid: str) -> list[Json]:
-        """Give what the cluster has noted of an object, the oldest first; nothing where it does not tell."""
+        """Return what the cluster has noted of an object, the oldest first; nothing where it does not tell."""
         with suppress(BackendError):
             said = self._listed(
                 self._core.list_namespaced_event, self._namespace, field_selector=f"involvedObject.uid={uid}"
@@ -166,15 +166,15 @@ class Cluster:
         return []
 
     def source_of_pods(self, selector: str) -> Source:
-        """Give what a watch of the pods with these labels follows."""
+        """Return what a watch of the pods with these labels follows."""
         return _Listing(self, self._core.list_namespaced_pod, (self._namespace,), selector)
 
     def source_of_nodes(self, label: str) -> Source:
-        """Give what a watch of the nodes with this label follows."""
+        """Return what a watch of the nodes with this label follows."""
         return _Listing(self, self._core.list_node, (), label)
 
     def changes(self, call: Callable[..., Any], *names: str, **named: Any) -> _Changes:
-        """Give what changes from now on in what a list tells; raises ExpiredError."""
+        """Return what changes from now on in what a list tells; raises ExpiredError."""
         more = {"watch": True, "allow_watch_bookmarks": True, "timeout_seconds": WATCH_S}
         try:
             with self._told():
@@ -189,7 +189,7 @@ class Cluster:
         return self.listed(call, *names, **named)[0]
 
     def listed(self, call: Callable[..., Any], *names: str, **named: Any) -> tuple[list[Json], str]:
-        """Give what a list tells, and its version."""
+        """Return what a list tells, and its version."""
         answer = self._asked(call, *names, **named) or b"{}"
         with self._understood():
             return list_in(answer)
@@ -209,7 +209,7 @@ class Cluster:
     def _asked(
         self, call: Callable[..., Any], *given: Any, but: int | None = None, **named: Any
     ) -> bytes | None:
-        """Give the whole answer to a request; None where it is refused with the status `but`."""
+        """Return the whole answer to a request; None where it is refused with the status `but`."""
         try:
             with self._told():
                 return bytes(call(*given, **named, _preload_content=False, _request_timeout=TIMEOUT_S).data)
@@ -219,7 +219,7 @@ class Cluster:
             return None
 
     def execute(self, name: str, words: Sequence[str], timeout_s: float) -> bool:
-        """Run a command in a pod; give whether it succeeded, and in time."""
+        """Run a command in a pod; return whether it succeeded, and in time."""
         frames, received = ProcessFrames(), bytearray()
         with self._told():
             opened = _in_time(lambda: self._stream(name, words, stdin=False), timeout_s)
@@ -233,7 +233,7 @@ class Cluster:
     def open(
         self, name: str, words: Sequence[str], timeout_s: float, *, is_cut: Callable[[], bool]
     ) -> socket.socket:
-        """Run a command in a pod and give a socket that is its input and output; raises OSError.
+        """Run a command in a pod and return a socket that is its input and output; raises OSError.
 
         `is_cut` is asked again and again whether the pod's node is lost: the API itself does not tell.
         """
@@ -319,7 +319,7 @@ class _Changes:
 
 
 def cluster_of(infrastructure: KubernetesInfrastructure) -> Cluster:
-    """Give the cluster and namespace that an infrastructure names."""
+    """Return the cluster and namespace that an infrastructure names."""
     return Cluster(infrastructure.kubeconfig, infrastructure.context, infrastructure.namespace)
 
 

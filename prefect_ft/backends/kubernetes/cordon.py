@@ -73,7 +73,7 @@ class Cordons:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def lift(self, systems: Iterable[str]) -> set[str]:
-        """Uncordon what this run has cordoned of systems that it uses again; give these. Raises BackendError."""
+        """Uncordon what this run has cordoned of systems that it uses again; return these. Raises BackendError."""
         wanted, lifted = {*systems}, set()
         for node in self._cluster.nodes(f"{BY}={self._run_id}"):
             system = node["metadata"]["labels"].get(self._infrastructure.system_label)
@@ -114,7 +114,7 @@ class Cordons:
 
 
 def isolated_since(decisions: Sequence[Json]) -> dict[str, str]:
-    """Give the systems that a phase's decisions have isolated and not used again, each with the reason."""
+    """Return the systems that a phase's decisions have isolated and not used again, each with the reason."""
     used = set(decisions[-1].get("placement") or ()) if decisions else set()
     return {system: why for system, why in _isolated(decisions).items() if system not in used}
 

@@ -52,7 +52,7 @@ _HINTS = {
 def end_of(
     told: Json | None, *, is_there: bool, is_node_closed: bool, events: Sequence[Json] = ()
 ) -> Evidence | None:
-    """Give what tells of a pod's end; None: nothing does.
+    """Return what tells of a pod's end; None: nothing does.
 
     `told` is the pod as it was last, None where nobody saw it; `is_there`: it still is. `is_node_closed`: its
     node is cordoned. `events` is what the cluster has noted of it.

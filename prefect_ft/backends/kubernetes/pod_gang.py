@@ -52,7 +52,7 @@ class PodGang:
         return running
 
     def _told_of(self, view: View, worker: Worker, uid: str, *, is_closed: bool) -> Json:
-        """Give what is known of a pod that is waited for; raises BackendError where it will not run."""
+        """Return what is known of a pod that is waited for; raises BackendError where it will not run."""
         told = view.find(self._name_of(worker), uid)
         if told is None or is_leaving(told) or has_ended(told):
             ended = end_of(told or view.gone.get(uid), is_there=told is not None, is_node_closed=is_closed)
@@ -60,7 +60,7 @@ class PodGang:
         if (never := stuck(told, is_node_closed=is_closed)) is not None:
             raise cannot_begin(worker, never)
         if not is_running(told) and self._nodes.is_cut(worker.system):
-            raise cannot_begin(worker, Trouble("the cluster does not hear of its node", is_anywhere=False))
+            raise cannot_begin(worker, Trouble("the cluster does not hear of its node", on_any_system=False))
         return told
 
     def _late(self, worker: Worker, uid: str, late: str) -> BackendError:
@@ -68,12 +68,12 @@ class PodGang:
         try:
             told = self._pods.now().find(self._name_of(worker), uid)
         except BackendError as exc:
-            return cannot_begin(worker, Trouble(f"{late}: {exc}", is_anywhere=True))
+            return cannot_begin(worker, Trouble(f"{late}: {exc}", on_any_system=True))
         why = waits_for(told or {"status": {}}, self._cluster.events(uid))
         return cannot_begin(worker, why._replace(text=f"{late}: {why.text}"))
 
 
 def cannot_begin(worker: Worker, why: Trouble) -> BackendError:
-    """Give the error for a worker that cannot be made."""
+    """Return the error for a worker that cannot be made."""
     text = f"worker {worker.number} on {worker.system}: {why.text}"
-    return BackendError(text, system=worker.system, is_anywhere=why.is_anywhere)
+    return BackendError(text, system=worker.system, on_any_system=why.on_any_system)

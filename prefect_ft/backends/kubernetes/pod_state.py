@@ -26,10 +26,10 @@ HOPELESS = (
 
 
 class Trouble(NamedTuple):
-    """Why a pod cannot begin. `is_anywhere`: it could not on any other system either."""
+    """Why a pod cannot begin. `on_any_system`: it could not on any other system either."""
 
     text: str
-    is_anywhere: bool
+    on_any_system: bool
 
 
 class Remedy(NamedTuple):
@@ -37,7 +37,7 @@ class Remedy(NamedTuple):
 
     words: str
     helps: str
-    is_anywhere: bool = False
+    on_any_system: bool = False
 
 
 REMEDIES = (
@@ -70,12 +70,12 @@ REMEDIES = (
 """In their order: the first whose words are said holds."""
 
 
-def trouble(text: str, *, is_anywhere: bool = False) -> Trouble:
-    """Give what is said together with what helps; `is_anywhere` where nothing known is said."""
+def trouble(text: str, *, on_any_system: bool = False) -> Trouble:
+    """Return what is said together with what helps; `on_any_system` where nothing known is said."""
     for each in REMEDIES:
         if re.search(each.words, text, re.IGNORECASE):
-            return Trouble(f"{text} ({each.helps})", each.is_anywhere)
-    return Trouble(text, is_anywhere)
+            return Trouble(f"{text} ({each.helps})", each.on_any_system)
+    return Trouble(text, on_any_system)
 
 
 def is_running(told: Json) -> bool:
@@ -123,7 +123,7 @@ def waits_for(told: Json, events: Sequence[Json]) -> Trouble:
             waiting = state["waiting"]
             words = filter(None, (waiting.get("reason"), waiting.get("message")))
             return trouble(f"its pod still waits: {': '.join(words) or 'nothing is known of why'}")
-    return Trouble("its pod still waits: nothing is known of why", is_anywhere=False)
+    return Trouble("its pod still waits: nothing is known of why", on_any_system=False)
 
 
 def _unscheduled(told: Json) -> str | None:

@@ -88,7 +88,7 @@ class Guard:
         self._is_looking = False
 
     def watch(self, connection: socket.socket, system: str) -> socket.socket:
-        """Watch over a connection to a system until it is closed; give it."""
+        """Watch over a connection to a system until it is closed; return it."""
         with self._lock:
             self._open[connection] = system
             if not self._is_looking:

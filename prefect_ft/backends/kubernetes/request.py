@@ -46,17 +46,17 @@ _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 
 
 def object_name(run_id: str, phase_index: int, worker: Worker) -> str:
-    """Give the name of a worker's pod and secret; no other has it."""
+    """Return the name of a worker's pod and secret; no other has it."""
     return name_of(run_id, phase_index, worker).lower()
 
 
 def code_name(run_id: str, payload: str) -> str:
-    """Give the name of the config map that holds the agent's code for a run."""
+    """Return the name of the config map that holds the agent's code for a run."""
     return f"prefect-ft-{run_id}-{payload}".lower()
 
 
 def home_in_pod(phase_index: int, worker: Worker) -> PurePosixPath:
-    """Give the agent's directory in its pod."""
+    """Return the agent's directory in its pod."""
     return PLACE / place_of(phase_index, worker)
 
 
@@ -247,7 +247,7 @@ def _key(index: int) -> str:
 
 
 def merge_patch(whole: Any, patch: Any) -> Any:
-    """Give `whole` as a JSON merge patch (RFC 7386) changes it."""
+    """Return `whole` as a JSON merge patch (RFC 7386) changes it."""
     if not isinstance(patch, Mapping):
         return patch
     changed = dict(whole) if isinstance(whole, Mapping) else {}

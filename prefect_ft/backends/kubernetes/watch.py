@@ -44,10 +44,10 @@ class Source(Protocol):
     """The requests that a watch makes; both raise BackendError."""
 
     def listed(self) -> tuple[Sequence[Json], str]:
-        """Give what there is, and the version at which that was so."""
+        """Return what there is, and the version at which that was so."""
 
     def changes(self, version: str) -> Stream:
-        """Give what has changed since a version; raises ExpiredError."""
+        """Return what has changed since a version; raises ExpiredError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class View:
     away: str | None
 
     def find(self, name: str, uid: str) -> Json | None:
-        """Give this very object; None: it is not there."""
+        """Return this very object; None: it is not there."""
         found = self.objects.get(name)
         return found if found is not None and uid_of(found) == uid else None
 
     def last(self, name: str) -> Json | None:
-        """Give the object of this name, as it is or was last; None: there was none."""
+        """Return the object of this name, as it is or was last; None: there was none."""
         was = (each for each in reversed([*self.gone.values()]) if each["metadata"]["name"] == name)
         return self.objects.get(name) or next(was, None)
 
@@ -93,7 +93,7 @@ class Watch:
     # -- asking -----------------------------------------------------------------------------------
 
     def now(self) -> View:
-        """Give what is known now; raises BackendError where the cluster does not tell."""
+        """Return what is known now; raises BackendError where the cluster does not tell."""
         with self._news:
             self._start()
             self._news.wait_for(lambda: self._is_listed or self._away is not None, ANSWER_TIMEOUT_S)
@@ -102,7 +102,7 @@ class Watch:
             return View(dict(self._objects), dict(self._gone), None)
 
     def until(self, look: Callable[[View], _T | None], timeout_s: float) -> _T | None:
-        """Look at each change, and give what `look` gives once it is not None; None: not in time.
+        """Look at each change, and return what `look` gives once it is not None; None: not in time.
 
         `look` is called while nothing new is taken, so that it must not wait for anything. What it raises
         ends the wait. A cluster that is away is waited for.
@@ -222,5 +222,5 @@ class Watch:
 
 
 def uid_of(told: Json) -> str:
-    """Give what names an object once and for all: its name may be another's later."""
+    """Return what names an object once and for all: its name may be another's later."""
     return str(told["metadata"]["uid"])

@@ -26,7 +26,7 @@ class ProcessFrames:
         self._pongs = bytearray()
 
     def unwrapped(self, received: bytearray) -> bytes:
-        """Take whole frames out of what has come, and give the output in them."""
+        """Take whole frames out of what has come, and return the output in them."""
         output = bytearray()
         while not self.has_ended and (frame := _taken(received)) is not None:
             opcode, payload = frame
@@ -47,7 +47,7 @@ class ProcessFrames:
         return data if self._channel == STDOUT else b""
 
     def wrapped(self, data: bytes) -> bytes:
-        """Give the frame of this input, behind what is owed for the server's pings."""
+        """Return the frame of this input, behind what is owed for the server's pings."""
         owed, self._pongs = bytes(self._pongs), bytearray()
         return owed + (_frame(_BINARY, bytes([STDIN]) + data) if data else b"")
 
@@ -71,7 +71,7 @@ def _taken(received: bytearray) -> tuple[int, bytes] | None:
 
 
 def _frame(opcode: int, payload: bytes) -> bytes:
-    """Give a whole frame, masked as a client's has to be."""
+    """Return a whole frame, masked as a client's has to be."""
     length = len(payload)
     if length < 126:
         head = struct.pack(">BB", _LAST | opcode, _MASKED | length)

@@ -26,7 +26,7 @@ class AgentProcess(Held):
 
 
 def process_of(home: Path, child: subprocess.Popen[bytes] | None = None) -> AgentProcess | None:
-    """Give the living agent of a worker's directory, by what it wrote there; None if there is none.
+    """Return the living agent of a worker's directory, by what it wrote there; None if there is none.
 
     `child` is the agent where this process started it.
     """

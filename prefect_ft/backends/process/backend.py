@@ -78,7 +78,7 @@ class ProcessBackend:
         except (OSError, ValueError) as exc:
             self.destroy(workers)
             # All systems are this machine: on another one it would be the same.
-            raise BackendError(f"a worker cannot be started: {exc}", is_anywhere=True) from exc
+            raise BackendError(f"a worker cannot be started: {exc}", on_any_system=True) from exc
 
     def _create(self, worker: Worker) -> Address:
         home = self._home(worker)
@@ -148,7 +148,7 @@ class ProcessBackend:
         return self.create(new)
 
     def find(self) -> list[Found]:
-        """Give the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+        """Return the phase's workers, those of all lives of the orchestrator, by what they left where they are.
 
         In the order of epoch and decision.
         """
@@ -159,7 +159,7 @@ class ProcessBackend:
         return not (self._directory / DOWN / system).exists()
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Give what is known here of an end in a worker: nothing that its agent does not tell."""
+        """Return what is known here of an end in a worker: nothing that its agent does not tell."""
         del worker, is_gone
         return None
 

@@ -78,7 +78,7 @@ def _soft(which: int) -> int | None:
 
 
 def _tasks(machine: Machine) -> Iterator[tuple[int, str]]:
-    """Give how many processes may be started by each limit, and its name."""
+    """Return how many processes may be started by each limit, and its name."""
     if machine.processes is not None:
         yield machine.processes, "the user's limit of processes (ulimit -u)"
     for name in ("kernel/pid_max", "kernel/threads-max"):
@@ -91,7 +91,7 @@ def _tasks(machine: Machine) -> Iterator[tuple[int, str]]:
 
 
 def _memory(machine: Machine) -> Iterator[tuple[int, str]]:
-    """Give how much memory there is by each limit, in bytes, and its name."""
+    """Return how much memory there is by each limit, in bytes, and its name."""
     with suppress(OSError, ValueError, IndexError):
         words = (machine.proc / "meminfo").read_text().split()
         yield int(words[words.index("MemTotal:") + 1]) << 10, "the machine's memory"
@@ -102,7 +102,7 @@ def _memory(machine: Machine) -> Iterator[tuple[int, str]]:
 
 
 def _groups(machine: Machine, controller: str) -> Iterator[Path]:
-    """Give this process's control group for a controller, and those that it lies in; of either version."""
+    """Return this process's control group for a controller, and those that it lies in; of either version."""
     if not machine.is_grouped:
         return
     with suppress(OSError):

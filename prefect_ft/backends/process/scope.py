@@ -26,7 +26,7 @@ _PROBE_TIMEOUT_S = 5.0
 
 
 def shared_fate(cgroup: str, env: Mapping[str, str], *, is_container: bool = False) -> str | None:
-    """Give whose end is everything's end, in words; None: nobody's that is known.
+    """Return whose end is everything's end, in words; None: nobody's that is known.
 
     `cgroup` is the content of /proc/self/cgroup, which may hide a container; `env` this process's
     environment.
@@ -43,18 +43,18 @@ def shared_fate(cgroup: str, env: Mapping[str, str], *, is_container: bool = Fal
 
 
 def service_unit(cgroup: str) -> str | None:
-    """Give the systemd service that a process belongs to, None if it is none's."""
+    """Return the systemd service that a process belongs to, None if it is none's."""
     units = [name for name in _UNIT.findall(cgroup) if not _MANAGER.fullmatch(name)]
     return units[-1] if units else None
 
 
 def agent_prefix() -> tuple[str, ...]:
-    """Give the words before an agent's command that move it into a scope of its own; none where not needed."""
+    """Return the words before an agent's command that move it into a scope of its own; none where not needed."""
     return _scope() if service_unit(_own_cgroup()) else ()
 
 
 def fate() -> str | None:
-    """Give whose end will be that of the agents as well, None if they outlive the orchestrator."""
+    """Return whose end will be that of the agents as well, None if they outlive the orchestrator."""
     is_container = any(map(os.path.exists, _CONTAINER_MARKS))
     return None if agent_prefix() else shared_fate(_own_cgroup(), os.environ, is_container=is_container)
 
@@ -69,7 +69,7 @@ def _own_cgroup() -> str:
 
 @cache
 def _scope() -> tuple[str, ...]:
-    """Give systemd-run's words for a scope, if it makes one for this user now; tried once."""
+    """Return systemd-run's words for a scope, if it makes one for this user now; tried once."""
     program = shutil.which("systemd-run")
     if program is None:
         return ()

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def signs_of(signatures: Iterable[Signature]) -> tuple[str, ...]:
-    """Give the texts by which lines that these signatures may take are known, to who reads no patterns."""
+    """Return the texts by which lines that these signatures may take are known, to who reads no patterns."""
     telling = (each.pattern for each in signatures if each.role in ("root", "cascade"))
     return tuple(dict.fromkeys(text for pattern in telling for text in texts_of(pattern)))
 

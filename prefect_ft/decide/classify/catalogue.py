@@ -57,7 +57,7 @@ class Catalogue:
             self._holders.setdefault(key, []).append(number)
 
     def spotter(self, *others: str) -> Any:
-        """Give the pattern over bytes that is in every line of interest, and in few others.
+        """Return the pattern over bytes that is in every line of interest, and in few others.
 
         `others` are texts that the caller looks for beside the catalogue's. What only noise and advice
         hold is of no interest: they matter where something else is said too.
@@ -79,7 +79,7 @@ class Catalogue:
         return [number for number in numbers if not self.signatures[number].pattern.startswith(_EXCEPTION)]
 
     def find(self, views: Sequence[str], *, is_raised: bool = False) -> Match | None:
-        """Give the first entry that matches one of the views of a line; each is the end of the one before.
+        """Return the first entry that matches one of the views of a line; each is the end of the one before.
 
         What stands at the beginning of a message can so be hidden by nothing that stands before it.
         What was raised (`is_raised`) is no advice, whatever it advises.
@@ -112,7 +112,7 @@ class Catalogue:
 
     @cached_property
     def _searches(self) -> list[tuple[Any, list[list[int]]]]:
-        """Give the automata over the keys, each with their holders: those with gaps would slow down the others."""
+        """Return the automata over the keys, each with their holders: those with gaps would slow down the others."""
         with_gap = {key: GAP in key for key in self._holders}
         return [
             _search({key: self._holders[key] for key, has in with_gap.items() if has is wanted})
@@ -136,7 +136,7 @@ _PLACE_FIRST = re.compile(r"\^|(?:^|[(|:?*}])\\[bBA]")
 
 @cache
 def _asks_where(pattern: str) -> bool:
-    """Say whether a text may match that is the end of one that does not."""
+    """Return whether a text may match that is the end of one that does not."""
     return _PLACE_FIRST.search(pattern) is not None
 
 
@@ -165,7 +165,7 @@ def _trusted(entry: Mapping[str, Any]) -> Signature:
 
 
 def with_own(own: Sequence[Signature]) -> Catalogue:
-    """Give a catalogue in which a user's own signatures come before ours.
+    """Return a catalogue in which a user's own signatures come before ours.
 
     One of ours with the same id is replaced. Raises EntryError for an id that stands twice in `own`.
     """

@@ -66,7 +66,7 @@ def _only_tells(raised: Raised) -> bool:
 
 
 def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
-    """Say whether the last exception of a chain only wraps, or only follows, one that says more."""
+    """Return whether the last exception of a chain only wraps, or only follows, one that says more."""
     if last.raised is None or cause.raised is None:
         return False
     if weight(cause) != weight(last):

@@ -90,7 +90,7 @@ _CONFIG_HINT = "a restart meets the same set-up: correct it and start again"
 
 
 def signal_of(exit_code: int | None, signal: int | None) -> int | None:
-    """Give the signal that ended a process: an exit code of -n or 128 + n is taken for n."""
+    """Return the signal that ended a process: an exit code of -n or 128 + n is taken for n."""
     if signal is None and exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - 128
     return signal if signal in _SIGNAL_NAMES else None

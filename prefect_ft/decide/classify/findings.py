@@ -88,7 +88,7 @@ class Store:
             kept.last.append(finding)
 
     def is_among_the_first(self, rule: str) -> bool:
-        """Say whether another finding of a rule would stay."""
+        """Return whether another finding of a rule would stay."""
         return rule not in self._rules or len(self._rules[rule].first) < _FIRST
 
     def drop(self, finding: Finding) -> None:
@@ -113,6 +113,6 @@ class Store:
         self._rules.clear()
 
     def in_order(self) -> tuple[Finding, ...]:
-        """Give what is kept in the log's order."""
+        """Return what is kept in the log's order."""
         kept = (finding for each in self._rules.values() for finding in each.all())
         return tuple(sorted(kept, key=lambda one: one.order))

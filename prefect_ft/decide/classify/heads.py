@@ -116,7 +116,7 @@ def _level_of(head: re.Match[str]) -> str:
 
 
 def stamp_of(text: str) -> float | None:
-    """Give the seconds of the last full time in a text, on a scale of their own; `None` without one."""
+    """Return the seconds of the last full time in a text, on a scale of their own; `None` without one."""
     stamps = list(_STAMP.finditer(text))
     if not stamps:
         return None

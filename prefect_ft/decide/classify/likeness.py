@@ -25,17 +25,17 @@ _MAX_CHARACTERS = 600
 
 
 def signature_of(likeness: str) -> str:
-    """Give the key of a failure."""
+    """Return the key of a failure."""
     return sha256(likeness.encode(errors="replace")).hexdigest()[:12]
 
 
 def likeness_of_exception(raised: Raised) -> str:
-    """Give what an exception and its innermost frame are in any run; the number of the line may change."""
+    """Return what an exception and its innermost frame are in any run; the number of the line may change."""
     return f"{_without_varying(_sentence(raised.text))}\n{_without_varying(raised.file)} {raised.function}"
 
 
 def likeness_of_line(rule: str, text: str) -> str:
-    """Give what a line is in any run; `rule` is the entry that took it."""
+    """Return what a line is in any run; `rule` is the entry that took it."""
     return f"{rule}\n{_without_varying(_HOST.sub('#', _sentence(text)))}"
 
 

@@ -40,7 +40,7 @@ _Outlined = list[list[_Choice]]
 
 
 def keys_of(pattern: str) -> list[str] | None:
-    """Give patterns of which one is in every line that `pattern` matches; `None` if there are none.
+    """Return patterns of which one is in every line that `pattern` matches; `None` if there are none.
 
     A key is a telling text; where an alternative has none, the common ones that it asks for in a row.
     """
@@ -52,7 +52,7 @@ def keys_of(pattern: str) -> list[str] | None:
 
 
 def texts_of(pattern: str) -> list[str]:
-    """Give texts of which one is in every line that `pattern` matches, in some case; none if it asks for none."""
+    """Return texts of which one is in every line that `pattern` matches, in some case; none if it asks for none."""
     alternatives = _Reading(pattern).outline() or []
     return [text for choices in alternatives for text in max(choices, key=_worth)]
 
@@ -182,7 +182,7 @@ class _Reading:
         return None
 
     def _least_repeats(self) -> int:
-        """Give how often the part must be there; 1 for exactly once, 2 for once or more."""
+        """Return how often the part must be there; 1 for exactly once, 2 for once or more."""
         if (repeat := _REPEAT.match(self._pattern, self.at)) is None:
             return 1
         self.at = repeat.end()

@@ -30,7 +30,7 @@ _COLUMNS = 400
 
 
 def place_of(text: str) -> str | None:
-    """Give where a run says that it is, `None` for a line that says no such thing."""
+    """Return where a run says that it is, `None` for a line that says no such thing."""
     text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
     if _NOT_PROGRESS.match(text):
         return None
@@ -47,7 +47,7 @@ class Progress:
         self._seen: set[str] = set()
 
     def see(self, text: str) -> int:
-        """Take a line; give how many places in all."""
+        """Take a line; return how many places in all."""
         place = place_of(text)
         if place is not None and len(self._seen) < 64:
             self._seen.add(place)

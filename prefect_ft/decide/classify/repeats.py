@@ -48,7 +48,7 @@ class Repeats:
         return bool(self._forms)
 
     def rule_of(self, raw: bytes) -> str | None:
-        """Give the rule of a line of a known form, empty if it says nothing; `None` if it has to be read."""
+        """Return the rule of a line of a known form, empty if it says nothing; `None` if it has to be read."""
         form = self._forms.get(raw.translate(None, _DIGITS))
         if form is not None and form.by_numbers:
             form = self._forms.get(_LONG_NUMBER.sub(b"", raw))
@@ -74,7 +74,7 @@ class Repeats:
         return form
 
     def _has_code(self, raw: bytes) -> bool:
-        """Say whether another number could make another rule of the line: one that no text without numbers is."""
+        """Return whether another number could make another rule of the line: one that no text without numbers is."""
         text, without = raw.decode(errors="replace"), raw.translate(None, _DIGITS)
         return any(
             compiled(self._codes[index]).search(without) is None for index in self._any_code.Match(text) or ()
@@ -94,5 +94,5 @@ class Repeats:
 
 
 def _any_number(pattern: str) -> str:
-    """Give a pattern that has any number where one has certain ones."""
+    """Return a pattern that has any number where one has certain ones."""
     return _IN_PATTERN.sub(lambda found: r"\d+" if found[0].isdigit() else found[0], pattern)

@@ -80,7 +80,7 @@ def _told(
 
 
 def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
-    """Say whether what a log holds only followed from the end of the rank that a launcher reports.
+    """Return whether what a log holds only followed from the end of the rank that a launcher reports.
 
     A lost peer follows from it wherever it was said, other failures of connections if they came later.
     """
@@ -94,7 +94,7 @@ def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
 
 
 def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal: int | None) -> bool:
-    """Say whether the way in which the first rank ended explains more than what the logs hold."""
+    """Return whether the way in which the first rank ended explains more than what the logs hold."""
     heavy = weight(first)
     if heavy == MENTIONED and exit_code is None and signal is None:
         return True
@@ -114,7 +114,7 @@ def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal:
 
 
 def _first_of(log: LogFindings, *, is_known_to_fail: bool) -> Finding | None:
-    """Give what explains most in one log, the earliest of its kind."""
+    """Return what explains most in one log, the earliest of its kind."""
     findings = log.findings if is_known_to_fail else _before_completion(log)
     ended = _ends_of(findings)
     lines = [finding for finding in findings if finding.raised is None]
@@ -139,7 +139,7 @@ def _group(finding: Finding) -> int:
 
 
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
-    """Give the exception that ended each rank: its last one, by preference no consequence."""
+    """Return the exception that ended each rank: its last one, by preference no consequence."""
     ends: dict[str, Finding] = {}
     for finding in findings:
         if finding.raised is None:
@@ -155,12 +155,12 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _is_full_twice(known: Finding, later: Finding) -> bool:
-    """Say whether both tell of storage: what is full shows in more than one place, first where it matters."""
+    """Return whether both tell of storage: what is full shows in more than one place, first where it matters."""
     return known.signature.failure_class == later.signature.failure_class == "storage"
 
 
 def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
-    """Say whether a later exception, and not this line, is what ended the program.
+    """Return whether a later exception, and not this line, is what ended the program.
 
     What is said just before something is raised says why it is.
     """
@@ -171,7 +171,7 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 
 
 def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
-    """Give the exception for which a line just before it already said the same.
+    """Return the exception for which a line just before it already said the same.
 
     A signal is best told by the line that received it.
     """
@@ -188,7 +188,7 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
 
 
 def _in_its_message(first: Finding, lines: Sequence[Finding]) -> Finding:
-    """Give what the further lines of an exception's message say, where its first one says nothing."""
+    """Return what the further lines of an exception's message say, where its first one says nothing."""
     is_bare_cascade = weight(first) == CASCADE and first.signature.failure_class == "crash"
     if first.signature not in (GENERIC, UNREADABLE) and (first.raised is None or not is_bare_cascade):
         return first
@@ -245,7 +245,7 @@ def _recoverable(failure_class: FailureClass, narrowed: Recoverable) -> Recovera
 
 
 def _blame(place: _Place, logs: Sequence[LogFindings]) -> Blame:
-    """Give the entry's blame; where some ranks wait for others that are silent, it is these."""
+    """Return the entry's blame; where some ranks wait for others that are silent, it is these."""
     _, finding = place
     if finding.signature.failure_class != "collective_timeout" or len(logs) < 2:
         return finding.signature.blame
@@ -271,7 +271,7 @@ def _evidence(log: LogFindings, finding: Finding, role: Role) -> Evidence:
 
 
 def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Evidence, ...]:
-    """Give what only followed, the first of each rule in each log."""
+    """Return what only followed, the first of each rule in each log."""
     least = CASCADE if root is None else weight(root) + 1
     found: dict[tuple[str, str], Evidence] = {}
     for log in logs:

@@ -155,7 +155,7 @@ class LogScanner:
         self._give_up()
 
     def findings(self) -> LogFindings:
-        """Give what the log has come to so far; an unfinished line is taken as it is."""
+        """Return what the log has come to so far; an unfinished line is taken as it is."""
         self._end_line()
         tail = tuple(text for _, text in self._tail())
         return LogFindings(
@@ -192,7 +192,7 @@ class LogScanner:
         self._catch_up()
 
     def _meet(self, at: int, spotted: int) -> int:
-        """Read the line at `spotted`, and pass over what only repeats; give where to go on."""
+        """Read the line at `spotted`, and pass over what only repeats; return where to go on."""
         if self._repeats:
             start = max(at, self._block.rfind(b"\n", at, spotted) + 1)
             if (after := self._pass_repeats(start)) > start:
@@ -200,7 +200,7 @@ class LogScanner:
         return self._pass_repeats(self._step(at, spotted))
 
     def _pass_repeats(self, at: int) -> int:
-        """Pass over the lines from a place on of which it is known what they come to; give where they end."""
+        """Pass over the lines from a place on of which it is known what they come to; return where they end."""
         block = self._block
         while not self._open and (stop := block.find(b"\n", at, at + _LINE_BYTES)) != -1:
             rule = self._repeats.rule_of(block[at:stop])
@@ -237,7 +237,7 @@ class LogScanner:
         self._here = _Counted()
 
     def _step(self, at: int, spotted: int) -> int:
-        """Read the stretch of text around `spotted`; give where the one after begins."""
+        """Read the stretch of text around `spotted`; return where the one after begins."""
         start, stop = self._stretch(spotted, at)
         after = stop + 1
         if stop - start > _LINE_BYTES:
@@ -249,7 +249,7 @@ class LogScanner:
         return after
 
     def _number(self, at: int) -> int:
-        """Give the number of the line at a place of this block, from 1; each place is behind the one before."""
+        """Return the number of the line at a place of this block, from 1; each place is behind the one before."""
         if self._lines.at < self._fed:
             assert self._count is not None
             more = self._count(self._lines.at, self._fed)
@@ -259,7 +259,7 @@ class LogScanner:
         return self._lines.lines + self._here.lines + 1
 
     def _tail(self) -> list[tuple[int, str]]:
-        """Give the last lines, each with how many line ends follow its beginning."""
+        """Return the last lines, each with how many line ends follow its beginning."""
         recent = (self._last + self._block)[-_TAIL_BYTES:]
         after = recent.count(b"\n")
         lines: list[tuple[int, str]] = []
@@ -285,7 +285,7 @@ class LogScanner:
             at = max(stop, place.end())
 
     def _stretch(self, at: int, floor: int) -> tuple[int, int]:
-        """Give the bounds of the text around a place, between line ends or carriage returns."""
+        """Return the bounds of the text around a place, between line ends or carriage returns."""
         block = self._block
         start = max(block.rfind(b"\n", floor, at), block.rfind(b"\r", floor, at)) + 1 or floor
         ceiling = min(len(block), at + _LINE_BYTES + 1)
@@ -345,12 +345,12 @@ class LogScanner:
         return taken
 
     def _line_before(self, at: int) -> str:
-        """Give the line above the one at a place of this block."""
+        """Return the line above the one at a place of this block."""
         above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last
         return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode(errors="replace")
 
     def _above(self, at: int) -> Iterable[str]:
-        """Give the last lines above a place of this block."""
+        """Return the last lines above a place of this block."""
         recent = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
         return (text.decode(errors="replace") for text in recent.split(b"\n"))
 
@@ -382,7 +382,7 @@ class LogScanner:
         self._keep(finding, at)
 
     def _read_message(self, line: Line, at: int) -> str:
-        """Note what a line says; give the rule that it follows, empty if it says nothing."""
+        """Note what a line says; return the rule that it follows, empty if it says nothing."""
         match = self._catalogue.find(line.views)
         if match is None:
             if self._open and self._kept:
@@ -406,7 +406,7 @@ class LogScanner:
         )
 
     def _time(self, at: int) -> float | None:
-        """Give when a line was written: the last full time in or before it."""
+        """Return when a line was written: the last full time in or before it."""
         line = self._block[at : at + _STAMP_COLUMNS].partition(b"\n")[0]
         for text in (line, self._block[max(0, at - _STAMP_BYTES) : at]):
             if (stamp := stamp_of(text.decode(errors="replace"))) is not None:
@@ -435,7 +435,7 @@ _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
 
 
 def _is_mere_mention(match: Match) -> bool:
-    """Say whether a line only names an exception of the program's own: without a traceback it ends nothing."""
+    """Return whether a line only names an exception of the program's own: without a traceback it ends nothing."""
     is_own = match.signature.failure_class in ("user_code", "assertion")
     form = _EXCEPTION if is_own else _HANDED_ON
     return form.match(match.text) is not None

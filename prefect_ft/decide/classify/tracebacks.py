@@ -88,7 +88,7 @@ class _Traceback:
 
 
 class TracebackReader:
-    """Reads the lines of one rank of one log; gives the exceptions that count as they end.
+    """Reads the lines of one rank of one log; yields the exceptions that count as they end.
 
     A chain comes out as its parts, each with what it follows: the reader knows no classes.
     """
@@ -172,5 +172,5 @@ def _raised(exception: re.Match[str], ended: _Traceback, file: str, function: st
 
 
 def _alike(prefix: str) -> re.Pattern[str]:
-    """Give what stands before each line of a traceback: what stood before the first one, but for its numbers."""
+    """Return what stands before each line of a traceback: what stood before the first one, but for its numbers."""
     return re.compile(r"\A" + r"\d+".join(map(re.escape, _DIGITS.split(prefix))))

@@ -101,14 +101,14 @@ def _may_be_damage(signature: Signature, raised: Raised, known: frozenset[str]) 
 
 
 def _lacks_a_part(signature: Signature, raised: Raised, path: str) -> bool:
-    """Say whether a file of the checkpoint is missing, and not the checkpoint as a whole."""
+    """Return whether a file of the checkpoint is missing, and not the checkpoint as a whole."""
     if signature.id not in _ABSENT or not _names(path, raised.message):
         return False
     return _names(path, raised.message, and_then="/[^/]") or _IS_INCOMPLETE.search(raised.message) is not None
 
 
 def _names(path: str, message: str, *, and_then: str = r"(?![\w=-])") -> bool:
-    """Say whether a message names a checkpoint, and then what `and_then` matches."""
+    """Return whether a message names a checkpoint, and then what `and_then` matches."""
     name = path.rstrip("/").rpartition("/")[2]
     before = "/" if name.isdigit() else r"(?<![\w.-])"
     return bool(name) and re.search(rf"{before}{re.escape(name)}{and_then}", message) is not None

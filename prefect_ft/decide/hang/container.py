@@ -18,7 +18,7 @@ class Container:
         """Time for which it was throttled and in which nobody is known to have computed yet."""
 
     def take(self, sample: Sample) -> dict[int, float]:
-        """Learn from a sample; give for how long each rank was throttled, as far as that was not given before.
+        """Learn from a sample; return for how long each rank was throttled, as far as that was not given before.
 
         The kernel tells of all together: each has the share that it has of what was computed. Who hangs beside one
         that computes is not throttled.
@@ -41,7 +41,7 @@ class Container:
         return {rank: throttled_s * computed_s / all_s for rank, computed_s in computed.items()}
 
     def said(self, name: str) -> list[str]:
-        """Give what explains why ranks are quiet and is no evidence against them, of the attempt so far."""
+        """Return what explains why ranks are quiet and is no evidence against them, of the attempt so far."""
         if self._first is None or self._last is None:
             return []
         first, last = self._first.container, self._last.container

@@ -60,7 +60,7 @@ def judged(
 
 
 def is_quiet(track: Track, limit_s: float) -> bool:
-    """Say whether a rank has given no sign for so long that it is worth looking at more often."""
+    """Return whether a rank has given no sign for so long that it is worth looking at more often."""
     quiet_s = track.silent_s if track.speaks else max(track.io_quiet_s, track.still_s)
     return quiet_s >= SUSPICION * limit_s
 
@@ -96,7 +96,7 @@ def _utilisation(
     load: float | None,
     devices: Iterable[tuple[float, Mapping[str, float]]],
 ) -> list[Sign]:
-    """Give the sign that the load of processors and devices is flat: where devices are known, both."""
+    """Return the sign that the load of processors and devices is flat: where devices are known, both."""
     if load is None or track.now_s - track.loads[0].watched_s < window_s:
         return []
     since_s = track.now_s - window_s

@@ -103,7 +103,7 @@ class Limits:
         return min(each for each in known if each is not None)
 
     def given(self, stage: str) -> float | None:
-        """Give the limit that the user gave for a stage, or for what comes before the first step."""
+        """Return the limit that the user gave for a stage, or for what comes before the first step."""
         if stage == FIRST_STEP:
             return self.first_step_s
         return self.stages.get(stage)

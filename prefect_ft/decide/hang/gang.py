@@ -105,7 +105,7 @@ class GangWatch:
     # -- out --------------------------------------------------------------------------------------
 
     def verdict(self) -> Hang | None:
-        """Say who hangs, if anybody does; nobody as long as there is a worker of which it is not known."""
+        """Return who hangs, if anybody does; nobody as long as there is a worker of which it is not known."""
         if not self._knows_all_workers():
             return None
         found = {rank: self._judged(rank, track) for rank, track in self._living()}
@@ -147,7 +147,7 @@ class GangWatch:
         return any(self._is_moving(track) for track in tracks)
 
     def stragglers(self) -> list[Straggler]:
-        """Give the ranks that make fewer steps than the others, over as much time as makes a hang."""
+        """Return the ranks that make fewer steps than the others, over as much time as makes a hang."""
         made = {rank: each for rank, track in self._living() if (each := self._steps_made(rank, track))}
         usual = _middle([each.steps for each in made.values()]) if len(made) > 1 else 0
         others_step = _middle([each.step for each in made.values()]) if made else 0
@@ -165,7 +165,7 @@ class GangWatch:
         ]
 
     def _steps_made(self, rank: int, track: Track) -> _StepsMade | None:
-        """Give how many steps a rank has made; `None` before it is known for as long as makes a hang."""
+        """Return how many steps a rank has made; `None` before it is known for as long as makes a hang."""
         window_s = self._limits.hang_s
         if not track.steps or track.now_s - track.steps[0][0] < window_s:
             return None
@@ -178,7 +178,7 @@ class GangWatch:
     # -- judging ----------------------------------------------------------------------------------
 
     def _living(self) -> list[tuple[int, Track]]:
-        """Give the ranks that run."""
+        """Return the ranks that run."""
         return [(rank, track) for rank, track in self._tracks.items() if not track.last.is_over]
 
     def _is_suspect(self, rank: int) -> bool:
@@ -254,7 +254,7 @@ class GangWatch:
         )
 
     def _blamed(self, ranks: list[int], found: Mapping[int, Judgement]) -> int | None:
-        """Give the one rank that is unlike all others that hang: it is what they wait for."""
+        """Return the one rank that is unlike all others that hang: it is what they wait for."""
         if len(ranks) == 1:
             return ranks[0]
         still = [rank for rank in ranks if found[rank].has("state")]
@@ -293,5 +293,5 @@ class GangWatch:
 
 
 def _middle(values: list[int]) -> int:
-    """Give the median, of an even number of values the upper one: of two ranks the faster sets the pace."""
+    """Return the median, of an even number of values the upper one: of two ranks the faster sets the pace."""
     return sorted(values)[len(values) // 2]

@@ -43,7 +43,7 @@ class Pace:
         return {stage: list(values) for stage, values in self._pauses.items() if values}
 
     def limit_s(self, stage: str, limits: Limits) -> float:
-        """Give how long a rank may be silent in a stage: as given, else as learnt, never below the floor."""
+        """Return how long a rank may be silent in a stage: as given, else as learnt, never below the floor."""
         given = limits.given(stage)
         if given is not None:
             return given
@@ -63,13 +63,13 @@ def _learnt(pauses: Sequence[float]) -> float | None:
 
 
 def middle_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Give median and median absolute deviation."""
+    """Return median and median absolute deviation."""
     middle = median(values)
     return middle, median([abs(value - middle) for value in values])
 
 
 def median(values: Sequence[float]) -> float:
-    """Give the median of at least one value."""
+    """Return the median of at least one value."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

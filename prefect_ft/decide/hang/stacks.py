@@ -67,7 +67,7 @@ def parsed(dump: str, note: str = "") -> RankStack:
 
 
 def grouped(stacks: Mapping[int, RankStack]) -> list[tuple[str, tuple[int, ...]]]:
-    """Give the places with their ranks, the fullest first."""
+    """Return the places with their ranks, the fullest first."""
     places: dict[str, list[int]] = {}
     for rank, stack in sorted(stacks.items()):
         places.setdefault(stack.place, []).append(rank)
@@ -80,7 +80,7 @@ def described(stacks: Mapping[int, RankStack]) -> str:
 
 
 def odd_rank(stacks: Mapping[int, RankStack], among: Sequence[int]) -> int | None:
-    """Give the rank that the others wait for: alone outside of a collective, or alone where all others are not."""
+    """Return the rank that the others wait for: alone outside of a collective, or alone where all others are not."""
     known = {rank: stacks[rank] for rank in among if rank in stacks}
     if len(known) < len(among) or len(known) < 2:
         return None

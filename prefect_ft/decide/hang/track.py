@@ -102,7 +102,7 @@ class Track:
         return FIRST_STEP if not self.has_stepped and stage in _BEFORE_STEPS else stage
 
     def limit_s(self, limits: Limits) -> float:
-        """Give how long it may be quiet: by what it says that it does, if it says anything."""
+        """Return how long it may be quiet: by what it says that it does, if it says anything."""
         if not self.speaks:
             # It may be one that will: before the first step a limit that was given holds for it too.
             return max(limits.hang_s, limits.first_step_s or 0.0)
@@ -164,7 +164,7 @@ class Track:
     # -- utilisation ------------------------------------------------------------------------------
 
     def flat_load(self, window_s: float) -> float | None:
-        """Give the cores that it has wanted all through the window if that was always as much; else `None`.
+        """Return the cores that it has wanted all through the window if that was always as much; else `None`.
 
         By variance and median, of what it computed and what it would have with a processor of its own: on a busy
         machine a loop gets now more, now less, and wants as much as ever; what works by fits and starts may get
@@ -206,7 +206,7 @@ class Track:
 
 
 def is_flat(values: Sequence[float], slack: float, share: float) -> bool:
-    """Say whether values stay where they are, by their variance about the median."""
+    """Return whether values stay where they are, by their variance about the median."""
     middle = median(values)
     allowed = slack + share * abs(middle)
     variance = sum((value - middle) ** 2 for value in values) / len(values)

@@ -119,7 +119,7 @@ class OpenApi:
                 raise
 
     def answer_to(self, question: Question) -> Answer | None:
-        """Give what the question's form was filled in with."""
+        """Return what the question's form was filled in with."""
         try:
             told = self._client.read_flow_run_input(self._id, keyset_from_base_key(question.key)["response"])
         except PrefectHTTPStatusError as exc:

@@ -77,7 +77,7 @@ def _when(event: Event, story: Story) -> str:
 
 
 def recovery_page(story: Story) -> str:
-    """Give the run's page in Markdown, its timeline as a picture within it."""
+    """Return the run's page in Markdown, its timeline as a picture within it."""
     return "\n\n".join(_blocks(story)) + "\n"
 
 

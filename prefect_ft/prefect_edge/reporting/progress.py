@@ -31,7 +31,7 @@ class Progress:
         self._steps[fact.phase] = fact.step
 
     def due(self, now_s: float, *, is_last: bool) -> Iterator[tuple[str, float, str]]:
-        """Give what has changed, as key, per cent and description; nothing if that was just done."""
+        """Return what has changed, as key, per cent and description; nothing if that was just done."""
         if now_s - self._given_s < PROGRESS_S and not is_last:
             return
         for phase, target in list(self._targets.items()):
@@ -47,5 +47,5 @@ class Progress:
 
 
 def _slug(name: str) -> str:
-    """Give a name as an artifact's key may have it."""
+    """Return a name as an artifact's key may have it."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "phase"

@@ -74,7 +74,7 @@ class Question:
 
 
 def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | None:
-    """Give what a phase's journal waits to be told; None: nothing."""
+    """Return what a phase's journal waits to be told; None: nothing."""
     proposed = proposal_in(lines)
     if proposed is None:
         return None

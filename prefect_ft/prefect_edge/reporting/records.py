@@ -80,7 +80,7 @@ class EventNote:
 
 
 def records_of(run: str, directory: str, lines: Sequence[Line], after: int) -> list[Record]:
-    """Give what a phase's journal records beyond number `after`, in its order. Raises JournalError."""
+    """Return what a phase's journal records beyond number `after`, in its order. Raises JournalError."""
     head: Line = next((line for line in lines if line["type"] == "phase"), {})
     place = Place(run=run, directory=directory, phase=str(head.get("phase", "")))
     utc = {line["n"]: line["utc"] for line in lines if line["type"] == "decision"}
@@ -110,7 +110,7 @@ def records_of(run: str, directory: str, lines: Sequence[Line], after: int) -> l
 
 
 def state_name(decision: Decision) -> str | None:
-    """Give what the flow run's state is called while a decision is carried out; None: it changes nothing."""
+    """Return what the flow run's state is called while a decision is carried out; None: it changes nothing."""
     name = STATE_NAMES.get(decision.action)
     if decision.isolate and name is not None:
         return as_line(f"Isolating {', '.join(decision.isolate)}")
@@ -121,7 +121,7 @@ def state_name(decision: Decision) -> str | None:
 
 
 def level_of(record: DecisionRecord) -> int:
-    """Give the level of a record's line: a completion is no warning."""
+    """Return the level of a record's line: a completion is no warning."""
     return logging.INFO if record.decision.action == "complete" else logging.WARNING
 
 
@@ -140,7 +140,7 @@ def line_of(record: DecisionRecord) -> str:
 
 
 def _counted(counters: Counters) -> str:
-    """Give the counters that are not zero."""
+    """Return the counters that are not zero."""
     names = ("failures_without_progress", "consecutive_suspensions", "consecutive_unconditional")
     more = ("worker_replacements", "preemptions", "same_failure")
     used = [(name, getattr(counters, name)) for name in (*names, *more)]
@@ -151,7 +151,7 @@ def _counted(counters: Counters) -> str:
 
 
 def events_of(record: Record) -> Iterator[EventNote]:
-    """Give the events of a record."""
+    """Return the events of a record."""
     if isinstance(record, EndRecord):
         name = {"completed": "phase-completed", "failed": "gave-up"}.get(record.status)
         if name is not None:
@@ -185,7 +185,7 @@ def _of_end(record: EndRecord) -> dict[str, Any]:
 
 
 def approval_wanted(run: str, proposed: Proposed) -> EventNote:
-    """Give the event of a decision that waits for a person."""
+    """Return the event of a decision that waits for a person."""
     place = Place(run=run, directory="", phase=proposed.phase)
     decision = proposed.decision
     payload = {

@@ -174,7 +174,7 @@ class Reporter:
             self._is_recovering = False
 
     def _try(self) -> bool:
-        """Show what there is to show; give whether all of it has been."""
+        """Show what there is to show; return whether all of it has been."""
         try:
             self._show(self._connected())
         except (ConfigError, JournalError) as exc:

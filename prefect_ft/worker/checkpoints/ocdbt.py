@@ -20,7 +20,7 @@ _MAX_FRAMES = 10_000
 
 
 def orbax_fault(entry: Entry) -> Optional[str]:
-    """Say which file of an orbax checkpoint is cut off, or `None`; may raise OSError."""
+    """Return which file of an orbax checkpoint is cut off, or `None`; may raise OSError."""
     for name in sorted(entry.files):
         fault = _fault(entry, name)
         if fault:

@@ -28,7 +28,7 @@ class Tracker(NamedTuple):
     mtime_ns: int
 
     def verdict(self, name: str, step: int, mtime_ns: int) -> Verdict:
-        """Say whether it vouches for this checkpoint; `None` if its text tells nothing about it."""
+        """Return whether it vouches for this checkpoint; `None` if its text tells nothing about it."""
         if self.text != name and self.step is None:
             return Verdict(None, f"{self.file} does not name a step")
         if self.text != name and self.step is not None and step > self.step:

@@ -77,7 +77,7 @@ def _set_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
 
 
 def index_fault(entry: Entry) -> Optional[str]:
-    """Say which shard that a weight index names is missing (`model.safetensors.index.json`)."""
+    """Return which shard that a weight index names is missing (`model.safetensors.index.json`)."""
     for name in sorted(entry.files):
         if not name.endswith(".index.json"):
             continue

@@ -40,7 +40,7 @@ class _Notes:
 
 
 def _step_aside() -> "str | None":
-    """Take this directory and the variable out of what the rank sees; give where to write."""
+    """Take this directory and the variable out of what the rank sees; return where to write."""
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _HERE]
     if any(rest):
