@@ -190,3 +190,21 @@ def test_every_command_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     offered = re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
     rows = tables(section("operating.md", "Commands"))[0]
     assert [row[0].strip("`").split()[1] for row in rows] == offered
+
+
+def test_every_package_is_in_the_architecture() -> None:
+    """In the order of import-linter's layers, which hold who may import whom."""
+    table = section("architecture.md", "Packages, from the edge to the core")
+    named = [
+        name
+        for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
+        for name in re.findall("`(.+?)`", row)
+    ]
+    loose = re.findall("`(.+?)`", table[table.index("At the root") :])
+    units = {path.stem for path in (ROOT / "prefect_ft").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert {*named, *loose} == units - {"__init__", "__pycache__"}
+    layers = (ROOT / "pyproject.toml").read_text().partition("layers = [")[2].partition("]")[0]
+    order = [name for name in re.findall(r"\w+", layers) if name in named]
+    assert [name for name in order if name not in ("inprocess", "callbacks", "heartbeat")] == [
+        name for name in named if name not in ("inprocess", "callbacks", "heartbeat")
+    ]
