@@ -99,8 +99,9 @@ class TrainingRun(JobRun[TrainingResult]):
         self._plan = phase_plan(job, 0, run, run.root, lines=(), isolated=())
         self._placement = initial_placement(self._plan.policy) or ()
         self._epoch = holding.lease.epoch
+        backend = self._open.enter_context(closing(backend_of(job, 0, run, self._plan, runtime)))
         self._gang = AgentGang(
-            backend_of(job, 0, run, self._plan, runtime),
+            backend,
             run_id=run.run_id,
             phase_index=self._plan.phase_index,
             key=run.key,

@@ -15,6 +15,7 @@ import prefect_ft
 from prefect_ft import DockerTraining, JobConfig, KubernetesTraining, ProcessTraining, train_flow
 from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
+from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.backends.process.config import ProcessInfrastructure
 from prefect_ft.blocks import infrastructure_of_block
 from prefect_ft.cli import main
@@ -239,6 +240,19 @@ def test_what_has_been_stopped_keeps_no_pipe(block: Callable[[str], ProcessTrain
     assert pipes() > before
     training.stop()
     assert pipes() == before
+
+
+def test_what_has_been_stopped_lets_go_of_its_backend(
+    block: Callable[[str], ProcessTraining], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of pods has threads that follow the cluster."""
+    closed: list[ProcessBackend] = []
+    monkeypatch.setattr(ProcessBackend, "close", lambda self: closed.append(self))
+    training = block("pass")
+    training.start().wait_for_completion()
+    assert closed == []
+    training.stop()
+    assert len(closed) == 1
 
 
 def pipes() -> set[Path]:
