@@ -247,7 +247,11 @@ def test_what_has_been_stopped_lets_go_of_its_backend(
 ) -> None:
     """One of pods has threads that follow the cluster."""
     closed: list[ProcessBackend] = []
-    monkeypatch.setattr(ProcessBackend, "close", lambda self: closed.append(self))
+
+    def close(backend: ProcessBackend) -> None:
+        closed.append(backend)
+
+    monkeypatch.setattr(ProcessBackend, "close", close)
     training = block("pass")
     training.start().wait_for_completion()
     assert closed == []
