@@ -16,7 +16,7 @@ from prefect_ft.cli.saved_block import saved_block
 from prefect_ft.cli.show import print_report
 from prefect_ft.cli.view import watching
 from prefect_ft.config import Document, JobConfig, job_document, job_in, warnings
-from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError, UnfinishedRunError
+from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError
 from prefect_ft.observe import Fact, PhaseStarted, observed_by
 from prefect_ft.orchestrate import preflight
 from prefect_ft.orchestrate.run import (
@@ -27,6 +27,7 @@ from prefect_ft.orchestrate.run import (
     check_systems,
     check_systems_of,
     job_of,
+    refuse_unfinished,
 )
 from prefect_ft.run import find_run, latest_run, vacancy
 from prefect_ft.run.ownership import take_as_moved
@@ -117,7 +118,7 @@ def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
     """Look, before anything is loaded, whether somebody holds what the run needs."""
     previous = vacancy(Path(job.model_dir), job.lease_s).previous
     if previous is not None and previous.status == "running" and unfinished == "refuse":
-        raise UnfinishedRunError(previous.run_id, job.model_dir)
+        refuse_unfinished(previous)
     if previous is not None and previous.status != "completed" and unfinished == "resume":
         check_systems_of(previous)
     else:

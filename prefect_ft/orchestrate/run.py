@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kind import kind_of
@@ -24,7 +25,7 @@ from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_d
 from prefect_ft.run.identity import PROCESSES_ON
 from prefect_ft.run.lookup import phases_of
 from prefect_ft.run.machine import this_machine
-from prefect_ft.run.ownership import own_runtime, recorded_runtime, removable_runtime
+from prefect_ft.run.ownership import check_own, own_runtime, recorded_runtime, removable_runtime
 from prefect_ft.run.runtime import runtime_root
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
@@ -39,7 +40,7 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
     faster, SystemHeldError, ConfigError, also where the quarantine leaves too few systems.
     """
     if free.previous is not None and free.previous.status == "running":
-        raise UnfinishedRunError(free.previous.run_id, job.model_dir)
+        refuse_unfinished(free.previous)
     out = quarantined(job)
     check_engines(job)
     run_id, names = new_run_id(), _named_systems(job)
@@ -62,6 +63,12 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
     return replace(holding, systems=held)
+
+
+def refuse_unfinished(run: Run) -> NoReturn:
+    """Raise UnfinishedRunError for a run that has not ended, ConfigError for a copy of one: that is never resumed."""
+    check_own(run)
+    raise UnfinishedRunError(run.run_id, str(run.model_dir))
 
 
 def go_on(free: Vacancy) -> Holding:

@@ -89,6 +89,7 @@ def original(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     [
         pytest.param(("cancel", "exp2"), id="cancel"),
         pytest.param(("resume", "exp2"), id="resume"),
+        pytest.param(("run", "job.yaml", "--model-dir", "exp2"), id="run"),
         pytest.param(("run", "job.yaml", "--model-dir", "exp2", "--fresh"), id="fresh"),
     ],
 )
