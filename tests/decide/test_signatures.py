@@ -35,7 +35,10 @@ def test_no_entry_takes_the_example_of_another() -> None:
 
 
 def test_there_is_a_source_for_everything_and_a_hint_for_every_root() -> None:
-    assert [each.id for each in OURS if not each.source.startswith("https://")] == []
+    assert [each.id for each in OURS if not each.source.startswith("https://")] == [], (
+        "write where it is documented"
+    )
+    assert [each.id for each in OURS if each.role == "root" and not each.hint] == []
     assert len(OURS.signatures) >= 250
 
 
