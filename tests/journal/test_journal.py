@@ -380,6 +380,8 @@ def test_a_closed_journal_keeps_no_room(path: Path) -> None:
     fill(journal)
     kept = path.stat().st_blocks * 512
     journal.close()
+    if kept < path.stat().st_size + 8192:
+        pytest.skip("this file system keeps no room in advance")  # NFS has no such operation
     assert path.stat().st_blocks * 512 < kept
     assert path.stat().st_blocks * 512 < path.stat().st_size + 8192
 
