@@ -90,8 +90,12 @@ class Gang:
         return started
 
     def all_are_in(self, ranks: int = RANKS) -> None:
-        for rank in range(ranks):
-            self.client.expect("output", rank=rank, text="is in\n")
+        try:
+            for rank in range(ranks):
+                self.client.expect("output", rank=rank, text="is in\n")
+        except TimeoutError as exc:
+            said = [event for event in self.client.heard if event["ev"] in ("output", "exited")]
+            raise AssertionError(said[-2 * ranks :]) from exc
 
     def stop(self) -> None:
         self._ports(self.client.stop(self.attempt))
@@ -116,7 +120,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.parametrize("count", [150, 1000])
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.long)])
 def test_strangers_without_a_key_keep_neither_ranks_nor_a_comeback_out(
     start_agent: StartAgent, turns: Turns, count: int
 ) -> None:
