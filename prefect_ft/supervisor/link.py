@@ -7,7 +7,9 @@ from typing import Any
 
 from prefect_ft.backends.base import Address, RouteUnavailableError, Worker
 from prefect_ft.errors import AgentError
-from prefect_ft.worker import frames, protocol
+from prefect_ft.supervisor.events import read_event
+from prefect_ft.worker import frames
+from prefect_ft.worker.forms import FormError
 
 Event = Mapping[str, Any]
 
@@ -69,12 +71,12 @@ class Link:
             told = list(self._reader.feed(data))
         except frames.FrameError as exc:
             raise LinkLostError(str(exc)) from exc
-        for message in told:
-            if (problem := protocol.event_problem(message)) is not None:
-                raise LinkLostError(f"the agent breaks the protocol: {problem}")
-        return [
-            message for message in told if message["ev"] in protocol.EVENTS
-        ]  # others are of a later version
+        try:
+            return [
+                message for message in told if read_event(message) is not None
+            ]  # others are of a later version
+        except FormError as exc:
+            raise LinkLostError(f"the agent breaks the protocol: {exc}") from exc
 
     def close(self) -> None:
         """Hang up. Idempotent."""

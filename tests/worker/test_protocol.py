@@ -53,7 +53,7 @@ def test_a_whole_order_passes_and_unknown_fields_are_passed_over() -> None:
             id="unknown",
         ),
         pytest.param({"op": {}}, "no such order", id="a-name-that-is-none"),
-        pytest.param({"op": "leave"}, "leave without token", id="missing-field"),
+        pytest.param({"op": "leave"}, "leave: token is missing", id="missing-field"),
         pytest.param({**STOP, "token": (1, 0, 1)}, "token must be [epoch, phase, attempt]", id="wrong-type"),
         pytest.param({**STOP, "complete": 1}, "complete must be bool", id="a-number-is-no-bool"),
         pytest.param({**STOP, "token": [1, 0, True]}, "token must be", id="a-bool-is-no-number"),
