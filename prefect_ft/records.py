@@ -20,9 +20,9 @@ class _Field:
         self.form, self.default = its, default
 
 
-def of(form: Form) -> Any:
-    """Declare a field of a form, which every record gives."""
-    return _Field(form, ...)
+def of(form: Form, *, default: Any = ...) -> Any:
+    """Declare a field of a form, which every object gives that is read; one that is made may have `default`."""
+    return _Field(form, default)
 
 
 def absent(form: Form, *, default: Any = None) -> Any:
@@ -43,7 +43,7 @@ class Record:
         for name in own:
             delattr(cls, name)
         cls.forms = {**cls.forms, **{name: each.form for name, each in own.items()}}
-        defaults = {name: each.default for name, each in own.items() if each.form.may_be_absent}
+        defaults = {name: each.default for name, each in own.items() if each.default is not ...}
         cls._defaults = {**cls._defaults, **defaults}
 
     def __init__(self, **values: Any) -> None:
@@ -61,7 +61,7 @@ class Record:
         return type(other) is type(self) and self.__dict__ == other.__dict__
 
     def __hash__(self) -> int:
-        return hash((type(self), *self.__dict__.values()))
+        return hash((type(self), *map(self.__dict__.get, self.forms)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
@@ -69,14 +69,17 @@ class Record:
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Self:
         """Return an object as this record; fields that it does not know are left out. Raises FormError."""
-        return cls(**read_fields(cls.forms, told))
+        self = cls.__new__(cls)
+        self.__dict__.update(cls._defaults)
+        self.__dict__.update(read_fields(cls.forms, told))
+        return self
 
     def write(self) -> dict[str, Any]:
         """Return it as a JSON object, without what is absent."""
         return {
-            name: _written(value)
-            for name, value in self.__dict__.items()
-            if value is not None or not self.forms[name].may_be_absent
+            name: written(self.__dict__[name])
+            for name, its in self.forms.items()
+            if self.__dict__[name] is not None or not its.may_be_absent
         }
 
     def but(self, **changes: Any) -> Self:
@@ -84,14 +87,15 @@ class Record:
         return type(self)(**{**self.__dict__, **changes})
 
 
-def _written(value: Any) -> Any:
+def written(value: Any) -> Any:
+    """Return a field's value as JSON, records in it as objects."""
     match value:
         case Record():
             return value.write()
         case tuple() | list():
-            return [_written(each) for each in value]
+            return [written(each) for each in value]
         case Mapping():
-            return {name: _written(each) for name, each in value.items()}
+            return {name: written(each) for name, each in value.items()}
         case _:
             return value
 

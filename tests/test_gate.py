@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from prefect_ft.cli import main
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.errors import LeaseLostError
 from prefect_ft.journal.attempts import timeline_of
 from prefect_ft.journal.judge import judge, judge_pending
-from prefect_ft.journal.lines import Journal, Line, proposal_in, read_lines
+from prefect_ft.journal.lines import Journal, proposal_in, read_lines
+from prefect_ft.journal.records import AttemptLine, PhaseLine
 from prefect_ft.model import Answer, Decision, Incident, Policy
 from prefect_ft.observe import Fact, Proposed, observed_by
 from prefect_ft.run import Run, new_run
@@ -34,8 +35,8 @@ class Phase:
         self.directory = run.add_phase("train", 0, {})
         self.journal = Journal(self.directory / "journal.jsonl")
         head = {"run": run.run_id, "job": "j", "phase": "train", "systems": ["s0", "s1"]}
-        self.journal.append("phase", t=0, utc=utc_now(), **head)
-        self.journal.append("attempt", t=1, utc=utc_now(), attempt=1, placement=["s0"], resume_step=None)
+        self.journal.append(PhaseLine(**head), t=0)
+        self.journal.append(AttemptLine(attempt=1, placement=["s0"], resume_step=None), t=1)
         self.stop = StopRequest()
 
     def gate(self, **plan: Any) -> Gate:
@@ -50,8 +51,8 @@ class Phase:
     def judge(self, **plan: Any) -> Decision:
         return judge(self.journal, POLICY, LOST, PhaseClock(10.0), gate=self.gate(**plan))
 
-    def lines(self, *kinds: str) -> list[Line]:
-        return [line for line in read_lines(self.directory / "journal.jsonl") if line["type"] in kinds]
+    def lines(self, *kinds: str) -> list[Any]:
+        return [line for line in read_lines(self.directory / "journal.jsonl") if line.type in kinds]
 
 
 @pytest.fixture
@@ -89,8 +90,8 @@ def test_an_answer_from_the_command_line(
         decision = phase.judge()
     assert (decision.action, decision.isolate) == (action, isolate)
     proposed, answered, decided = phase.lines("proposed", "answer", "decision")
-    assert (proposed["action"], answered["answer"], answered["by"]) == ("isolate_and_rebuild", answer, "ann")
-    assert decided["action"] == action
+    assert (proposed.action, answered.answer, answered.by) == ("isolate_and_rebuild", answer, "ann")
+    assert decided.decision.action == action
     assert proposal_in(read_lines(phase.directory / "journal.jsonl")) is None
 
 
@@ -98,12 +99,12 @@ def test_an_answer_from_the_command_line(
 def test_without_an_answer_the_default_holds_after_a_time(phase: Phase, default: str, action: str) -> None:
     assert phase.judge(timeout_s=0.05, default=default).action == action
     (answered,) = phase.lines("answer")
-    assert (answered["answer"], answered["by"]) == (default, "nobody within the time")
+    assert (answered.answer, answered.by) == (default, "nobody within the time")
 
 
 def test_who_ends_the_run_agrees_to_no_isolation(phase: Phase) -> None:
     phase.stop.ask("SIGINT")
-    assert (phase.judge().action, phase.lines("answer")[0]["by"]) == ("rebuild", "SIGINT")
+    assert (phase.judge().action, phase.lines("answer")[0].by) == ("rebuild", "SIGINT")
 
 
 def test_who_has_lost_the_run_decides_nothing(phase: Phase) -> None:
@@ -126,7 +127,7 @@ def test_whoever_comes_back_finds_the_proposal_and_the_time_that_is_left(
         decision = judge_pending(phase.journal, POLICY, PhaseClock(20.0), phase.gate(timeout_s=1.0))
     assert decision is not None
     assert decision.action == "rebuild"
-    assert [fact.until for fact in told if isinstance(fact, Proposed)] == [proposed["until"]]
+    assert [fact.until for fact in told if isinstance(fact, Proposed)] == [proposed.until]
     assert len(phase.lines("proposed")) == 1
 
 
@@ -159,10 +160,10 @@ def test_an_answer_that_comes_while_it_waits(phase: Phase) -> None:
 
 def test_the_time_that_a_person_takes_is_waiting(phase: Phase) -> None:
     phase.judge(timeout_s=0.05)
-    phase.journal.append("attempt", t=40, utc=utc_now(), attempt=2, placement=["s1"], resume_step=5)
+    phase.journal.append(AttemptLine(attempt=2, placement=["s1"], resume_step=5), t=40)
     lines = phase.journal.lines
     spent = [(span.part, round(span.end - span.start, 1)) for span in timeline_of(lines, 40.0).spans]
-    asked, decided = (line["t"] for line in phase.lines("proposed", "decision"))
+    asked, decided = (line.t for line in phase.lines("proposed", "decision"))
     assert ("wait", round(decided - asked, 1)) in spent
 
 

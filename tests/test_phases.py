@@ -23,6 +23,7 @@ from prefect_ft.config import JobConfig, resolved
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.orchestrate.phase import PhaseExecution, summary_of
 from prefect_ft.orchestrate.run import begin_run, conclude, end_unwatched, held, job_of
@@ -90,7 +91,7 @@ def leave(job: JobConfig, index: int = 0) -> Holding:
 def types(holding: Holding) -> list[str]:
     directory = holding.run.directory_of(0)
     assert directory is not None
-    return [line["type"] for line in read_lines(directory / "journal.jsonl")]
+    return [line.type for line in read_lines(directory / "journal.jsonl")]
 
 
 def test_torchruns_workers_are_run_without_it(tmp_path: Path) -> None:
@@ -354,8 +355,8 @@ def test_a_policy_agrees_with_the_journal_of_its_own_run(
     (tmp_path / "job.json").write_text(json.dumps(resolved(job)))
     directories = [holding.run.directory_of(index) for index in (0, 1)]
     second = read_lines(directories[1] / "journal.jsonl")
-    assert second[0]["isolated"] == ["s0"]
-    assert [line["rule"] for line in second if line["type"] == "decision"] == [
+    assert second[0].isolated == ("s0",)
+    assert [line.decision.rule for line in second if isinstance(line, DecisionLine)] == [
         "node-lost",
         "transient",
         "completed",
@@ -396,7 +397,7 @@ def test_what_a_run_isolates_is_out_of_use_for_the_next(tmp_path: Path) -> None:
     assert second.run.told()["quarantined"] == ["s0"]
     directory = second.run.directory_of(0)
     assert directory is not None
-    assert read_lines(directory / "journal.jsonl")[0]["isolated"] == ["s0"]
+    assert read_lines(directory / "journal.jsonl")[0].isolated == ("s0",)
 
 
 def test_an_isolation_that_a_comeback_finds_is_quarantined_then(tmp_path: Path) -> None:

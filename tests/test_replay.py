@@ -13,6 +13,7 @@ from prefect_ft.decide.classify import with_own
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import AttemptLine, PhaseLine
 from prefect_ft.journal.replay import compare, read_recording, replay
 from prefect_ft.model import Entry, Incident, Policy
 
@@ -153,8 +154,8 @@ def journal(tmp_path):
         path = tmp_path / "journal.jsonl"
         written = Journal(path)
         names = {"run": "r", "job": "j", "phase": "train", "isolated": policy.isolated}
-        written.append("phase", t=0, utc=UTC, **{**names, **head})
-        written.append("attempt", t=0, utc=UTC, attempt=1, resume_step=None, placement=["s0", "s1"])
+        written.append(PhaseLine(**{**names, **head}), t=0, utc=UTC)
+        written.append(AttemptLine(attempt=1, resume_step=None, placement=("s0", "s1")), t=0, utc=UTC)
         for incident in incidents:
             judge(written, policy, incident, PhaseClock())
         written.close()

@@ -6,7 +6,22 @@ from typing import Any
 
 import pytest
 
+from prefect_ft.journal.records import read_line
 from prefect_ft.journal.stages import stages_by_attempt
+
+REST = {
+    "attempt": {"placement": ["s0"]},
+    "incident": {"kind": "exit"},
+    "decision": {
+        "rule": "r",
+        "reason": "r",
+        "isolate": [],
+        "recreate": [],
+        "placement": {"0": "s0"},
+        "counters": {},
+    },
+}
+"""What else lines of these types have."""
 
 FIRST = {"type": "attempt", "t": 1.0, "attempt": 1, "begun_t": 0.5}
 EXIT = {"type": "incident", "t": 5.002, "n": 1, "ended_t": 5.0, "reaped_t": 5.006}
@@ -57,4 +72,5 @@ STARTED = {"detect": 0.002, "reap": 0.004, "decide": 0.001, "retry": 0.002, "wai
     ],
 )  # fmt: skip
 def test_stages(lines: list[dict[str, Any]], expected: dict[int, dict[str, float]]) -> None:
-    assert stages_by_attempt(lines) == expected
+    told = [{"utc": "2026-01-02T03:04:05Z", **REST.get(line["type"], {}), **line} for line in lines]
+    assert stages_by_attempt([read_line(line) for line in told]) == expected

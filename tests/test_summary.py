@@ -11,45 +11,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_ft.journal.attempts import PARTS, AttemptSummary
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.records import AttemptLine, CheckpointLine, EndLine, Line, PhaseLine, read_line
 from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS
 
 UTC = "2026-01-02T03:04:05.678Z"
-PHASE = {"type": "phase", "t": 0, "utc": UTC, "run": "r1", "job": "j", "phase": "train"}
+PHASE = PhaseLine(t=0, utc=UTC, run="r1", job="j", phase="train")
 
 
 def attempt(t: float, number: int, resume_step: int | None = None) -> Line:
-    return {
-        "type": "attempt", "t": t, "utc": UTC, "attempt": number, "resume_step": resume_step,
-        "placement": ["s0", "s1"],
-    }  # fmt: skip
+    return AttemptLine(t=t, utc=UTC, attempt=number, resume_step=resume_step, placement=("s0", "s1"))
 
 
 def checkpoint(step: int, written_t: float, t: float | None = None) -> Line:
-    return {
-        "type": "checkpoint",
-        "t": written_t if t is None else t,
-        "utc": UTC,
-        "step": step,
-        "written_t": written_t,
-    }
+    return CheckpointLine(t=written_t if t is None else t, utc=UTC, step=step, written_t=written_t)
 
 
 def incident(t: float, n: int, kind: str = "exit", ended_t: float | None = None, **fields: Any) -> Line:
     happened_t = t if ended_t is None else ended_t
-    return {"type": "incident", "t": t, "utc": UTC, "n": n, "ended_t": happened_t, "kind": kind, **fields}
+    told = {"type": "incident", "t": t, "utc": UTC, "n": n, "ended_t": happened_t, "kind": kind}
+    return read_line({**told, **fields})
 
 
 def decision(t: float, n: int, rule: str, action: str, **fields: Any) -> Line:
-    return {
+    return read_line({
         "type": "decision", "t": t, "utc": UTC, "n": n, "rule": rule, "action": action, "reason": f"why {n}",
         "isolate": [], "recreate": [], "placement": {"0": "s0", "1": "s1"}, "delay_s": 0, "counters": {}, **fields,
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def end(t: float, status: str, reason: str = "why") -> Line:
-    return {"type": "end", "t": t, "utc": UTC, "status": status, "reason": reason}
+    return EndLine(t=t, utc=UTC, status=status, reason=reason)
 
 
 def times(total: float, **parts: float) -> dict[str, float]:
@@ -581,7 +573,7 @@ def journals(draw: st.DrawFn) -> list[Line]:
 def test_whatever_the_journal_the_parts_are_never_negative_and_add_up(
     lines: list[Line], later: float | None
 ) -> None:
-    last_t = lines[-1]["t"] if lines else 0.0
+    last_t = lines[-1].t if lines else 0.0
     told = summarise(lines, None if later is None else last_t + later)
     parts = [told.time_s[part] for part in PARTS]
     assert min(parts) >= 0

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal.forms import (
-    counters_from_json,
+    COUNTERS,
+    DECISION,
+    EVIDENCE,
+    FieldError,
     counters_to_json,
-    decision_from_json,
     decision_to_json,
-    evidence_from_json,
     evidence_to_json,
     incident_from_json,
     incident_to_json,
@@ -109,9 +110,9 @@ decisions = st.builds(
     ("facts", "to_json", "from_json"),
     [
         pytest.param(incidents, incident_to_json, incident_from_json, id="incident"),
-        pytest.param(decisions, decision_to_json, decision_from_json, id="decision"),
-        pytest.param(counters, counters_to_json, counters_from_json, id="counters"),
-        pytest.param(evidences, evidence_to_json, evidence_from_json, id="evidence"),
+        pytest.param(decisions, decision_to_json, DECISION.read, id="decision"),
+        pytest.param(counters, counters_to_json, COUNTERS.read, id="counters"),
+        pytest.param(evidences, evidence_to_json, EVIDENCE.read, id="evidence"),
     ],
 )
 def test_nothing_gets_lost_on_the_way_and_back(facts, to_json, from_json):
@@ -254,7 +255,12 @@ def test_an_incident_that_is_not_one_names_the_field(fields, field):
     assert "\n" not in str(caught.value)
 
 
-DECISION = decision_to_json(
+def test_an_error_says_what_it_got_and_what_it_expected():
+    with pytest.raises(ConfigError, match=r"^step: got -1, expected a whole number from 0$"):
+        incident_from_json({"t": 0, "kind": "exit", "step": -1})
+
+
+DECIDED = decision_to_json(
     Decision(n=1, rule="transient", action="rebuild", reason="r", placement=("s0",), counters=Counters())
 )
 
@@ -262,18 +268,21 @@ DECISION = decision_to_json(
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        pytest.param({"surprise": 1}, "surprise", id="unknown-field"),
         pytest.param({"action": "explode"}, "action", id="unknown-action"),
         pytest.param({"reason": None}, "reason", id="no-reason"),
         pytest.param({"placement": {"1": "s0"}}, "placement", id="a-placement-with-a-gap"),
         pytest.param({"placement": ["s0"]}, "placement", id="a-list-for-a-placement"),
         pytest.param({"placement": {"0": 0}}, "placement", id="a-placement-on-a-number"),
-        pytest.param({"counters": {"luck": 1}}, "counters.luck", id="unknown-counter"),
         pytest.param({"counters": {"suspects": {"s0": "1"}}}, "counters.suspects", id="a-text-for-a-count"),
         pytest.param({"delay_s": -1}, "delay_s", id="a-negative-delay"),
     ],
 )
 def test_a_decision_that_is_not_one_names_the_field(fields, field):
-    with pytest.raises(ConfigError) as caught:
-        decision_from_json({**DECISION, **fields})
+    with pytest.raises(FieldError) as caught:
+        DECISION.read({**DECIDED, **fields})
     assert caught.value.field == field
+
+
+def test_a_decision_of_a_later_version_is_read_without_what_it_added():
+    added = {**DECIDED, "surprise": 1, "counters": {**DECIDED["counters"], "luck": 1}}
+    assert DECISION.read(added) == DECISION.read(DECIDED)

@@ -19,6 +19,7 @@ from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.config import Infrastructure, Phase
 from prefect_ft.config.kinds import kind_named, names
 from prefect_ft.errors import ConfigError
+from prefect_ft.journal.records import Line
 
 _Config = TypeVar("_Config", bound=Infrastructure)
 
@@ -91,7 +92,7 @@ class Kind(ABC, Generic[_Config]):
         infrastructure: _Config,
         run_id: str,
         directory: Path,
-        lines: Callable[[], Sequence[Mapping[str, Any]]],
+        lines: Callable[[], Sequence[Line]],
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:

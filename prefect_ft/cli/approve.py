@@ -11,7 +11,8 @@ from prefect_ft import plaintext
 from prefect_ft.cli.arguments import add_json, add_run
 from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal.lines import Line, proposal_in, read_lines
+from prefect_ft.journal.lines import head_of, proposal_in, read_lines
+from prefect_ft.journal.records import ProposedLine
 from prefect_ft.model import Action, Answer
 from prefect_ft.run import JOURNAL, Run, find_run, holder_of
 from prefect_ft.run.lookup import phases_of
@@ -56,14 +57,14 @@ def _approve(
     kind = "reject" if reject else "change" if action is not None or isolate else "approve"
     answer = Answer(answer=kind, by=by or getpass.getuser(), action=action, isolate=tuple(isolate))  # type: ignore[arg-type]
     try:
-        run.answer(directory.name, proposed["n"], answer)
+        run.answer(directory.name, proposed.n, answer)
     except OSError as exc:
         raise ConfigError(f"{run.root} cannot be written: {exc.strerror}", file=name) from exc
     _tell(run, proposed, answer, as_json=as_json)
     return COMPLETED
 
 
-def _waiting(run: Run, name: str) -> tuple[Path, Line]:
+def _waiting(run: Run, name: str) -> tuple[Path, ProposedLine]:
     """Return the phase whose decision waits, and the journal's line."""
     for directory in reversed(phases_of(run)):
         try:
@@ -76,25 +77,25 @@ def _waiting(run: Run, name: str) -> tuple[Path, Line]:
 
 
 def _check_systems(run: Run, directory: Path, isolate: Sequence[str]) -> None:
-    head: Line = next(iter(read_lines(directory / JOURNAL)), {})
-    known = head.get("systems") or ()
+    head = head_of(read_lines(directory / JOURNAL))
+    known = (head.systems or ()) if head is not None else ()
     for system in isolate:
         if system not in known:
             message = f"unknown system {system!r}; run {run.run_id} has {', '.join(known)}"
             raise ConfigError(message, field="--isolate")
 
 
-def _tell(run: Run, proposed: Line, answer: Answer, *, as_json: bool) -> None:
+def _tell(run: Run, proposed: ProposedLine, answer: Answer, *, as_json: bool) -> None:
     holder = holder_of(run)
     if as_json:
         told = {
             "run": run.run_id,
-            "n": proposed["n"],
-            "proposed": proposed["action"],
+            "n": proposed.n,
+            "proposed": proposed.action,
             "answer": answer.answer,
         }
         print(plaintext.as_json({**told, "watched_by": holder}))
         return
-    print(plaintext.as_line(f"proposed: {proposed['action']}: {proposed['reason']}"))
+    print(plaintext.as_line(f"proposed: {proposed.action}: {proposed.reason}"))
     taker = f"{holder} takes it" if holder else "nobody watches the run; `prefect-ft resume` takes it"
     print(plaintext.as_line(f"answer: {answer.answer}, by {answer.by}; {taker}"))

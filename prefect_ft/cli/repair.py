@@ -11,10 +11,10 @@ from pathlib import Path
 
 from prefect_ft.cli.arguments import add_json, add_run
 from prefect_ft.cli.exits import COMPLETED, FAILED
-from prefect_ft.clock import utc_now
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import replace_file
 from prefect_ft.journal.lines import Damage, Journal, scan, without_damage
+from prefect_ft.journal.records import Lost, RepairedLine
 from prefect_ft.run import JOURNAL, find_run, phase_directories, vacancy
 from prefect_ft.run.lookup import is_phase, run_of_phase
 
@@ -100,6 +100,6 @@ def _drop(path: Path, damaged: Sequence[Damage]) -> None:
     except OSError as exc:
         raise ConfigError(f"cannot be written: {exc.strerror}", file=str(path)) from exc
     with closing(Journal(path)) as journal:
-        lost = [{"line": each.line, "offset": each.offset, "why": each.why} for each in damaged]
-        journal.append("repaired", t=journal.last_t, utc=utc_now(), lost=lost)
+        lost = tuple(Lost(**each._asdict()) for each in damaged)
+        journal.append(RepairedLine(lost=lost), t=journal.last_t)
         journal.sync()

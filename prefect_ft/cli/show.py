@@ -11,7 +11,8 @@ from rich.text import Text
 
 from prefect_ft import plaintext
 from prefect_ft.console import QuietConsole, plain
-from prefect_ft.journal.lines import Line, proposal_in
+from prefect_ft.journal.lines import proposal_in
+from prefect_ft.journal.records import ProposedLine
 from prefect_ft.journal.summary import PhaseSummary, WarmSummary, summarise
 from prefect_ft.report import read_phase, read_story
 from prefect_ft.report.story import PhaseJournal
@@ -83,9 +84,9 @@ def _status_line(summary: PhaseSummary) -> Text:
     return line.append(plain(f": {summary.reason}") if summary.status == "failed" else "")
 
 
-def _proposal_line(proposed: Line) -> Text:
+def _proposal_line(proposed: ProposedLine) -> Text:
     """Say what waits for a person, and how to answer."""
-    text = f"  waits for `prefect-ft approve` until {proposed['until']}: {proposed['action']}: {proposed['reason']}"
+    text = f"  waits for `prefect-ft approve` until {proposed.until}: {proposed.action}: {proposed.reason}"
     return plain(text)
 
 

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from prefect_ft.decide.incidents import places
-from prefect_ft.journal.lines import Line, history_of
+from prefect_ft.journal.lines import end_of, history_of
+from prefect_ft.journal.records import (
+    AttemptLine,
+    CheckpointLine,
+    DecisionLine,
+    EndLine,
+    IncidentLine,
+    Line,
+    ProposedLine,
+)
 from prefect_ft.model import RESTARTS, Decision, Incident
 
 PARTS = ("productive", "detect", "heal", "decide", "wait", "recover", "recompute", "start", "stop")
@@ -102,25 +111,20 @@ class Timeline:
 def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
     """Follow a phase until `last_t`. Raises JournalError."""
     follower = _Follower()
-    told = [line for line in lines if line["type"] == "incident"]
-    recorded = dict(zip((line["n"] for line in told), zip(told, history_of(lines), strict=True), strict=True))
-    end = None
-    proposed_t = {line["n"]: float(line["t"]) for line in lines if line["type"] == "proposed"}
+    told = [line for line in lines if isinstance(line, IncidentLine)]
+    recorded = {line.n: (line, entry) for line, entry in zip(told, history_of(lines), strict=True)}
+    proposed_t = {line.n: line.t for line in lines if isinstance(line, ProposedLine)}
     for line in lines:
-        match line["type"]:
-            case "attempt":
+        match line:
+            case AttemptLine():
                 follower.begin(line)
-            case "decision" if line["n"] in recorded:
-                incident_line, entry = recorded[line["n"]]
+            case DecisionLine() if line.n in recorded:
+                incident_line, entry = recorded[line.n]
                 assert entry.decision is not None
-                follower.decide(
-                    entry.incident, incident_line, entry.decision, line["t"], proposed_t.get(line["n"])
-                )
-            case "end":
-                end = line
+                follower.decide(incident_line, entry.decision, line.t, proposed_t.get(line.n))
             case _:
                 pass
-    follower.finish(end, last_t)
+    follower.finish(end_of(reversed(lines)), last_t)
     work = _worth(follower.attempts, _saves(lines), last_t)
     spans = sorted([*follower.spans, *work], key=lambda span: (span.start, span.end))
     return Timeline(
@@ -164,31 +168,26 @@ class _Follower:
         if end > start and part != "work":
             self.spans.append(Span(part=part, start=start, end=end, attempt=self.attempt))
 
-    def begin(self, line: Line) -> None:
+    def begin(self, line: AttemptLine) -> None:
         """Begin an attempt; from where it resumes tells what the one before it lost."""
-        resume_step = line.get("resume_step")
-        self._count_loss(resume_step)
-        start = self.turn(line["t"], "work")
-        self.attempts.append(AttemptSummary(number=line["attempt"], start=start, resume_step=resume_step))
-        self.gangs.append(Gang(attempt=line["attempt"], placement=tuple(line["placement"])))
+        self._count_loss(line.resume_step)
+        start = self.turn(line.t, "work")
+        self.attempts.append(AttemptSummary(number=line.attempt, start=start, resume_step=line.resume_step))
+        self.gangs.append(Gang(attempt=line.attempt, placement=line.placement))
 
     def decide(
-        self,
-        incident: Incident,
-        line: Line,
-        decision: Decision,
-        decided_t: float,
-        proposed_t: float | None = None,
+        self, line: IncidentLine, decision: Decision, decided_t: float, proposed_t: float | None = None
     ) -> None:
-        """End what ran, an attempt or a recovery; `line` is the incident's. From `proposed_t` on a person was asked."""
+        """End what ran, an attempt or a recovery. From `proposed_t` on a person was asked."""
+        incident = line.incident
         is_open = bool(self.attempts) and self.attempts[-1].end is None
         ends = is_open and decision.action != "continue"
         self.judged.append(
             Judged(
                 incident=incident,
                 decision=decision,
-                ended_t=line["ended_t"],
-                noticed_t=line["t"],
+                ended_t=line.ended_t,
+                noticed_t=line.t,
                 decided_t=decided_t,
                 attempt=self.attempt,
                 ended_attempt=ends,
@@ -196,10 +195,10 @@ class _Follower:
         )
         if decision.action == "continue":
             return
-        ended_t = self.turn(line["ended_t"], "detect")
-        self.turn(line["t"], "decide")
+        ended_t = self.turn(line.ended_t, "detect")
+        self.turn(line.t, "decide")
         asked_t = decided_t if proposed_t is None else proposed_t
-        self.turn(asked_t - (line.get("healing_s") or 0.0), "heal")
+        self.turn(asked_t - (line.healing_s or 0.0), "heal")
         self.turn(asked_t, "wait")
         self._wait_s = math.inf
         self.turn(decided_t, "wait" if decision.action in RESTARTS else "stop")
@@ -209,18 +208,18 @@ class _Follower:
                 _ended(self.attempts[-1], incident, decision),
                 end=ended_t,
                 blamed=_blamed(incident, self.gangs[-1].placement),
-                first_step=line.get("first_step"),
-                last_step=line.get("last_step"),
+                first_step=line.first_step,
+                last_step=line.last_step,
             )
         if decision.action in ("fail", "cancel"):
             self._count_loss(incident.step)
 
-    def finish(self, end: Line | None, last_t: float) -> None:
+    def finish(self, end: EndLine | None, last_t: float) -> None:
         """Account for the time until now; an attempt that nothing was said about ended with its phase."""
         self.turn(last_t, self.part)
         if end is not None and self.attempts and self.attempts[-1].end is None:
             self.attempts[-1] = replace(
-                self.attempts[-1], end=self.since_t, outcome=end["status"], reason=end["reason"]
+                self.attempts[-1], end=self.since_t, outcome=end.status, reason=end.reason
             )
 
     def _count_loss(self, from_step: int | None) -> None:
@@ -257,7 +256,7 @@ def _blamed(incident: Incident, gang: tuple[str, ...]) -> str | None:
 
 def _saves(lines: Sequence[Line]) -> list[tuple[float, int]]:
     """Return when each checkpoint was written and its step, in the order of time."""
-    return sorted((line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint")
+    return sorted((line.written_t, line.step) for line in lines if isinstance(line, CheckpointLine))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ is an error that names the field. Absent and null both mean unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from prefect_ft.errors import ConfigError
@@ -25,130 +25,135 @@ from prefect_ft.model import (
     Severity,
     Stage,
 )
-
-Reader = Callable[[Any], Any]
-"""Turns a JSON value into a field's value; raises ValueError with what is to be written instead."""
-
+from prefect_ft.worker.forms import (
+    ANY,
+    BOOL,
+    INT,
+    STRING,
+    Form,
+    FormError,
+    form,
+    list_of,
+    named,
+    object_of,
+    or_absent,
+    or_null,
+    read_fields,
+)
 
 MAX_SECONDS = 1e15
 """Far beyond any run, and near enough for arithmetic with floats."""
 
 
-# -- values ----------------------------------------------------------------------------------------
+# -- values, by the names that errors call them ----------------------------------------------------
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError("a whole number")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("a whole number from 0")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < MAX_SECONDS:
-        raise ValueError("a number of seconds from 0")
-    return value  # type: ignore[no-any-return]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _recoverable(value: Any) -> Any:
-    if value != "confirm" and not isinstance(value, bool):
-        raise ValueError('true, false or "confirm"')
-    return value
-
-
-def _label(choices: Any) -> Reader:
-    names = get_args(choices)
-
-    def read(value: Any) -> Any:
-        if value not in names:
-            raise ValueError(f"one of {', '.join(names)}")
+def _count(value: Any) -> Any:
+    if type(value) is int and value >= 0:  # in one call: most of what journals hold is read by it
         return value
-
-    return read
-
-
-def _list_of(item: Reader) -> Reader:
-    def read(value: Any) -> Any:
-        if not isinstance(value, list):
-            raise ValueError("a list")
-        try:
-            return tuple(item(each) for each in value)
-        except ValueError as exc:
-            raise ValueError(f"a list, each of it {exc}") from exc
-
-    return read
+    raise FormError("is no whole number from 0")
 
 
-def _counts_by_name(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict):
-        raise ValueError("an object of whole numbers")
-    return {name: _count(count) for name, count in value.items()}
+WHOLE = named("a whole number", INT)
+COUNT = Form("a whole number from 0", _count)
+SECONDS = form(
+    "a number of seconds from 0", lambda value: type(value) in (int, float) and 0 <= value < MAX_SECONDS
+)
+TEXT = named("a text", STRING)
+FLAG = named("true or false", BOOL)
+TEXTS = named("a list of texts", list_of(TEXT))
+COUNTS = named("a list of whole numbers from 0", list_of(COUNT))
+_RECOVERABLE = form('true, false or "confirm"', lambda value: value == "confirm" or isinstance(value, bool))
+_COUNT_BY_NAME = named("an object of whole numbers from 0", object_of(COUNT))
 
 
-def _placement(value: Any) -> tuple[str, ...]:
-    wanted = 'an object from each worker to its system, {"0": "s0", "1": "s1"}'
-    if not isinstance(value, dict) or set(value) != {str(worker) for worker in range(len(value))}:
-        raise ValueError(wanted)
-    return tuple(_text(value[str(worker)]) for worker in range(len(value)))
+def _label(choices: Any) -> Form:
+    """Return the form of a closed choice, a `Literal`."""
+    names = get_args(choices)
+    return form(f"one of {', '.join(names)}", lambda value: value in names)
 
 
-def _object(form: Callable[[Mapping[str, Any]], Any]) -> Reader:
-    def read(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise ValueError("an object")
-        return form(value)
+def _in_order(value: Any) -> tuple[str, ...]:
+    systems = object_of(TEXT).read(value)
+    if set(systems) != {str(worker) for worker in range(len(systems))}:
+        raise FormError("has a worker too many or too few")
+    return tuple(systems[str(worker)] for worker in range(len(systems)))
 
-    return read
+
+_PLACEMENT = Form('an object from each worker to its system, {"0": "s0", "1": "s1"}', _in_order)
 
 
 # -- objects ---------------------------------------------------------------------------------------
 
 
-def known_alone(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a journal's incident or decision without fields that this version does not know, in it and inside it."""
-    names = DECISION_FIELDS if line.get("type") == "decision" else INCIDENT_FIELDS
-    told = {name: value for name, value in line.items() if name in names}
-    for name, inner in (("evidence", _EVIDENCE), ("counters", _COUNTERS)):
-        if isinstance(value := told.get(name), dict):
-            told[name] = {each: value[each] for each in value if each in inner}
-    return told
+class FieldError(FormError):
+    """A field of an object, or of one inside it, is not what it should be; `field` is its dotted path."""
+
+    def __init__(self, message: str, field: str) -> None:
+        self.message, self.field = message, field
+        super().__init__(f"{field}: {message}")
 
 
-def _fields(line: Mapping[str, Any], readers: Mapping[str, Reader], need: tuple[str, ...]) -> dict[str, Any]:
-    """Read an object's fields without those that are null. Raises ConfigError with the field's name."""
+def _fields(told: Any, forms: Mapping[str, Form], need: tuple[str, ...]) -> dict[str, Any]:
+    """Read an object's fields without those that are null. Raises FormError, FieldError with the field's name."""
+    if not isinstance(told, Mapping):
+        raise FormError("is no object")
     known = {}
-    for name, value in line.items():
-        if name not in readers:
-            raise ConfigError(f"unknown field; known are {', '.join(readers)}", field=name)
+    for name, value in told.items():
+        if name not in forms:
+            raise FieldError(f"unknown field; known are {', '.join(forms)}", name)
         if value is None:
             continue
         try:
-            known[name] = readers[name](value)
-        except ConfigError as exc:
-            raise ConfigError(exc.message, field=f"{name}.{exc.field}") from exc
-        except ValueError as exc:
-            raise ConfigError(f"{value!r} is not what belongs here; write {exc}", field=name) from exc
+            known[name] = forms[name].read(value)
+        except FieldError as exc:
+            raise FieldError(exc.message, f"{name}.{exc.field}") from exc
+        except FormError as exc:
+            raise FieldError(f"got {value!r}, expected {forms[name].name}", name) from exc
     for name in need:
         if name not in known:
-            raise ConfigError("missing", field=name)
+            raise FieldError("missing", name)
     return known
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in fields.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _known_alone(told: Any, forms: Mapping[str, Form]) -> Any:
+    """Return an object of a journal without fields that this version does not know, in it and inside it."""
+    if not isinstance(told, Mapping):
+        return told
+    alone = {name: value for name, value in told.items() if name in forms}
+    for name, inner in (("evidence", _EVIDENCE), ("counters", _COUNTERS)):
+        if isinstance(value := alone.get(name), dict):
+            alone[name] = {each: value[each] for each in value if each in inner}
+    return alone
+
+
+# -- evidence --------------------------------------------------------------------------------------
+
+_EVIDENCE: Mapping[str, Form] = {
+    "rule": TEXT,
+    "text": TEXT,
+    "role": _label(Role),
+    "file": TEXT,
+    "line": COUNT,
+    "hint": TEXT,
+}
+
+
+def _as_evidence(told: Any) -> Evidence:
+    return Evidence(**_fields(told, _EVIDENCE, ("rule", "text")))
+
+
+EVIDENCE = Form("an object", _as_evidence)
 
 
 def evidence_to_json(evidence: Evidence) -> dict[str, Any]:
@@ -156,9 +161,54 @@ def evidence_to_json(evidence: Evidence) -> dict[str, Any]:
     return _known({name: getattr(evidence, name) for name in _EVIDENCE})
 
 
-def evidence_from_json(line: Mapping[str, Any]) -> Evidence:
-    """Read the object; raises ConfigError."""
-    return Evidence(**_fields(line, _EVIDENCE, ("rule", "text")))
+# -- incidents -------------------------------------------------------------------------------------
+
+_INCIDENT: Mapping[str, Form] = {
+    "t": SECONDS,
+    "kind": _label(Kind),
+    "attempt": COUNT,
+    "worker": COUNT,
+    "system": TEXT,
+    "systems": TEXTS,
+    "blame": _label(Blame),
+    "step": COUNT,
+    "seen_step": COUNT,
+    "baseline_step": COUNT,
+    "verified": COUNTS,
+    "started_from": COUNT,
+    "counted": FLAG,
+    "exit_code": WHOLE,
+    "signal": WHOLE,
+    "class": _label(FailureClass),
+    "signature": TEXT,
+    "recoverable": _RECOVERABLE,
+    "log": TEXTS,
+    "device": TEXT,
+    "code": TEXT,
+    "severity": _label(Severity),
+    "healed": FLAG,
+    "reported": COUNTS,
+    "stage": _label(Stage),
+    "stage_step": COUNT,
+    "evidence": EVIDENCE,
+}
+_ATTRIBUTES: Mapping[str, str] = {"class": "failure_class"}
+"""Where the name on the wire is a word that Python keeps for itself."""
+
+INCIDENT_FIELDS = frozenset(_INCIDENT)
+
+
+def _as_incident(told: Any) -> Incident:
+    fields = _fields(told, _INCIDENT, ("t", "kind"))
+    if fields["kind"] == "device_fault":
+        for name in ("device", "code", "severity"):
+            if name not in fields:
+                raise FieldError("a device_fault has to say it", name)
+    return Incident(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
+
+
+INCIDENT = Form("an incident", lambda told: _as_incident(_known_alone(told, _INCIDENT)))
+"""That of a journal, to which later versions may have added fields."""
 
 
 def incident_to_json(incident: Incident) -> dict[str, Any]:
@@ -173,24 +223,54 @@ def incident_to_json(incident: Incident) -> dict[str, Any]:
     return line
 
 
-def incident_from_json(line: Mapping[str, Any]) -> Incident:
-    """Read the object; raises ConfigError."""
-    fields = _fields(line, _INCIDENT, ("t", "kind"))
-    if fields["kind"] == "device_fault":
-        for name in ("device", "code", "severity"):
-            if name not in fields:
-                raise ConfigError("a device_fault has to say it", field=name)
-    return Incident(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
+def incident_from_json(told: Mapping[str, Any]) -> Incident:
+    """Read an object that a user may have written; raises ConfigError."""
+    try:
+        return _as_incident(told)
+    except FieldError as exc:
+        raise ConfigError(exc.message, field=exc.field) from exc
+
+
+# -- decisions -------------------------------------------------------------------------------------
+
+_COUNTERS: Mapping[str, Form] = {
+    "failures_without_progress": COUNT,
+    "consecutive_suspensions": COUNT,
+    "consecutive_unconditional": COUNT,
+    "worker_replacements": COUNT,
+    "preemptions": COUNT,
+    "same_failure": COUNT,
+    "same_device_fault": _COUNT_BY_NAME,
+    "suspects": _COUNT_BY_NAME,
+}
+COUNTERS = Form("an object", lambda told: Counters(**_fields(told, _COUNTERS, ())))
+
+_DECISION: Mapping[str, Form] = {
+    "n": COUNT,
+    "rule": TEXT,
+    "action": _label(Action),
+    "isolate": TEXTS,
+    "recreate": COUNTS,
+    "placement": _PLACEMENT,
+    "delay_s": SECONDS,
+    "resume_step": COUNT,
+    "counters": COUNTERS,
+    "reason": TEXT,
+}
+
+
+def _as_decision(told: Any) -> Decision:
+    required = tuple(name for name in _DECISION if name != "resume_step")
+    return Decision(**_fields(told, _DECISION, required))
+
+
+DECISION = Form("a decision", lambda told: _as_decision(_known_alone(told, _DECISION)))
+"""That of a journal, to which later versions may have added fields."""
 
 
 def counters_to_json(counters: Counters) -> dict[str, Any]:
     """Return the object."""
     return {name: _plain(getattr(counters, name)) for name in _COUNTERS}
-
-
-def counters_from_json(line: Mapping[str, Any]) -> Counters:
-    """Read the object; raises ConfigError."""
-    return Counters(**_fields(line, _COUNTERS, ()))
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
@@ -209,100 +289,23 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     }
 
 
-def decision_from_json(line: Mapping[str, Any]) -> Decision:
-    """Read the object; raises ConfigError."""
-    required = tuple(name for name in _DECISION if name != "resume_step")
-    return Decision(**_fields(line, _DECISION, required))
+# -- answers ---------------------------------------------------------------------------------------
 
-
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in fields.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-# -- the forms -------------------------------------------------------------------------------------
-
-_EVIDENCE: Mapping[str, Reader] = {
-    "rule": _text,
-    "text": _text,
-    "role": _label(Role),
-    "file": _text,
-    "line": _count,
-    "hint": _text,
+_ANSWER: Mapping[str, Form] = {
+    "answer": _label(AnswerKind),
+    "action": or_absent(or_null(_label(Action))),
+    "isolate": TEXTS,
+    "by": or_absent(ANY),
 }
-
-_INCIDENT: Mapping[str, Reader] = {
-    "t": _seconds,
-    "kind": _label(Kind),
-    "attempt": _count,
-    "worker": _count,
-    "system": _text,
-    "systems": _list_of(_text),
-    "blame": _label(Blame),
-    "step": _count,
-    "seen_step": _count,
-    "baseline_step": _count,
-    "verified": _list_of(_count),
-    "started_from": _count,
-    "counted": _flag,
-    "exit_code": _whole,
-    "signal": _whole,
-    "class": _label(FailureClass),
-    "signature": _text,
-    "recoverable": _recoverable,
-    "log": _list_of(_text),
-    "device": _text,
-    "code": _text,
-    "severity": _label(Severity),
-    "healed": _flag,
-    "reported": _list_of(_count),
-    "stage": _label(Stage),
-    "stage_step": _count,
-    "evidence": _object(evidence_from_json),
-}
-_ATTRIBUTES: Mapping[str, str] = {"class": "failure_class"}
-"""Where the name on the wire is a word that Python keeps for itself."""
-
-_COUNTERS: Mapping[str, Reader] = {
-    "failures_without_progress": _count,
-    "consecutive_suspensions": _count,
-    "consecutive_unconditional": _count,
-    "worker_replacements": _count,
-    "preemptions": _count,
-    "same_failure": _count,
-    "same_device_fault": _counts_by_name,
-    "suspects": _counts_by_name,
-}
-
-_DECISION: Mapping[str, Reader] = {
-    "n": _count,
-    "rule": _text,
-    "action": _label(Action),
-    "isolate": _list_of(_text),
-    "recreate": _list_of(_count),
-    "placement": _placement,
-    "delay_s": _seconds,
-    "resume_step": _count,
-    "counters": _object(counters_from_json),
-    "reason": _text,
-}
-
-
-INCIDENT_FIELDS, DECISION_FIELDS = frozenset(_INCIDENT), frozenset(_DECISION)
-"""The names of an object's fields, for who reads it out of one that holds more."""
 
 
 def answer_from_json(told: Mapping[str, Any]) -> Answer | None:
     """Read a person's answer; None: it is none."""
-    kind, action, isolate, by = (told.get(name) for name in ("answer", "action", "isolate", "by"))
-    is_known = kind in get_args(AnswerKind) and (action is None or action in get_args(Action))
-    if not is_known or not isinstance(isolate, list) or not all(isinstance(each, str) for each in isolate):
+    try:
+        fields = read_fields(_ANSWER, told)
+    except FormError:
         return None
-    if kind == "change" and action is None and not isolate:
-        return None
-    return Answer(answer=kind, by=str(by or ""), action=action, isolate=tuple(isolate))  # type: ignore[arg-type]
+    fields["by"] = str(fields.get("by") or "")
+    answer = Answer(**fields)
+    says_nothing = answer.answer == "change" and answer.action is None and not answer.isolate
+    return None if says_nothing else answer

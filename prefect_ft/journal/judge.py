@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Entry, History, Incident, Policy
@@ -36,7 +36,7 @@ def judge(
         incident = replace(incident, t=round(max(incident.t, journal.last_t), 6))
         happened_t = incident.t if ended_t is None else min(ended_t, incident.t)
         number = journal.last_number + 1
-        journal.append_incident(incident, n=number, utc=utc_now(), ended_t=happened_t, **facts)
+        journal.append_incident(incident, n=number, ended_t=happened_t, **facts)
         return _decide(journal, policy, (*history, Entry(incident=incident)), clock, gate)
 
 
@@ -59,5 +59,5 @@ def _decide(
     decision = replace(decide(policy, history), n=journal.last_number)
     if gate is not None:
         decision = gate(journal, policy, history, decision)
-    journal.append_decision(decision, t=clock.now(), utc=utc_now())
+    journal.append_decision(decision, t=clock.now())
     return decision

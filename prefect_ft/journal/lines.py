@@ -1,9 +1,8 @@
 """The journal of a phase: append-only JSON lines, the one truth about what happened and was decided.
 
-A line is whole or it does not count: a reader passes over a torn last line, a writer removes it first.
-Every line has `type`, `t` (seconds since the phase began, never falling), `utc` and `sum`; docs/journal.md
-lists the types. A line before the last that is damaged is shown as missing by what only looks on, and keeps a run
-from being resumed: budgets that forget what happened are worth nothing.
+A line is whole or it does not count: a reader passes over a torn last line, a writer removes it first. It is read
+here alone, into a record (`records.py`). A line before the last that is damaged is shown as missing by what only
+looks on, and keeps a run from being resumed: budgets that forget what happened are worth nothing.
 """
 
 from __future__ import annotations
@@ -14,26 +13,27 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, NoReturn
 from zlib import crc32
 
 from prefect_ft import formats
-from prefect_ft.errors import ConfigError, JournalError
+from prefect_ft.clock import utc_now
+from prefect_ft.errors import JournalError
 from prefect_ft.files import parse_json, replace_file, reserve, sync_directory
-from prefect_ft.journal.forms import (
-    decision_from_json,
-    decision_to_json,
-    incident_from_json,
-    incident_to_json,
-    known_alone,
+from prefect_ft.journal.records import (
+    DecisionLine,
+    EndLine,
+    IncidentLine,
+    Line,
+    PhaseLine,
+    ProposedLine,
+    names_a_type,
+    read_line,
 )
 from prefect_ft.model import Decision, Entry, History, Incident
-
-Line = Mapping[str, Any]
-
+from prefect_ft.worker.forms import FormError
 
 # -- reading ----------------------------------------------------------------------------------------
 
@@ -105,9 +105,9 @@ _SUM = b',"sum":"'
 _SUM_BYTES = len(b',"sum":"00000000"}')
 
 
-def encoded(line: Line) -> bytes:
-    """Write a line as it stands in the file: JSON that ends with `sum`, the CRC-32 of what is before that."""
-    data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
+def encoded(told: Mapping[str, Any]) -> bytes:
+    """Return a line as it stands in the file: JSON that ends with `sum`, the CRC-32 of what is before that."""
+    data = json.dumps(told, separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
     return b'%s%s%08x"}\n' % (data, _SUM, crc32(data))
 
 
@@ -118,20 +118,21 @@ def _understood(raw: bytes) -> Line | str | None:
     has_sum = raw[-_SUM_BYTES : -_SUM_BYTES + len(_SUM)] == _SUM
     if has_sum and b"%08x" % crc32(raw[:-_SUM_BYTES]) != raw[-10:-2]:
         return "its checksum is wrong"
-    line = _object(raw)
-    if line is None:
+    told = _object(raw)
+    if told is None:
         return "it is no JSON object"
-    if (line.pop("sum", None) is not None) != has_sum:
+    if (told.pop("sum", None) is not None) != has_sum:
         return "its checksum is not at its end"
-    if _is_whole(line):
-        return line
-    return None if has_sum else "it lacks what a line of its type has"
+    try:
+        return read_line(told)
+    except FormError:
+        return None if has_sum else "it lacks what a line of its type has"
 
 
 def is_journal(data: bytes) -> bool:
     """Whether a file of JSON lines is a journal: then its first object says of which type it is."""
     first = next((line for raw in data.split(b"\n") if (line := _object(raw)) is not None), {})
-    return _is_text(first.get("type"))
+    return names_a_type(first)
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
@@ -142,165 +143,26 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _is_whole(line: Line) -> bool:
-    """Whether a line has what every reader may take for granted; more fields, and more types, may come."""
-    kind = line.get("type")
-    if not isinstance(kind, str):
-        return False
-    form = {**_EVERY, **_FORMS.get(kind, {})}
-    return all(holds(line.get(name)) for name, holds in form.items())
+def head_of(lines: Iterable[Line]) -> PhaseLine | None:
+    """Return what a journal says of its phase; None: it is not a phase's, or that line is lost."""
+    return next((line for line in lines if isinstance(line, PhaseLine)), None)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def end_of(lines: Iterable[Line]) -> EndLine | None:
+    """Return how the phase ended; None: it has not."""
+    return next((line for line in lines if isinstance(line, EndLine)), None)
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(_is_text, value))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_step(value: Any) -> bool:
-    return value is None or _is_count(value)
-
-
-def _is_time(value: Any) -> bool:
-    """Seconds, of any length that a run may have; below 0 is before the phase began."""
-    return type(value) in (int, float) and abs(value) < 1e12
-
-
-def _are_texts(value: Any) -> bool:
-    return value is None or _is_texts(value)
-
-
-def _is_time_or_none(value: Any) -> bool:
-    return value is None or _is_time(value)
-
-
-def _are_times(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(map(_is_time, value)))
-
-
-def _are_spans(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, list)
-        and all(isinstance(each, list) and len(each) == 2 and _are_times(each) for each in value)
-    )
-
-
-def _are_limits(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and all(map(_is_step, value.values())))
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_count, value))
-
-
-def _are_signs(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, dict) and _is_text(each.get("text")) for each in value
-    )
-
-
-def _are_pauses(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(each, list) and all(map(_is_time, each)) for each in value.values()
-    )
-
-
-def _is_utc(value: Any) -> bool:
-    try:
-        return datetime.fromisoformat(value.replace("Z", "+00:00")).tzinfo is not None
-    except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def _is_report(value: Any) -> bool:
-    try:
-        incident_from_json(known_alone(value))
-    except (AttributeError, ConfigError):
-        return False
-    return True
-
-
-Form = Mapping[str, Callable[[Any], bool]]
-
-_EVERY: Form = {"t": _is_time, "utc": _is_utc}
-_FORMS: Mapping[str, Form] = {
-    "phase": {
-        "run": _is_text,
-        "job": _is_text,
-        "phase": _is_text,
-        "isolated": _are_texts,
-        "systems": _are_texts,
-        "target_step": _is_step,
-        "limits": _are_limits,
-    },
-    "attempt": {
-        "attempt": _is_count,
-        "resume_step": _is_step,
-        "placement": _is_texts,
-        "begun_t": _is_time_or_none,
-    },
-    "warning": {"attempt": _is_count, "what": _is_text, "text": _is_text},
-    "came-up": {"attempt": _is_count, "what": _is_text, "at_t": _is_time},
-    "checkpoint": {"step": _is_count, "written_t": _is_time},
-    "report": {"report": _is_report},
-    "warm": {
-        "worker": _is_count,
-        "parked": _is_count,
-        "modules": _is_count,
-        "memory_kb": _is_count,
-        "why_cold": lambda value: value is None or _is_text(value),
-    },
-    "comeback": {"epoch": _is_count, "by_hand": _is_flag},
-    "hang": {
-        "n": _is_count,
-        "attempt": _is_count,
-        "response": _is_text,
-        "ranks": _are_counts,
-        "evidence": _are_signs,
-    },
-    "hang-over": {"n": _is_count, "went_on": _is_flag, "after_s": _is_time},
-    "pace": {"pauses": _are_pauses},
-    "straggler": {"rank": _is_count},
-    "incident": {
-        "n": _is_count,
-        "ended_t": _is_time,
-        "deaths": _are_times,
-        "fences": _are_spans,
-        "first_step": _is_step,
-        "last_step": _is_step,
-        "healing_s": _is_time_or_none,
-        "reaped_t": _is_time_or_none,
-    },
-    "proposed": {"n": _is_count, "action": _is_text, "reason": _is_text, "until": _is_utc},
-    "answer": {"n": _is_count, "answer": _is_text, "by": _is_text},
-    "decision": {"n": _is_count},
-    "end": {"status": _is_text, "reason": _is_text},
-}
-"""What a line of each type has; an incident's and a decision's own fields are read by `wire`."""
-
-
-def proposal_in(lines: Sequence[Line]) -> Line | None:
+def proposal_in(lines: Sequence[Line]) -> ProposedLine | None:
     """Return the decision that waits for a person."""
-    proposed = next((line for line in reversed(lines) if line["type"] == "proposed"), None)
-    if proposed is None or any(
-        line["type"] in ("decision", "end") and line.get("n", proposed["n"]) == proposed["n"]
-        for line in lines
-    ):
+    proposed = next((line for line in reversed(lines) if isinstance(line, ProposedLine)), None)
+    if proposed is None or end_of(lines) is not None:
         return None
-    return proposed
+    is_decided = any(isinstance(line, DecisionLine) and line.n == proposed.n for line in lines)
+    return None if is_decided else proposed
 
 
-def history_of(lines: Sequence[Line]) -> History:
+def history_of(lines: Iterable[Line]) -> History:
     """Return the incidents that a journal records, each with its decision where one was made.
 
     Raises JournalError where one cannot be read: budgets that pass over what happened are worth nothing.
@@ -318,28 +180,17 @@ class _Reading:
         self._decisions: dict[int, Decision] = {}
 
     def take(self, lines: Iterable[Line]) -> None:
-        """Read the next lines; raises JournalError."""
-        try:
-            for line in lines:
-                if line["type"] == "incident":
-                    self._incidents.append((line["n"], _incident(line)))
-                elif line["type"] == "decision":
-                    self._decisions[line["n"]] = _decision(line)
-        except ConfigError as exc:
-            raise JournalError(f"the journal is damaged: {exc}") from exc
+        """Take the next lines; raises JournalError."""
+        for line in lines:
+            if isinstance(line, IncidentLine):
+                self._incidents.append((line.n, line.incident))
+            elif isinstance(line, DecisionLine):
+                self._decisions[line.n] = line.decision
 
     def history(self) -> History:
         return tuple(
             [Entry(incident=incident, decision=self._decisions.get(n)) for n, incident in self._incidents]
         )
-
-
-def _incident(line: Line) -> Incident:
-    return incident_from_json(known_alone(line))
-
-
-def _decision(line: Line) -> Decision:
-    return decision_from_json(known_alone(line))
 
 
 # -- writing ----------------------------------------------------------------------------------------
@@ -364,12 +215,12 @@ class MemoryJournal:
     @property
     def last_number(self) -> int:
         """The number of the last incident, 0 before the first; where lines were lost it is more than there are."""
-        return max((line["n"] for line in self._lines if line["type"] == "incident"), default=0)
+        return max((line.n for line in self._lines if isinstance(line, IncidentLine)), default=0)
 
     @property
     def last_t(self) -> float:
         """Seconds since the phase began of the last line; 0 in an empty journal."""
-        return float(self._lines[-1]["t"]) if self._lines else 0.0
+        return float(self._lines[-1].t) if self._lines else 0.0
 
     def history(self) -> History:
         """Return the incidents so far, each with its decision. Raises JournalError."""
@@ -378,22 +229,26 @@ class MemoryJournal:
             self._read = len(self._lines)
             return self._reading.history()
 
-    def append(self, line_type: str, /, *, t: float, utc: str, **fields: Any) -> None:
-        """Write one line; it survives this process's death, but the machine's only after `sync`."""
+    def append(self, line: Line, *, t: float, utc: str | None = None) -> None:
+        """Write one line, with the time; it survives this process's death, but the machine's only after `sync`.
+
+        `t` is in seconds since the phase began, and never falls; `utc` is now where it is not given.
+        """
         with self.lock:
-            line = {"type": line_type, "t": round(max(t, self.last_t), 6), "utc": utc, **fields}
+            line = line.stamped(round(max(t, self.last_t), 6), utc or utc_now())
             self._write(line)
             self._lines.append(line)
 
-    def append_incident(self, incident: Incident, *, n: int, utc: str, ended_t: float, **facts: Any) -> None:
+    def append_incident(
+        self, incident: Incident, *, n: int, ended_t: float, utc: str | None = None, **facts: Any
+    ) -> None:
         """Write the `n`-th incident; `ended_t` is when what it reports happened, as near as is known."""
-        fields = incident_to_json(incident)
-        t = fields.pop("t")
-        self.append("incident", t=t, utc=utc, n=n, ended_t=round(ended_t, 6), **facts, **fields)
+        line = IncidentLine(n=n, ended_t=round(ended_t, 6), facts=incident, **facts)
+        self.append(line, t=incident.t, utc=utc)
 
-    def append_decision(self, decision: Decision, *, t: float, utc: str) -> None:
+    def append_decision(self, decision: Decision, *, t: float, utc: str | None = None) -> None:
         """Write a decision and make it, and all before it, last: only then may it be carried out."""
-        self.append("decision", t=t, utc=utc, **decision_to_json(decision))
+        self.append(DecisionLine(n=decision.n, facts=decision), t=t, utc=utc)
         self.sync()
 
     def sync(self) -> None:
@@ -470,7 +325,7 @@ class Journal(MemoryJournal):
             owner = f"process {self._pid}, of which this one is a fork"
             raise JournalError(f"{self.path}: the journal belongs to {owner}; open another")
         try:
-            append_whole(self._fd, encoded(line))
+            append_whole(self._fd, encoded(line.write()))
             self._keep_room()
         except OSError as exc:
             self._kept_until = 0  # a line that had no room was cut off, and what was kept with it

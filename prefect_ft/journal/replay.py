@@ -16,7 +16,8 @@ from prefect_ft.decide.incidents import classified
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.files import parse_json
 from prefect_ft.journal.forms import decision_to_json, incident_from_json
-from prefect_ft.journal.lines import check_format, history_of, is_journal, scan, told_damage
+from prefect_ft.journal.lines import check_format, head_of, history_of, is_journal, scan, told_damage
+from prefect_ft.journal.records import IncidentLine
 from prefect_ft.model import RESTARTS, Decision, Entry, History, Incident, Policy
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def _recorded(path: str, data: bytes) -> Recording:
     check_format(data, path)
     numbered, damaged = scan(data)
     lines = [line for _, line in numbered]
-    head = next((line for line in lines if line["type"] == "phase"), {})
+    head = head_of(lines)
     try:
         history = history_of(lines)
     except JournalError as exc:
@@ -72,10 +73,10 @@ def _recorded(path: str, data: bytes) -> Recording:
     return Recording(
         file=path,
         history=history,
-        numbers=tuple(number for number, line in numbered if line["type"] == "incident"),
+        numbers=tuple(number for number, line in numbered if isinstance(line, IncidentLine)),
         is_journal=True,
-        phase=head.get("phase"),
-        isolated=tuple(head.get("isolated") or ()),
+        phase=head.phase if head is not None else None,
+        isolated=(head.isolated or ()) if head is not None else (),
         damage=told_damage(Path(path), damaged) if damaged else None,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.records import AttemptLine, CameUpLine, DecisionLine, IncidentLine, Line
 from prefect_ft.model import RESTARTS
 
 STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous")
@@ -20,50 +20,49 @@ Stages = dict[str, float]
 class _Failure:
     """What ended the last attempt, and the last decision since."""
 
-    incident: Line
-    decision: Line | None = None
+    incident: IncidentLine
+    decision: DecisionLine | None = None
 
 
 def stages_by_attempt(lines: Sequence[Line]) -> Mapping[int, Stages]:
     """Return the seconds of each stage of the restart that led to an attempt, those that are known.
 
-    Attempts that no restart led to are left out.
+    Attempts that no restart led to are left out. Raises JournalError.
     """
     found: dict[int, Stages] = {}
     started_t: dict[int, float] = {}
     failure: _Failure | None = None
-    incidents = {line["n"]: line for line in lines if line["type"] == "incident"}
+    incidents = {line.n: line for line in lines if isinstance(line, IncidentLine)}
     for line in lines:
-        match line["type"]:
-            case "decision" if line["action"] in RESTARTS and line["n"] in incidents:
-                failure = failure or _Failure(incidents[line["n"]])
+        match line:
+            case DecisionLine() if line.decision.action in RESTARTS and line.n in incidents:
+                failure = failure or _Failure(incidents[line.n])
                 failure.decision = line
-            case "attempt":
-                started_t[line["attempt"]] = line["t"]
+            case AttemptLine():
+                started_t[line.attempt] = line.t
                 if failure is not None and failure.decision is not None:
-                    found[line["attempt"]] = _until_started(failure.incident, failure.decision, line)
+                    found[line.attempt] = _until_started(failure.incident, failure.decision, line)
                 failure = None
-            case "came-up" if line["attempt"] in found:
-                name = line["what"].replace("-", "_")
-                since_t = started_t[line["attempt"]]
-                found[line["attempt"]][name] = _between(since_t, line["at_t"])
-                started_t[line["attempt"]] = max(since_t, line["at_t"])
+            case CameUpLine() if line.attempt in found:
+                since_t = started_t[line.attempt]
+                found[line.attempt][line.what.replace("-", "_")] = _between(since_t, line.at_t)
+                started_t[line.attempt] = max(since_t, line.at_t)
             case _:
                 pass
     return found
 
 
-def _until_started(incident: Line, decision: Line, attempt: Line) -> Stages:
-    reaped_t = incident.get("reaped_t") or incident["t"]
-    begun_t = attempt.get("begun_t") or decision["t"]
-    delay_s = decision["delay_s"]
+def _until_started(incident: IncidentLine, decision: DecisionLine, attempt: AttemptLine) -> Stages:
+    reaped_t = incident.reaped_t or incident.t
+    begun_t = attempt.begun_t or decision.t
+    delay_s = decision.decision.delay_s
     return {
-        "detect": _between(incident["ended_t"], incident["t"]),
-        "reap": _between(incident["t"], reaped_t),
-        "decide": _between(reaped_t, decision["t"]),
-        "retry": _between(decision["t"], begun_t),
+        "detect": _between(incident.ended_t, incident.t),
+        "reap": _between(incident.t, reaped_t),
+        "decide": _between(reaped_t, decision.t),
+        "retry": _between(decision.t, begun_t),
         "wait": delay_s,
-        "start": _between(begun_t + delay_s, attempt["t"]),
+        "start": _between(begun_t + delay_s, attempt.t),
     }
 
 

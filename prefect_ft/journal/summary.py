@@ -11,7 +11,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prefect_ft.journal.attempts import PARTS, AttemptSummary, Timeline, timeline_of
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.lines import end_of, head_of
+from prefect_ft.journal.records import (
+    CheckpointLine,
+    HangLine,
+    HangOverLine,
+    Line,
+    StragglerLine,
+    WarmLine,
+    WarningLine,
+)
 from prefect_ft.journal.stages import stages_by_attempt
 from prefect_ft.model import RESTARTS
 
@@ -84,19 +93,18 @@ class PhaseSummary:
 
 def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary:
     """Sum a phase up; `now_t` is the time that it has reached, if it still runs. Raises JournalError."""
-    head: Line = next((line for line in lines if line["type"] == "phase"), {})
-    end: Line = next((line for line in reversed(lines) if line["type"] == "end"), {})
+    head, end = head_of(lines), end_of(reversed(lines))
     last_t = reached_t(lines, now_t)
     timeline = timeline_of(lines, last_t)
     spent_s = _spent_s(timeline)
     decisions = [each.decision for each in timeline.judged]
     stages = stages_by_attempt(lines)
     return PhaseSummary(
-        phase=head.get("phase", ""),
-        run=head.get("run", ""),
-        job=head.get("job", ""),
-        status=end.get("status", "running"),
-        reason=end.get("reason", ""),
+        phase=head.phase if head is not None else "",
+        run=head.run if head is not None else "",
+        job=head.job if head is not None else "",
+        status=end.status if end is not None else "running",
+        reason=end.reason if end is not None else "",
         restarts=dict(Counter(each.action for each in decisions if each.action in RESTARTS)),
         attempts=tuple(replace(each, stages_s=stages.get(each.number, {})) for each in timeline.attempts),
         time_s={"total": round(last_t, 3), **{part: round(spent_s[part], 3) for part in PARTS}},
@@ -104,16 +112,16 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
         isolated_systems=tuple(dict.fromkeys(name for each in decisions for name in each.isolate)),
         hangs=(hangs := tuple(_hangs(lines))),
         false_alarm_ratio=_false_alarms(hangs),
-        stragglers=tuple(dict.fromkeys(line["rank"] for line in lines if line["type"] == "straggler")),
+        stragglers=tuple(dict.fromkeys(line.rank for line in lines if isinstance(line, StragglerLine))),
         final_step=_final_step(lines, timeline.attempts),
         warm=_warm(lines),
-        warnings=tuple(line["text"] for line in lines if line["type"] == "warning"),
+        warnings=tuple(line.text for line in lines if isinstance(line, WarningLine)),
     )
 
 
 def reached_t(lines: Sequence[Line], now_t: float | None) -> float:
     """Return the time that a phase has reached: that of its last line, or `now_t` where that is later."""
-    return max([float(line["t"]) for line in lines] + ([now_t] if now_t is not None else []), default=0.0)
+    return max([float(line.t) for line in lines] + ([now_t] if now_t is not None else []), default=0.0)
 
 
 def _spent_s(timeline: Timeline) -> dict[str, float]:
@@ -124,14 +132,14 @@ def _spent_s(timeline: Timeline) -> dict[str, float]:
 
 
 def _warm(lines: Sequence[Line]) -> tuple[WarmSummary, ...]:
-    last = {line["worker"]: line for line in lines if line["type"] == "warm"}
+    last = {line.worker: line for line in lines if isinstance(line, WarmLine)}
     return tuple(
         WarmSummary(
             worker=worker,
-            parked=line["parked"],
-            modules=line["modules"],
-            memory_mb=line["memory_kb"] >> 10,
-            why_cold=line.get("why_cold"),
+            parked=line.parked,
+            modules=line.modules,
+            memory_mb=line.memory_kb >> 10,
+            why_cold=line.why_cold,
         )
         for worker, line in sorted(last.items())
     )
@@ -141,20 +149,20 @@ def _warm(lines: Sequence[Line]) -> tuple[WarmSummary, ...]:
 
 
 def _hangs(lines: Sequence[Line]) -> Iterator[HangSummary]:
-    over = {line["n"]: line for line in lines if line["type"] == "hang-over"}
+    over = {line.n: line for line in lines if isinstance(line, HangOverLine)}
     for line in lines:
-        if line["type"] == "hang":
-            end = over.get(line["n"], {})
+        if isinstance(line, HangLine):
+            end = over.get(line.n)
             yield HangSummary(
-                t=line["t"],
-                attempt=line["attempt"],
-                response=line["response"],
-                blamed_rank=line.get("blamed"),
-                evidence="; ".join(dict.fromkeys(sign["text"] for sign in line["evidence"])),
-                where=line.get("where"),
-                diagnosis=line.get("diagnosis"),
-                went_on=end.get("went_on"),
-                after_s=end.get("after_s"),
+                t=line.t,
+                attempt=line.attempt,
+                response=line.response,
+                blamed_rank=line.blamed,
+                evidence="; ".join(dict.fromkeys(sign.text for sign in line.evidence)),
+                where=line.where,
+                diagnosis=line.diagnosis,
+                went_on=end.went_on if end is not None else None,
+                after_s=end.after_s if end is not None else None,
             )
 
 
@@ -165,5 +173,5 @@ def _false_alarms(hangs: Sequence[HangSummary]) -> float | None:
 
 def _final_step(lines: Sequence[Line], attempts: Sequence[AttemptSummary]) -> int | None:
     reported = attempts[-1].last_step if attempts else None
-    verified = [line["step"] for line in lines if line["type"] == "checkpoint"]
+    verified = [line.step for line in lines if isinstance(line, CheckpointLine)]
     return reported if reported is not None else max(verified, default=None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kind import Workers, kind_of
-from prefect_ft.clock import PhaseClock, seconds_since, utc_now
+from prefect_ft.clock import PhaseClock, seconds_since
 from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
 from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
@@ -22,7 +22,8 @@ from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
 from prefect_ft.formats import written_by
 from prefect_ft.journal.judge import judge_pending
-from prefect_ft.journal.lines import Journal, Line, checked_lines
+from prefect_ft.journal.lines import Journal, checked_lines, end_of, head_of
+from prefect_ft.journal.records import EndLine, Line, PhaseLine
 from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
@@ -226,11 +227,9 @@ class PhaseExecution:
 
     def _open(self) -> None:
         plan = self._plan
-        if not any(line["type"] == "phase" for line in self._journal.lines):
-            self._journal.append(
-                "phase",
-                t=0.0,
-                utc=utc_now(),
+        if head_of(self._journal.lines) is None:
+            since_s = plan.saves.since_s if plan.saves is not None else None
+            line = PhaseLine(
                 run=self._run.run_id,
                 job=self._job.name,
                 phase=plan.phase,
@@ -242,9 +241,10 @@ class PhaseExecution:
                 ranks_per_worker=plan.ranks_per_worker,
                 target_step=plan.policy.target_step,
                 limits=limits_of(plan.policy),
-                saves_since_s=plan.saves.since_s if plan.saves is not None else None,
+                saves_since_s=since_s or 0.0,
                 **written_by("journal"),
             )
+            self._journal.append(line, t=0.0)
         self._journal.sync()
         self._write_summary()
         tell(
@@ -260,7 +260,7 @@ class PhaseExecution:
 
     def _close(self, status: str, reason: str) -> PhaseSummary:
         try:
-            self._journal.append("end", t=self._clock.now(), utc=utc_now(), status=status, reason=reason)
+            self._journal.append(EndLine(status=status, reason=reason), t=self._clock.now())
             self._journal.sync()
         finally:
             summary = self._release()
@@ -308,7 +308,7 @@ def summary_of(run: Run, index: int) -> PhaseSummary | None:
 def unfinished_directory(run: Run, index: int) -> Path | None:
     """Return the directory of a phase that has begun and not ended."""
     directory = run.directory_of(index)
-    has_ended = any(line["type"] == "end" for line in _lines_of(directory))
+    has_ended = end_of(_lines_of(directory)) is not None
     return None if directory is None or has_ended else directory
 
 
@@ -344,7 +344,7 @@ def _start_s(journal: Journal) -> float:
     if not journal.lines:
         return 0.0
     first = journal.lines[0]
-    return max(journal.last_t, float(first["t"]) + seconds_since(first["utc"]))
+    return max(journal.last_t, float(first.t) + seconds_since(first.utc))
 
 
 def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:

@@ -19,7 +19,8 @@ from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.errors import NewerFormatError
 from prefect_ft.files import write_yaml
-from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.journal.lines import head_of, read_lines
+from prefect_ft.journal.records import Line, PhaseLine
 from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,
@@ -45,7 +46,7 @@ def phase_plan(
 
     `isolated` are the systems that are out of use when it begins.
     """
-    head: Line = next((line for line in lines if line["type"] == "phase"), {})
+    head = head_of(lines)
     phase, infrastructure = job.phases[index], job.infrastructure_of(index)
     env = {**job.env_of(index), **_params_variable(phase, directory)}
     is_here = infrastructure.ranks_are_here
@@ -60,7 +61,8 @@ def phase_plan(
         env=env,
         secret_env=plain(infrastructure.secret_env),
         system_env=_system_env(job, index),
-        ranks_per_worker=head.get("ranks_per_worker") or _ranks_per_worker(phase, infrastructure, env),
+        ranks_per_worker=(head.ranks_per_worker if head is not None else None)
+        or _ranks_per_worker(phase, infrastructure, env),
         has_checkpoints=phase.checkpoints is not None and phase.mode != "eval",
         hang_detect_time_s=job.hang_detect_time_s(index),
         stop_grace_s=job.stop_grace_s,
@@ -79,13 +81,14 @@ def phase_plan(
     )
 
 
-def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: Line) -> SavesPlan | None:
+def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLine | None) -> SavesPlan | None:
     """Return which checkpoints are the phase's own; `head` is its journal's first line, where it has begun."""
     phase = job.phases[index]
     started = run.told().get("started")
     if phase.checkpoints is None or phase.mode == "eval":
         return None
-    since_s = head["saves_since_s"] if "saves_since_s" in head else _saves_since_s(job, index, run, directory)
+    recorded_s = head.saves_since_s if head is not None else None
+    since_s = _saves_since_s(job, index, run, directory) if recorded_s is None else recorded_s or None
     return SavesPlan(
         directory=phase.checkpoints.path,
         run_began_s=epoch_now() - seconds_since(started) if isinstance(started, str) else None,
@@ -105,9 +108,9 @@ def _saves_since_s(job: JobConfig, index: int, run: Run, directory: Path) -> flo
     names = [each["directory"] for each in run.told().get("phases", ()) if each["index"] == index]
     for name in names:
         with suppress(OSError):
-            head = next((line for line in read_lines(run.model_dir / name / JOURNAL)), {})
-            if run.model_dir / name != directory and head.get("saves_since_s") is not None:
-                return float(head["saves_since_s"])
+            head = head_of(read_lines(run.model_dir / name / JOURNAL))
+            if run.model_dir / name != directory and head is not None and head.saves_since_s:
+                return float(head.saves_since_s)
     return epoch_now()
 
 
@@ -148,7 +151,7 @@ def _earlier_pauses(
     for path in sorted(found)[-most:]:
         with suppress(OSError, NewerFormatError):  # one that has been moved away, or is of a later version
             lines = read_lines(path)
-            if any(line["type"] == "phase" and line["phase"] == phase for line in lines):
+            if (head := head_of(lines)) is not None and head.phase == phase:
                 yield from pauses_in(lines)
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import median
 
 from prefect_ft.journal.attempts import Timeline
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.records import CheckpointLine, Line, PaceLine
 from prefect_ft.model import RESTARTS
 
 LONGEST = 0.5
@@ -116,7 +116,7 @@ def _is_failure(action: str, kind: str) -> bool:
 
 def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:
     """Return the times between two checkpoints that followed one another in an attempt."""
-    saves = sorted({(line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint"})
+    saves = sorted({(line.written_t, line.step) for line in lines if isinstance(line, CheckpointLine)})
     for attempt in timeline.attempts:
         end = attempt.end if attempt.end is not None else math.inf
         own = [t for t, _ in saves if attempt.start <= t <= end]
@@ -125,5 +125,5 @@ def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:
 
 def _costs(lines: Sequence[Line]) -> list[float]:
     """Return how long ranks were in the stage `checkpoint`, as far as they said so: the newest hundred."""
-    told = [line["pauses"] for line in lines if line["type"] == "pace"]
+    told = [line.pauses for line in lines if isinstance(line, PaceLine)]
     return list(told[-1].get("checkpoint", ())) if told else []

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from prefect_ft.clock import seconds_since
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.journal.lines import Line, check_format, history_of, scan, told_damage
+from prefect_ft.journal.lines import check_format, end_of, history_of, scan, told_damage
+from prefect_ft.journal.records import HangLine, Line
 from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import JOURNAL
 
@@ -46,17 +47,17 @@ def read_phase(directory: Path) -> PhaseJournal:
 
 def _now_t(lines: Sequence[Line]) -> float | None:
     """Return the time that a phase has reached which has begun and has no end."""
-    if not lines or any(line["type"] == "end" for line in lines):
+    if not lines or end_of(lines) is not None:
         return None
-    return float(lines[0]["t"]) + seconds_since(lines[0]["utc"])
+    return float(lines[0].t) + seconds_since(lines[0].utc)
 
 
 def _texts(directory: Path, lines: Sequence[Line]) -> dict[str, str]:
     """Read the diagnoses of suspensions that are there; a journal that came alone has none."""
     texts = {}
     for line in lines:
-        name = line.get("diagnosis") if line["type"] == "hang" else None
-        if isinstance(name, str) and Path(name).name == name:
+        name = line.diagnosis if isinstance(line, HangLine) else None
+        if name is not None and Path(name).name == name:
             with suppress(OSError):
                 texts[name] = (directory / name).read_text(encoding="utf-8", errors="replace")[:MAX_TEXT]
     return texts

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from prefect_ft.decide.incidents import places
 from prefect_ft.journal.attempts import PARTS, AttemptSummary, Gang, Judged, Span, Timeline, timeline_of
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.lines import head_of
+from prefect_ft.journal.records import AttemptLine, CheckpointLine, Line
 from prefect_ft.journal.summary import HangSummary, PhaseSummary, reached_t, summarise
 from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
@@ -41,7 +42,7 @@ class PhaseJournal:
     @property
     def silent_s(self) -> float:
         """How long ago the last line was written, of a phase without an end."""
-        return max(self.now_t - float(self.lines[-1]["t"]), 0.0) if self.now_t is not None else 0.0
+        return max(self.now_t - float(self.lines[-1].t), 0.0) if self.now_t is not None else 0.0
 
     @property
     def known_t(self) -> float | None:
@@ -182,10 +183,10 @@ def story_of(phases: Sequence[PhaseJournal]) -> Story:
     parts = [
         _part(phase, (start - starts[0]).total_seconds()) for phase, start in zip(begun, starts, strict=True)
     ]
-    head: Line = begun[0].lines[0] if begun else {}
+    head = head_of(begun[0].lines) if begun else None
     return Story(
-        job=str(head.get("job", "")),
-        run=str(head.get("run", "")),
+        job=head.job if head is not None else "",
+        run=head.run if head is not None else "",
         began=starts[0] if starts else None,
         total_s=max((part.story.end for part in parts), default=0.0),
         phases=tuple(part.story for part in parts),
@@ -198,7 +199,7 @@ def story_of(phases: Sequence[PhaseJournal]) -> Story:
 
 
 def _utc(line: Line) -> datetime:
-    return datetime.fromisoformat(line["utc"].replace("Z", "+00:00"))
+    return datetime.fromisoformat(line.utc.replace("Z", "+00:00"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,18 +211,18 @@ class _Part:
 
 def _part(journal: PhaseJournal, offset: float) -> _Part:
     lines = journal.lines
-    head: Line = next((line for line in lines if line["type"] == "phase"), {})
+    head = head_of(lines)
     end_t = reached_t(lines, journal.known_t)
     timeline = timeline_of(lines, end_t)
     story = PhaseStory(
-        name=str(head.get("phase", "")),
+        name=head.phase if head is not None else "",
         start=offset,
         end=offset + end_t,
         summary=summarise(lines, journal.known_t),
         spans=tuple(_moved(span, offset) for span in timeline.spans),
         climbs=tuple(_climbs(lines, timeline, offset, end_t)),
-        target_step=head.get("target_step"),
-        limits=head.get("limits") or {},
+        target_step=head.target_step if head is not None else None,
+        limits=(head.limits or {}) if head is not None else {},
     )
     return _Part(journal, timeline, story)
 
@@ -236,8 +237,8 @@ def _moved(span: Span, offset: float) -> Span:
 def _lanes(parts: Sequence[_Part]) -> tuple[Lane, ...]:
     names: dict[str, None] = {}
     for part in parts:
-        head: Line = next((line for line in part.journal.lines if line["type"] == "phase"), {})
-        names |= dict.fromkeys(head.get("systems") or ())
+        head = head_of(part.journal.lines)
+        names |= dict.fromkeys((head.systems or ()) if head is not None else ())
         names |= dict.fromkeys(name for gang in part.timeline.gangs for name in gang.placement)
     return tuple(Lane(system=name, spans=_spans_on(parts, name), out=_out(parts, name)) for name in names)
 
@@ -261,8 +262,8 @@ def _out(parts: Sequence[_Part], system: str) -> tuple[tuple[float, float], ...]
     """Return when a system was out of use: from its isolation until it has a worker again, or the run's end."""
     times = []
     for part in parts:
-        head: Line = next((line for line in part.journal.lines if line["type"] == "phase"), {})
-        if system in (head.get("isolated") or ()):
+        head = head_of(part.journal.lines)
+        if head is not None and system in (head.isolated or ()):
             times.append((part.story.start, _used_again(part, system, 0.0)))
         times += [
             (part.story.start + each.decided_t, _used_again(part, system, each.decided_t))
@@ -311,22 +312,22 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
         joined=tuple(name for name in judged.decision.placement if before and name not in before),
         down_s=down_s if judged.decision.action in RESTARTS else None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
-        passed_over=(line or {}).get("passed_over") or {},
-        start=Start(line.get("resume_step"), line.get("why")) if line is not None else None,
+        passed_over=(line.passed_over or {}) if line is not None else {},
+        start=Start(line.resume_step, line.why) if line is not None else None,
     )
 
 
-def _line_of(part: _Part, attempt: AttemptSummary | None) -> Line | None:
+def _line_of(part: _Part, attempt: AttemptSummary | None) -> AttemptLine | None:
     """Return an attempt's own line of the journal."""
-    lines = (line for line in part.journal.lines if line["type"] == "attempt")
-    return next((line for line in lines if attempt is not None and line["attempt"] == attempt.number), None)
+    lines = (line for line in part.journal.lines if isinstance(line, AttemptLine))
+    return next((line for line in lines if attempt is not None and line.attempt == attempt.number), None)
 
 
 # -- steps ------------------------------------------------------------------------------------------
 
 
 def _climbs(lines: Sequence[Line], timeline: Timeline, offset: float, end_t: float) -> list[Climb]:
-    saves = sorted({(line["written_t"], line["step"]) for line in lines if line["type"] == "checkpoint"})
+    saves = sorted({(line.written_t, line.step) for line in lines if isinstance(line, CheckpointLine)})
     climbs = []
     for attempt, follower in zip_longest(timeline.attempts, timeline.attempts[1:]):
         until = attempt.end if attempt.end is not None else follower.start if follower is not None else end_t

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from prefect_ft.clock import seconds_since
-from prefect_ft.journal.lines import Line, scan
+from prefect_ft.journal.lines import end_of, scan
+from prefect_ft.journal.records import Line
 from prefect_ft.report.story import PhaseJournal
 from prefect_ft.run import JOURNAL, Run
 
@@ -39,8 +40,8 @@ class Tail:
     def journal(self) -> PhaseJournal:
         """Return the phase as far as it has come."""
         lines = list(self.lines)
-        is_over = not lines or any(line["type"] == "end" for line in lines)
-        now_t = None if is_over else float(lines[0]["t"]) + seconds_since(lines[0]["utc"])
+        is_over = not lines or end_of(lines) is not None
+        now_t = None if is_over else float(lines[0].t) + seconds_since(lines[0].utc)
         return PhaseJournal(lines=lines, now_t=now_t)
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from prefect_ft.clock import utc_after
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json
+from prefect_ft.journal.records import DecisionLine, Line
 from prefect_ft.observe import Fact, Notice, observed_by, tell
 from prefect_ft.run.quarantine import Quarantined, add
 
@@ -25,8 +25,6 @@ MARK = "quarantined.json"
 
 LAST_WAIT_S = 5.0
 """How long the end of a phase waits for a file system that does not answer."""
-
-Line = Mapping[str, Any]
 
 
 class Recorder:
@@ -50,7 +48,7 @@ class Recorder:
         done = read_json(self._mark).get("decisions")
         self._done: list[int] = done if isinstance(done, list) else []
         self._read = 0
-        self._orders: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[DecisionLine | None] = queue.SimpleQueue()
         self._troubles: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -67,7 +65,7 @@ class Recorder:
         """Take what is new in the journal; what went wrong is told here, on the thread of who listens."""
         lines = self._lines()
         for line in lines[self._read :]:
-            if line["type"] == "decision" and line.get("isolate") and line["n"] not in self._done:
+            if isinstance(line, DecisionLine) and line.decision.isolate and line.n not in self._done:
                 self._order(line)
         self._read = len(lines)
         self._tell_troubles()
@@ -77,7 +75,7 @@ class Recorder:
             while True:
                 tell(Notice(text=self._troubles.get_nowait()))
 
-    def _order(self, line: Line) -> None:
+    def _order(self, line: DecisionLine) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="prefect-ft-quarantine", daemon=True)
             self._thread.start()
@@ -101,17 +99,17 @@ class Recorder:
             try:
                 add(self._quarantine, self._entries(line))
             except ConfigError as exc:
-                systems = ", ".join(line["isolate"])
+                systems = ", ".join(line.decision.isolate)
                 self._troubles.put(
                     f"not put into the quarantine, out of use in this run alone: {systems}: {exc}"
                 )
                 continue
-            self._done.append(line["n"])
+            self._done.append(line.n)
             with suppress(OSError):  # then a comeback does it again
                 write_json(self._mark, {"decisions": self._done}, durable=True)
 
-    def _entries(self, line: Line) -> list[Quarantined]:
-        since = line["utc"]
-        until = None if self._ttl_s is None else utc_after(since, self._ttl_s)
-        entry = replace(self._entry, since=since, until=until, rule=line["rule"], reason=line["reason"])
-        return [replace(entry, system=system) for system in line["isolate"]]
+    def _entries(self, line: DecisionLine) -> list[Quarantined]:
+        decision = line.decision
+        until = None if self._ttl_s is None else utc_after(line.utc, self._ttl_s)
+        entry = replace(self._entry, since=line.utc, until=until, rule=decision.rule, reason=decision.reason)
+        return [replace(entry, system=system) for system in decision.isolate]

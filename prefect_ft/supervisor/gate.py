@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from prefect_ft.clock import PhaseClock, seconds_since, utc_after, utc_now
 from prefect_ft.decide import asks_before, decide_as_told
-from prefect_ft.journal.forms import decision_to_json
-from prefect_ft.journal.lines import Line, MemoryJournal, proposal_in
+from prefect_ft.journal.lines import MemoryJournal, proposal_in
+from prefect_ft.journal.records import AnswerLine, ProposedLine
 from prefect_ft.model import Answer, AnswerKind, Decision, Gated, History, Policy
 from prefect_ft.observe import Proposed, tell
 from prefect_ft.supervisor.stopping import StopRequest
@@ -56,36 +56,34 @@ class Gate:
         proposed = proposal_in(journal.lines) or self._propose(journal, decision)
         incident = history[-1].incident
         attempt = incident.attempt or 0
-        tell(Proposed(phase=self._phase, attempt=attempt, decision=decision, until=proposed["until"]))
+        tell(Proposed(phase=self._phase, attempt=attempt, decision=decision, until=proposed.until))
         answer = self._wait(decision.n, proposed)
-        journal.append(
-            "answer",
-            t=self._clock.now(),
-            utc=utc_now(),
+        line = AnswerLine(
             n=decision.n,
             answer=answer.answer,
             action=answer.action,
-            isolate=list(answer.isolate),
+            isolate=answer.isolate,
             by=answer.by,
         )
+        journal.append(line, t=self._clock.now())
         return decide_as_told(policy, history, answer)
 
-    def _propose(self, journal: MemoryJournal, decision: Decision) -> Line:
+    def _propose(self, journal: MemoryJournal, decision: Decision) -> ProposedLine:
         now = utc_now()
         until = utc_after(now, self._plan.timeout_s) or now
-        told = {**decision_to_json(decision), "until": until, "default": self._plan.default}
-        journal.append("proposed", t=self._clock.now(), utc=now, **told)
+        line = ProposedLine.about(decision, until=until, default=self._plan.default)
+        journal.append(line, t=self._clock.now(), utc=now)
         journal.sync()
-        return journal.lines[-1]
+        return line
 
-    def _wait(self, number: int, proposed: Line) -> Answer:
+    def _wait(self, number: int, proposed: ProposedLine) -> Answer:
         """Wait for an answer. Whoever wants the run to end agrees to nothing else."""
         while (answer := self._answers(number)) is None:
             if self._stop.lost is not None:
                 raise self._stop.lost
             if self._stop.wanted is not None:
                 return Answer(answer="reject", by=self._stop.wanted)
-            left_s = -seconds_since(proposed["until"])
+            left_s = -seconds_since(proposed.until)
             if left_s <= 0:
                 return Answer(answer=self._plan.default, by="nobody within the time")
             select.select([self._stop], [], [], min(LOOK_S, left_s))

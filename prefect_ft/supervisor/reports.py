@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal.forms import incident_from_json, incident_to_json, known_alone
-from prefect_ft.journal.lines import Journal, Line
+from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import IncidentLine, Line, ReportLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import fault_records, fault_sources
@@ -49,9 +49,9 @@ class Reports:
     def recall(self) -> None:
         """Take up from the journal what was reported and not acted on any more."""
         for line in self._journal.lines:
-            if line["type"] == "report":
-                self._heard_t[_key(_report(line))] = line["t"]
-                self._sources_heard.add(line.get("source"))
+            if isinstance(line, ReportLine):
+                self._heard_t[_key(line.report)] = line.t
+                self._sources_heard.add(line.source)
         self._waiting.extend(pending(self._journal.lines))
 
     # -- in ---------------------------------------------------------------------------------------
@@ -108,8 +108,7 @@ class Reports:
         now = self._clock.now()
         self._heard_t[_key(report)] = now
         self._sources_heard.add(source)
-        line = {"source": source, "report": incident_to_json(report)}
-        self._journal.append("report", t=now, utc=utc_now(), **line)
+        self._journal.append(ReportLine(source=source, report=report), t=now)
         self._waiting.append(report)
 
     def _is_new(self, report: Incident) -> bool:
@@ -137,21 +136,14 @@ class Reports:
 
 
 def pending(lines: Sequence[Line]) -> list[Incident]:
-    """Return the reports of a journal that no incident has followed."""
+    """Return the reports of a journal that no incident has followed; raises JournalError."""
     waiting: dict[_Key, Incident] = {}
     for line in lines:
-        if line["type"] == "report":
-            report = _report(line)
-            waiting[_key(report)] = report
-        elif line["type"] == "incident":
-            where = (line["kind"], line.get("system"), tuple(line.get("systems", ())))
-            words = (line.get("evidence") or {}).get("text") if line["kind"] == "in_process" else None
-            waiting.pop((*where, line.get("device"), line.get("code"), words), None)
+        if isinstance(line, ReportLine):
+            waiting[_key(line.report)] = line.report
+        elif isinstance(line, IncidentLine):
+            waiting.pop(_key(line.incident), None)
     return list(waiting.values())
-
-
-def _report(line: Line) -> Incident:
-    return incident_from_json(known_alone(line["report"]))
 
 
 def _key(report: Incident) -> _Key:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import WarningLine
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.launch import SavesPlan
 
@@ -49,11 +50,10 @@ class Unsaved:
             self._warn("unrecognised", _text(self._path, names), attempt)
 
     def _has_said(self, what: str) -> bool:
-        return any(line["type"] == "warning" and line["what"] == what for line in self._journal.lines)
+        return any(isinstance(line, WarningLine) and line.what == what for line in self._journal.lines)
 
     def _warn(self, what: str, text: str, attempt: int) -> None:
-        fields = {"attempt": attempt, "what": what, "text": text}
-        self._journal.append("warning", t=self._clock.now(), utc=utc_now(), **fields)
+        self._journal.append(WarningLine(attempt=attempt, what=what, text=text), t=self._clock.now())
         tell(Notice(text=f"{self._phase}: warning: {text}"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 
@@ -40,8 +40,11 @@ def form(name: str, holds: Callable[[Any], bool]) -> Form:
     return Form(name, read)
 
 
+_MAX = sys.float_info.max
+
+
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= _MAX  # a whole number may be too large for a float
 
 
 ANY = form("any", lambda _: True)
@@ -114,13 +117,13 @@ def fields_of(fields: Mapping[str, Form]) -> Form:
 def read_fields(fields: Mapping[str, Form], told: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the values of these fields, those that are absent left out; raises FormError."""
     values = {}
-    for name, its in fields.items():
+    for name, (form_name, read, may_be_absent) in fields.items():
         if name in told:
             try:
-                values[name] = its.read(told[name])
+                values[name] = read(told[name])
             except FormError as exc:
-                raise FormError(f"{name} must be {its.name}") from exc
-        elif not its.may_be_absent:
+                raise FormError(f"{name} must be {form_name}") from exc
+        elif not may_be_absent:
             raise FormError(f"{name} is missing")
     return values
 

@@ -15,6 +15,7 @@ from prefect_ft.backends.kind import all_kinds
 from prefect_ft.config import JobConfig, kinds, load_job
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine
 
 ROOMS = Path(__file__).parents[1] / "support" / "rooms"
 ROOT = Path(__file__).parents[2]
@@ -165,8 +166,8 @@ def test_a_job_runs_on_it_and_is_restarted(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (journal,) = (tmp_path / "runs").glob("*/journal.jsonl")
-    decisions = [line for line in read_lines(journal) if line["type"] == "decision"]
-    assert [(each["rule"], each["resume_step"]) for each in decisions] == [
+    decisions = [line.decision for line in read_lines(journal) if isinstance(line, DecisionLine)]
+    assert [(each.rule, each.resume_step) for each in decisions] == [
         ("transient", 7),
         ("completed", None),
     ]

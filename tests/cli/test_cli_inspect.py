@@ -17,6 +17,7 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.config import JobConfig
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import PhaseLine
 from prefect_ft.model import Incident
 
 JOB = """
@@ -172,7 +173,7 @@ def journal(run: Run, tmp_path: Path) -> str:
     policy = JobConfig.model_validate(yaml.safe_load(JOB)).policy(1)
     written = Journal(tmp_path / "journal.jsonl")
     names = {"run": "r", "job": "test", "phase": "check", "isolated": ()}
-    written.append("phase", t=0, utc="2026-01-02T03:04:05Z", **names)
+    written.append(PhaseLine(**names), t=0, utc="2026-01-02T03:04:05Z")
     for _ in range(3):
         judge(written, policy, CRASHED, PhaseClock())
     written.close()

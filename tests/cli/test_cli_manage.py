@@ -17,7 +17,8 @@ import pytest
 from watched import SLEEPS, Site, tree, write_job
 
 from prefect_ft.cli import main
-from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import CheckpointLine, ComebackLine, IncidentLine
 from prefect_ft.orchestrate.run import conclude
 from prefect_ft.run import Run, new_run, new_run_id, phase_directories, runs_in, runtime_directory, vacancy
 from prefect_ft.run.identity import registry
@@ -91,7 +92,7 @@ def put_file_for_epochs(run: Run) -> None:
     (run.root.parent / "epochs").touch()
 
 
-def journal(model_dir: Path) -> list[Line]:
+def journal(model_dir: Path) -> list[Any]:
     """The journal of the last phase that began."""
     return read_lines(phase_directories(str(model_dir))[-1] / "journal.jsonl")
 
@@ -209,10 +210,10 @@ def test_cancel_of_an_orphan_ends_what_is_left_of_it(say: Say, orphan: Site) -> 
     assert orphan.processes() == {}
     assert not runtime.exists()
     assert (orphan.run.status, orphan.run.cancel_wanted()) == ("cancelled", None)
-    assert [line["type"] for line in journal(orphan.model_dir)] == [
+    assert [line.type for line in journal(orphan.model_dir)] == [
         "phase", "attempt", "comeback", "incident", "decision", "end",
     ]  # fmt: skip
-    assert journal(orphan.model_dir)[-1]["status"] == "cancelled"
+    assert journal(orphan.model_dir)[-1].status == "cancelled"
     assert_refused(say("cancel", run_id), f"run {run_id} has ended already: cancelled")
 
 
@@ -225,7 +226,7 @@ def test_cancel_asks_whoever_watches_the_run_and_waits(say: Say, site: MakeSite)
     assert said.err == f"asked process {living.watcher.pid} on {this_process().host}, which watches the run\n"
     assert living.watcher.wait(30) == 0
     assert living.processes() == {}
-    assert "comeback" not in {line["type"] for line in journal(living.model_dir)}
+    assert "comeback" not in {line.type for line in journal(living.model_dir)}
 
 
 SAVER = """
@@ -262,9 +263,9 @@ def test_cancel_lets_the_ranks_save_first(say: Say, site: MakeSite, is_watched: 
     assert (made.job.parent / "ck" / "step-7.json").exists()
     assert made.processes() == {}
     lines = journal(made.model_dir)
-    assert [line["step"] for line in lines if line["type"] == "checkpoint"] == [7]
-    assert [line.get("step") for line in lines if line["type"] == "incident"] == [7]
-    assert lines[-1]["status"] == "cancelled"
+    assert [line.step for line in lines if isinstance(line, CheckpointLine)] == [7]
+    assert [line.incident.step for line in lines if isinstance(line, IncidentLine)] == [7]
+    assert lines[-1].status == "cancelled"
 
 
 def test_cancel_without_the_word_asks_for_nothing(say: Say, site: MakeSite) -> None:
@@ -303,7 +304,7 @@ def test_two_cancels_at_once_end_a_run_once(site: MakeSite) -> None:
     ]
     assert [process.returncode for process in both] == [0, 0]
     assert made.processes() == {}
-    types = [line["type"] for line in journal(made.model_dir)]
+    types = [line.type for line in journal(made.model_dir)]
     assert (types.count("comeback"), types.count("end")) == (1, 1)
 
 
@@ -563,8 +564,8 @@ def test_resume_adopts_an_orphan(prefect_server: None, say: Say, site: MakeSite)
     (made.job.parent / "go").touch()
     assert say("resume", made.model_dir).code == 0
     assert (made.run.status, (made.job.parent / "starts").read_text()) == ("completed", "s")
-    (comeback,) = (line for line in journal(made.model_dir) if line["type"] == "comeback")
-    assert (comeback["by_hand"], comeback["goes_on"]) == (True, True)
+    (comeback,) = (line for line in journal(made.model_dir) if isinstance(line, ComebackLine))
+    assert (comeback.by_hand, comeback.goes_on) == (True, True)
     assert made.processes() == {}
 
 
@@ -587,8 +588,8 @@ def test_resume_of_a_failed_run_begins_its_failed_phase_anew(
     assert (made.job.parent / "starts").read_text() == starts + "two "
     assert [phase["name"] for phase in made.run.told()["phases"]] == ["one", "two", "two"]
     lines = journal(made.model_dir)
-    assert [line["type"] for line in lines] == ["phase", "attempt", "incident", "decision", "end"]
-    assert (lines[1]["attempt"], lines[2]["n"], lines[3]["counters"]["failures_without_progress"]) == (
+    assert [line.type for line in lines] == ["phase", "attempt", "incident", "decision", "end"]
+    assert (lines[1].attempt, lines[2].n, lines[3].decision.counters.failures_without_progress) == (
         1,
         1,
         0,
@@ -623,7 +624,7 @@ def test_run_fresh_ends_the_orphan_and_begins_anew(prefect_server: None, say: Sa
     said = say("run", made.job, "--fresh")
     assert said.code == 0, said.err
     assert [run.status for run in runs_in(made.model_dir)] == ["cancelled", "completed"]
-    assert (read_lines(old_journal)[-1]["status"], old.status) == ("cancelled", "cancelled")
+    assert (read_lines(old_journal)[-1].status, old.status) == ("cancelled", "cancelled")
     assert made.processes() == {}
 
 
@@ -657,7 +658,7 @@ def test_there_is_nothing_to_start_again_once_the_run_has_ended(
     (made.job.parent / "go").touch()
     said = say("run", made.job, "--restartable")
     assert (said.code, made.run.status) == (0, status), said.err
-    assert [line["by_hand"] for line in journal(made.model_dir) if line["type"] == "comeback"] == [False]
+    assert [line.by_hand for line in journal(made.model_dir) if isinstance(line, ComebackLine)] == [False]
 
 
 def test_a_wish_to_cancel_is_heard_by_what_is_started_again(

@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ import yaml
 
 from prefect_ft.cli import main
 from prefect_ft.clock import utc_now
-from prefect_ft.journal.forms import decision_to_json
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import AttemptLine, PhaseLine, ProposedLine, WarmLine, WarningLine
 from prefect_ft.model import Counters, Decision, Evidence, Incident
 from prefect_ft.run import JOURNAL, Run, new_run
 
@@ -35,24 +36,24 @@ def write_journal(run: Run) -> Path:
     directory = run.add_phase("train", 0, {})
     journal = Journal(directory / JOURNAL)
     said, utc = f"said {HOSTILE}", utc_now()
-    head = {"run": run.run_id, "job": said, "phase": said, "systems": [said, "s1"]}
-    journal.append("phase", t=0, utc=utc, **head)
-    journal.append("attempt", t=1, utc=utc, attempt=1, placement=[said], resume_step=None)
+    head = {"run": run.run_id, "job": said, "phase": said, "systems": (said, "s1")}
+    journal.append(PhaseLine(**head), t=0, utc=utc)
+    journal.append(AttemptLine(attempt=1, placement=(said,), resume_step=None), t=1, utc=utc)
     evidence = Evidence(rule=said, text=said, file=said, line=3, hint=said)
     incident = Incident(t=2, kind="exit", attempt=1, worker=0, exit_code=1, evidence=evidence)
-    journal.append_incident(incident, n=1, utc=utc, ended_t=2, first_step=1, last_step=9, deaths=[])
+    journal.append_incident(incident, n=1, utc=utc, ended_t=2, first_step=1, last_step=9, deaths=())
     decision = Decision(
         n=1, rule=said, action="rebuild", reason=said, placement=(said,), counters=Counters(), isolate=(said,)
     )
     journal.append_decision(decision, t=3, utc=utc)
-    journal.append("attempt", t=4, utc=utc, attempt=2, placement=["s1"], resume_step=None)
-    journal.append("warning", t=5, utc=utc, attempt=1, what="x", text=said)
+    journal.append(AttemptLine(attempt=2, placement=("s1",), resume_step=None), t=4, utc=utc)
+    journal.append(WarningLine(attempt=1, what="x", text=said), t=5, utc=utc)
     warm = {"parked": 0, "modules": 0, "memory_kb": 0, "left_out": {}, "why_cold": said}
-    journal.append("warm", t=5, utc=utc, worker=0, **warm)
+    journal.append(WarmLine(worker=0, **warm), t=5, utc=utc)
     second = Incident(t=6, kind="exit", attempt=2, worker=0, exit_code=1, evidence=evidence)
-    journal.append_incident(second, n=2, utc=utc, ended_t=6, first_step=1, last_step=9, deaths=[])
-    proposed = {**decision_to_json(decision), "n": 2, "until": utc, "default": said}
-    journal.append("proposed", t=7, utc=utc, **proposed)
+    journal.append_incident(second, n=2, utc=utc, ended_t=6, first_step=1, last_step=9, deaths=())
+    proposed = ProposedLine.about(replace(decision, n=2), until=utc, default=said)
+    journal.append(proposed, t=7, utc=utc)
     journal.close()
     return directory
 

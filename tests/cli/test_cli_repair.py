@@ -10,9 +10,10 @@ import pytest
 from watched import SLEEPS, Site, write_job
 
 from prefect_ft.cli import main
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal, checked_lines, read_lines
+from prefect_ft.journal.records import Lost, PhaseLine
 from prefect_ft.model import Incident, Policy
 from prefect_ft.run import JOURNAL, Run, vacancy
 from prefect_ft.run.identity import new_run_id
@@ -26,7 +27,7 @@ def run(tmp_path: Path) -> Run:
     holding = vacancy(tmp_path / "model").begin(new_run_id(), "j")
     directory = holding.run.add_phase("train", 0, {})
     journal = Journal(directory / JOURNAL)
-    journal.append("phase", t=0, utc=utc_now(), run=holding.run.run_id, job="j", phase="train")
+    journal.append(PhaseLine(run=holding.run.run_id, job="j", phase="train"), t=0)
     for _ in range(2):
         judge(journal, POLICY, Incident(t=1, kind="exit", attempt=1, exit_code=1), PhaseClock())
     journal.close()
@@ -101,10 +102,9 @@ def test_repair_drops_what_is_damaged_and_keeps_a_copy(
     assert said(capsys, "repair", run.model_dir, "--drop")[0] == 0
     assert damaged.with_name("journal.jsonl.damaged").read_bytes() == before
     lines = checked_lines(damaged)
-    assert [line["type"] for line in lines] == ["phase", "decision", "incident", "decision", "repaired"]
-    assert lines[-1]["lost"] == [
-        {"line": 2, "offset": before.index(b"\n") + 1, "why": "its checksum is wrong"}
-    ]
+    assert [line.type for line in lines] == ["phase", "decision", "incident", "decision", "repaired"]
+    lost = Lost(line=2, offset=before.index(b"\n") + 1, why="its checksum is wrong")
+    assert lines[-1].lost == (lost,)
     assert said(capsys, "repair", run.model_dir) == (0, "no line is damaged\n", "")
 
 
@@ -144,7 +144,7 @@ def test_a_run_with_a_damaged_journal_is_left_alone_until_it_is_repaired(
         assert site.run.status == "running"
         damage_undone(path)
         assert said(capsys, "cancel", site.model_dir)[0] == 0
-        assert read_lines(path)[-1]["status"] == "cancelled"
+        assert read_lines(path)[-1].status == "cancelled"
     finally:
         site.close()
 

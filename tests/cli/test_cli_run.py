@@ -205,7 +205,7 @@ def test_a_restart_that_is_due_happens_with_a_full_disk(
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     (directory,) = small_disk.glob("*_restartable")
-    told = [line["type"] for line in read_lines(directory / "journal.jsonl")]
+    told = [line.type for line in read_lines(directory / "journal.jsonl")]
     assert [each for each in told if each in ("attempt", "incident", "decision", "end")] == [
         *("attempt", "incident", "decision") * 2,
         "end",

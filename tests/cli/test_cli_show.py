@@ -18,6 +18,15 @@ from prefect_ft.clock import PhaseClock, utc_now
 from prefect_ft.journal.attempts import PARTS
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import (
+    AttemptLine,
+    EndLine,
+    HangLine,
+    HangOverLine,
+    PhaseLine,
+    Sign,
+    StragglerLine,
+)
 from prefect_ft.model import Evidence, Incident, Policy
 from prefect_ft.run import JOURNAL, Run, new_run
 
@@ -51,14 +60,14 @@ def write_phase(run: Run, name: str, *incidents: Incident, status: str | None = 
     directory = run.add_phase(name, 0, {})
     journal = Journal(directory / JOURNAL)
     utc = utc_now()
-    journal.append("phase", t=0, utc=utc, run=run.run_id, job="j", phase=name)
+    journal.append(PhaseLine(run=run.run_id, job="j", phase=name), t=0, utc=utc)
     for number, incident in enumerate(incidents, start=1):
         journal.append(
-            "attempt", t=journal.last_t, utc=utc, attempt=number, placement=("s0",), resume_step=None
+            AttemptLine(attempt=number, placement=("s0",), resume_step=None), t=journal.last_t, utc=utc
         )
         judge(journal, POLICY, incident, PhaseClock(journal.last_t), first_step=1, last_step=100 * number)
     if status is not None:
-        journal.append("end", t=journal.last_t, utc=utc, status=status, reason="so it ended")
+        journal.append(EndLine(status=status, reason="so it ended"), t=journal.last_t, utc=utc)
     journal.close()
     return directory
 
@@ -150,7 +159,7 @@ def test_what_is_no_run_is_an_error_of_one_line(
         ),
         pytest.param(
             lambda path: path.write_bytes(unsigned(path).replace(b'"crash"', b'"crush"')),
-            "journal.jsonl: the journal is damaged: class: 'crush' is not",
+            "journal.jsonl: the journal is damaged: class: got 'crush', expected one of hardware, ",
             id="an-incident-that-cannot-be-understood",
         ),
     ],
@@ -301,12 +310,12 @@ def test_a_run_without_an_end_has_been_running_until_now(run: Run, printed: Prin
 def test_a_report_says_where_it_hung_and_how_often_that_was_a_false_alarm(run: Run, printed: Printed) -> None:
     directory = write_phase(run, "train", status=None)
     journal = Journal(directory / JOURNAL)
-    fields = {"attempt": 1, "response": "shadow", "ranks": [0, 3], "evidence": [{"text": "no progress"}]}
+    fields = {"attempt": 1, "response": "shadow", "ranks": (0, 3), "evidence": (Sign(text="no progress"),)}
     for number in (1, 2):
         more = {"n": number, "blamed": 3, "where": "rank 3 in read", "diagnosis": f"hang-{number}.txt"}
-        journal.append("hang", t=10 * number, utc=utc_now(), **fields, **more)
-        journal.append("hang-over", t=15 * number, utc=utc_now(), n=number, went_on=number == 1, after_s=61.0)
-    journal.append("straggler", t=40, utc=utc_now(), rank=2)
+        journal.append(HangLine(**fields, **more), t=10 * number)
+        journal.append(HangOverLine(n=number, went_on=number == 1, after_s=61.0), t=15 * number)
+    journal.append(StragglerLine(rank=2), t=40)
     journal.close()
     told = printed("report", directory)
     assert (

@@ -18,6 +18,7 @@ from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine
 
 ROOT = Path(prefect_ft.__file__).parents[1]
 Make = Callable[..., JobConfig]
@@ -200,8 +201,8 @@ def test_below_the_fewest_systems_the_phase_fails_and_nobody_lives(
 def decisions(directory: Path) -> list[tuple[str, str, list[str]]]:
     """Rule, action and isolated systems of each decision."""
     (journal,) = directory.glob("model/*_restartable*/journal.jsonl")
-    lines = [line for line in read_lines(journal) if line["type"] == "decision"]
-    return [(line["rule"], line["action"], line["isolate"]) for line in lines]
+    lines = [line for line in read_lines(journal) if isinstance(line, DecisionLine)]
+    return [(line.decision.rule, line.decision.action, list(line.decision.isolate)) for line in lines]
 
 
 def test_a_system_that_dies_is_left_out(ladder: Ladder) -> None:

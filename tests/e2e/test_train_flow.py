@@ -12,6 +12,7 @@ from prefect_ft import run_phase, train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine
 
 Make = Callable[..., JobConfig]
 Seen = Callable[..., list[dict[str, str]]]
@@ -21,7 +22,7 @@ def decisions(job: JobConfig) -> list[tuple[str, str]]:
     """Rule and action of each decision, over all phases."""
     journals = sorted(Path(job.model_dir).glob("*_restartable*/journal.jsonl"))
     lines = [line for journal in journals for line in read_lines(journal)]
-    return [(line["rule"], line["action"]) for line in lines if line["type"] == "decision"]
+    return [(line.decision.rule, line.decision.action) for line in lines if isinstance(line, DecisionLine)]
 
 
 def test_a_healthy_phase_completes_in_one_attempt(job: Make, seen: Seen) -> None:

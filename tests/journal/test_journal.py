@@ -25,7 +25,6 @@ from prefect_ft.errors import JournalError, LeaseLostError
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import (
     Journal,
-    Line,
     MemoryJournal,
     checked_lines,
     encoded,
@@ -34,10 +33,22 @@ from prefect_ft.journal.lines import (
     scan,
     without_damage,
 )
+from prefect_ft.journal.records import (
+    AttemptLine,
+    CheckpointLine,
+    ComebackLine,
+    EndLine,
+    IncidentLine,
+    Line,
+    PhaseLine,
+    UnknownLine,
+    read_line,
+)
 from prefect_ft.model import Entry, Evidence, Incident, Policy
 
 UTC = "2026-01-02T03:04:05.678Z"
 POLICY = Policy(systems=("s0", "s1"), workers=2, max_num_restarts=3)
+NOTE = UnknownLine(type="note", fields={})
 CRASH = Incident(
     t=2.5,
     kind="exit",
@@ -54,12 +65,12 @@ CRASH = Incident(
 
 def fill(journal: MemoryJournal) -> None:
     """Write one line of each type."""
-    journal.append("phase", t=0, utc=UTC, run="r1", job="j", phase="train")
-    journal.append("attempt", t=1, utc=UTC, attempt=1, placement=("s0", "s1"), resume_step=None)
-    journal.append("checkpoint", t=2, utc=UTC, attempt=1, step=0, path="ck/0", written_t=1.75)
+    journal.append(PhaseLine(run="r1", job="j", phase="train"), t=0, utc=UTC)
+    journal.append(AttemptLine(attempt=1, placement=("s0", "s1"), resume_step=None), t=1, utc=UTC)
+    journal.append(CheckpointLine(attempt=1, step=0, path="ck/0", written_t=1.75), t=2, utc=UTC)
     journal.append_incident(CRASH, n=1, utc=UTC, ended_t=2.25, first_step=None, last_step=7)
     journal.append_decision(decide(POLICY, (Entry(incident=CRASH),)), t=2.75, utc=UTC)
-    journal.append("end", t=3, utc=UTC, status="failed", reason="no more")
+    journal.append(EndLine(status="failed", reason="no more"), t=3, utc=UTC)
 
 
 def filled(path: Path) -> bytes:
@@ -86,7 +97,7 @@ def test_what_was_written_reads_back(path: Path) -> None:
     filled(path)
     in_memory = MemoryJournal()
     fill(in_memory)
-    assert read_lines(path) == json.loads(json.dumps(in_memory.lines))
+    assert read_lines(path) == in_memory.lines
     assert Journal(path).lines == read_lines(path)
 
 
@@ -104,21 +115,21 @@ def test_an_incident_that_was_not_decided_about_has_no_decision(path: Path) -> N
 
 def test_an_incident_keeps_when_it_happened_and_when_it_was_noticed(path: Path) -> None:
     filled(path)
-    line = next(line for line in read_lines(path) if line["type"] == "incident")
-    assert (line["t"], line["ended_t"], line["last_step"]) == (2.5, 2.25, 7)
+    line = next(line for line in read_lines(path) if isinstance(line, IncidentLine))
+    assert (line.t, line.ended_t, line.last_step) == (2.5, 2.25, 7)
 
 
 def test_time_never_falls(path: Path) -> None:
     journal = Journal(path)
     for t in (5, 3.0000004, 5.0000004, 7, 6):
-        journal.append("note", t=t, utc=UTC)
-    assert [line["t"] for line in journal.lines] == [5, 5, 5, 7, 7]
+        journal.append(NOTE, t=t, utc=UTC)
+    assert [line.t for line in journal.lines] == [5, 5, 5, 7, 7]
 
 
 def test_time_never_falls_when_a_journal_goes_on(path: Path) -> None:
     filled(path)
     journal = Journal(path)
-    journal.append("note", t=0, utc=UTC)
+    journal.append(NOTE, t=0, utc=UTC)
     assert journal.last_t == 3
 
 
@@ -134,9 +145,9 @@ def test_cut_at_any_byte_it_reads_as_its_whole_lines_and_a_writer_goes_on_from_t
         assert read_lines(path) == whole
         journal = Journal(path)
         assert journal.lines == whole
-        journal.append("note", t=9, utc=UTC)
+        journal.append(NOTE, t=9, utc=UTC)
         journal.close()
-        assert read_lines(path) == [*whole, {"type": "note", "t": 9, "utc": UTC}]
+        assert read_lines(path) == [*whole, NOTE.but(t=9, utc=UTC)]
         assert path.read_bytes().startswith(data[:cut][: data[:cut].rfind(b"\n") + 1])
 
 
@@ -180,7 +191,7 @@ def test_garbage_anywhere_never_raises(start: int, length: int, garbage: bytes) 
             path.write_bytes(without_damage(path))
             assert read_lines(path) == lines
         journal = Journal(path)
-        journal.append("note", t=0, utc=UTC)
+        journal.append(NOTE, t=0, utc=UTC)
         assert journal.lines == [*lines, journal.lines[-1]] == read_lines(path)
         journal.close()
         with suppress(JournalError):
@@ -188,7 +199,7 @@ def test_garbage_anywhere_never_raises(start: int, length: int, garbage: bytes) 
 
 
 def read_lines_of(data: bytes) -> list[Line]:
-    return [json.loads(line) for line in without_sums(data).splitlines()]
+    return [read_line(json.loads(line)) for line in without_sums(data).splitlines()]
 
 
 def without_sums(data: bytes) -> bytes:
@@ -207,10 +218,7 @@ def test_no_byte_changes_unnoticed_in_what_a_line_says() -> None:
     lines = read_lines_of(EXAMPLE)
     for place, data in bits_flipped(EXAMPLE):
         found = scan(data)
-        told = [
-            {name: line[name] for name in line if name in known}
-            for (_, line), known in zip(found.lines, lines, strict=False)
-        ]
+        told = [line for _, line in found.lines]
         assert found.damaged or told == lines or (place == len(EXAMPLE) - 1 and told == lines[:-1]), place
 
 
@@ -235,7 +243,7 @@ def test_several_damaged_lines_are_counted(path: Path) -> None:
 def test_a_journal_of_an_older_writer_is_gone_on_with(path: Path) -> None:
     path.write_bytes(without_sums(EXAMPLE))
     journal = Journal(path)
-    journal.append("note", t=9, utc=UTC)
+    journal.append(NOTE, t=9, utc=UTC)
     assert len(checked_lines(path)) == 7
     assert re.fullmatch(rb'{"type":"note",.*,"sum":"[0-9a-f]{8}"}', path.read_bytes().splitlines()[-1])
 
@@ -250,10 +258,10 @@ def test_an_incident_after_a_lost_one_does_not_take_its_number(path: Path) -> No
     journal = MemoryJournal()
     for _ in range(3):
         judge(journal, POLICY, CRASH, PhaseClock())
-    kept = [line for line in journal.lines if line.get("n") != 2]
+    kept = [line for line in journal.lines if line.n != 2]
     after = MemoryJournal(kept)
     decision = judge(after, POLICY, CRASH, PhaseClock())
-    assert (decision.n, [line["n"] for line in after.lines]) == (4, [1, 1, 3, 3, 4, 4])
+    assert (decision.n, [line.n for line in after.lines]) == (4, [1, 1, 3, 3, 4, 4])
 
 
 GOOD = f'{{"type": "note", "t": 1, "utc": "{UTC}"}}'
@@ -281,13 +289,13 @@ GOOD = f'{{"type": "note", "t": 1, "utc": "{UTC}"}}'
 )
 def test_a_line_that_is_not_what_it_should_be_does_not_count(path: Path, good: str, bad: str) -> None:
     path.write_text(f"{GOOD}\n{GOOD.replace(good, bad)}\n{GOOD}\n")
-    assert read_lines(path) == [json.loads(GOOD)] * 2
+    assert read_lines(path) == [read_line(json.loads(GOOD))] * 2
 
 
 def test_a_line_of_an_unknown_type_or_with_more_fields_counts(path: Path) -> None:
     line = {"type": "end", "t": 1, "utc": UTC, "status": "failed", "reason": "", "colour": "red"}
     path.write_text(json.dumps(line) + "\n" + json.dumps({**line, "type": "news"}) + "\n")
-    assert [line["type"] for line in read_lines(path)] == ["end", "news"]
+    assert [line.type for line in read_lines(path)] == ["end", "news"]
 
 
 def test_a_history_passes_over_fields_that_came_later(path: Path) -> None:
@@ -298,7 +306,7 @@ def test_a_history_passes_over_fields_that_came_later(path: Path) -> None:
 
 def test_an_incident_that_cannot_be_understood_is_no_history(path: Path) -> None:
     path.write_bytes(without_sums(EXAMPLE).replace(b'"kind":"exit"', b'"kind":"exiT"'))
-    with pytest.raises(JournalError, match="damaged: kind: 'exiT'"):
+    with pytest.raises(JournalError, match="damaged: kind: got 'exiT', expected one of exit, completed"):
         Journal(path).history()
 
 
@@ -309,7 +317,7 @@ def test_a_closed_journal_writes_nothing_anywhere(path: Path, tmp_path: Path) ->
     journal.close()
     with (tmp_path / "other").open("wb") as other:
         with pytest.raises(JournalError, match="Bad file descriptor"):
-            journal.append("note", t=0, utc=UTC)
+            journal.append(NOTE, t=0, utc=UTC)
         assert other.tell() == 0
     assert (journal.lines, (tmp_path / "other").read_bytes()) == ([], b"")
 
@@ -328,10 +336,10 @@ def test_a_line_for_which_there_is_no_room_leaves_the_journal_whole(small_disk: 
     whole = filled(path)
     journal = Journal(path)
     with pytest.raises(JournalError, match="No space left on device"):
-        journal.append("note", t=4, utc=UTC, text="x" * 300_000)
+        journal.append(UnknownLine(type="note", fields={"text": "x" * 300_000}), t=4, utc=UTC)
     assert path.read_bytes() == whole
     assert journal.lines == read_lines(path)
-    journal.append("note", t=5, utc=UTC, text="short")
+    journal.append(UnknownLine(type="note", fields={"text": "short"}), t=5, utc=UTC)
     assert journal.lines == read_lines(path)
 
 
@@ -360,7 +368,7 @@ def test_who_goes_on_with_a_journal_on_a_full_disk_has_its_room(small_disk: Path
     fill_up(small_disk)
     journal = Journal(path)
     assert len(journal.lines) == 6
-    journal.append("note", t=4, utc=UTC)
+    journal.append(NOTE, t=4, utc=UTC)
     assert len(read_lines(path)) == 7
 
 
@@ -368,10 +376,10 @@ def test_the_room_is_kept_anew_as_it_is_used_up(small_disk: Path) -> None:
     path = small_disk / "journal.jsonl"
     journal = Journal(path)
     for number in range(400):
-        journal.append("note", t=number, utc=UTC)
+        journal.append(NOTE, t=number, utc=UTC)
     fill_up(small_disk)
     for number in range(50):
-        journal.append("note", t=number, utc=UTC)
+        journal.append(NOTE, t=number, utc=UTC)
     assert len(read_lines(path)) == 450
 
 
@@ -390,12 +398,12 @@ def test_a_restart_costs_two_lines_and_one_fsync_before_it_is_carried_out(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(path)
-    journal.append("phase", t=0, utc=UTC, run="r1", job="j", phase="train")
+    journal.append(PhaseLine(run="r1", job="j", phase="train"), t=0, utc=UTC)
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(len(read_lines(path))))
     judge(journal, POLICY, CRASH, PhaseClock())
     assert synced == [3]
-    assert [line["type"] for line in read_lines(path)] == ["phase", "incident", "decision"]
+    assert [line.type for line in read_lines(path)] == ["phase", "incident", "decision"]
 
 
 def test_what_is_another_orchestrators_by_now_is_not_written_to(path: Path) -> None:
@@ -406,11 +414,11 @@ def test_what_is_another_orchestrators_by_now_is_not_written_to(path: Path) -> N
             raise lost[0]
 
     with closing(Journal(path, check)) as journal:
-        journal.append("comeback", t=1, utc=UTC, epoch=1, by_hand=False)
+        journal.append(ComebackLine(epoch=1, by_hand=False), t=1, utc=UTC)
         lost.append(LeaseLostError("taken over"))
         with pytest.raises(LeaseLostError):
-            journal.append("comeback", t=2, utc=UTC, epoch=2, by_hand=False)
-    assert [line["epoch"] for line in read_lines(path)] == [1]
+            journal.append(ComebackLine(epoch=2, by_hand=False), t=2, utc=UTC)
+    assert [line.epoch for line in read_lines(path)] == [1]
 
 
 # -- threads and processes --------------------------------------------------------------------------
@@ -429,7 +437,7 @@ def test_threads_that_decide_at_once_know_of_each_other(path: Path) -> None:
     journal.close()
     in_turn = MemoryJournal()
     assert sorted(actions) == sorted(judge(in_turn, POLICY, CRASH, PhaseClock()).action for _ in range(8))
-    assert [line["n"] for line in checked_lines(path)] == [n for n in range(1, 9) for _ in range(2)]
+    assert [line.n for line in checked_lines(path)] == [n for n in range(1, 9) for _ in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -447,7 +455,7 @@ def test_a_fork_writes_nothing_into_the_journal(path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            journal.append("note", t=0, utc=UTC)
+            journal.append(NOTE, t=0, utc=UTC)
         except JournalError:
             os._exit(7)
         os._exit(0)

@@ -15,6 +15,7 @@ from prefect_ft.decide import decide
 from prefect_ft.errors import JournalError
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal, MemoryJournal, read_lines
+from prefect_ft.journal.records import UnknownLine
 from prefect_ft.model import Decision, Entry, Incident, Policy
 
 POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=3)
@@ -30,7 +31,7 @@ class Watched(MemoryJournal):
         self._fails_at = fails_at
 
     def _write(self, line: Any) -> None:
-        self._did(line["type"])
+        self._did(line.type)
 
     def sync(self) -> None:
         self._did("sync")
@@ -103,17 +104,17 @@ def test_an_incident_about_which_no_decision_could_be_made_has_no_effect(
 )
 def test_when_it_happened(t: float, ended_t: float | None, recorded: tuple[float, float]) -> None:
     journal = MemoryJournal()
-    journal.append("note", t=5, utc="2026-01-02T03:04:05Z")
+    journal.append(UnknownLine(type="note", fields={}), t=5, utc="2026-01-02T03:04:05Z")
     judge(journal, POLICY, Incident(t=t, kind="cancelled"), PhaseClock(), ended_t=ended_t)
     line = journal.lines[1]
-    assert (line["t"], line["ended_t"]) == recorded
+    assert (line.t, line.ended_t) == recorded
     assert journal.history()[0].incident.t == recorded[0]
 
 
 def test_facts_stand_beside_the_incident_and_decide_nothing() -> None:
     journal = MemoryJournal()
     judge(journal, POLICY, CRASH, PhaseClock(), first_step=3, last_step=None)
-    assert (journal.lines[0]["first_step"], journal.lines[0]["last_step"]) == (3, None)
+    assert (journal.lines[0].first_step, journal.lines[0].last_step) == (3, None)
     assert journal.history()[0].incident == CRASH
 
 

@@ -21,6 +21,7 @@ from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
 from prefect_ft.files import read_json
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import AnswerLine, PhaseLine, ProposedLine
 from prefect_ft.model import Answer
 from prefect_ft.prefect_edge.reporting.api import FlowRunApi
 from prefect_ft.prefect_edge.reporting.question import Question, question_in
@@ -84,8 +85,8 @@ class Asked:
     def answer(self) -> tuple[str, str | None, str]:
         """What the journal says was answered, and by whom."""
         (journal,) = Path(self._config.model_dir).glob("*_restartable/journal.jsonl")
-        (line,) = [line for line in read_lines(journal) if line["type"] == "answer"]
-        return (line["answer"], line["action"], line["by"])
+        (line,) = [line for line in read_lines(journal) if isinstance(line, AnswerLine)]
+        return (line.answer, line.action, line.by)
 
 
 @pytest.fixture
@@ -175,11 +176,12 @@ def test_a_flow_run_that_does_not_run_is_left_alone(client: SyncPrefectClient) -
 
 
 def test_the_choices_are_those_of_approve() -> None:
-    proposed = {
-        "type": "proposed", "n": 2, "action": "isolate_and_rebuild", "isolate": ["s0"], "reason": "lost: ![](//x)",
-        "until": "2030-01-01T00:00:00Z", "default": "reject",
-    }  # fmt: skip
-    question = question_in("r-1", "2030_restartable", [{"type": "phase", "systems": ["s0", "s1"]}, proposed])
+    proposed = ProposedLine(
+        n=2, action="isolate_and_rebuild", isolate=("s0",), reason="lost: ![](//x)", until="2030-01-01T00:00:00Z",
+        default="reject",
+    )  # fmt: skip
+    head = PhaseLine(run="r-1", job="j", phase="train", systems=("s0", "s1"))
+    question = question_in("r-1", "2030_restartable", [head, proposed])
     assert question is not None
     assert {name: (answer.answer, answer.action, answer.isolate) for name, answer in question.choices.items()} == {
         "approve": ("approve", None, ()),

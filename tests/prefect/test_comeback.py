@@ -10,9 +10,9 @@ import pytest
 from prefect.exceptions import Abort
 
 from prefect_ft import JobConfig, flows
-from prefect_ft.clock import utc_now
 from prefect_ft.errors import UnfinishedRunError
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import EndLine, PhaseLine
 from prefect_ft.orchestrate.run import begin_run, conclude
 from prefect_ft.run import Holding, vacancy
 from prefect_ft.run.machine import Machine, this_machine
@@ -72,8 +72,8 @@ def test_a_phase_that_has_ended_is_not_run_again_by_a_comeback(
     holding = begun_by(mine)
     directory = holding.run.add_phase("phase-0", 0, {})
     journal = Journal(directory / "journal.jsonl")
-    journal.append("phase", t=0, utc=utc_now(), run=holding.run.run_id, job="j", phase="phase-0")
-    journal.append("end", t=1, utc=utc_now(), status=status, reason="so it was")
+    journal.append(PhaseLine(run=holding.run.run_id, job="j", phase="phase-0"), t=0)
+    journal.append(EndLine(status=status, reason="so it was"), t=1)
     journal.close()
     as_flow_run(FLOW_RUN)
     state = run(mine)

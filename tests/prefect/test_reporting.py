@@ -24,7 +24,9 @@ from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import RunFailedError
 from prefect_ft.files import read_json
-from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine
+from prefect_ft.model import Decision
 from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
 from prefect_ft.prefect_edge.reporting import reporting
 from prefect_ft.prefect_edge.reporting.api import OpenApi
@@ -58,9 +60,9 @@ def flow_run_id(job: JobConfig) -> str:
     return str(read_json(run)["flow_run_id"])
 
 
-def decisions_of(job: JobConfig) -> list[Line]:
+def decisions_of(job: JobConfig) -> list[Decision]:
     (journal,) = Path(job.model_dir).glob("*_restartable/journal.jsonl")
-    return [line for line in read_lines(journal) if line["type"] == "decision"]
+    return [line.decision for line in read_lines(journal) if isinstance(line, DecisionLine)]
 
 
 def artifacts(client: SyncPrefectClient, flow_run: str, key: str) -> list[Any]:
@@ -113,7 +115,7 @@ def test_the_ledger_has_the_rows_of_the_journal(job: Job, client: SyncPrefectCli
     rows = ledger(client, flow_run_id(config))
     columns = {"rule": "rule", "action": "action", "reason": "reason", "resume step": "resume_step"}
     assert [{name: row[name] for name in columns} for row in rows] == [
-        {name: line[field] for name, field in columns.items()} for line in decisions_of(config)
+        {name: getattr(line, field) for name, field in columns.items()} for line in decisions_of(config)
     ]
     assert [row["attempt"] for row in rows] == [1, 2, 3]
     assert [row["class"] for row in rows] == ["network", "network", None]

@@ -18,6 +18,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect_ft.config import AutoRestart, JobConfig
 from prefect_ft.errors import JournalError
 from prefect_ft.journal.lines import Journal, MemoryJournal, read_lines
+from prefect_ft.journal.records import AttemptLine, DecisionLine
 from prefect_ft.model import Policy
 from prefect_ft.prefect_edge.tasks import restart_handler, run_phase
 
@@ -75,7 +76,7 @@ def test_a_task_is_restarted_and_every_decision_is_in_the_journal(tmp_path: Path
     (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal))
     assert (state.is_completed(), work.calls) == (True, 3)
     assert rules(journal) == ["transient: restart_in_place", "transient: rebuild"]
-    assert [line["type"] for line in read_lines(journal.path)] == ["incident", "decision"] * 2
+    assert [line.type for line in read_lines(journal.path)] == ["incident", "decision"] * 2
     evidence = journal.history()[0].incident.evidence
     assert evidence is not None
     assert evidence.text == "ConnectionError: reset"
@@ -208,9 +209,9 @@ def test_what_breaks_on_the_way_to_a_decision_reaches_the_caller_and_restarts_no
     with pytest.raises(error):
         run(config)
     lines = journal_of(config)
-    assert [line for line in lines if line["type"] == "decision"] == []
-    assert len([line for line in lines if line["type"] == "attempt"]) <= 1
-    assert (lines[-1]["type"], lines[-1]["status"]) == ("end", "failed")
+    assert [line for line in lines if isinstance(line, DecisionLine)] == []
+    assert len([line for line in lines if isinstance(line, AttemptLine)]) <= 1
+    assert (lines[-1].type, lines[-1].status) == ("end", "failed")
 
 
 def test_a_watcher_that_breaks_does_not_break_the_run(job: Job, caplog: pytest.LogCaptureFixture) -> None:
@@ -248,10 +249,10 @@ def test_tasks_that_fail_at_the_same_time_share_one_budget(tmp_path: Path) -> No
 
     user_flow()
     journal.close()
-    decisions = [line["action"] for line in read_lines(journal.path) if line["type"] == "decision"]
+    decisions = [line.decision.action for line in read_lines(journal.path) if isinstance(line, DecisionLine)]
     assert (len(attempts), len(decisions)) == (8 + POLICY.max_num_restarts, 8 + POLICY.max_num_restarts)
     assert decisions.count("fail") == 8
-    assert [line["n"] for line in read_lines(journal.path)] == [n for n in range(1, 11) for _ in range(2)]
+    assert [line.n for line in read_lines(journal.path)] == [n for n in range(1, 11) for _ in range(2)]
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_a_journal_that_lies_elsewhere_is_found_from_the_phases_directory(job: J
     (journal,) = (tmp_path / "journals").iterdir()
     (directory,) = phase_directories(config.model_dir)
     assert (directory / "journal.jsonl").resolve() == journal
-    assert [line["type"] for line in read_lines(journal)] == [
+    assert [line.type for line in read_lines(journal)] == [
         "phase",
         "attempt",
         "incident",

@@ -13,6 +13,7 @@ import pytest
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import IncidentLine
 
 SECRET = "hf_s3cr3t-value"
 CODE = """
@@ -54,7 +55,9 @@ def test_a_secret_is_told_to_nobody_but_the_ranks(secret_job: JobConfig, tmp_pat
     assert summary["restarts"] == {"restart_in_place": 1}
     assert [name for name, text in everything_in(tmp_path).items() if SECRET in text] == []
     (journal,) = tmp_path.glob("model/*/journal.jsonl")
-    evidence = next(line["evidence"]["text"] for line in read_lines(journal) if line["type"] == "incident")
+    evidence = next(
+        line.incident.evidence.text for line in read_lines(journal) if isinstance(line, IncidentLine)
+    )
     assert evidence == f"ConnectionError: refused for {'*' * len(SECRET)}"
 
 

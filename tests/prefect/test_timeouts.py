@@ -18,6 +18,7 @@ from prefect.futures import wait
 
 from prefect_ft import JobConfig, run_phase, train_flow
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import IncidentLine
 from prefect_ft.run import Run, holder_of, latest_run, phase_directories
 
 Job = Callable[..., JobConfig]
@@ -73,11 +74,9 @@ def run_of(job: JobConfig) -> Run:
 def assert_stopped(job: JobConfig) -> None:
     """Journal and run say that it was stopped, and why; nobody holds the run."""
     lines = read_lines(phase_directories(job.model_dir)[-1] / "journal.jsonl")
-    incidents = [line for line in lines if line["type"] == "incident"]
-    assert [(each["kind"], each["evidence"]["text"]) for each in incidents] == [
-        ("cancelled", "timed out in Prefect")
-    ]
-    assert (lines[-1]["type"], lines[-1]["status"]) == ("end", "cancelled")
+    incidents = [line.incident for line in lines if isinstance(line, IncidentLine)]
+    assert [(each.kind, each.evidence.text) for each in incidents] == [("cancelled", "timed out in Prefect")]
+    assert (lines[-1].type, lines[-1].status) == ("end", "cancelled")
     assert (run_of(job).status, holder_of(run_of(job))) == ("cancelled", None)
 
 

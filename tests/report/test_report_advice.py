@@ -39,7 +39,7 @@ def test_where_saving_takes_longer_than_two_failures_are_apart(cost_s: float, be
 
 def test_what_a_journal_knows() -> None:
     lines = came_through().lines
-    assert advise([(lines, timeline_of(lines, float(lines[-1]["t"])))]) == Advice(
+    assert advise([(lines, timeline_of(lines, float(lines[-1].t)))]) == Advice(
         failures=2, worked_s=pytest.approx(19859.0), interval_s=900.0, cost_s=12.25, cost_from=4
     )
 

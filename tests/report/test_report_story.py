@@ -16,6 +16,8 @@ from rich.console import Console
 
 from prefect_ft.decide.rules import RULES
 from prefect_ft.journal.attempts import PARTS
+from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.journal.records import AttemptLine, DecisionLine
 from prefect_ft.journal.stages import STAGES
 from prefect_ft.model import Evidence, Policy
 from prefect_ft.report import Story, read_story, timeline
@@ -165,9 +167,9 @@ def test_what_happened_why_and_what_it_cost_is_said_in_the_terminal_and_on_the_p
 def test_each_restart_has_its_stages_in_the_terminal_and_on_the_page() -> None:
     """Of what nothing is known there is no column."""
     run = came_through()
-    ready = next(line["t"] for line in run.lines if line["type"] == "attempt" and line["attempt"] == 2)
+    ready = next(line.t for line in run.lines if isinstance(line, AttemptLine) and line.attempt == 2)
     run.append("came-up", ready + 2, attempt=2, worker=0, what="first-line", at_t=ready + 1.25)
-    run.lines.sort(key=lambda line: line["t"])
+    run.lines.sort(key=lambda line: line.t)
     story = told(run)
     titles = ["phase", "attempt", "detect", "reap", "decide", "retry", "wait", "start", "first line"]
     assert [*STAGE_MEANINGS] == [*STAGES]
@@ -198,9 +200,10 @@ def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
 )
 def test_why_is_what_the_rule_says_and_else_its_name(rule: str, said: str) -> None:
     run = gave_up()
-    for line in run.lines:
-        if line["type"] == "decision":
-            line["rule"] = rule
+    run.journal = MemoryJournal(
+        line.but(facts=replace(line.decision, rule=rule)) if isinstance(line, DecisionLine) else line
+        for line in run.lines
+    )
     assert f"why: {said}" in re.sub(r"\s+", " ", printed(told(run)))
     assert f"Why: {said}" in unescape(words_of(page(told(run))))
 

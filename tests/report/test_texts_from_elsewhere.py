@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from past_runs import PAST_RUNS, STACKS
 from rich.console import Console
 
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.records import Line, PhaseLine, ProposedLine, WarningLine, read_line
 from prefect_ft.prefect_edge.reporting.markdown import as_code, as_text
 from prefect_ft.prefect_edge.reporting.pages import ledger, recovery_page
 from prefect_ft.prefect_edge.reporting.question import question_in
@@ -59,8 +59,8 @@ def changed(value: Any, added: str, name: str = "") -> Any:
 
 def lines_with(name: str, added: str) -> list[Line]:
     lines = PAST_RUNS[name]().lines
-    more = {"type": "warning", "t": lines[-1]["t"], "utc": lines[-1]["utc"], "text": "beware "}
-    return [changed(line, added) for line in (*lines[:-1], more, lines[-1])]
+    more = WarningLine(t=lines[-1].t, utc=lines[-1].utc, attempt=1, what="x", text="beware ")
+    return [read_line(changed(line.write(), added)) for line in (*lines[:-1], more, lines[-1])]
 
 
 def story_with(name: str, added: str) -> Story:
@@ -237,11 +237,11 @@ def test_a_log_line_plants_nothing_in_the_ledger() -> None:
 def test_a_question_has_the_form_of_its_template(added: str) -> None:
     def asked(text: str) -> Any:
         proposed = {
-            "type": "proposed", "t": 5.0, "utc": "2026-03-01T22:00:05.000Z", "n": 1, "action": "isolate_and_rebuild",
-            "isolate": ["s0"], "reason": "device ", "until": "soon", "default": "approve", "rule": "r",
+            "n": 1, "action": "isolate_and_rebuild", "isolate": ["s0"], "reason": "device ", "until": "soon",
+            "default": "approve", "rule": "r",
         }  # fmt: skip
-        head = {"type": "phase", "t": 0.0, "utc": "2026-03-01T22:00:00.000Z", "systems": ["s0"]}
-        return question_in("run", "phase", [changed(head, text), changed(proposed, text)])
+        head = PhaseLine(run="run", job="j", phase="phase", systems=(f"s0{text}",))
+        return question_in("run", "phase", [head, ProposedLine(**changed(proposed, text))])
 
     question = asked(added)
     assert form_of(question.description) == form_of(asked("x" * len(added)).description)

@@ -17,6 +17,7 @@ from agents import processes_of
 from comebacks import Life, Measure, servers_of, wait_until_no_server, write_job
 
 from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import AttemptLine, ComebackLine
 from prefect_ft.run import latest_run, phase_directories
 
 MANY = int(os.environ.get("PREFECT_FT_COMEBACKS", "300"))
@@ -83,10 +84,10 @@ def assert_nothing_left(site: Path, times: int) -> None:
     assert not (runtime / run.run_id).exists()
     (directory,) = phase_directories(str(site / "model"))
     lines = read_lines(directory / "journal.jsonl")
-    comebacks = [line for line in lines if line["type"] == "comeback"]
+    comebacks = [line for line in lines if isinstance(line, ComebackLine)]
     assert len(comebacks) == times
-    assert all(len(line["adopted"]) == 2 for line in comebacks)
-    assert [line["attempt"] for line in lines if line["type"] == "attempt"] == [1]
+    assert all(len(line.adopted) == 2 for line in comebacks)
+    assert [line.attempt for line in lines if isinstance(line, AttemptLine)] == [1]
 
 
 def show(measures: list[Measure]) -> None:

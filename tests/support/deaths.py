@@ -9,15 +9,19 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from agents import processes_of
 
-from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.journal.lines import read_lines
 from prefect_ft.run import latest_run, phase_directories
+
+Json = dict[str, Any]
 
 SCRIPT = """
 import json, os, time
 from pathlib import Path
+from typing import Any
 from prefect_ft import heartbeat
 
 STEPS = 30
@@ -84,14 +88,15 @@ def live(job: Path, death: str = "", command: Command = list) -> int:
     return born(job, death, command).wait(timeout=90)
 
 
-def journals(model_dir: Path) -> dict[str, list[Line]]:
-    """Return the journal of each phase; one that was done in more than one directory appears by its last."""
-    found = [read_lines(directory / "journal.jsonl") for directory in phase_directories(str(model_dir))]
+def journals(model_dir: Path) -> dict[str, list[Json]]:
+    """Return the journal of each phase, as it is on disk; one that was done again appears by its last directory."""
+    paths = [directory / "journal.jsonl" for directory in phase_directories(str(model_dir))]
+    found = [[line.write() for line in read_lines(path)] for path in paths]
     assert len({lines[0]["phase"] for lines in found}) == len(found), "a phase was begun twice"
     return {lines[0]["phase"]: lines for lines in found}
 
 
-def of_type(lines: list[Line], kind: str) -> list[Line]:
+def of_type(lines: list[Json], kind: str) -> list[Json]:
     return [line for line in lines if line["type"] == kind]
 
 
@@ -118,7 +123,7 @@ def assert_right(job: Path, losses: int = 0, transient: int = 1) -> None:
     assert processes_of(Path(os.environ["PREFECT_FT_RUNTIME_DIR"]) / run.run_id) == {}
 
 
-def assert_nothing_twice(job: Path, told: dict[str, list[Line]]) -> None:
+def assert_nothing_twice(job: Path, told: dict[str, list[Json]]) -> None:
     """Every attempt that the journal knows was started once by each rank, and no other was completed."""
     starts = [line.split() for line in (job.parent / "starts").read_text().splitlines()]
     for phase, lines in told.items():

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect_ft.decide import decide, limits_of
-from prefect_ft.journal.lines import Journal, Line, MemoryJournal
+from prefect_ft.journal.lines import Journal, MemoryJournal
+from prefect_ft.journal.records import HangLine, Line, read_line
 from prefect_ft.model import Decision, Entry, Evidence, Incident, Policy
 
 BEGAN = datetime(2026, 3, 1, 22, 0, tzinfo=timezone.utc)
@@ -52,7 +53,8 @@ class Telling:
 
     def append(self, kind: str, t: float, **fields: Any) -> None:
         utc = (BEGAN + timedelta(seconds=self.began_s + t)).isoformat(timespec="milliseconds")
-        self.journal.append(kind, t=t, utc=utc.replace("+00:00", "Z"), **fields)
+        stamp = {"t": t, "utc": utc.replace("+00:00", "Z")}
+        self.journal.append(read_line({"type": kind, **stamp, **fields}), **stamp)
 
     def attempt(
         self, t: float, *, saved_every: int, until: float, passed_over: dict[str, str] | None = None
@@ -94,7 +96,7 @@ class Telling:
             ended_t=t,
             first_step=1,
             last_step=reached,
-            deaths=[],
+            deaths=(),
         )
         decision = decide(self.policy, (*history, Entry(incident=incident)))
         self.journal.append_decision(decision, t=t + noticed_s + 0.1, utc=self._utc(t))
@@ -186,10 +188,9 @@ def write(directory: Path, run: Telling) -> Path:
     directory.mkdir(parents=True)
     journal = Journal(directory / "journal.jsonl")
     for line in run.lines:
-        rest = {name: value for name, value in line.items() if name not in ("type", "t", "utc")}
-        journal.append(line["type"], t=line["t"], utc=line["utc"], **rest)
+        journal.append(line, t=line.t, utc=line.utc)
     journal.close()
-    if any(line["type"] == "hang" for line in run.lines):
+    if any(isinstance(line, HangLine) for line in run.lines):
         (directory / "hang-1.txt").write_text(STACKS)
     return directory
 

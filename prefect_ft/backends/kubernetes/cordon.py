@@ -18,6 +18,8 @@ from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
+from prefect_ft.journal.records import DecisionLine, Line
+from prefect_ft.model import Decision
 from prefect_ft.observe import Fact, observed_by
 from prefect_ft.plaintext import as_line
 
@@ -46,7 +48,7 @@ class Cordons:
         self._cluster = cluster_of(infrastructure)
 
     @contextmanager
-    def keeping(self, lines: Callable[[], Sequence[Json]], *, ends_with_the_run: bool) -> Iterator[None]:
+    def keeping(self, lines: Callable[[], Sequence[Line]], *, ends_with_the_run: bool) -> Iterator[None]:
         """Cordon while entered what a phase isolates, and first what it had isolated before and not used again.
 
         `lines` gives its journal's lines so far. Nothing waits for the cluster. `ends_with_the_run`: what is
@@ -113,22 +115,20 @@ class Cordons:
             write_json(self._directory / CORDONS, {"places": [*noted, place]})
 
 
-def isolated_since(decisions: Sequence[Json]) -> dict[str, str]:
+def isolated_since(decisions: Sequence[Decision]) -> dict[str, str]:
     """Return the systems that a phase's decisions have isolated and not used again, each with the reason."""
-    used = set(decisions[-1].get("placement") or ()) if decisions else set()
+    used = set(decisions[-1].placement) if decisions else set()
     return {system: why for system, why in _isolated(decisions).items() if system not in used}
 
 
-def _isolated(decisions: Sequence[Json]) -> dict[str, str]:
+def _isolated(decisions: Sequence[Decision]) -> dict[str, str]:
     return {
-        system: f"{line['rule']}: {line['reason']}"
-        for line in decisions
-        for system in line.get("isolate") or ()
+        system: f"{decision.rule}: {decision.reason}" for decision in decisions for system in decision.isolate
     }
 
 
-def _decisions(lines: Sequence[Json]) -> list[Json]:
-    return [line for line in lines if line["type"] == "decision"]
+def _decisions(lines: Sequence[Line]) -> list[Decision]:
+    return [line.decision for line in lines if isinstance(line, DecisionLine)]
 
 
 def lift_all(directory: Path) -> None:

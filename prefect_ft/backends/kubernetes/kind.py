@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from prefect_ft.backends.base import Backend
 from prefect_ft.backends.home import CLUSTER, CORDONS
 from prefect_ft.backends.kind import Kind, Workers
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.errors import BackendError, ConfigError
+from prefect_ft.journal.records import Line
 from prefect_ft.run import certificates_of
 
 DEVICE = re.compile("/.*(gpu|npu|ascend)", re.IGNORECASE)
@@ -55,7 +55,7 @@ class KubernetesKind(Kind[KubernetesInfrastructure]):
         infrastructure: KubernetesInfrastructure,
         run_id: str,
         directory: Path,
-        lines: Callable[[], Sequence[Mapping[str, Any]]],
+        lines: Callable[[], Sequence[Line]],
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:

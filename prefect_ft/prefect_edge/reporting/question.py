@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prefect_ft.journal.lines import Line, proposal_in
+from prefect_ft.journal.lines import head_of, proposal_in
+from prefect_ft.journal.records import Line, ProposedLine
 from prefect_ft.model import Answer
 from prefect_ft.plaintext import as_line
 from prefect_ft.prefect_edge.reporting.markdown import as_text
@@ -78,13 +79,13 @@ def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | N
     proposed = proposal_in(lines)
     if proposed is None:
         return None
-    head: Line = next((line for line in lines if line["type"] == "phase"), {})
-    systems = [str(name) for name in head.get("systems") or ()]
+    head = head_of(lines)
+    systems = (head.systems or ()) if head is not None else ()
     return Question(
-        key=re.sub(r"[^a-z0-9]+", "-", f"prefect-ft {run} {directory} {proposed['n']}".lower()),
+        key=re.sub(r"[^a-z0-9]+", "-", f"prefect-ft {run} {directory} {proposed.n}".lower()),
         directory=directory,
-        number=proposed["n"],
-        message=as_line(f"{proposed['reason']} (until {proposed['until']})"),
+        number=proposed.n,
+        message=as_line(f"{proposed.reason} (until {proposed.until})"),
         description=_description(proposed),
         choices={
             **{name: answer for name, (_, answer) in _CHOICES.items()},
@@ -93,16 +94,16 @@ def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | N
     )
 
 
-def _description(proposed: Line) -> str:
+def _description(proposed: ProposedLine) -> str:
     meanings = [f"- `{name}`: {meaning}" for name, (meaning, _) in _CHOICES.items()]
     meanings.append("- `isolate SYSTEM`: take this system out of use instead, and start again")
-    default = as_text(proposed.get("default", "approve"))
-    isolated = f" of {as_text(' and '.join(proposed['isolate']))}" if proposed.get("isolate") else ""
+    default = as_text(proposed.default or "approve")
+    isolated = f" of {as_text(' and '.join(proposed.isolate))}" if proposed.isolate else ""
     return "\n".join(
         [
-            f"Proposed: **{as_text(proposed['action'])}**{isolated}. {as_text(proposed['reason'])}",
+            f"Proposed: **{as_text(proposed.action)}**{isolated}. {as_text(proposed.reason)}",
             "",
-            f"Without an answer until {as_text(proposed['until'])} it is: {default}.",
+            f"Without an answer until {as_text(proposed.until)} it is: {default}.",
             "",
             *meanings,
         ]

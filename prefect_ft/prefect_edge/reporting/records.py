@@ -13,7 +13,8 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from prefect_ft.clock import utc_now
-from prefect_ft.journal.lines import Line, history_of
+from prefect_ft.journal.lines import end_of, head_of, history_of
+from prefect_ft.journal.records import DecisionLine, IncidentLine, Line
 from prefect_ft.model import RESTARTS, Action, Counters, Decision, Incident
 from prefect_ft.observe import Proposed
 from prefect_ft.plaintext import as_line
@@ -81,9 +82,9 @@ class EventNote:
 
 def records_of(run: str, directory: str, lines: Sequence[Line], after: int) -> list[Record]:
     """Return what a phase's journal records beyond number `after`, in its order. Raises JournalError."""
-    head: Line = next((line for line in lines if line["type"] == "phase"), {})
-    place = Place(run=run, directory=directory, phase=str(head.get("phase", "")))
-    utc = {line["n"]: line["utc"] for line in lines if line["type"] == "decision"}
+    head = head_of(lines)
+    place = Place(run=run, directory=directory, phase=head.phase if head is not None else "")
+    utc = {line.n: line.utc for line in lines if isinstance(line, DecisionLine)}
     entries = [entry for entry in history_of(lines) if entry.decision is not None]
     records: list[Record] = []
     for entry in entries:
@@ -92,17 +93,17 @@ def records_of(run: str, directory: str, lines: Sequence[Line], after: int) -> l
             records.append(
                 DecisionRecord(place=place, utc=utc[number], incident=entry.incident, decision=entry.decision)
             )
-    end = next((line for line in lines if line["type"] == "end"), None)
+    end = end_of(lines)
     number = len(entries) + 1
     if end is not None and number > after:
-        steps = [line["last_step"] for line in lines if line["type"] == "incident" and line.get("last_step")]
+        steps = [line.last_step for line in lines if isinstance(line, IncidentLine) and line.last_step]
         records.append(
             EndRecord(
                 place=place,
-                utc=end["utc"],
+                utc=end.utc,
                 number=number,
-                status=end["status"],
-                reason=end["reason"],
+                status=end.status,
+                reason=end.reason,
                 final_step=steps[-1] if steps else None,
             )
         )
