@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from prefect_ft.journal.lines import Line
+from prefect_ft.journal.records import (
+    AttemptLine,
+    CheckpointLine,
+    ComebackLine,
+    DecisionLine,
+    IncidentLine,
+    Line,
+)
 from prefect_ft.supervisor.attempt import NOT_STARTED
 from prefect_ft.supervisor.link import Event
 
@@ -27,7 +33,7 @@ class Standing:
     attempt: int
     watched: tuple[str, ...] | None = None
     missing: tuple[int, ...] = ()
-    note: Mapping[str, Any] | None = None
+    note: AttemptLine | None = None
     resume_path: str | None = None
 
 
@@ -35,15 +41,15 @@ def standing(
     lines: Sequence[Line], agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int
 ) -> Standing:
     """Say how a phase stands; `agents` are the workers' own words, `attached` or what they left behind."""
-    attempts = [line for line in lines if line["type"] == "attempt"]
-    journalled = attempts[-1]["attempt"] if attempts else 0
+    attempts = [line for line in lines if isinstance(line, AttemptLine)]
+    journalled = attempts[-1].attempt if attempts else 0
     started = max((_attempt_of(agent, phase_index) for agent in agents.values()), default=0)
     if started > journalled:
         if 0 not in agents or _attempt_of(agents[0], phase_index) != started:
             return Standing(journalled)  # not all have carried it out
-        note = agents[0]["note"]
+        note = AttemptLine.noted(agents[0]["note"])
         found = _watched(note, agents, phase_index, ranks_per_worker)
-        if sum(1 for line in lines if line["type"] == "decision") > note["decisions"]:
+        if sum(isinstance(line, DecisionLine) for line in lines) > (note.decisions or 0):
             return Standing(journalled)  # it took too long, and what to do instead has been decided
         # A start that not all have carried out is no attempt: it is ordered again, under the same number.
         return Standing(journalled) if found.missing else replace(found, note=note)
@@ -54,23 +60,22 @@ def standing(
 
 def has_run(lines: Sequence[Line]) -> bool:
     """Whether all ranks of the phase have been running in some attempt."""
-    begun = {line["attempt"] for line in lines if line["type"] == "attempt"}
-    failed = {
-        line["attempt"]
-        for line in lines
-        if line["type"] == "incident" and (line.get("evidence") or {}).get("rule") == NOT_STARTED
-    }
+    begun = {line.attempt for line in lines if isinstance(line, AttemptLine)}
+    ended = [line.incident for line in lines if isinstance(line, IncidentLine)]
+    failed = {each.attempt for each in ended if each.evidence and each.evidence.rule == NOT_STARTED}
     return bool(begun - failed)
 
 
-def _watched(line: Line, agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int) -> Standing:
-    number, placement = line["attempt"], tuple(line["placement"])
+def _watched(
+    line: AttemptLine, agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int
+) -> Standing:
+    number, placement = line.attempt, line.placement
     missing = (
         worker
         for worker in range(len(placement))
         if not _has_started(agents.get(worker), number, phase_index, worker, ranks_per_worker)
     )
-    return Standing(number, placement, tuple(missing), resume_path=line.get("resume_path"))
+    return Standing(number, placement, tuple(missing), resume_path=line.resume_path)
 
 
 def _attempt_of(agent: Event, phase_index: int) -> int:
@@ -88,19 +93,20 @@ def _has_started(agent: Event | None, attempt: int, phase_index: int, worker: in
 
 def _has_ended(lines: Sequence[Line]) -> bool:
     """Whether something has ended the last attempt, and is in the journal with what was decided."""
-    last = max(index for index, line in enumerate(lines) if line["type"] == "attempt")
-    decisions = {line["n"]: line["action"] for line in lines if line["type"] == "decision"}
-    return any(line["type"] == "incident" and decisions.get(line["n"]) != "continue" for line in lines[last:])
+    last = max(index for index, line in enumerate(lines) if isinstance(line, AttemptLine))
+    decisions = {line.n: line.decision.action for line in lines if isinstance(line, DecisionLine)}
+    incidents = [line for line in lines[last:] if isinstance(line, IncidentLine)]
+    return any(decisions.get(line.n) != "continue" for line in incidents)
 
 
 def comebacks_without_progress(lines: Sequence[Line]) -> int:
     """Count how often an orchestrator came back by itself since a checkpoint was verified above all before."""
     count, highest = 0, 0
     for line in lines:
-        if line["type"] == "comeback":
-            count = 0 if line["by_hand"] else count + 1
-        elif line["type"] == "checkpoint" and line["step"] > highest:
-            count, highest = 0, line["step"]
+        if isinstance(line, ComebackLine):
+            count = 0 if line.by_hand else count + 1
+        elif isinstance(line, CheckpointLine) and line.step > highest:
+            count, highest = 0, line.step
     return count
 
 

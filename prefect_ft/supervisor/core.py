@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from prefect_ft.backends.base import OUT_OF_MEMORY, USED_UP, Backend
-from prefect_ft.clock import PhaseClock, epoch_now, utc_now
+from prefect_ft.clock import PhaseClock, epoch_now
 from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside, skip_eval_at, start_counts
 from prefect_ft.decide.hang import Hang, odd_rank
@@ -21,6 +21,7 @@ from prefect_ft.errors import BackendError
 from prefect_ft.formats import written_by
 from prefect_ft.journal.judge import Gate, judge
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import AttemptLine, ComebackLine, EarlierSavesLine, IncidentLine
 from prefect_ft.model import RESTARTS, Decision, Evidence, Incident
 from prefect_ft.observe import AttemptStarted, Decided, Notice, tell
 from prefect_ft.supervisor.attempt import Attempt
@@ -225,21 +226,19 @@ class Supervisor:
         self, found: Standing, agents: Mapping[int, Event], silent_s: float, *, by_hand: bool
     ) -> None:
         reached = self._gang.reached
-        self.journal.append(
-            "comeback",
-            t=self.clock.now(),
-            utc=utc_now(),
+        line = ComebackLine(
             epoch=self._epoch,
             by_hand=by_hand,
             silent_s=round(silent_s, 3),
             attempt=found.attempt or None,
             goes_on=found.watched is not None,
-            adopted=list(reached),
-            left=[worker for worker in sorted(agents) if worker not in reached],
+            adopted=tuple(reached),
+            left=tuple(worker for worker in sorted(agents) if worker not in reached),
             **written_by("journal"),
         )
+        self.journal.append(line, t=self.clock.now())
         if found.note is not None:
-            self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **found.note)
+            self.journal.append(found.note, t=self.clock.now())
         what = f"attempt {found.attempt} goes on" if found.watched is not None else "nothing was running"
         workers = f"{len(reached)} worker{'' if len(reached) == 1 else 's'} found"
         tell(Notice(text=f"{self.plan.phase}: back after {silent_s:.1f} s: {what}, {workers}"))
@@ -301,10 +300,10 @@ class Supervisor:
         attempt = self._attempt = self._new_attempt(self._number, placement, launch.resume_path)
         self._saves.begin_attempt()
         self._hangs.begin(attempt)
-        note = self._attempt_line(launch)
-        self._gang.start(start_orders(self.plan, launch, note), self._token)
+        line = self._attempt_line(launch)
+        self._gang.start(start_orders(self.plan, launch, line.told()), self._token)
         self._last_started = attempt.number
-        self.journal.append("attempt", t=self.clock.now(), utc=utc_now(), **note)
+        self.journal.append(line, t=self.clock.now())
         self._tell_started(launch, attempt)
         return attempt
 
@@ -357,8 +356,8 @@ class Supervisor:
 
     def _decisions_before_first(self) -> int:
         """Count the decisions that were made before the first attempt, which may be the one to come."""
-        starts = (line["decisions"] for line in self.journal.lines if line["type"] == "attempt")
-        return int(next(starts, len(self.journal.history())))
+        starts = (line.decisions or 0 for line in self.journal.lines if isinstance(line, AttemptLine))
+        return next(starts, len(self.journal.history()))
 
     def _choose_first(self) -> Event:
         """Choose what the phase begins with, and say whose that is."""
@@ -389,14 +388,8 @@ class Supervisor:
             return  # an earlier phase of this run has written newer ones there
         what = f"{count} checkpoint{'s' if count > 1 else ''} of an earlier run in {saves.directory}"
         text = f"found {what}, newest step {newest}: {then}"
-        self.journal.append(
-            "earlier-saves",
-            t=self.clock.now(),
-            utc=utc_now(),
-            count=count,
-            step=newest,
-            resume_step=begins_with,
-        )
+        line = EarlierSavesLine(count=count, step=newest, resume_step=begins_with)
+        self.journal.append(line, t=self.clock.now())
         self._log.note(self._number, 0, 0, text)
         tell(Notice(text=f"{self.plan.phase}: {text}"))
 
@@ -440,25 +433,25 @@ class Supervisor:
 
     def _deaths(self) -> list[float]:
         """When writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
-        told = [death for line in self.journal.lines for death in line.get("deaths") or ()]
-        return sorted({*told, *self._found_deaths})
+        ends = [line for line in self.journal.lines if isinstance(line, IncidentLine)]
+        return sorted({*(death for line in ends for death in line.deaths or ()), *self._found_deaths})
 
-    def _attempt_line(self, launch: Launch) -> dict[str, Any]:
+    def _attempt_line(self, launch: Launch) -> AttemptLine:
         """Return what the journal says of an attempt; agents keep it for a comeback."""
-        return {
-            "attempt": launch.attempt,
-            "token": list(self._token),
-            "placement": list(launch.placement),
-            "start_counts": [list(counts) for counts in launch.start_counts],
-            "resume_step": launch.resume_step,
-            "resume_path": launch.resume_path,
-            "decided_step": launch.decision.resume_step if launch.decision else None,
-            "started_from": launch.resume_step,
-            "why": launch.why,
-            "passed_over": dict(launch.passed_over),
-            "decisions": len(self.journal.history()),
-            "begun_t": self._begun_t,
-        }
+        return AttemptLine(
+            attempt=launch.attempt,
+            token=self._token,
+            placement=launch.placement,
+            start_counts=launch.start_counts,
+            resume_step=launch.resume_step,
+            resume_path=launch.resume_path,
+            decided_step=launch.decision.resume_step if launch.decision else None,
+            started_from=launch.resume_step,
+            why=launch.why,
+            passed_over=launch.passed_over,
+            decisions=len(self.journal.history()),
+            begun_t=self._begun_t,
+        )
 
     def _tell_started(self, launch: Launch, attempt: Attempt) -> None:
         tell(
@@ -639,8 +632,8 @@ class Supervisor:
         """Return the step from which the last attempt started, 0 from scratch; None: there are no checkpoints."""
         if not self.plan.has_checkpoints:
             return None
-        line = next(line for line in reversed(self.journal.lines) if line["type"] == "attempt")
-        return line.get("resume_step") or 0
+        line = next(line for line in reversed(self.journal.lines) if isinstance(line, AttemptLine))
+        return line.resume_step or 0
 
     def _known_saves(self) -> dict[str, Any]:
         return self._saves.facts() if self.plan.has_checkpoints else {}
@@ -654,7 +647,7 @@ class Supervisor:
             ended_t = self.clock.at(ended_ns)
         return {
             # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
-            "deaths": sorted({*deaths, *self._found_deaths, *([epoch_now()] if attempt.lost else [])}),
+            "deaths": tuple(sorted({*deaths, *self._found_deaths, *([epoch_now()] if attempt.lost else [])})),
             **self._fences(attempt),
             "ended_t": ended_t,
             "first_step": attempt.first_step,
@@ -669,7 +662,7 @@ class Supervisor:
             return {}
         fence = round(epoch_now(), 3), round(epoch_now() + lasts_s, 3)
         self._saves.fence(*fence)
-        return {"fences": [list(fence)]}
+        return {"fences": (fence,)}
 
     def _judge_gone(self, gone: WorkerGoneError, decision: Decision | None) -> Decision:
         """Have a recovery action judged that failed; return the next one to try, or give up."""

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import ContainerSample, GangWatch, Hang, Limits, Pace, RankSample, Sample
-from prefect_ft.journal.lines import Journal, Line
+from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import HangLine, HangOverLine, Line, PaceLine, Sign, StragglerLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.signatures import compiled
@@ -93,7 +94,8 @@ class Hangs:
         if self._open is not None:
             self._close(went_on=False)
         if pauses := self._pace.pauses:
-            self._write("pace", attempt=self._attempt.number, pauses=pauses)
+            told = {stage: tuple(some) for stage, some in pauses.items()}
+            self._write(PaceLine(attempt=self._attempt.number, pauses=told))
         self._attempt = self._watch = self.found = None
 
     # -- in ---------------------------------------------------------------------------------------
@@ -144,11 +146,16 @@ class Hangs:
         for rank, each in found.items():
             if rank in self._slow and rank not in self._stragglers:
                 self._stragglers.add(rank)
-                facts = {"worker": each.worker, "step": each.step, "others_step": each.others_step}
-                pace, lasted_s = round(each.pace, 3), round(each.lasted_s, 1)
-                self._write(
-                    "straggler", attempt=self._number, rank=rank, **facts, pace=pace, lasted_s=lasted_s
+                line = StragglerLine(
+                    attempt=self._number,
+                    rank=rank,
+                    worker=each.worker,
+                    step=each.step,
+                    others_step=each.others_step,
+                    pace=round(each.pace, 3),
+                    lasted_s=round(each.lasted_s, 1),
                 )
+                self._write(line)
                 text = f"rank {rank} makes {each.pace:.0%} of the others' steps for {each.lasted_s:.0f} s"
                 tell(Notice(text=f"{text}: it is at {each.step}, they are at {each.others_step}"))
         self._stragglers &= set(found)
@@ -159,29 +166,29 @@ class Hangs:
     @property
     def next_number(self) -> int:
         """The number of the phase's next verdict, from 1."""
-        return 1 + sum(1 for line in self._journal.lines if line["type"] == "hang")
+        return 1 + sum(isinstance(line, HangLine) for line in self._journal.lines)
 
     def record(self, hang: Hang, where: str | None, diagnosis: str | None) -> None:
         """Write a verdict into the journal. `where` says where the ranks are, `diagnosis` names the file."""
         number = self.next_number
         signs = [
-            {"kind": sign.kind, "rank": sign.rank, "text": sign.text, "lasted_s": round(sign.lasted_s, 1)}
+            Sign(kind=sign.kind, rank=sign.rank, text=sign.text, lasted_s=round(sign.lasted_s, 1))
             for sign in hang.signs[:MAX_SIGNS]
         ]
-        self._write(
-            "hang",
+        line = HangLine(
             n=number,
             attempt=self._number,
             response=self._plan.response,
             scope=hang.scope,
-            ranks=list(hang.ranks),
+            ranks=tuple(hang.ranks),
             blamed=hang.blamed,
             worker=hang.worker,
             limit_s=hang.limit_s,
-            evidence=signs,
+            evidence=tuple(signs),
             where=where,
             diagnosis=diagnosis,
         )
+        self._write(line)
         self.found = None
         if self._plan.response != "restart":
             self._open = _Open(number, hang.ranks, self._clock.now())
@@ -193,13 +200,14 @@ class Hangs:
     def _close(self, *, went_on: bool) -> None:
         assert self._open is not None
         after_s = round(self._clock.now() - self._open.since_t, 3)
-        self._write("hang-over", n=self._open.number, attempt=self._number, went_on=went_on, after_s=after_s)
+        over = HangOverLine(n=self._open.number, attempt=self._number, went_on=went_on, after_s=after_s)
+        self._write(over)
         if went_on:
             tell(Notice(text=f"what counted as a suspension went on after {after_s:.0f} s"))
         self._open = None
 
-    def _write(self, kind: str, **fields: Any) -> None:
-        self._journal.append(kind, t=self._clock.now(), utc=utc_now(), **fields)
+    def _write(self, line: Line) -> None:
+        self._journal.append(line, t=self._clock.now())
 
 
 def incident_of(hang: Hang, attempt: Attempt, t: float, where: str | None) -> Incident:
@@ -256,15 +264,15 @@ def _container_sample(counts: Mapping[str, Any]) -> ContainerSample:
     return ContainerSample(throttled_s=counts["throttled_s"], oom_kills=counts["oom_kills"])
 
 
-def pauses_in(lines: Sequence[Line]) -> list[Mapping[str, Sequence[float]]]:
+def pauses_in(lines: Sequence[Line]) -> Sequence[Mapping[str, Sequence[float]]]:
     """Return what a journal knows of the pauses in stages: its last word, which holds those before it."""
-    told = [line["pauses"] for line in lines if line["type"] == "pace"]
+    told = [line.pauses for line in lines if isinstance(line, PaceLine)]
     return told[-1:]
 
 
 def _open_in(lines: Sequence[Line], attempt: int) -> _Open | None:
     """Return the verdict of an attempt that was only reported and after which nothing is known."""
-    told = [line for line in lines if line["type"] == "hang" and line["attempt"] == attempt]
-    over = {line["n"] for line in lines if line["type"] == "hang-over"}
-    still = [line for line in told if line["n"] not in over and line["response"] != "restart"]
-    return _Open(still[-1]["n"], tuple(still[-1]["ranks"]), still[-1]["t"]) if still else None
+    told = [line for line in lines if isinstance(line, HangLine) and line.attempt == attempt]
+    over = {line.n for line in lines if isinstance(line, HangOverLine)}
+    still = [line for line in told if line.n not in over and line.response != "restart"]
+    return _Open(still[-1].n, still[-1].ranks, still[-1].t) if still else None

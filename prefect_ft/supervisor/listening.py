@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_ft.clock import PhaseClock, utc_now
+from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt, kind_of_loss
@@ -131,8 +132,15 @@ class Listener:
 
     def _warm(self, worker: int, event: Event) -> None:
         """Record what a worker keeps ready; tell why ranks start cold or import something, each reason once."""
-        known = {name: value for name, value in event.items() if name not in ("ev", "token", "ready")}
-        self._journal.append("warm", t=self._clock.now(), utc=utc_now(), worker=worker, **known)
+        line = WarmLine(
+            worker=worker,
+            modules=event["modules"],
+            parked=event["parked"],
+            memory_kb=event["memory_kb"],
+            left_out=event["left_out"],
+            why_cold=event["why_cold"],
+        )
+        self._journal.append(line, t=self._clock.now())
         said = [f"worker {worker} starts cold: {event['why_cold']}"] if event["why_cold"] is not None else []
         said += [f"not preloaded: {module}: {why}" for module, why in event["left_out"].items()]
         for text in said:
@@ -150,15 +158,8 @@ class Listener:
         if (attempt, what) not in self._up:
             self._up.add((attempt, what))
             at_t = round(self._clock.at(event["t_ns"]), 6)
-            self._journal.append(
-                "came-up",
-                t=self._clock.now(),
-                utc=utc_now(),
-                attempt=attempt,
-                worker=worker,
-                what=what,
-                at_t=at_t,
-            )
+            line = CameUpLine(attempt=attempt, worker=worker, what=what, at_t=at_t)
+            self._journal.append(line, t=self._clock.now())
 
     def _saved(self, event: Event) -> None:
         attempt = self.attempt.number if self.attempt is not None else event["token"][2]
@@ -166,19 +167,19 @@ class Listener:
             self._unsaved.unrecognised(event["names"], attempt)
             return
         for item in self._saves.report(event):
-            fields = {"attempt": attempt, "step": item["step"], "path": item["path"]}
-            written_t = round(self._clock.at_wall(item["mtime"]), 6)
-            self._journal.append(
-                "checkpoint",
-                t=self._clock.now(),
-                utc=utc_now(),
-                written_t=written_t,
+            line = CheckpointLine(
+                attempt=attempt,
+                step=item["step"],
+                path=item["path"],
+                written_t=round(self._clock.at_wall(item["mtime"]), 6),
                 mtime=item["mtime"],
-                **{name: item.get(name) for name in ("size", "device", "inode")},
                 counted=item.get("counted", False),
-                **fields,
+                size=item.get("size"),
+                device=item.get("device"),
+                inode=item.get("inode"),
             )
-            tell(CheckpointVerified(phase=self._phase, **fields))
+            self._journal.append(line, t=self._clock.now())
+            tell(CheckpointVerified(phase=self._phase, attempt=attempt, step=item["step"], path=item["path"]))
 
     def _step_reached(self, attempt: Attempt, event: Event) -> None:
         assert attempt.last_step is not None

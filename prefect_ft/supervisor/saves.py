@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from prefect_ft.journal.records import AttemptLine, CheckpointLine, IncidentLine, Line
 from prefect_ft.supervisor.link import Event
 from prefect_ft.worker.checkpoints import copies
 
@@ -117,18 +118,22 @@ class Saves:
         self._strays.add(step)
         return True
 
-    def recall(self, lines: Sequence[Mapping[str, Any]], aside: Iterable[int]) -> None:
+    def recall(self, lines: Sequence[Line], aside: Iterable[int]) -> None:
         """Learn from a journal what an earlier life knew; `aside` was set aside before the last attempt."""
-        last_attempt = max((n for n, line in enumerate(lines) if line["type"] == "attempt"), default=None)
+        last_attempt = max((n for n, line in enumerate(lines) if isinstance(line, AttemptLine)), default=None)
         for number, line in enumerate(lines):
-            for since_s, until_s in line.get("fences") or ():
-                self.fence(since_s, until_s)
-            if line["type"] == "attempt":
-                self.begin_attempt()
-                if number == last_attempt:
-                    self.set_aside(aside)
-            elif line["type"] == "checkpoint":
-                self.report({"new": [{"mtime": None, **line}], "gone": []})
+            match line:
+                case IncidentLine():
+                    for since_s, until_s in line.fences or ():
+                        self.fence(since_s, until_s)
+                case AttemptLine():
+                    self.begin_attempt()
+                    if number == last_attempt:
+                        self.set_aside(aside)
+                case CheckpointLine():
+                    self.report({"new": [line.told()], "gone": []})
+                case _:
+                    pass
 
     def set_aside(self, steps: Iterable[int]) -> None:
         """Take these checkpoints, and no others, for unreadable, until they are written anew."""

@@ -6,27 +6,31 @@ from typing import Any
 
 import pytest
 
+from prefect_ft.journal.records import (
+    AttemptLine,
+    CheckpointLine,
+    ComebackLine,
+    DecisionLine,
+    IncidentLine,
+    Line,
+)
+from prefect_ft.model import Action, Counters, Decision, Incident
 from prefect_ft.supervisor.comeback import Standing, comebacks_without_progress, standing
 
 PLACEMENT = ("s0", "s1")
 
 
-def attempt(number: int) -> dict[str, Any]:
-    return {
-        "type": "attempt",
-        "attempt": number,
-        "placement": list(PLACEMENT),
-        "resume_step": None,
-        "decisions": number - 1,
-    }
+def attempt(number: int) -> AttemptLine:
+    return AttemptLine(attempt=number, placement=PLACEMENT, decisions=number - 1)
 
 
-def incident(n: int) -> dict[str, Any]:
-    return {"type": "incident", "n": n}
+def incident(n: int) -> IncidentLine:
+    return IncidentLine(n=n, ended_t=0, facts=Incident(t=0, kind="exit"))
 
 
-def decision(n: int, action: str = "restart_in_place") -> dict[str, Any]:
-    return {"type": "decision", "n": n, "action": action}
+def decision(n: int, action: Action = "restart_in_place") -> DecisionLine:
+    decided = Decision(n=n, rule="r", action=action, reason="r", placement=PLACEMENT, counters=Counters())
+    return DecisionLine(n=n, facts=decided)
 
 
 def agent(
@@ -37,11 +41,11 @@ def agent(
         "token": [1, phase, number] if number else [0, -1, 0],
         "running": [worker] if number and running else [],
         "exits": {str(worker): {"code": 0, "signal": None, "t_ns": 1}} if exited else {},
-        "note": {k: v for k, v in attempt(number).items() if k != "type"} if number else None,
+        "note": attempt(number).told() if number else None,
     }
 
 
-def stands(lines: list[dict[str, Any]], *agents: dict[str, Any] | None) -> Standing:
+def stands(lines: list[Line], *agents: dict[str, Any] | None) -> Standing:
     known = {worker: told for worker, told in enumerate(agents) if told is not None}
     return standing(lines, known, phase_index=0, ranks_per_worker=1)
 
@@ -56,7 +60,7 @@ CASES = {
         Standing(1, PLACEMENT),
     ),
     "it-resumed": (
-        [{**attempt(1), "resume_path": "/ckpts/step-4"}],
+        [attempt(1).but(resume_path="/ckpts/step-4")],
         (agent(1, 0), agent(1, 1)),
         Standing(1, PLACEMENT, resume_path="/ckpts/step-4"),
     ),
@@ -72,16 +76,16 @@ CASES = {
     ),
     "started-and-not-journalled": (
         [attempt(1), incident(1), decision(1)], (agent(2, 0), agent(2, 1)),
-        Standing(2, PLACEMENT, note={k: v for k, v in attempt(2).items() if k != "type"}),
+        Standing(2, PLACEMENT, note=attempt(2)),
     ),
     "the-journal-knows-nothing-at-all": (
         [], (agent(3, 0), agent(3, 1)),
-        Standing(3, PLACEMENT, note={k: v for k, v in attempt(3).items() if k != "type"}),
+        Standing(3, PLACEMENT, note=attempt(3)),
     ),
     "started-in-one-of-two": ([attempt(1), incident(1), decision(1)], (agent(2, 0), agent(1, 1)), Standing(1)),
     "only-the-first-keeps-the-note": (
         [], (agent(3, 0), {**agent(3, 1), "note": {}}),
-        Standing(3, PLACEMENT, note={k: v for k, v in attempt(3).items() if k != "type"}),
+        Standing(3, PLACEMENT, note=attempt(3)),
     ),
     "started-and-the-first-is-gone-since": (
         [attempt(1), incident(1), decision(1)], (None, {**agent(2, 1), "note": {}}), Standing(1)
@@ -110,12 +114,12 @@ def test_how_a_phase_stands(lines: list[Any], agents: tuple[Any, ...], expected:
     assert stands(lines, *agents) == expected
 
 
-def comeback(*, by_hand: bool = False) -> dict[str, Any]:
-    return {"type": "comeback", "epoch": 2, "by_hand": by_hand}
+def comeback(*, by_hand: bool = False) -> ComebackLine:
+    return ComebackLine(epoch=2, by_hand=by_hand)
 
 
-def checkpoint(step: int) -> dict[str, Any]:
-    return {"type": "checkpoint", "step": step}
+def checkpoint(step: int) -> CheckpointLine:
+    return CheckpointLine(step=step, written_t=0)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from prefect_ft.backends.process import backend as process
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import epoch_now
 from prefect_ft.config import Faults, OnDemand
+from prefect_ft.journal.records import AttemptLine, DecisionLine, EarlierSavesLine, IncidentLine, WarningLine
 from prefect_ft.journal.summary import summarise
 from prefect_ft.model import Evidence
 from prefect_ft.observe import Fact, Notice, observed_by
@@ -60,7 +61,7 @@ signal.pause()
     phase = make(code, workers=2, systems=systems, plan_fields=plan)
     actions = ["node-lost: isolate_and_rebuild", "transient: restart_in_place", "completed: complete"]
     assert (phase.run(), phase.resumed_from()) == (actions, resumed)
-    fences = [len(line.get("fences", ())) for line in phase.journal.lines if line["type"] == "incident"]
+    fences = [len(line.fences or ()) for line in phase.journal.lines if isinstance(line, IncidentLine)]
     assert fences == [int(lasts_s is not None), 0, 0]
 
 
@@ -175,8 +176,8 @@ def test_a_verified_checkpoint_is_not_forgotten_by_a_new_worker(
     phase = make(code, checking={"settle_s": LONG_S}, **policy)
     assert phase.run()[-1] == "completed: complete"
     assert phase.resumed_from() == ["", "step-4.bin", "step-4.bin"]
-    attempts = [line for line in phase.journal.lines if line["type"] == "attempt"]
-    assert [(line["decided_step"], line["started_from"], line["why"]) for line in attempts] == [
+    attempts = [line for line in phase.journal.lines if isinstance(line, AttemptLine)]
+    assert [(line.decided_step, line.started_from, line.why) for line in attempts] == [
         (None, None, None),
         (4, 4, None),
         (4, 4, None),
@@ -206,9 +207,9 @@ if restarts == 1: from prefect_ft.heartbeat import beat; beat(stage="load"); rai
     harm(tmp_path / "ck" / "step-4.bin")
     assert phase.run()[-1] == "completed: complete"
     assert phase.resumed_from() == ["", "step-3.bin", ""]
-    second = [line for line in phase.journal.lines if line["type"] == "attempt"][1]
-    assert (second["decided_step"], second["started_from"]) == (4, 3)
-    assert second["why"].startswith(why)
+    second = [line for line in phase.journal.lines if isinstance(line, AttemptLine)][1]
+    assert (second.decided_step, second.started_from) == (4, 3)
+    assert second.why.startswith(why)
     loading = phase.journal.history()[1].incident
     assert (loading.started_from, loading.verified) == (3, (3,))
 
@@ -242,7 +243,7 @@ def test_each_version_of_a_file_that_is_overwritten_is_progress_and_is_resumed_f
     assert phase.run()[-1] == "completed: complete"
     assert phase.resumed_from() == ["", "snapshot.pt", "snapshot.pt", "snapshot.pt"]
     assert [entry.incident.step for entry in phase.journal.history()][:3] == steps
-    assert [line["started_from"] for line in phase.journal.lines if line["type"] == "attempt"] == [
+    assert [line.started_from for line in phase.journal.lines if isinstance(line, AttemptLine)] == [
         None,
         *steps,
     ]
@@ -277,9 +278,9 @@ beat(step=20); version("two", cut=3); os.abort()
     assert phase.run() == ["transient: rebuild", "completed: complete"]
     assert phase.resumed_from() == resumed
     assert ("held one" in phase.log.read_text()) == keeps
-    second = [line for line in phase.journal.lines if line["type"] == "attempt"][1]
-    assert (second["decided_step"], second["started_from"]) == ((10, 10) if keeps else (None, None))
-    assert "snapshot.pt" in second["passed_over"]
+    second = [line for line in phase.journal.lines if isinstance(line, AttemptLine)][1]
+    assert (second.decided_step, second.started_from) == ((10, 10) if keeps else (None, None))
+    assert "snapshot.pt" in second.passed_over
 
 
 def test_checkpoints_that_nobody_recognises_are_named_once(make: Make, tmp_path: Path) -> None:
@@ -291,27 +292,27 @@ os.abort()
 """
     phase = make(code, checking={"settle_s": 0.0}, plan_fields={"saves": SavesPlan(directory="/ck")})
     phase.run()
-    (warning,) = [line for line in phase.journal.lines if line["type"] == "warning"]
-    assert (warning["attempt"], warning["what"]) == (1, "unrecognised")
-    assert "3 entries" in warning["text"]
-    assert 'Set checkpoints.pattern: "step-{step}.txt".' in warning["text"]
-    assert summarise(phase.journal.lines).warnings == (warning["text"],)
+    (warning,) = [line for line in phase.journal.lines if isinstance(line, WarningLine)]
+    assert (warning.attempt, warning.what) == (1, "unrecognised")
+    assert "3 entries" in warning.text
+    assert 'Set checkpoints.pattern: "step-{step}.txt".' in warning.text
+    assert summarise(phase.journal.lines).warnings == (warning.text,)
 
 
 def test_a_run_that_saves_nothing_is_warned_of_before_it_fails(make: Make) -> None:
     code = 'while "nothing-saved" not in open("journal.jsonl").read(): time.sleep(0.005)'
     phase = make(code, plan_fields={"saves": SavesPlan(directory="/ck", warn_after_s=0.05)})
     assert phase.run() == ["completed: complete"]
-    (warning,) = [line for line in phase.journal.lines if line["type"] == "warning"]
-    assert "no checkpoint has been found in /ck" in warning["text"]
+    (warning,) = [line for line in phase.journal.lines if isinstance(line, WarningLine)]
+    assert "no checkpoint has been found in /ck" in warning.text
 
 
 def test_when_a_restart_was_begun_lies_between_its_decision_and_its_start(make: Make) -> None:
     phase = make("if not restarts: os.kill(os.getpid(), 9)")
     phase.run()
-    decided = next(line for line in phase.journal.lines if line["type"] == "decision")
-    _, second = (line for line in phase.journal.lines if line["type"] == "attempt")
-    assert decided["t"] <= second["begun_t"] <= second["t"]
+    decided = next(line for line in phase.journal.lines if isinstance(line, DecisionLine))
+    _, second = (line for line in phase.journal.lines if isinstance(line, AttemptLine))
+    assert decided.t <= second.begun_t <= second.t
 
 
 @pytest.mark.parametrize(
@@ -431,8 +432,8 @@ def test_what_an_earlier_run_saved_is_said_before_it_is_resumed_from(make: Make,
     text += "--from-scratch begins without them"
     assert [fact.text for fact in heard if isinstance(fact, Notice)] == [f"train: {text}"]
     assert f"[a1 w0 r0] [prefect-ft] {text}\n" in phase.log.read_text()
-    (line,) = [line for line in phase.journal.lines if line["type"] == "earlier-saves"]
-    assert (line["count"], line["step"], line["resume_step"]) == (2, 30, 30)
+    (line,) = [line for line in phase.journal.lines if isinstance(line, EarlierSavesLine)]
+    assert (line.count, line.step, line.resume_step) == (2, 30, 30)
     assert phase.resumed_from() == ["step-30.npz", "step-40.npz"]
 
 
@@ -484,14 +485,14 @@ def test_a_cancel_before_anything_ran(make: Make, stop: StopRequest) -> None:
     phase = make("signal.pause()")
     stop.ask("somebody")
     assert phase.run() == ["cancelled: cancel"]
-    assert [line["type"] for line in phase.journal.lines] == ["incident", "decision"]
+    assert [line.type for line in phase.journal.lines] == ["incident", "decision"]
 
 
 def test_when_it_failed_is_known_from_the_agent(make: Make) -> None:
     phase = make("os.abort()", autorestart=False)
     phase.run()
-    line = next(line for line in phase.journal.lines if line["type"] == "incident")
-    assert line["ended_t"] < line["t"]
+    line = next(line for line in phase.journal.lines if isinstance(line, IncidentLine))
+    assert line.ended_t < line.t
 
 
 def test_where_output_stays_the_cause_is_found_all_the_same_and_the_log_says_where_it_is(make: Make) -> None:

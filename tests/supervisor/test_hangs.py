@@ -13,6 +13,7 @@ from watched import write_job
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.journal.lines import MemoryJournal, read_lines
+from prefect_ft.journal.records import DecisionLine, HangOverLine, PaceLine, StragglerLine
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.hangs import Hangs, SuspensionPlan
@@ -56,7 +57,7 @@ class Watched:
         self.hangs.hear(0, {"ev": "output", "token": TOKEN, "rank": 0, "offset": 0, "text": text})
 
     def kinds(self) -> list[str]:
-        return [line["type"] for line in self.journal.lines]
+        return [line.type for line in self.journal.lines]
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def test_a_verdict_that_was_recorded_does_not_come_again_until_the_ranks_got_on(
     watched.sample(20)
     assert watched.hangs.found is None
     watched.sample(2, step=1)
-    assert [line["went_on"] for line in watched.journal.lines if line["type"] == "hang-over"] == [True]
+    assert [line.went_on for line in watched.journal.lines if isinstance(line, HangOverLine)] == [True]
     watched.sample(20)
     assert watched.hangs.found is not None
 
@@ -91,7 +92,7 @@ def test_an_attempt_that_ends_in_a_verdict_did_not_get_on() -> None:
     watched.hangs.record(watched.hangs.found, None, None)
     watched.hangs.end()
     assert watched.kinds() == ["hang", "hang-over"]
-    assert watched.journal.lines[-1]["went_on"] is False
+    assert watched.journal.lines[-1].went_on is False
 
 
 def test_who_comes_back_does_not_say_again_what_was_said() -> None:
@@ -122,8 +123,8 @@ def test_a_straggler_is_told_once_and_does_not_hang() -> None:
         for _ in range(30):
             watched.sample(1, step_of_1=int(watched.now_s + 10), step=30)
     assert said == ["rank 1 makes 33% of the others' steps for 100 s: it is at 120, they are at 390"]
-    (line,) = [dict(line) for line in watched.journal.lines if line["type"] == "straggler"]
-    assert (line["rank"], line["worker"], line["pace"]) == (1, 1, 0.333)
+    (line,) = [line for line in watched.journal.lines if isinstance(line, StragglerLine)]
+    assert (line.rank, line.worker, line.pace) == (1, 1, 0.333)
     assert watched.hangs.found is None
 
 
@@ -143,9 +144,10 @@ def test_pauses_are_kept_when_the_attempt_ends() -> None:
     watched = Watched()
     watched.sample(3, step=1)
     watched.hangs.end()
-    (line,) = [line for line in watched.journal.lines if line["type"] == "pace"]
-    assert set(line["pauses"]) == {"first_step", "train"}
-    assert Watched(journal=watched.journal).hangs._pace.pauses == line["pauses"]
+    (line,) = [line for line in watched.journal.lines if isinstance(line, PaceLine)]
+    assert set(line.pauses) == {"first_step", "train"}
+    again = Watched(journal=watched.journal).hangs._pace.pauses
+    assert {stage: tuple(some) for stage, some in again.items()} == line.pauses
 
 
 HANGS = """
@@ -176,6 +178,6 @@ def test_a_hang_that_began_while_nobody_watched_is_found_by_who_comes_back(tmp_p
         site.close()
     (journal,) = site.model_dir.glob("*_restartable/journal.jsonl")
     lines = read_lines(journal)
-    rules = [line["rule"] for line in lines if line["type"] == "decision"]
+    rules = [line.decision.rule for line in lines if isinstance(line, DecisionLine)]
     assert rules == ["suspended", "completed"]
-    assert [line["type"] for line in lines if line["type"] in ("comeback", "hang")] == ["comeback", "hang"]
+    assert [line.type for line in lines if line.type in ("comeback", "hang")] == ["comeback", "hang"]

@@ -18,6 +18,7 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.config import Faults
 from prefect_ft.journal.judge import judge_pending
 from prefect_ft.journal.lines import Journal, read_lines
+from prefect_ft.journal.records import AttemptLine, CheckpointLine
 from prefect_ft.model import Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
 
@@ -147,7 +148,7 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
         phase.journal.write_bytes(whole[:length])
         back = phase.come_back()
         assert (back._attempt.number, back._attempt.lost) == (2, {}), length
-        assert read_lines(phase.journal)[-1]["type"] in ("attempt", "comeback", "checkpoint", "came-up")
+        assert read_lines(phase.journal)[-1].type in ("attempt", "comeback", "checkpoint", "came-up")
         if length < len(whole):
             phase.hang_up(back)
     assert phase.starts(2) == ["0", "1"]
@@ -184,7 +185,7 @@ def test_a_gang_that_ended_and_left_has_left_its_result(make: Make, tmp_path: Pa
         os.sched_yield()
     back = phase.come_back()
     comeback = read_lines(phase.journal)[-1]
-    assert (comeback["type"], comeback["adopted"], comeback["left"]) == ("comeback", [], [0, 1])
+    assert (comeback.type, comeback.adopted, comeback.left) == ("comeback", (), (0, 1))
     back.attempt()
     assert [entry.decision.action for entry in back.journal.history()] == ["complete"]
     assert "[a1 w1 r1] done" in (tmp_path / "run.log").read_text()
@@ -227,7 +228,7 @@ def test_a_start_that_only_one_of_two_heard_of_is_given_again_to_both(make: Make
     phase.hang_up(first)
     back = phase.come_back()
     back.attempt()
-    assert [line["attempt"] for line in read_lines(phase.journal) if line["type"] == "attempt"] == [1, 2]
+    assert [line.attempt for line in read_lines(phase.journal) if isinstance(line, AttemptLine)] == [1, 2]
     assert [entry.decision.action for entry in back.journal.history()] == ["restart_in_place", "complete"]
 
 
@@ -238,11 +239,11 @@ def test_checkpoints_that_the_journal_has_are_not_told_again_and_are_no_progress
     (tmp_path / "ck" / "step-5.json").write_text("{}")
     first = phase.live()
     first._begin()
-    first._gang.serve(lambda: any(line["type"] == "checkpoint" for line in first.journal.lines), 30)
+    first._gang.serve(lambda: any(isinstance(line, CheckpointLine) for line in first.journal.lines), 30)
     phase.hang_up(first)
     back = phase.come_back()
     back._gang.serve(lambda: False, 0.3)
-    told = [line["step"] for line in read_lines(phase.journal) if line["type"] == "checkpoint"]
+    told = [line.step for line in read_lines(phase.journal) if isinstance(line, CheckpointLine)]
     assert told == [5]
 
 
@@ -267,7 +268,7 @@ def test_a_fault_that_was_reported_is_not_forgotten_and_not_taken_for_a_crash(
     phase.hang_up(back)
     third = phase.come_back()
     assert not third._reports
-    assert [line["type"] for line in read_lines(phase.journal)].count("report") == 1
+    assert [line.type for line in read_lines(phase.journal)].count("report") == 1
 
 
 def test_systems_on_which_an_attempt_runs_are_not_checked_again(make: Make, tmp_path: Path) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
+from prefect_ft.journal.records import AttemptLine, CheckpointLine, IncidentLine
+from prefect_ft.model import Incident
 from prefect_ft.supervisor.saves import Saves
+
+ATTEMPT = AttemptLine(attempt=1, placement=("s0",))
+
+
+def saved(step: int, mtime: float) -> CheckpointLine:
+    return CheckpointLine(step=step, path=f"ck/{step}", mtime=mtime, written_t=0)
 
 
 def report(last: int | None, *new: int, mtime: float = 1.0) -> dict[str, Any]:
@@ -155,24 +163,19 @@ def test_what_lost_ranks_wrote_is_avoided_until_it_is_written_anew() -> None:
 
 def test_a_fence_is_recalled() -> None:
     known = Saves()
-    known.recall([{"type": "attempt"}, {"type": "incident", "fences": [[5, 9]]}, {"type": "attempt"}], [])
+    lost = IncidentLine(n=1, ended_t=1, facts=Incident(t=1, kind="system_lost"), fences=((5, 9),))
+    known.recall([ATTEMPT, lost, ATTEMPT], [])
     known.report(report(30, 30, mtime=7))
     assert known.avoided == [30]
 
 
 def test_a_later_life_knows_what_the_one_before_it_did() -> None:
     """What was set aside is not good again because it is remembered; what was written anew since then is."""
-    lines = [
-        {"type": "attempt"},
-        {"type": "checkpoint", "step": 10, "path": "ck/10", "mtime": 1.0},
-        {"type": "checkpoint", "step": 20, "path": "ck/20", "mtime": 1.0},
-        {"type": "attempt"},
-        {"type": "checkpoint", "step": 30, "path": "ck/30", "mtime": 2.0},
-    ]
+    lines = [ATTEMPT, saved(10, 1.0), saved(20, 1.0), ATTEMPT, saved(30, 2.0)]
     later = Saves()
     later.recall(lines, [20])
     assert later.facts() == facts(30, 30, 20, 10, 30)
-    anew = [*lines, {"type": "checkpoint", "step": 20, "path": "ck/20", "mtime": 3.0}]
+    anew = [*lines, saved(20, 3.0)]
     later = Saves()
     later.recall(anew, [20])
     assert later.facts() == facts(30, 30, 20, 10, 20, 30)

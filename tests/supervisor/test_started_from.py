@@ -16,6 +16,7 @@ import pytest
 from attempts import Make
 from layouts import EXAMPLES, Example, at_step, write
 
+from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import Decision
 
 PUBLISH = """
@@ -91,15 +92,15 @@ def test_ranks_start_where_it_was_decided_or_the_journal_says_why(
     assert phase.decided == ACTIONS
 
     given = [int((re.findall("[0-9]+", name) or [0])[-1]) for name in phase.resumed_from()]
-    attempts = [line for line in phase.journal.lines if line["type"] == "attempt"]
+    attempts = [line for line in phase.journal.lines if isinstance(line, AttemptLine)]
     decided = [
         None,
         *[entry.decision.resume_step for entry in phase.journal.history() if entry.decision][:-1],
     ]
-    assert [line["started_from"] or 0 for line in attempts] == given
-    assert [line["decided_step"] for line in attempts] == decided
+    assert [line.started_from or 0 for line in attempts] == given
+    assert [line.decided_step for line in attempts] == decided
     for line in attempts:
-        assert (line["why"] is None) == (line["decided_step"] in (None, line["started_from"])), line
+        assert (line.why is None) == (line.decided_step in (None, line.started_from)), line
     ended = [entry.incident.started_from for entry in phase.journal.history()]
     assert ended == given
     if not harmed:

@@ -16,6 +16,7 @@ from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import RESTARTS, Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
 
@@ -64,7 +65,7 @@ class Phase:
 
     def attempts(self) -> list[int]:
         """The attempts that have begun."""
-        return [line["attempt"] for line in self.journal.lines if line["type"] == "attempt"]
+        return [line.attempt for line in self.journal.lines if isinstance(line, AttemptLine)]
 
     def run(self) -> list[str]:
         """Run attempts until nothing is restarted any more."""

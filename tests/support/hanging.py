@@ -113,7 +113,7 @@ class Phase:
         return self.decided
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        return [dict(line) for line in self.journal.lines if line["type"] == kind]
+        return [line.write() for line in self.journal.lines if line.type == kind]
 
     def found_after_s(self, rank: int) -> float:
         """How long after it began to hang a rank was found."""
