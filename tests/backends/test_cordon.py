@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytest.importorskip("kubernetes")
 
 from prefect_ft.backends.kubernetes.cordon import isolated_since
+from prefect_ft.model import Counters, Decision
 
 
-def decision(isolate: list[str], placement: list[str], rule: str = "node-lost") -> dict[str, Any]:
-    return {"type": "decision", "rule": rule, "reason": "so", "isolate": isolate, "placement": placement}
+def decision(isolate: list[str], placement: list[str], rule: str = "node-lost") -> Decision:
+    return Decision(
+        n=1, rule=rule, action="rebuild", reason="so", placement=tuple(placement), counters=Counters(),
+        isolate=tuple(isolate),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -29,5 +31,5 @@ def decision(isolate: list[str], placement: list[str], rule: str = "node-lost") 
         pytest.param([decision(["s1"], ["s0"]), decision([], ["s0", "s1"])], {}, id="used-again"),
     ],
 )
-def test_what_stays_cordoned(decisions: list[dict[str, Any]], expected: dict[str, str]) -> None:
+def test_what_stays_cordoned(decisions: list[Decision], expected: dict[str, str]) -> None:
     assert isolated_since(decisions) == expected

@@ -17,6 +17,8 @@ import pytest
 from disturbed import FAULTS, Fault, Run
 from foreign_trainers import TRAINERS, Trainer, described
 
+from prefect_ft.journal.records import AttemptLine
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 Begin = Callable[[Trainer, Fault], Run]
@@ -77,11 +79,11 @@ def test_it_finishes_with_the_undisturbed_result(trainer: Trainer, fault: Fault,
 
 def _assert_resumed(run: Run, fault: Fault) -> None:
     """Restarts go on from a checkpoint, and without its orchestrator a run goes on without any."""
-    attempts = [line for line in run.journal() if line["type"] == "attempt"]
+    attempts = [line for line in run.journal() if isinstance(line, AttemptLine)]
     assert (len(attempts) > 1) == fault.restarts
-    assert None not in [attempt["resume_path"] for attempt in attempts[1:]]
+    assert None not in [attempt.resume_path for attempt in attempts[1:]]
     if fault.restarts:
-        last = f"[a{attempts[-1]['attempt']} "
+        last = f"[a{attempts[-1].attempt} "
         lines = [line for line in run.log().splitlines() if line.startswith(last)]
         assert any(re.search(run.trainer.resumed, line) for line in lines)
     assert run.ranks() == {}

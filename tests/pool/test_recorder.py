@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from prefect_ft.journal.records import DecisionLine, Line, PhaseLine
+from prefect_ft.model import Counters, Decision
 from prefect_ft.observe import Fact, Notice, observed_by, tell
 from prefect_ft.run import isolation_record as module
 from prefect_ft.run.isolation_record import Recorder
@@ -19,9 +21,12 @@ UTC = "2026-01-02T03:04:05.000Z"
 SOMETHING = Notice(text="something")
 
 
-def decision(n: int, *isolate: str, utc: str = UTC) -> dict[str, Any]:
-    why = {"rule": "node-lost", "reason": f"lost {n}"}
-    return {"type": "decision", "t": n, "utc": utc, "n": n, "isolate": [*isolate], **why}
+def decision(n: int, *isolate: str, utc: str = UTC) -> DecisionLine:
+    decided = Decision(
+        n=n, rule="node-lost", action="rebuild", reason=f"lost {n}", placement=("s9",), counters=Counters(),
+        isolate=isolate,
+    )  # fmt: skip
+    return DecisionLine(t=n, utc=utc, n=n, facts=decided)
 
 
 def entry(n: int, system: str, **fields: Any) -> Quarantined:
@@ -38,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 def phase(tmp_path: Path, path: Path) -> Callable[..., Recorder]:
     """Return the recorder of a phase with these lines in its journal."""
 
-    def make(lines: list[dict[str, Any]], ttl_s: float | None = None) -> Recorder:
+    def make(lines: list[Line], ttl_s: float | None = None) -> Recorder:
         return Recorder(path, tmp_path, lambda: lines, ttl_s=ttl_s, run="r", job="j", phase="p")
 
     return make
@@ -55,7 +60,7 @@ def watch(recorder: Recorder, *steps: Callable[[], object]) -> list[str]:
 
 
 def test_isolated_systems_are_added_with_the_reason(phase: Callable[..., Recorder], path: Path) -> None:
-    lines: list[dict[str, Any]] = [{"type": "phase", "t": 0, "utc": UTC}]
+    lines: list[Line] = [PhaseLine(run="r", job="j", phase="p")]
     more = [decision(1), decision(2, "s1", "s0"), decision(3, "s2")]
     assert watch(phase(lines), *(lambda line=line: lines.append(line) for line in more)) == []
     assert read(path) == (entry(2, "s0"), entry(2, "s1"), entry(3, "s2"))

@@ -19,7 +19,8 @@ import psutil
 from foreign_trainers import OUTSIDE, SCRIPTS, Trainer
 
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.journal.lines import Line, read_lines
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine, Line
 
 DEADLINE_S = 300.0
 """What must come comes within this, on the slowest machine."""
@@ -121,7 +122,7 @@ class Run:
 
     def rules(self) -> list[str]:
         """Return the rule of each decision but the last, which completes."""
-        return [line["rule"] for line in self.journal() if line["type"] == "decision"][:-1]
+        return [line.decision.rule for line in self.journal() if isinstance(line, DecisionLine)][:-1]
 
     def told(self) -> str:
         """Return what explains a run that did not go as it should."""
