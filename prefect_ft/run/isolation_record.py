@@ -17,6 +17,7 @@ from prefect_ft.clock import utc_after
 from prefect_ft.errors import ConfigError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.journal.records import DecisionLine, Line
+from prefect_ft.model import Decision
 from prefect_ft.observe import Fact, Notice, observed_by, tell
 from prefect_ft.run.quarantine import Quarantined, add
 
@@ -65,8 +66,11 @@ class Recorder:
         """Take what is new in the journal; what went wrong is told here, on the thread of who listens."""
         lines = self._lines()
         for line in lines[self._read :]:
-            if isinstance(line, DecisionLine) and line.decision.isolate and line.n not in self._done:
-                self._order(line)
+            match line:
+                case DecisionLine(facts=Decision(isolate=isolate)) if isolate and line.n not in self._done:
+                    self._order(line)
+                case _:
+                    pass
         self._read = len(lines)
         self._tell_troubles()
 

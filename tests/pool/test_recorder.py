@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.journal.records import DecisionLine, Line, PhaseLine
+from prefect_ft.journal.records import DecisionLine, Line, Misread, PhaseLine
 from prefect_ft.model import Counters, Decision
 from prefect_ft.observe import Fact, Notice, observed_by, tell
 from prefect_ft.run import isolation_record as module
@@ -82,6 +82,15 @@ def test_one_that_is_over_already_is_not(phase: Callable[..., Recorder], path: P
 def test_without_isolation_there_is_no_file(phase: Callable[..., Recorder], tmp_path: Path) -> None:
     watch(phase([decision(1)]), lambda: None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_decision_that_is_not_understood_isolates_nothing(
+    phase: Callable[..., Recorder], path: Path
+) -> None:
+    """Where the history is read it is an error; the others are recorded all the same."""
+    lost = DecisionLine(t=1, utc=UTC, n=1, facts=Misread(why="action: got 'explode'"))
+    assert watch(phase([lost, decision(2, "s1")]), lambda: None) == []
+    assert read(path) == (entry(2, "s1"),)
 
 
 def test_a_comeback_adds_what_is_missing_and_not_what_was_released(

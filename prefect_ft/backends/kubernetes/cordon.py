@@ -128,7 +128,9 @@ def _isolated(decisions: Sequence[Decision]) -> dict[str, str]:
 
 
 def _decisions(lines: Sequence[Line]) -> list[Decision]:
-    return [line.decision for line in lines if isinstance(line, DecisionLine)]
+    """Return what was decided; what cannot be understood of it is refused where the history is read."""
+    facts = [line.facts for line in lines if isinstance(line, DecisionLine)]
+    return [each for each in facts if isinstance(each, Decision)]
 
 
 def lift_all(directory: Path) -> None:
