@@ -177,8 +177,10 @@ class PhaseLine(Line):
 
     def told(self) -> dict[str, Any]:
         told = super().told()
-        if told.pop("saves_since_s") is not None:
-            told["saves_since_s"] = self.saves_since_s or None
+        if self.saves_since_s is None:
+            del told["saves_since_s"]
+        elif not self.saves_since_s:
+            told["saves_since_s"] = None
         return told
 
 

@@ -16,8 +16,8 @@ from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
 from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
 from prefect_ft.formats import check_run, how_to_get
-from prefect_ft.journal.lines import end_of, read_lines
-from prefect_ft.journal.records import CheckpointLine, Line
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import CheckpointLine, EndLine, Line
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.observe import Notice, tell
 from prefect_ft.orchestrate.phase import PhaseExecution, summary_of, unfinished_directory
@@ -151,8 +151,7 @@ def check_places_of(run: Run) -> None:
 
 
 def _is_complete(directory: Path) -> bool:
-    end = end_of(_read(directory))
-    return end is not None and end.status == "completed"
+    return any(isinstance(line, EndLine) and line.status == "completed" for line in _read(directory))
 
 
 def _has_saved(directory: Path) -> bool:

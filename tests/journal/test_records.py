@@ -126,7 +126,7 @@ def test_there_is_an_example_of_each_type() -> None:
             {
                 "run": "r1", "job": "j", "phase": "train", "index": 0, "mode": "train", "systems": ["s0", "s1"],
                 "isolated": [], "workers": 2, "ranks_per_worker": 4, "target_step": None, "limits": {},
-                "format": 1, "version": "0.1", "saves_since_s": None,
+                "saves_since_s": None, "format": 1, "version": "0.1",
             },
             id="a-phase",
         ),
