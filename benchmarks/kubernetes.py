@@ -37,9 +37,9 @@ from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 from prefect_ft.supervisor.calls import Calls
+from prefect_ft.supervisor.crew import Crew
 from prefect_ft.supervisor.enact import GangChange, first_gang
-from prefect_ft.supervisor.gang import AgentGang, Listener
-from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.events import Event, Lost
 from prefect_ft.supervisor.stopping import StopRequest
 
 IN_PLACE, REPLACED, LOST = "crash→first line, in place", "worker replaced→attached", "node cut→lost"
@@ -102,10 +102,15 @@ def crashing(directory: Path, infrastructure: dict[str, Any], crashes: int) -> l
     ]
 
 
+Listener = Callable[[int, Event | Lost], None]
+
+
 @contextmanager
 def pods(
-    directory: Path, infrastructure: KubernetesInfrastructure, listener: Listener = lambda *_: None
-) -> Iterator[AgentGang]:
+    directory: Path,
+    infrastructure: KubernetesInfrastructure,
+    listener: Callable[[int, Event | Lost], None] = lambda *_: None,
+) -> Iterator[Crew]:
     """A gang of two pods without ranks; they end with it."""
     settings = AgentSettings(
         run_id=f"bench{os.getpid()}",
@@ -119,7 +124,7 @@ def pods(
     )
     backend = KubernetesBackend(settings, directory, infrastructure)
     with StopRequest() as stop:
-        gang = AgentGang(
+        gang = Crew(
             backend,
             run_id=settings.run_id,
             phase_index=0,
@@ -138,7 +143,7 @@ def pods(
             gang.close()
 
 
-def replaced(gang: AgentGang, infrastructure: KubernetesInfrastructure, decision: int) -> float:
+def replaced(gang: Crew, infrastructure: KubernetesInfrastructure, decision: int) -> float:
     """Replace worker 1; return the milliseconds until its new agent is attached to."""
     systems = [each.name for each in infrastructure.systems[:2]]
     began_s = time.monotonic()
@@ -247,9 +252,9 @@ def lost(infrastructure: KubernetesInfrastructure, cut: str, join: str) -> tuple
     """
     told: list[tuple[float, str]] = []
 
-    def listener(worker: int, event: Event) -> None:
-        if worker == 1 and event["ev"] == "lost":
-            told.append((time.monotonic(), event["evidence"].rule if event["evidence"] else "none"))
+    def listener(worker: int, event: Event | Lost) -> None:
+        if worker == 1 and isinstance(event, Lost):
+            told.append((time.monotonic(), event.evidence.rule if event.evidence else "none"))
 
     cluster = cluster_of(infrastructure)
     directory = tempfile.TemporaryDirectory(prefix="pft-bench-")

@@ -34,8 +34,8 @@ from prefect_ft.orchestrate.run import begin_run, held
 from prefect_ft.run import made_runtime_directory, vacancy
 from prefect_ft.supervisor import PhasePlan
 from prefect_ft.supervisor.calls import Calls
+from prefect_ft.supervisor.crew import Crew
 from prefect_ft.supervisor.enact import first_gang
-from prefect_ft.supervisor.gang import AgentGang
 from prefect_ft.supervisor.launch import Launch, start_orders
 from prefect_ft.worker import frames
 
@@ -84,7 +84,7 @@ class SharedBackend(ProcessBackend):
 class Crowd:
     """A gang of agents without ranks, as a phase of a held run has it."""
 
-    gang: AgentGang
+    gang: Crew
     plan: PhasePlan
     size: int
     before: tuple[float, int]
@@ -115,10 +115,10 @@ class Crowd:
             decision=None,
             placement=placement,
             start_counts=((1, self.attempt),) * self.size,
-            master=self.gang.master,
+            master=self.gang.gang.master,
             has_store=False,
-            in_process_port=self.gang.in_process_port,
-            in_process_key=self.gang.in_process_key,
+            in_process_port=self.gang.gang.in_process_port,
+            in_process_key=self.gang.gang.in_process_key,
             resume_step=100,
             resume_path="/checkpoints/step-100",
             passed_over={},
@@ -165,7 +165,7 @@ def crowd(size: int, *, shared: bool) -> Iterator[Crowd]:
                 checkpoints=None,
             )
             backend = SharedBackend(settings, runtime) if shared else ProcessBackend(settings, runtime, {})
-            gang = AgentGang(
+            gang = Crew(
                 backend,
                 run_id=holding.run.run_id,
                 phase_index=0,

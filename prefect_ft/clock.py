@@ -23,7 +23,11 @@ class PhaseClock:
 
     def at_wall(self, epoch_s: float) -> float:
         """Return the phase's time of a moment by the wall clock, as far as that has not been set since."""
-        return self.now() - (time.time() - epoch_s)
+        return self.now() - (self.epoch() - epoch_s)
+
+    def epoch(self) -> float:
+        """Return the seconds since the epoch, as files' times count them."""
+        return time.time()
 
 
 class BootClock:

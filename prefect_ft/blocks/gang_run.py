@@ -30,10 +30,11 @@ from prefect_ft.run.ownership import recorded_runtime
 from prefect_ft.supervisor import RunLog, StopRequest, describe
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.calls import Calls
+from prefect_ft.supervisor.crew import Crew, StopWantedError
 from prefect_ft.supervisor.enact import GangChange, first_gang
-from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
+from prefect_ft.supervisor.events import Event, Excerpt, Lost, Output
+from prefect_ft.supervisor.gang import WorkerGoneError
 from prefect_ft.supervisor.launch import Launch, ranks_by_worker, start_orders
-from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.masking import masking
 
 
@@ -100,7 +101,7 @@ class TrainingRun(JobRun[TrainingResult]):
         self._placement = initial_placement(self._plan.policy) or ()
         self._epoch = holding.lease.epoch
         backend = self._open.enter_context(closing(backend_of(job, 0, run, self._plan, runtime)))
-        self._gang = AgentGang(
+        self._crew = Crew(
             backend,
             run_id=run.run_id,
             phase_index=self._plan.phase_index,
@@ -112,7 +113,7 @@ class TrainingRun(JobRun[TrainingResult]):
             mask=masking(self._plan.secret_env.values()),
             check=holding.lease.check,
         )
-        self._open.callback(self._gang.close)
+        self._open.callback(self._crew.close)
 
     # -- what its holder may do -------------------------------------------------------------------
 
@@ -183,14 +184,14 @@ class TrainingRun(JobRun[TrainingResult]):
     def _begin(self, action: str, change: GangChange) -> None:
         """Change the workers and start the command on them."""
         with self._gone_told():
-            self._gang.change(change, self._placement, self._created)
+            self._crew.change(change, self._placement, self._created)
             if change.create:
                 self._created, self._executed = self._created + 1, 0
             self._number, self._executed = self._number + 1, self._executed + 1
             self._result = None
             launch = self._launch()
             self._attempt = Attempt(self._number, ranks_by_worker(self._plan, launch.placement))
-            self._gang.start(start_orders(self._plan, launch, {"attempt": self._number}), self._token)
+            self._crew.start(start_orders(self._plan, launch, {"attempt": self._number}), self._token)
         self._logger.info("attempt=%d action=%s log=%s", self._number, action, as_line(str(self.log)))
 
     def _launch(self) -> Launch:
@@ -200,10 +201,10 @@ class TrainingRun(JobRun[TrainingResult]):
             decision=None,
             placement=self._placement,
             start_counts=((self._created, self._executed),) * len(self._placement),
-            master=self._gang.master,
-            has_store=self._gang.has_store,
-            in_process_port=self._gang.in_process_port,
-            in_process_key=self._gang.in_process_key,
+            master=self._crew.gang.master,
+            has_store=self._crew.gang.has_store,
+            in_process_port=self._crew.gang.in_process_port,
+            in_process_key=self._crew.gang.in_process_key,
             resume_step=None,
             resume_path=None,
             passed_over={},
@@ -213,7 +214,7 @@ class TrainingRun(JobRun[TrainingResult]):
     def _await_end(self, attempt: Attempt, timeout_s: float | None) -> TrainingResult:
         cancelled_by = None
         try:
-            self._gang.serve(lambda: attempt.over, timeout_s)
+            self._crew.serve(lambda: attempt.over, timeout_s)
         except StopWantedError:
             cancelled_by = "prefect-ft cancel"
         if cancelled_by is None and not attempt.over:
@@ -230,7 +231,7 @@ class TrainingRun(JobRun[TrainingResult]):
         if self._attempt is not None:
             self._attempt.ending = True
         with self._gone_told():
-            self._gang.stop(self._token, grace_s)
+            self._crew.stop(self._token, grace_s)
 
     @contextmanager
     def _gone_told(self) -> Iterator[None]:
@@ -253,12 +254,12 @@ class TrainingRun(JobRun[TrainingResult]):
             return "cancelled"
         return "completed" if self._result.succeeded else "failed"
 
-    def _listen(self, worker: int, event: Event) -> None:
-        match event["ev"]:
-            case "output":
-                self._log.write(event["token"][2], worker, event["rank"], event["text"], event["offset"])
-            case "excerpt":
-                self._log.write_excerpt(event["token"][2], worker, event["rank"], event)
+    def _listen(self, worker: int, event: Event | Lost) -> None:
+        match event:
+            case Output():
+                self._log.write(event.token[2], worker, event.rank, event.text, event.offset)
+            case Excerpt():
+                self._log.write_excerpt(event.token[2], worker, event)
             case _:
                 pass
         if self._attempt is not None:

@@ -6,13 +6,12 @@ import errno
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from prefect_ft.backends.base import TAKEN_AWAY
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner, Resumption, judge
 from prefect_ft.model import Evidence, FailureClass, Incident, Kind, Stage, Verdict
-from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.events import Beat, Call, Event, Excerpt, Exited, Lost, Output, StartFailed
 
 COMMAND_NOT_STARTED = 127
 """The exit code that a shell gives for a command that is not there."""
@@ -36,13 +35,6 @@ _PASSING: Mapping[int | None, FailureClass] = {
     **dict.fromkeys((errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE), "storage"),
 }
 """What may keep a command from starting now and not the next time; anything else is its configuration."""
-
-
-class Loss(NamedTuple):
-    """What is known of a worker whose agent went away: whether its system is there, and how it ended."""
-
-    system_answers: bool
-    evidence: Evidence | None
 
 
 @dataclass(slots=True)
@@ -106,9 +98,9 @@ class Attempt:
         }
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.lost: dict[int, Loss] = {}
+        self.lost: dict[int, Lost] = {}
         """Workers whose agent went away."""
-        self.start_error: Event | None = None
+        self.start_error: StartFailed | None = None
         self.report: Incident | None = None
         """What was reported of a device or system, if that ends it: a fault, a loss, a preemption."""
         self.healing_s: float | None = None
@@ -126,23 +118,27 @@ class Attempt:
         self._excused: frozenset[int] = frozenset()
         """Lost ranks that such a call has gone on without."""
 
-    def take(self, worker: int, event: Event) -> None:
+    def has(self, worker: int, rank: int) -> bool:
+        """Return whether a rank is one of a worker's."""
+        return rank in self.ranks and self.ranks[rank].worker == worker
+
+    def take(self, worker: int, event: Event | Lost) -> None:
         """Learn from one event of a worker's agent."""
-        match event["ev"]:
-            case "exited":
+        match event:
+            case Exited():
                 self._exited(event)
-            case "output":
-                self.ranks[event["rank"]].hear(event["offset"], event["text"])
-            case "excerpt":
+            case Output():
+                self.ranks[event.rank].hear(event.offset, event.text)
+            case Excerpt():
                 self._excerpt(event)
-            case "beat":
+            case Beat():
                 self._beat(event)
-            case "start_failed":
+            case StartFailed():
                 self.start_error = event
-            case "call" if worker == 0:  # whose agent is where the ranks of all workers meet
-                self._inside, self._excused = frozenset(event["inside"]), frozenset(event["excused"])
-            case "lost":
-                self.lost[worker] = Loss(event["system_answers"], event["evidence"])
+            case Call() if worker == 0:  # whose agent is where the ranks of all workers meet
+                self._inside, self._excused = frozenset(event.inside), frozenset(event.excused)
+            case Lost():
+                self.lost[worker] = event
             case _:
                 pass
 
@@ -180,35 +176,35 @@ class Attempt:
         left = any(state.ended_ns is None for state in self.ranks.values())
         return left and not (self._failures or self.lost or self.start_error)
 
-    def _exited(self, event: Event) -> None:
-        state = self.ranks[event["rank"]]
+    def _exited(self, event: Exited) -> None:
+        state = self.ranks[event.rank]
         if state.ended_ns is not None:
             return  # told again to a new connection
-        state.exit_code, state.signal, state.ended_ns = event["code"], event["signal"], event["t_ns"]
-        state.ran_out = event.get("oom", False)  # agents of earlier versions do not tell
+        state.exit_code, state.signal, state.ended_ns = event.code, event.signal, event.t_ns
+        state.ran_out = event.oom
         state.was_stopped = self.ending
         if state.failed:
-            self._ends.append(event["rank"])
+            self._ends.append(event.rank)
 
-    def _excerpt(self, event: Event) -> None:
+    def _excerpt(self, event: Excerpt) -> None:
         """Hear what was chosen of output that was not handed on, so far as it is news."""
-        state = self.ranks[event["rank"]]
-        if event["bytes"] <= state.heard:
+        state = self.ranks[event.rank]
+        if event.bytes <= state.heard:
             return
-        for part in event["parts"]:
-            if part["offset"] > state.heard:
-                state.output.pass_over(part["line"])
-            state.hear(part["offset"], part["text"])
-        if event["bytes"] > state.heard:
-            state.output.pass_over(event["lines"] + 1)
-            state.heard = event["bytes"]
+        for part in event.parts:
+            if part.offset > state.heard:
+                state.output.pass_over(part.line)
+            state.hear(part.offset, part.text)
+        if event.bytes > state.heard:
+            state.output.pass_over(event.lines + 1)
+            state.heard = event.bytes
 
-    def _beat(self, event: Event) -> None:
-        state = self.ranks[event["rank"]]
-        state.step, state.stage, state.stage_step = event["step"], event["stage"], event["stage_step"]
-        if event["step"] is not None:
-            self.first_step = event["step"] if self.first_step is None else self.first_step
-            self.last_step = max(event["step"], self.last_step or 0)
+    def _beat(self, event: Beat) -> None:
+        state = self.ranks[event.rank]
+        state.step, state.stage, state.stage_step = event.step, event.stage, event.stage_step
+        if event.step is not None:
+            self.first_step = event.step if self.first_step is None else self.first_step
+            self.last_step = max(event.step, self.last_step or 0)
 
     # -- what it comes to -------------------------------------------------------------------------
 
@@ -236,12 +232,12 @@ class Attempt:
             return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
         return replace(incident, kind="completed", exit_code=0)
 
-    def _not_started(self, incident: Incident, event: Event) -> Incident:
+    def _not_started(self, incident: Incident, event: StartFailed) -> Incident:
         """Return the incident of a command that could not be started; no system is to blame for its limits.
 
         More ranks than fit do not fit the next time either, unless they have fitted before.
         """
-        number, text = event["errno"], f"{event['what']}: {event['error']}"
+        number, text = event.errno, f"{event.what}: {event.error}"
         failure_class = _PASSING.get(number, "config")
         if number in _TOO_MANY:
             failure_class = "unknown" if self._has_run_before else "config"

@@ -17,7 +17,8 @@ from prefect_ft.journal.records import (
     Line,
 )
 from prefect_ft.supervisor.attempt import NOT_STARTED
-from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.events import AgentStanding, Call, Event, Excerpt, Exited, Left
+from prefect_ft.worker.forms import FormError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Standing:
 
 
 def standing(
-    lines: Sequence[Line], agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int
+    lines: Sequence[Line], agents: Mapping[int, AgentStanding], phase_index: int, ranks_per_worker: int
 ) -> Standing:
     """Say how a phase stands; `agents` are the workers' own words, `attached` or what they left behind."""
     attempts = [line for line in lines if isinstance(line, AttemptLine)]
@@ -47,7 +48,10 @@ def standing(
     if started > journalled:
         if 0 not in agents or _attempt_of(agents[0], phase_index) != started:
             return Standing(journalled)  # not all have carried it out
-        note = AttemptLine.noted(agents[0]["note"])
+        try:
+            note = AttemptLine.noted(agents[0].note or {})
+        except FormError:
+            return Standing(journalled)  # nobody knows what it was that has been started
         found = _watched(note, agents, phase_index, ranks_per_worker)
         if sum(isinstance(line, DecisionLine) for line in lines) > (note.decisions or 0):
             return Standing(journalled)  # it took too long, and what to do instead has been decided
@@ -67,7 +71,7 @@ def has_run(lines: Sequence[Line]) -> bool:
 
 
 def _watched(
-    line: AttemptLine, agents: Mapping[int, Event], phase_index: int, ranks_per_worker: int
+    line: AttemptLine, agents: Mapping[int, AgentStanding], phase_index: int, ranks_per_worker: int
 ) -> Standing:
     number, placement = line.attempt, line.placement
     missing = (
@@ -78,16 +82,18 @@ def _watched(
     return Standing(number, placement, tuple(missing), resume_path=line.resume_path)
 
 
-def _attempt_of(agent: Event, phase_index: int) -> int:
-    _, phase, attempt = agent["token"]
-    return int(attempt) if phase == phase_index else 0
+def _attempt_of(agent: AgentStanding, phase_index: int) -> int:
+    _, phase, attempt = agent.token
+    return attempt if phase == phase_index else 0
 
 
-def _has_started(agent: Event | None, attempt: int, phase_index: int, worker: int, ranks: int) -> bool:
+def _has_started(
+    agent: AgentStanding | None, attempt: int, phase_index: int, worker: int, ranks: int
+) -> bool:
     """Whether a worker started all its ranks in this attempt."""
     if agent is None or _attempt_of(agent, phase_index) != attempt:
         return False
-    known = {*agent["running"], *map(int, agent["exits"])}
+    known = {*agent.running, *agent.exits}
     return known == set(range(worker * ranks, (worker + 1) * ranks))
 
 
@@ -110,13 +116,11 @@ def comebacks_without_progress(lines: Sequence[Line]) -> int:
     return count
 
 
-def untold(agent: Event) -> list[Event]:
+def unheard(agent: AgentStanding) -> list[Event]:
     """Return what nobody heard as the events that it was: output that no agent hands on any more, exits."""
-    told: list[Event] = []
-    if "excused" in agent:  # agents of earlier versions do not know it
-        told.append({"ev": "call", **{name: agent[name] for name in ("token", "inside", "excused")}})
-    for rank, excerpt in agent.get("excerpts", {}).items():
-        told.append({"ev": "excerpt", "token": agent["token"], "rank": int(rank), **excerpt})
-    exits = sorted(agent["exits"].items(), key=lambda each: each[1]["t_ns"])
-    told += [{"ev": "exited", "token": agent["token"], "rank": int(rank), **end} for rank, end in exits]
-    return told
+    token = agent.token
+    events: list[Event] = [Call(token=token, inside=agent.inside, excused=agent.excused)]
+    if isinstance(agent, Left) and agent.excerpts is not None:
+        events += [Excerpt(token=token, rank=rank, **vars(each)) for rank, each in agent.excerpts.items()]
+    ends = sorted(agent.exits.items(), key=lambda each: each[1].t_ns)
+    return events + [Exited(token=token, rank=rank, ends=False, **vars(end)) for rank, end in ends]

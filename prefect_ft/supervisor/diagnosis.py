@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prefect_ft.decide.hang import Hang, RankStack, described
 from prefect_ft.decide.hang.stacks import parsed
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.events import Diagnosed
 from prefect_ft.supervisor.room import Room
 
 TIMEOUT_S = 5.0
@@ -27,7 +27,7 @@ class Diagnosis:
     """`stacks` say where each rank is; `found` is what agents told of each, as it came."""
 
     stacks: Mapping[int, RankStack]
-    found: Mapping[int, Mapping[str, Any]]
+    found: Mapping[int, Diagnosed]
 
     @property
     def where(self) -> str | None:
@@ -35,18 +35,17 @@ class Diagnosis:
         return described(self.stacks) if self.stacks else None
 
 
-def diagnosis_of(found: Mapping[int, Mapping[str, Any]]) -> Diagnosis:
+def diagnosis_of(found: Mapping[int, Diagnosed]) -> Diagnosis:
     """Read what agents told of each rank."""
     return Diagnosis({rank: _stack(told) for rank, told in found.items()}, found)
 
 
-def _stack(told: Mapping[str, Any]) -> RankStack:
-    processes = told["processes"]
-    if not processes:
+def _stack(told: Diagnosed) -> RankStack:
+    if not told.processes:
         return RankStack()
-    main = processes[0]
-    note = _STOPPED.get(main["state"][:1], f"in {main['waits_in'] or main['name']}")
-    return parsed(told["stacks"].get(str(main["pid"]), ""), note)
+    main = told.processes[0]
+    note = _STOPPED.get(main.state[:1], f"in {main.waits_in or main.name}")
+    return parsed(told.stacks.get(str(main.pid), ""), note)
 
 
 def write(directory: Path, number: int, hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str | None:
@@ -66,11 +65,8 @@ def _text(hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str:
         state = attempt.ranks[rank]
         parts.append(f"\n== rank {rank}, worker {state.worker}: step {state.step}, stage {state.stage}")
         parts += [sign.text for sign in hang.signs if sign.rank == rank]
-        for process in told["processes"]:
-            parts.append(
-                "-- process {pid} {name}: {state}, {threads} threads, waits in {waits_in}".format(**process)
-            )
-            parts += [
-                text for text in (process["kernel_stack"], told["stacks"].get(str(process["pid"]))) if text
-            ]
+        for each in told.processes:
+            what = f"{each.state}, {each.threads} threads, waits in {each.waits_in}"
+            parts.append(f"-- process {each.pid} {each.name}: {what}")
+            parts += [text for text in (each.kernel_stack, told.stacks.get(str(each.pid))) if text]
     return "\n".join(parts) + "\n"

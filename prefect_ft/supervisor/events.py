@@ -6,9 +6,9 @@ The one table that events are checked and read by and docs/agent-protocol.md is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from prefect_ft.model import Evidence
+from prefect_ft.model import Evidence, Stage
 from prefect_ft.records import Record, absent, of, record
 from prefect_ft.worker.forms import (
     ANY,
@@ -30,6 +30,15 @@ from prefect_ft.worker.forms import (
 from prefect_ft.worker.protocol import INTS, MARKS, OFFSETS, STRINGS, TIMES, TOKEN, Token
 
 # -- what events are made of --------------------------------------------------------------------------
+
+
+def _stage(value: Any) -> Stage | None:
+    """Return a stage; None for one of a later version, which journals would not hold."""
+    name = or_null(STRING).read(value)
+    return name if name in get_args(Stage) else None
+
+
+STAGE = Form("stage or null", _stage)
 
 
 class RankEnd(Record):
@@ -82,7 +91,7 @@ class RankSampled(Record):
     beats: int = of(INT)
     beat_s: float | None = of(or_null(NUMBER))
     step: int | None = of(or_null(INT))
-    stage: str | None = of(or_null(STRING))
+    stage: Stage | None = of(STAGE)
 
 
 class ContainerCounts(Record):
@@ -137,14 +146,9 @@ class Event(Record):
     token: Token = of(TOKEN)
 
 
-class Attached(Event):
-    """The agent has let an orchestrator in; how it stands."""
+class AgentStanding(Event):
+    """How an agent stands: where the next attempt's ranks can meet, and what became of the last one's."""
 
-    name = "attached"
-    version: int = of(INT)
-    worker: int = of(INT)
-    system: str = of(STRING)
-    pid: int = of(INT)
     port: int | None = of(or_null(INT))
     store: bool = of(BOOL)
     in_process_port: int | None = of(or_null(INT))
@@ -155,6 +159,16 @@ class Attached(Event):
     exits: Mapping[int, RankEnd] = of(named("{rank: {code, signal, t_ns, oom}}", by_rank(record(RankEnd))))
     note: Mapping[str, Any] | None = of(or_null(OBJECT))
     deaths: tuple[float, ...] = of(TIMES)
+
+
+class Attached(AgentStanding):
+    """The agent has let an orchestrator in."""
+
+    name = "attached"
+    version: int = of(INT)
+    worker: int = of(INT)
+    system: str = of(STRING)
+    pid: int = of(INT)
     release: str | None = absent(or_null(STRING))
 
 
@@ -233,7 +247,7 @@ class Beat(Event):
     beats: int = of(INT)
     t_ns: int = of(INT)
     step: int | None = of(or_null(INT))
-    stage: str | None = of(named("stage or null", or_null(STRING)))
+    stage: Stage | None = of(STAGE)
     stage_t_ns: int | None = of(or_null(INT))
     stage_step: int | None = of(or_null(INT))
 
@@ -381,8 +395,10 @@ EVENTS: Mapping[str, Mapping[str, Form]] = {
 """What an agent reports: each event's fields, besides `token`, which all of them carry."""
 
 
-class Left(Attached):
-    """What an agent leaves behind that leaves by itself, with what output nobody heard, by rank."""
+class Left(AgentStanding):
+    """What an agent leaves behind that leaves by itself: also, by rank, output that nobody heard."""
+
+    name = "left"
 
     excerpts: Mapping[int, Excerpted] | None = absent(by_rank(record(Excerpted)))
 

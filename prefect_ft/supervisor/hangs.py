@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import ContainerSample, GangWatch, Hang, Limits, Pace, RankSample, Sample
@@ -17,7 +17,7 @@ from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.signatures import compiled
 from prefect_ft.supervisor.attempt import Attempt
-from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.events import Event, Lost, Output, Sampled
 
 CLOSER = 4
 """While a verdict may be near, samples are taken so many times as often."""
@@ -100,16 +100,14 @@ class Hangs:
 
     # -- in ---------------------------------------------------------------------------------------
 
-    def hear(self, worker: int, event: Event) -> None:
+    def hear(self, worker: int, event: Event | Lost) -> None:
         """Take an event of an agent."""
-        if self._watch is None or event["ev"] not in ("sample", "output"):
+        if self._watch is None or isinstance(event, Lost) or event.token[2] != self._number:
             return
-        if event["token"][2] != self._number:
-            return
-        if event["ev"] == "sample":
+        if isinstance(event, Sampled):
             self._sampled(self._watch, worker, sample_of(event))
-        elif self._patterns:
-            self._printed(self._watch, event["rank"], event["text"])
+        elif isinstance(event, Output) and self._patterns:
+            self._printed(self._watch, event.rank, event.text)
 
     def _sampled(self, watch: GangWatch, worker: int, sample: Sample) -> None:
         is_suspect = watch.take(worker, sample)
@@ -233,35 +231,32 @@ def with_blame(hang: Hang, blamed: int | None, attempt: Attempt) -> Hang:
     return replace(hang, blamed=blamed, worker=attempt.ranks[blamed].worker)
 
 
-def sample_of(event: Event) -> Sample:
-    """Read an agent's sample."""
+def sample_of(event: Sampled) -> Sample:
+    """Return an agent's sample as decisions take it."""
     ranks = {
-        int(rank): RankSample(
-            beats=told["beats"],
-            beat_s=told["beat_s"],
-            step=told["step"],
-            stage=told["stage"],
-            io=told["io"],
-            output=told["output"],
-            cpu_s=told["cpu_s"] or 0.0,
-            wait_s=told["wait_s"],
-            state=told["state"] or "X",
-            is_over=told["over"],
+        rank: RankSample(
+            beats=each.beats,
+            beat_s=each.beat_s,
+            step=each.step,
+            stage=each.stage,
+            io=each.io,
+            output=each.output,
+            cpu_s=each.cpu_s or 0.0,
+            wait_s=each.wait_s,
+            state=each.state or "X",
+            is_over=each.over,
         )
-        for rank, told in event["ranks"].items()
+        for rank, each in event.ranks.items()
     }
-    counts = event.get("container")  # agents that were started by an earlier release do not tell it
-    return Sample(
-        watched_s=event["watched_s"],
-        ranks=ranks,
-        devices=event["devices"],
-        container=_container_sample(counts) if counts is not None else None,
-        is_past=event["past"],
+    counts = event.container
+    container = (
+        None
+        if counts is None
+        else ContainerSample(throttled_s=counts.throttled_s, oom_kills=counts.oom_kills)
     )
-
-
-def _container_sample(counts: Mapping[str, Any]) -> ContainerSample:
-    return ContainerSample(throttled_s=counts["throttled_s"], oom_kills=counts["oom_kills"])
+    return Sample(
+        watched_s=event.watched_s, ranks=ranks, devices=event.devices, container=container, is_past=event.past
+    )
 
 
 def pauses_in(lines: Sequence[Line]) -> Sequence[Mapping[str, Sequence[float]]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from prefect_ft.backends.base import Address, RouteUnavailableError, Worker
 from prefect_ft.errors import AgentError
-from prefect_ft.supervisor.events import read_event
+from prefect_ft.supervisor.events import Event, read_event
+from prefect_ft.supervisor.masking import Mask
 from prefect_ft.worker import frames
 from prefect_ft.worker.forms import FormError
-
-Event = Mapping[str, Any]
 
 CONNECT_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 10.0
@@ -28,9 +26,10 @@ class LinkUnavailableError(LinkLostError):
 class Link:
     """A connection to one worker's agent; `fileno()` is readable when events are waiting."""
 
-    def __init__(self, worker: Worker, address: Address) -> None:
-        """Connect; raises LinkLostError, of which LinkUnavailableError."""
+    def __init__(self, worker: Worker, address: Address, mask: Mask) -> None:
+        """Connect; raises LinkLostError, of which LinkUnavailableError. `mask` takes secrets out of what comes."""
         self.worker = worker
+        self._mask = mask
         self.host = address.host
         self._reader = frames.FrameReader()
         try:
@@ -72,11 +71,10 @@ class Link:
         except frames.FrameError as exc:
             raise LinkLostError(str(exc)) from exc
         try:
-            return [
-                message for message in told if read_event(message) is not None
-            ]  # others are of a later version
+            events = [read_event(self._mask(message)) for message in told]
         except FormError as exc:
             raise LinkLostError(f"the agent breaks the protocol: {exc}") from exc
+        return [event for event in events if event is not None]  # others are of a later version
 
     def close(self) -> None:
         """Hang up. Idempotent."""

@@ -13,8 +13,26 @@ from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt, kind_of_loss
+from prefect_ft.supervisor.events import (
+    Beat,
+    CameUp,
+    Checkpoints,
+    Diagnosis,
+    Dropped,
+    Event,
+    Excerpt,
+    Exited,
+    Fault,
+    InProcess,
+    Leaving,
+    Lost,
+    Output,
+    Sampled,
+    Started,
+    Unrecognised,
+    Warm,
+)
 from prefect_ft.supervisor.hangs import Hangs
-from prefect_ft.supervisor.link import Event
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
@@ -52,97 +70,92 @@ class Listener:
         self._up: set[tuple[int, str]] = set()
         """How far each attempt has been seen to come up."""
 
-    def hear(self, worker: int, event: Event) -> None:
+    def hear(self, worker: int, event: Event | Lost) -> None:
         """Take one event of an agent, in whatever state the attempt is."""
-        if self._is_of_others(worker, event):
-            self._complain(f"worker {worker} tells of ranks that are not its own; that is not heard")
+        attempt = self.attempt
+        if attempt is not None and _names_others(attempt, worker, event):
+            self._complain(f"worker {worker} reports ranks that are not its own; that is ignored")
             return
-        self._take(worker, event)
-        if self.attempt is not None:
-            step = self.attempt.last_step
-            self.attempt.take(worker, event)
-            if self.attempt.last_step != step:
-                self._step_reached(self.attempt, event)
+        if not isinstance(event, Lost):
+            self._take(worker, event)
+        if attempt is not None:
+            step = attempt.last_step
+            attempt.take(worker, event)
+            if attempt.last_step != step and isinstance(event, Beat):
+                self._step_reached(attempt, event)
             self._hangs.hear(worker, event)
 
     def _take(self, worker: int, event: Event) -> None:
         """Take what is not the attempt's alone."""
-        match event["ev"]:
-            case "output" | "dropped" | "excerpt" | "started":
+        match event:
+            case Output() | Dropped() | Excerpt() | Started():
                 self._printed(worker, event)
-            case "fault":
+            case Fault():
                 self._fault(worker, event)
-            case "leaving":
+            case Leaving():
                 self._leaving(worker, event)
-            case "in_process":
-                source = f"attempt {event['token'][2]} rank {event['rank']} restart {event['n']}"
-                self._reports.hear_restart(event["report"], worker, source)
-            case "checkpoints" | "unrecognised":
+            case InProcess():
+                source = f"attempt {event.token[2]} rank {event.rank} restart {event.n}"
+                self._reports.hear_restart(event.report, worker, source)
+            case Unrecognised():
+                self._unsaved.unrecognised(event.names, self._number(event))
+            case Checkpoints():
                 self._saved(event)
-            case "warm":
+            case Warm():
                 self._warm(worker, event)
-            case "came_up":
+            case CameUp():
                 self._came_up(worker, event)
             case _:
                 pass
 
-    def _is_of_others(self, worker: int, event: Event) -> bool:
-        """Whether an agent tells of ranks that the attempt has elsewhere, or not at all."""
-        named = [event["rank"]] if "rank" in event else [int(rank) for rank in event.get("ranks", ())]
-        attempt = self.attempt
-        if not named or attempt is None or event["token"][2] != attempt.number:
-            return False
-        return any(rank not in attempt.ranks or attempt.ranks[rank].worker != worker for rank in named)
+    def _number(self, event: Event) -> int:
+        return self.attempt.number if self.attempt is not None else event.token[2]
 
-    def _printed(self, worker: int, event: Event) -> None:
-        attempt = event["token"][2]
-        match event["ev"]:
-            case "output":
-                rank, text, offset = event["rank"], event["text"], event["offset"]
-                self._log.write(attempt, worker, rank, text, offset)
-                source = f"attempt {attempt} rank {rank}"
-                self._reports.look_at(text, self._system_of(worker), source, offset)
-            case "excerpt":
-                self._log.write_excerpt(attempt, worker, event["rank"], event)
-            case "started":
-                for number, path in event["stays"].items():
+    def _printed(self, worker: int, event: Output | Dropped | Excerpt | Started) -> None:
+        attempt = event.token[2]
+        match event:
+            case Output():
+                self._log.write(attempt, worker, event.rank, event.text, event.offset)
+                source = f"attempt {attempt} rank {event.rank}"
+                self._reports.look_at(event.text, self._system_of(worker), source, event.offset)
+            case Excerpt():
+                self._log.write_excerpt(attempt, worker, event)
+            case Started():
+                for rank, path in event.stays.items():
                     note = f"output stays with the worker, of this attempt and the next: {path}"
-                    self._log.note(attempt, worker, int(number), note)
-            case _:
-                lost = f"{event['bytes']} bytes of rank {event['rank']}'s output came too fast to keep"
-                tell(Notice(text=lost))
+                    self._log.note(attempt, worker, rank, note)
+            case Dropped():
+                tell(Notice(text=f"{event.bytes} bytes of rank {event.rank}'s output came too fast to keep"))
 
-    def _fault(self, worker: int, event: Event) -> None:
-        report = {**event["report"], "system": self._system_of(worker)}
-        source = f"attempt {event['token'][2]} rank {event['rank']} report {event['n']}"
-        self._reports.hear(report, f"rank {event['rank']}", source)
+    def _fault(self, worker: int, event: Fault) -> None:
+        report = {**event.report, "system": self._system_of(worker)}
+        source = f"attempt {event.token[2]} rank {event.rank} report {event.n}"
+        self._reports.hear(report, f"rank {event.rank}", source)
 
-    def _leaving(self, worker: int, event: Event) -> None:
+    def _leaving(self, worker: int, event: Leaving) -> None:
         """Take it for the end of its worker, which is told in time to save before it."""
-        attempt = event["token"][2]
+        attempt = event.token[2]
         told = self._evidence(worker) or Evidence(
             rule="told-to-go", text="its agent was told to go by a signal"
         )
         kind = kind_of_loss(told, system_answers=True)
         report = Incident(t=0, kind=kind, attempt=attempt, worker=worker, evidence=told)
         self._reports.hear_leaving(report, f"attempt {attempt} worker {worker} leaving")
-        tell(
-            Notice(text=f"{self._phase}: worker {worker} ends within {event['within_s']:.0f} s: {told.text}")
-        )
+        tell(Notice(text=f"{self._phase}: worker {worker} ends within {event.within_s:.0f} s: {told.text}"))
 
-    def _warm(self, worker: int, event: Event) -> None:
+    def _warm(self, worker: int, event: Warm) -> None:
         """Record what a worker keeps ready; tell why ranks start cold or import something, each reason once."""
         line = WarmLine(
             worker=worker,
-            modules=event["modules"],
-            parked=event["parked"],
-            memory_kb=event["memory_kb"],
-            left_out=event["left_out"],
-            why_cold=event["why_cold"],
+            modules=event.modules,
+            parked=event.parked,
+            memory_kb=event.memory_kb,
+            left_out=event.left_out,
+            why_cold=event.why_cold,
         )
         self._journal.append(line, t=self._clock.now())
-        said = [f"worker {worker} starts cold: {event['why_cold']}"] if event["why_cold"] is not None else []
-        said += [f"not preloaded: {module}: {why}" for module, why in event["left_out"].items()]
+        said = [] if event.why_cold is None else [f"worker {worker} starts cold: {event.why_cold}"]
+        said += [f"not preloaded: {module}: {why}" for module, why in event.left_out.items()]
         for text in said:
             self._complain(text)
 
@@ -152,39 +165,47 @@ class Listener:
             self._said.add(text)
             tell(Notice(text=f"{self._phase}: {text}"))
 
-    def _came_up(self, worker: int, event: Event) -> None:
+    def _came_up(self, worker: int, event: CameUp) -> None:
         """Record when ranks first printed, and when they had met: of the first worker that tells it."""
-        attempt, what = event["token"][2], event["what"]
+        attempt, what = event.token[2], event.what
         if (attempt, what) not in self._up:
             self._up.add((attempt, what))
-            at_t = round(self._clock.at(event["t_ns"]), 6)
+            at_t = round(self._clock.at(event.t_ns), 6)
             line = CameUpLine(attempt=attempt, worker=worker, what=what, at_t=at_t)
             self._journal.append(line, t=self._clock.now())
 
-    def _saved(self, event: Event) -> None:
-        attempt = self.attempt.number if self.attempt is not None else event["token"][2]
-        if event["ev"] == "unrecognised":
-            self._unsaved.unrecognised(event["names"], attempt)
-            return
+    def _saved(self, event: Checkpoints) -> None:
         for item in self._saves.report(event):
+            if item.mtime is None:
+                continue  # never of an agent
+            attempt = self._number(event)
             line = CheckpointLine(
                 attempt=attempt,
-                step=item["step"],
-                path=item["path"],
-                written_t=round(self._clock.at_wall(item["mtime"]), 6),
-                mtime=item["mtime"],
-                counted=item.get("counted", False),
-                size=item.get("size"),
-                device=item.get("device"),
-                inode=item.get("inode"),
+                step=item.step,
+                path=item.path,
+                written_t=round(self._clock.at_wall(item.mtime), 6),
+                mtime=item.mtime,
+                counted=item.counted,
+                size=item.size,
+                device=item.device,
+                inode=item.inode,
             )
             self._journal.append(line, t=self._clock.now())
-            tell(CheckpointVerified(phase=self._phase, attempt=attempt, step=item["step"], path=item["path"]))
+            tell(CheckpointVerified(phase=self._phase, attempt=attempt, step=item.step, path=item.path))
 
-    def _step_reached(self, attempt: Attempt, event: Event) -> None:
+    def _step_reached(self, attempt: Attempt, event: Beat) -> None:
         assert attempt.last_step is not None
-        tell(
-            StepReached(
-                phase=self._phase, attempt=attempt.number, step=attempt.last_step, stage=event["stage"]
-            )
-        )
+        step, stage = attempt.last_step, event.stage
+        tell(StepReached(phase=self._phase, attempt=attempt.number, step=step, stage=stage))
+
+
+def _names_others(attempt: Attempt, worker: int, event: Event | Lost) -> bool:
+    """Return whether an agent reports ranks that the attempt has elsewhere, or not at all."""
+    match event:
+        case Output() | Dropped() | Excerpt() | Exited() | Beat() | Fault() | InProcess():
+            named = [event.rank]
+        case Sampled() | Diagnosis():
+            named = [*event.ranks]
+        case _:
+            return False
+    return event.token[2] == attempt.number and not all(attempt.has(worker, rank) for rank in named)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from prefect_ft.supervisor.link import Event
 from prefect_ft.worker.masking import Secrets
 
-Mask = Callable[[Event], Event]
+Message = Mapping[str, Any]
+"""An event as it came, before it is read."""
+
+Mask = Callable[[Message], Message]
 
 _TEXTS: Mapping[str, tuple[str, ...]] = {
     "output": ("text",),
@@ -29,7 +31,7 @@ def masking(values: Iterable[str]) -> Mask:
     """Return what puts asterisks for these values, a byte for a byte: output is known by its offsets."""
     secrets = Secrets(values)
     if not secrets.words:
-        return lambda event: event
+        return lambda message: message
 
     def masked(value: Any) -> Any:
         if isinstance(value, str):
@@ -38,10 +40,8 @@ def masking(values: Iterable[str]) -> Mask:
             return {name: masked(each) for name, each in value.items()}
         return [masked(each) for each in value] if isinstance(value, list) else value
 
-    def mask(event: Event) -> Event:
-        fields = _TEXTS.get(event["ev"])
-        if fields is None:
-            return event
-        return {**event, **{name: masked(event[name]) for name in fields}}
+    def mask(message: Message) -> Message:
+        fields = _TEXTS.get(str(message.get("ev")), ())
+        return {**message, **{name: masked(message[name]) for name in fields if name in message}}
 
     return mask

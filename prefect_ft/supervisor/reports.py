@@ -18,6 +18,7 @@ from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import fault_records, fault_sources
 from prefect_ft.supervisor.calls import Calls
+from prefect_ft.supervisor.events import Restarted
 from prefect_ft.supervisor.fault_sources import FaultSources, SourcePlan
 
 _Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | None]
@@ -81,13 +82,13 @@ class Reports:
             if report is not None and self._is_new(report):
                 self._take(report, source)
 
-    def hear_restart(self, record: Mapping[str, Any], worker: int, source: str) -> None:
+    def hear_restart(self, record: Restarted, worker: int, source: str) -> None:
         """Take the report of a restart within the processes of a worker; `source` as in `hear`."""
         if source in self._sources_heard:
             return
-        who = "a rank" if record["rank"] is None else f"rank {record['rank']}"
-        where = f"iteration {record['iteration']} after {record['took_ms']:.1f} ms"
-        text = f"{where}: {who}, {record['kind']}: {record['text']}"
+        rank = "a rank" if record.rank is None else f"rank {record.rank}"
+        where = f"iteration {record.iteration} after {record.took_ms:.1f} ms"
+        text = f"{where}: {rank}, {record.kind}: {record.text}"
         evidence = Evidence(rule="in-process", text=text)
         self._take(Incident(t=0, kind="in_process", worker=worker, evidence=evidence), source)
 

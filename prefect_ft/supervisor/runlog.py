@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from prefect_ft import pieces
 from prefect_ft.journal.lines import append_whole
 from prefect_ft.observe import Notice, tell
+from prefect_ft.supervisor.events import Excerpt
 from prefect_ft.supervisor.room import Room
 
 LIMIT_BYTES = 1 << 30
@@ -61,13 +60,14 @@ class RunLog:
         self._append(attempt, worker, rank, output)
         self._remember(rank, attempt, offset + len(output))
 
-    def write_excerpt(self, attempt: int, worker: int, rank: int, excerpt: Mapping[str, Any]) -> None:
+    def write_excerpt(self, attempt: int, worker: int, excerpt: Excerpt) -> None:
         """Append what was chosen of output that did not come, so far as it is not there yet."""
-        for part in excerpt["parts"]:
+        rank = excerpt.rank
+        for part in excerpt.parts:
             last_attempt, end = self._places.get(rank, (0, 0))
-            if part["offset"] > (end if last_attempt == attempt else 0):
-                self.note(attempt, worker, rank, f"output up to line {part['line'] - 1} left out")
-            self.write(attempt, worker, rank, part["text"], part["offset"])
+            if part.offset > (end if last_attempt == attempt else 0):
+                self.note(attempt, worker, rank, f"output up to line {part.line - 1} left out")
+            self.write(attempt, worker, rank, part.text, part.offset)
 
     def note(self, attempt: int, worker: int, rank: int, text: str) -> None:
         """Append a line about a rank's output that is none of it."""

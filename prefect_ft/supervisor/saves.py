@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from prefect_ft.journal.records import AttemptLine, CheckpointLine, IncidentLine, Line
-from prefect_ft.supervisor.link import Event
+from prefect_ft.supervisor.events import Checkpoints, Verified
 from prefect_ft.worker.checkpoints import copies
 
 Identity = tuple[str, float | None]
@@ -28,12 +28,26 @@ class Save(NamedTuple):
     counted: bool = False
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Save:
-        return cls(**{name: item[name] for name in cls._fields if name in item})
+    def of(cls, item: Verified) -> Save:
+        """Return what an agent has verified."""
+        return cls(item.path, item.mtime, item.size, item.device, item.inode, item.counted)
 
     @property
     def identity(self) -> Identity:
         return self.path, self.mtime
+
+
+def _verified(line: CheckpointLine) -> Verified:
+    """Return a line of the journal as the agent's word that it was."""
+    return Verified(
+        step=line.step,
+        path=line.path or "",
+        mtime=line.mtime,
+        counted=bool(line.counted),
+        size=line.size,
+        device=line.device,
+        inode=line.inode,
+    )
 
 
 def _is_copy(path: str) -> bool:
@@ -65,22 +79,27 @@ class Saves:
         """Make what was verified so far the past: it is not the progress of what begins."""
         self._baseline_step, self._seen_step = self._highest_step, None
 
-    def report(self, event: Event) -> list[Mapping[str, Any]]:
+    def report(self, event: Checkpoints) -> list[Verified]:
         """Learn what an agent has verified, and which of those that it knew of are good no more.
 
         Return what was not known: another worker's agent, or another life's, reports the same again.
         """
-        told = [item for item in event["new"] if not self._goes_astray(item)]
+        new = self._learn(event.new)
+        for step in self._gone(event):
+            self._whole.pop(step, None)
+        return new
+
+    def _learn(self, verified: Iterable[Verified]) -> list[Verified]:
+        """Learn what has been verified; return what was not known."""
+        told = [item for item in verified if not self._goes_astray(item)]
         new = [
             item
             for item in told
-            if self._told.get(item["step"]) != Save.of(item).identity and not _is_copy(item["path"])
+            if self._told.get(item.step) != Save.of(item).identity and not _is_copy(item.path)
         ]
-        self.newest_s = max([self.newest_s, *(item["mtime"] for item in new if item["mtime"] is not None)])
+        self.newest_s = max([self.newest_s, *(item.mtime for item in new if item.mtime is not None)])
         for item in told:
-            self._take(item["step"], Save.of(item))
-        for step in self._gone(event):
-            self._whole.pop(step, None)
+            self._take(item.step, Save.of(item))
         return new
 
     def _take(self, step: int, save: Save) -> None:
@@ -95,12 +114,11 @@ class Saves:
         self._is_counted = save.counted and self._is_counted is not False
         self._seen_step = max(step, self._seen_step or 0)
 
-    def _gone(self, event: Event) -> list[int]:
+    def _gone(self, event: Checkpoints) -> list[int]:
         """Return the steps that are good no more; agents of earlier versions name only the last good one."""
-        if "gone" in event:
-            return list(event["gone"])
-        last = event["last"]
-        return [step for step in self._whole if last is None or step > last]
+        if event.gone is not None:
+            return list(event.gone)
+        return [step for step in self._whole if event.last is None or step > event.last]
 
     def fence(self, since_s: float, until_s: float) -> None:
         """Have what was written in this time, in seconds since the epoch, count for nothing.
@@ -109,9 +127,9 @@ class Saves:
         """
         self._fences.append((since_s, until_s))
 
-    def _goes_astray(self, item: Mapping[str, Any]) -> bool:
+    def _goes_astray(self, item: Verified) -> bool:
         """Whether a checkpoint was written where a fence is; it has taken the place of what was there."""
-        step, written_s = item["step"], item["mtime"]
+        step, written_s = item.step, item.mtime
         if written_s is None or not any(since <= written_s <= until for since, until in self._fences):
             return False
         self._whole.pop(step, None)
@@ -130,8 +148,8 @@ class Saves:
                     self.begin_attempt()
                     if number == last_attempt:
                         self.set_aside(aside)
-                case CheckpointLine():
-                    self.report({"new": [line.told()], "gone": []})
+                case CheckpointLine(path=str()):
+                    self._learn([_verified(line)])
                 case _:
                     pass
 

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from prefect_ft.model import History, Incident
 from prefect_ft.supervisor.command import Command, Outcome
 
-Wait = Callable[[Callable[[], bool]], None]
-"""Waits until the condition holds; asked again whenever something has happened."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPlan:
@@ -32,6 +29,28 @@ class UpkeepPlan:
     cwd: str
     heal_timeout_s: float
     check_timeout_s: float
+
+
+class Checks:
+    """The checks of systems that run side by side."""
+
+    def __init__(self, commands: Mapping[str, Command]) -> None:
+        self._commands = commands
+
+    @property
+    def are_over(self) -> bool:
+        """Whether all have ended."""
+        return all(command.outcome is not None for command in self._commands.values())
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The systems that did not pass, with the reasons."""
+        outcomes = {system: command.outcome for system, command in self._commands.items()}
+        return {
+            system: outcome.problem
+            for system, outcome in outcomes.items()
+            if outcome is not None and not outcome.succeeded
+        }
 
 
 class Upkeep:
@@ -79,22 +98,15 @@ class Upkeep:
         """Take systems for fit on which an attempt is running."""
         self._fit |= set(systems)
 
-    def unfit(self, systems: Collection[str], wait: Wait) -> dict[str, str]:
-        """Check those of `systems` that have to be, side by side; return those that failed, with the reason."""
-        checks = {
-            system: self._start(words, system, {}, self._plan.check_timeout_s)
-            for system in systems
-            if system not in self._fit and (words := self._plan.systems[system].check) is not None
-        }
-        wait(lambda: all(check.outcome is not None for check in checks.values()))
-        outcomes = {system: check.outcome for system, check in checks.items()}
-        failed = {
-            system: outcome.problem
-            for system, outcome in outcomes.items()
-            if outcome is not None and not outcome.succeeded
-        }
-        self._fit |= set(systems) - set(failed)
-        return failed
+    def check(self, systems: Collection[str]) -> Checks:
+        """Begin to check those of `systems` that have to be, side by side."""
+        return Checks(
+            {
+                system: self._start(words, system, {}, self._plan.check_timeout_s)
+                for system in systems
+                if system not in self._fit and (words := self._plan.systems[system].check) is not None
+            }
+        )
 
     # -- both -------------------------------------------------------------------------------------
 

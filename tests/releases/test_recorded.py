@@ -18,6 +18,7 @@ from prefect_ft.journal.lines import history_of, read_lines
 from prefect_ft.journal.summary import summarise
 from prefect_ft.orchestrate.run import job_of
 from prefect_ft.run import latest_run
+from prefect_ft.supervisor.events import EVENTS
 from prefect_ft.worker import protocol
 
 ENDED = {
@@ -122,7 +123,7 @@ def test_what_earlier_agents_say_is_of_the_same_types(release: str, number: int)
     events = list(frames_of(release, number, "events"))
     assert {event["ev"] for event in events} >= {"attached", "started", "exited", "stopped", "beat"}
     for event in events:
-        known = protocol.EVENTS[event["ev"]]
+        known = EVENTS[event["ev"]]
         assert set(event) <= {"ev", "token", *known}
         for name in known.keys() & event.keys() - {"new"}:  # what is known of a checkpoint has grown
             assert known[name].holds(event[name]), (event["ev"], name)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, sett
 from prefect_ft.backends.base import Address, Backend, RouteUnavailableError, Worker
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
-from prefect_ft.supervisor import gang as module
-from prefect_ft.supervisor import regaining
+from prefect_ft.supervisor import crew, reaching
+from prefect_ft.supervisor.asking import Adoption
 from prefect_ft.supervisor.calls import Calls
+from prefect_ft.supervisor.crew import Crew, StopWantedError
 from prefect_ft.supervisor.enact import GangChange, first_gang
-from prefect_ft.supervisor.gang import AgentGang, StopWantedError, WorkerGoneError
+from prefect_ft.supervisor.events import Event, Lost, Stopped
+from prefect_ft.supervisor.gang import Gang, WorkerGoneError
 from prefect_ft.supervisor.link import Link
 from prefect_ft.supervisor.stopping import StopRequest
 
@@ -38,12 +40,12 @@ class Heard:
     backend: Backend
     stop: StopRequest
     epoch: int = 1
-    events: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+    events: list[tuple[int, Any]] = field(default_factory=list)
     decisions: int = 0
-    gang: AgentGang = field(init=False)
+    crew: Crew = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gang = AgentGang(
+        self.crew = Crew(
             self.backend,
             run_id=RUN,
             phase_index=0,
@@ -52,16 +54,28 @@ class Heard:
             stop=self.stop,
             calls=Calls(),
             listener=lambda worker, event: self.events.append((worker, event)),
-            mask=lambda event: event,
+            mask=lambda message: message,
             check=lambda: None,
         )
 
+    @property
+    def gang(self) -> Gang:
+        return self.crew.gang
+
+    def adopt(self) -> None:
+        """Attach to the workers that are there."""
+        found = self.backend.find()
+        for each in found:
+            self.crew._driver.found(each.worker, each.address)
+            self.gang.adopt(each.worker, each.address.host)
+        self.crew._await(Adoption(self.gang.numbers, time.monotonic(), DEADLINE_S))
+
     def create(self, workers: int) -> None:
-        self.gang.change(first_gang(workers), [f"s{worker}" for worker in range(workers)], 0)
+        self.crew.change(first_gang(workers), [f"s{worker}" for worker in range(workers)], 0)
 
     def change(self, change: GangChange, *placement: str) -> None:
         self.decisions += 1
-        self.gang.change(change, placement, self.decisions)
+        self.crew.change(change, placement, self.decisions)
 
     def token(self, attempt: int) -> tuple[int, int, int]:
         return self.epoch, 0, attempt
@@ -79,23 +93,28 @@ class Heard:
             }
             for number in self.gang.numbers
         }
-        self.gang.start(orders, self.token(attempt))
+        self.crew.start(orders, self.token(attempt))
 
-    def wait(self, kind: str, count: int = 1) -> list[tuple[int, Mapping[str, Any]]]:
+    def wait(self, kind: str, count: int = 1) -> list[tuple[int, Any]]:
         """Serve until so many events of a kind have come."""
-        self.gang.serve(lambda: len(self.of(kind)) >= count, DEADLINE_S)
+        self.crew.serve(lambda: len(self.of(kind)) >= count, DEADLINE_S)
         assert len(self.of(kind)) >= count
         return self.of(kind)
 
-    def of(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
-        return [(worker, event) for worker, event in self.events if event["ev"] == kind]
+    def of(self, kind: str) -> list[tuple[int, Any]]:
+        return [(worker, event) for worker, event in self.events if kind_of(event) == kind]
 
     def pid(self, worker: int) -> int:
         """The pid of a worker's agent."""
-        return next(event["pid"] for number, event in reversed(self.of("attached")) if number == worker)
+        return next(event.pid for number, event in reversed(self.of("attached")) if number == worker)
 
     def kill_agent(self, worker: int) -> None:
         os.kill(self.pid(worker), signal.SIGKILL)
+
+
+def kind_of(event: Event | Lost) -> str:
+    """What an event is called."""
+    return "lost" if isinstance(event, Lost) else event.name
 
 
 Make = Callable[..., Heard]
@@ -115,7 +134,7 @@ def make(runtime_dir: Path, nobody_left: None) -> Iterator[Make]:
 
         yield make
         for heard in made:
-            heard.gang.close()
+            heard.crew.close()
 
 
 def gone(call: Callable[[], object]) -> tuple[int, str]:
@@ -135,9 +154,9 @@ def test_an_attempt_on_two_workers(make: Make) -> None:
         script("import os; print('rank', os.environ['RANK']); raise SystemExit(int(os.environ['RANK']))")
     )
     heard.wait("exited", 2)
-    deaths = heard.gang.stop(heard.token(1), 0).deaths
-    output = {(worker, event["rank"], event["text"]) for worker, event in heard.of("output")}
-    exits = {(worker, event["rank"], event["code"]) for worker, event in heard.of("exited")}
+    deaths = heard.crew.stop(heard.token(1), 0).deaths
+    output = {(worker, event.rank, event.text) for worker, event in heard.of("output")}
+    exits = {(worker, event.rank, event.code) for worker, event in heard.of("exited")}
     assert heard.gang.numbers == (0, 1)
     assert output == {(0, 0, "rank 0\n"), (1, 1, "rank 1\n")}
     assert exits == {(0, 0, 0), (1, 1, 1)}
@@ -150,7 +169,7 @@ def test_the_next_rendezvous_has_a_port_of_its_own(make: Make) -> None:
     masters = [heard.gang.master]
     for attempt in (1, 2):
         heard.start(["true"], attempt)
-        heard.gang.stop(heard.token(attempt), 0)
+        heard.crew.stop(heard.token(attempt), 0)
         masters.append(heard.gang.master)
     assert len(set(masters)) == 3
     assert {host for host, _ in masters} == {"127.0.0.1"}
@@ -160,8 +179,8 @@ def test_a_command_that_cannot_be_started_is_told_and_not_raised(make: Make) -> 
     heard = make()
     heard.create(2)
     heard.start(["/no/such/command"])
-    assert [event["errno"] for _, event in heard.of("start_failed")] == [2, 2]
-    assert heard.gang.stop(heard.token(1), 0).deaths == []
+    assert [event.errno for _, event in heard.of("start_failed")] == [2, 2]
+    assert heard.crew.stop(heard.token(1), 0).deaths == []
 
 
 def test_an_order_that_is_too_long_to_send_is_an_error_with_its_reason(make: Make) -> None:
@@ -183,8 +202,8 @@ open({str(gate.path)!r}, "w").write("done")
     heard.create(1)
     heard.start(script(code))
     gate.wait()
-    heard.gang.stop(heard.token(1), 0)
-    text = "".join(event["text"] for _, event in heard.of("output"))
+    heard.crew.stop(heard.token(1), 0)
+    text = "".join(event.text for _, event in heard.of("output"))
     assert text == "".join(f"{number:07}\n" for number in range(lines))
 
 
@@ -203,8 +222,8 @@ else: raise SystemExit({last})
 """
     heard.start(script(code), cwd=str(tmp_path))
     heard.wait("exited", 2)
-    heard.gang.stop(heard.token(1), 0, complete=last == 0)
-    assert [item["step"] for _, event in heard.of("checkpoints") for item in event["new"]] == expected
+    heard.crew.stop(heard.token(1), 0, complete=last == 0)
+    assert [item.step for _, event in heard.of("checkpoints") for item in event.new] == expected
 
 
 def test_choosing_asks_worker_0(make: Make, tmp_path: Path) -> None:
@@ -212,8 +231,8 @@ def test_choosing_asks_worker_0(make: Make, tmp_path: Path) -> None:
         (tmp_path / f"step-{step}.bin").write_text("x")
     heard = make(checkpoints=checkpoints(tmp_path, settle_s=0.0))
     heard.create(2)
-    chosen = heard.gang.choose(heard.token(1), limit=None, avoid=[3], deaths=[])
-    assert (chosen["step"], chosen["path"]) == (2, str(tmp_path / "step-2.bin"))
+    chosen = heard.crew.choose(heard.token(1), limit=None, avoid=[3], deaths=[])
+    assert (chosen.step, chosen.path) == (2, str(tmp_path / "step-2.bin"))
 
 
 def test_who_ends_by_itself_is_not_ordered_to(make: Make) -> None:
@@ -222,12 +241,12 @@ def test_who_ends_by_itself_is_not_ordered_to(make: Make) -> None:
     for attempt in (1, 2):
         heard.start(script("raise SystemExit(1)"), attempt, env={"WORLD_SIZE": "1"})
         heard.wait("exited", attempt)
-        assert len(heard.gang.stop(heard.token(attempt), 0).deaths) == 1
+        assert len(heard.crew.stop(heard.token(attempt), 0).deaths) == 1
     heard.start(script(""), 3)  # an answer to an order that was given all the same would have come by now
-    assert [event["token"][2] for _, event in heard.of("stopped")] == [1, 2]
-    heard.gang.stop(heard.token(3), 0)
-    heard.gang.stop(heard.token(3), 0)
-    assert [event["token"][2] for _, event in heard.of("stopped")] == [1, 2, 3, 3]
+    assert [event.token[2] for _, event in heard.of("stopped")] == [1, 2]
+    heard.crew.stop(heard.token(3), 0)
+    heard.crew.stop(heard.token(3), 0)
+    assert [event.token[2] for _, event in heard.of("stopped")] == [1, 2, 3, 3]
 
 
 FORKS_WHEN_TOLD = """
@@ -247,11 +266,11 @@ def test_where_ranks_are_is_asked_anew_each_time(make: Make) -> None:
     heard.start(script(FORKS_WHEN_TOLD))
     heard.wait("output")
     heard.wait("sample")  # who takes none cannot be asked
-    first = heard.gang.diagnose(heard.token(1), DEADLINE_S)
-    os.kill(heard.of("started")[0][1]["pids"]["0"], signal.SIGUSR1)
+    first = heard.crew.diagnose(heard.token(1), DEADLINE_S)
+    os.kill(heard.of("started")[0][1].pids[0], signal.SIGUSR1)
     heard.wait("output", 2)
-    second = heard.gang.diagnose(heard.token(1), DEADLINE_S)
-    assert [len(told[0]["processes"]) for told in (first, second)] == [1, 2]
+    second = heard.crew.diagnose(heard.token(1), DEADLINE_S)
+    assert [len(told[0].processes) for told in (first, second)] == [1, 2]
 
 
 def test_a_rank_may_have_failed_before_anybody_hears_that_it_was_started(
@@ -259,20 +278,20 @@ def test_a_rank_may_have_failed_before_anybody_hears_that_it_was_started(
 ) -> None:
     heard = make()
     heard.create(1)
-    held: list[Mapping[str, Any]] = []
+    held: list[Event] = []
     take = Link.receive
 
-    def receive(link: Link) -> list[Mapping[str, Any]]:
+    def receive(link: Link) -> list[Event]:
         """Hear all of an attempt at once, as who is busy with something else does."""
         held.extend(take(link))
-        return [held.pop(0) for _ in range(len(held))] if held and held[-1]["ev"] == "stopped" else []
+        return [held.pop(0) for _ in range(len(held))] if held and isinstance(held[-1], Stopped) else []
 
     monkeypatch.setattr(Link, "receive", receive)
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", DEADLINE_S)
+    monkeypatch.setattr(crew, "ANSWER_TIMEOUT_S", DEADLINE_S)
     for attempt in (1, 2):
         heard.start(script("raise SystemExit(1)"), attempt, env={"WORLD_SIZE": "1"})
-        assert len(heard.gang.stop(heard.token(attempt), 0).deaths) == 1
-    assert [event["ev"] for _, event in heard.events][-3:] == ["started", "exited", "stopped"]
+        assert len(heard.crew.stop(heard.token(attempt), 0).deaths) == 1
+    assert [kind_of(event) for _, event in heard.events][-3:] == ["started", "exited", "stopped"]
 
 
 # -- workers come and go ----------------------------------------------------------------------------
@@ -285,7 +304,7 @@ def test_a_worker_is_replaced_by_a_new_one(make: Make) -> None:
     heard.change(GangChange(destroy=(1,), create=(1,)), "s0", "s2")
     after = [heard.pid(worker) for worker in (0, 1)]
     assert (after[0], after[1] != before[1]) == (before[0], True)
-    assert [event["system"] for _, event in heard.of("attached")][-1] == "s2"
+    assert [event.system for _, event in heard.of("attached")][-1] == "s2"
 
 
 def test_a_worker_that_is_created_once_more_is_another_one(make: Make) -> None:
@@ -311,13 +330,13 @@ def test_an_agent_that_dies_is_heard_of_and_named(make: Make) -> None:
     heard.start(WAIT)
     heard.wait("output", 3)
     heard.kill_agent(1)
-    assert heard.wait("lost") == [(1, {"ev": "lost", "system_answers": True, "evidence": None})]
-    heard.gang.stop(heard.token(1), 0)
+    assert heard.wait("lost") == [(1, Lost(system_answers=True, evidence=None))]
+    heard.crew.stop(heard.token(1), 0)
     assert gone(lambda: heard.change(NOTHING, "s0", "s1", "s2")) == (1, "its agent is gone")
     heard.change(GangChange(destroy=(0, 1, 2), create=(0, 1, 2)), "s0", "s1", "s2")
     heard.start(["true"], attempt=2)
     heard.wait("exited", 2 + 3)
-    heard.gang.stop(heard.token(2), 0)
+    heard.crew.stop(heard.token(2), 0)
 
 
 def test_who_dies_while_the_others_start_is_named(make: Make) -> None:
@@ -327,7 +346,7 @@ def test_who_dies_while_the_others_start_is_named(make: Make) -> None:
     wait_until_ended(heard.pid(2))
     worker, why = gone(lambda: heard.start(["true"]))
     assert (worker, why.startswith("its agent is gone")) == (2, True)
-    heard.gang.stop(heard.token(1), 0)
+    heard.crew.stop(heard.token(1), 0)
 
 
 def test_who_dies_while_all_come_up_is_named(make: Make, runtime_dir: Path) -> None:
@@ -355,7 +374,7 @@ def test_without_worker_0_there_is_no_master(make: Make) -> None:
     heard.kill_agent(0)
     heard.wait("lost")
     assert gone(lambda: heard.gang.master) == (0, "its agent is gone")
-    assert gone(lambda: heard.gang.choose(heard.token(1), limit=None, avoid=[], deaths=[])) == (
+    assert gone(lambda: heard.crew.choose(heard.token(1), limit=None, avoid=[], deaths=[])) == (
         0,
         "its agent is gone",
     )
@@ -382,16 +401,16 @@ def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
 
 
 def test_an_agent_that_does_not_answer_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(crew, "ANSWER_TIMEOUT_S", 0.5)
     heard = make()
     heard.create(2)
     heard.start(WAIT)
     heard.wait("output", 2)
     os.kill(heard.pid(1), signal.SIGSTOP)
-    heard.gang.stop(heard.token(1), 0)
+    heard.crew.stop(heard.token(1), 0)
     port = heard.gang.master[1]
     assert [worker for worker, event in heard.of("stopped")] == [0]
-    assert port == heard.of("stopped")[0][1]["port"]
+    assert port == heard.of("stopped")[0][1].port
     assert gone(lambda: heard.change(NOTHING, "s0", "s1")) == (1, "its agent does not answer")
     heard.change(GangChange(destroy=(1,), create=(1,)), "s0", "s1")
 
@@ -405,25 +424,25 @@ def test_a_wish_to_stop_ends_every_wait_but_that_for_the_stop(make: Make, tmp_pa
     heard.start(WAIT)
     heard.stop.ask("SIGINT")
     with pytest.raises(StopWantedError):
-        heard.gang.serve(lambda: False)
+        heard.crew.serve(lambda: False)
     with pytest.raises(StopWantedError):
-        heard.gang.choose(heard.token(2), limit=None, avoid=[], deaths=[])
-    heard.gang.stop(heard.token(1), 10)
-    assert heard.of("exited")[0][1]["signal"] == signal.SIGTERM
+        heard.crew.choose(heard.token(2), limit=None, avoid=[], deaths=[])
+    heard.crew.stop(heard.token(1), 10)
+    assert heard.of("exited")[0][1].signal == signal.SIGTERM
 
 
 def test_a_wish_to_stop_wakes_a_wait_that_hears_nothing(make: Make) -> None:
     heard = make()
     asker = subprocess.Popen([PYTHON, "-c", f"import os; os.kill({os.getpid()}, 15)"])
     with pytest.raises(StopWantedError):
-        heard.gang.serve(lambda: False)
+        heard.crew.serve(lambda: False)
     assert (asker.wait(), heard.stop.wanted) == (0, "SIGTERM")
 
 
 def test_serving_ends_after_its_time(make: Make) -> None:
     heard = make()
     began = time.monotonic()
-    heard.gang.serve(lambda: False, 0.05)
+    heard.crew.serve(lambda: False, 0.05)
     assert time.monotonic() - began >= 0.05
 
 
@@ -436,14 +455,14 @@ def test_who_is_superseded_leaves_the_workers_alone(make: Make) -> None:
     old.start(WAIT)
     old.wait("output", 2)
     new = make(old.backend, epoch=2)
-    new.gang.adopt()
+    new.adopt()
     with pytest.raises(LeaseLostError, match="an orchestrator of epoch 2 has taken over worker"):
-        old.gang.serve(lambda: False, DEADLINE_S)
+        old.crew.serve(lambda: False, DEADLINE_S)
     with pytest.raises(LeaseLostError):
         old.change(GangChange(destroy=(0, 1), create=(0, 1)), "s0", "s1")
-    old.gang.close()
-    assert [event["running"] for _, event in new.of("attached")] in ([[0], [1]], [[1], [0]])
-    new.gang.stop(new.token(1), 0)
+    old.crew.close()
+    assert [event.running for _, event in new.of("attached")] in ([(0,), (1,)], [(1,), (0,)])
+    new.crew.stop(new.token(1), 0)
     assert len(new.of("stopped")) == 2
 
 
@@ -452,8 +471,8 @@ def test_who_comes_with_an_old_epoch_is_refused(make: Make) -> None:
     new.create(1)
     old = make(new.backend, epoch=1)
     with pytest.raises(LeaseLostError, match="worker 0 obeys an orchestrator of epoch 2"):
-        old.gang.adopt()
-    new.gang.stop(new.token(1), 0)
+        old.adopt()
+    new.crew.stop(new.token(1), 0)
 
 
 # -- connections that break ---------------------------------------------------------------------------
@@ -485,14 +504,15 @@ class Line(ProcessBackend):
 
 @pytest.fixture
 def line(make: Make, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
-    monkeypatch.setattr(regaining, "RETRY_S", 0.01)
+    monkeypatch.setattr(reaching, "RETRY_S", 0.01)
     return Line(settings(), runtime_dir / "run", {})
 
 
 def break_off(heard: Heard, *workers: int) -> None:
     """End connections under both sides, which are not told otherwise."""
     for worker in workers:
-        heard.gang._links[worker]._connection.shutdown(socket.SHUT_RDWR)
+        link = heard.crew._driver._links[heard.gang._members[worker]._link]
+        link._connection.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_connection_that_breaks_ends_nothing(make: Make, line: Line, tmp_path: Path) -> None:
@@ -507,8 +527,8 @@ def test_a_connection_that_breaks_ends_nothing(make: Make, line: Line, tmp_path:
     for each in gates:
         each.open()
     heard.wait("exited", 2)
-    heard.gang.stop(heard.token(1), 0)
-    said = {(worker, event["offset"], event["text"]) for worker, event in heard.of("output")}
+    heard.crew.stop(heard.token(1), 0)
+    said = {(worker, event.offset, event.text) for worker, event in heard.of("output")}
     assert said == {(worker, *piece) for worker in (0, 1) for piece in ((0, "one\n"), (4, "two\n"))}
     assert (len(heard.of("output")), heard.of("lost")) == (4, [])
 
@@ -522,16 +542,16 @@ def test_what_happened_while_nobody_could_hear_it_is_heard(make: Make, line: Lin
         script(f"import os; os.write(1, b'up\\n'); open({str(gate.path)!r}).read(); raise SystemExit(3)")
     )
     heard.wait("output")
-    rank = heard.of("started")[0][1]["pids"]["0"]
+    rank = heard.of("started")[0][1].pids[0]
     down.set()
     break_off(heard, 0)
-    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
     gate.open()
     wait_until_ended(rank)
     down.clear()
     (exited,) = heard.wait("exited")
-    assert (exited[1]["code"], exited[1]["token"], heard.of("lost")) == (3, [1, 0, 1], [])
-    assert heard.gang.stop(heard.token(1), 0) != []
+    assert (exited[1].code, exited[1].token, heard.of("lost")) == (3, (1, 0, 1), [])
+    assert heard.crew.stop(heard.token(1), 0) != []
 
 
 def times(count: int) -> Callable[[], bool]:
@@ -550,7 +570,7 @@ def test_an_order_waits_for_a_connection_that_broke_and_is_given_once(make: Make
     assert len(heard.of("started")) == 2
     line.is_down = times(3)
     break_off(heard, 0, 1)
-    heard.gang.stop(heard.token(1), 0)
+    heard.crew.stop(heard.token(1), 0)
     assert sorted(worker for worker, _ in heard.of("stopped")) == [0, 1]
     assert heard.of("lost") == []
 
@@ -561,13 +581,13 @@ def test_who_was_about_to_end_by_itself_is_ordered_to_if_that_cannot_be_heard(
 ) -> None:
     heard = make(line)
     heard.create(1)
-    lost: list[Mapping[str, Any]] = []
+    lost: list[Event] = []
     take = Link.receive
 
-    def receive(link: Link) -> list[Mapping[str, Any]]:
+    def receive(link: Link) -> list[Event]:
         """Hear all but the first end, which gets lost with the connection."""
         events = take(link)
-        ends = [event for event in events if event["ev"] == "stopped" and not lost]
+        ends = [event for event in events if isinstance(event, Stopped) and not lost]
         lost.extend(ends)
         return [event for event in events if event not in ends]
 
@@ -576,12 +596,12 @@ def test_who_was_about_to_end_by_itself_is_ordered_to_if_that_cannot_be_heard(
     heard.wait("exited")
     line.is_down = times(2)
     if "before" in breaks:
-        heard.gang.serve(lambda: bool(lost), DEADLINE_S)
+        heard.crew.serve(lambda: bool(lost), DEADLINE_S)
         break_off(heard, 0)
         heard.wait("attached", 2 if "again" in breaks else 1)
     else:
         threading.Timer(0.05, lambda: break_off(heard, 0)).start()
-    assert len(heard.gang.stop(heard.token(1), 0).deaths) == 1
+    assert len(heard.crew.stop(heard.token(1), 0).deaths) == 1
     assert heard.of("lost") == []
 
 
@@ -592,13 +612,13 @@ def test_who_has_taken_over_meanwhile_is_obeyed(make: Make, line: Line) -> None:
     heard.create(1)
     down.set()
     break_off(heard, 0)
-    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
     other = make(heard.backend, epoch=2)
     down.clear()
     line.is_down = lambda: not other.gang.reached
-    other.gang.adopt()
+    other.adopt()
     with pytest.raises(LeaseLostError, match="worker 0 obeys an orchestrator of epoch 2"):
-        heard.gang.serve(lambda: False, DEADLINE_S)
+        heard.crew.serve(lambda: False, DEADLINE_S)
     assert other.of("superseded") == []
 
 
@@ -610,18 +630,18 @@ def test_an_agent_that_died_while_it_could_not_be_reached_is_gone(make: Make, li
     pid = heard.pid(0)
     down.set()
     break_off(heard, 0)
-    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
+    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
     os.kill(pid, signal.SIGKILL)
     wait_until_ended(pid)
     down.clear()
-    assert heard.wait("lost") == [(0, {"ev": "lost", "system_answers": True, "evidence": None})]
+    assert heard.wait("lost") == [(0, Lost(system_answers=True, evidence=None))]
     assert gone(lambda: heard.gang.master) == (0, "its agent is gone")
 
 
 def test_who_cannot_be_reached_again_is_given_up(
     make: Make, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regaining, "AWAY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(reaching, "AWAY_TIMEOUT_S", 0.05)
     heard = make(line)
     heard.create(1)
     line.is_down = lambda: True
@@ -637,9 +657,9 @@ def test_letting_go_waits_for_nobody_who_is_being_reached(make: Make, line: Line
     down.set()
     line.is_down = down.is_set
     break_off(heard, 0)
-    heard.gang.serve(lambda: not heard.gang.reached, DEADLINE_S)
-    (thread,) = [each for each in threading.enumerate() if each.name == "prefect-ft-regaining"]
-    heard.gang.hang_up()
+    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
+    (thread,) = [each for each in threading.enumerate() if each.name == "prefect-ft-reaching"]
+    heard.crew.hang_up()
     down.clear()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()

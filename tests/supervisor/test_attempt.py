@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from heard import heard
 
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.events import Lost, Output
 
 T = 9.5
 WORKERS = {0: 0, 1: 0, 2: 1, 3: 1}
 """The worker of each rank."""
 
-Event = tuple[int, Mapping[str, Any]]
+Event = tuple[int, Any]
 
 
 def exited(rank: int, code: int | None = None, by: int | None = None, t_ns: int = 0) -> Event:
-    return WORKERS[rank], {"ev": "exited", "rank": rank, "code": code, "signal": by, "t_ns": t_ns}
+    return WORKERS[rank], heard("exited", rank=rank, code=code, signal=by, t_ns=t_ns)
 
 
 def said(rank: int, *lines: str) -> Event:
-    return WORKERS[rank], {
-        "ev": "output",
-        "rank": rank,
-        "text": "".join(f"{line}\n" for line in lines),
-    }
+    return WORKERS[rank], heard("output", rank=rank, text="".join(f"{line}\n" for line in lines))
 
 
 def raised(rank: int, text: str) -> Event:
@@ -37,32 +34,32 @@ def raised(rank: int, text: str) -> Event:
 
 
 def beat(rank: int, step: int | None, stage: str | None = None, stage_step: int | None = None) -> Event:
-    return WORKERS[rank], {"ev": "beat", "rank": rank, "step": step, "stage": stage, "stage_step": stage_step}
+    return WORKERS[rank], heard("beat", rank=rank, step=step, stage=stage, stage_step=stage_step)
 
 
 def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Event:
-    return worker, {"ev": "start_failed", "errno": number, "error": "so it says", "what": what}
+    return worker, heard("start_failed", errno=number, error="so it says", what=what)
 
 
 def lost(worker: int, system_answers: bool = True, evidence: Evidence | None = None) -> Event:
-    return worker, {"ev": "lost", "system_answers": system_answers, "evidence": evidence}
+    return worker, Lost(system_answers=system_answers, evidence=evidence)
 
 
 def call(inside: tuple[int, ...] = (), excused: tuple[int, ...] = (), worker: int = 0) -> Event:
-    return worker, {"ev": "call", "inside": list(inside), "excused": list(excused)}
+    return worker, heard("call", inside=list(inside), excused=list(excused))
 
 
-ENDING: Event = (0, {"ev": "ending"})
+ENDING: Event = (0, "ending")
 """Stands for the moment from which the supervisor ends the ranks."""
 
 
 def attempt(*events: Event, resume_path: str | None = None) -> Attempt:
     made = Attempt(7, WORKERS, resume_path=resume_path)
     for worker, event in events:
-        if event["ev"] == "ending":
+        if event == "ending":
             made.ending = True
-        elif event["ev"] == "output":
-            made.take(worker, {**event, "offset": made.ranks[event["rank"]].heard})
+        elif isinstance(event, Output):
+            made.take(worker, event.but(offset=made.ranks[event.rank].heard))
         else:
             made.take(worker, event)
     return made
@@ -320,7 +317,7 @@ def test_what_a_class_says_anyway_is_not_said_of_the_incident() -> None:
         pytest.param([lost(0)], True, id="agent-lost"),
         pytest.param([start_failed(1, 2)], True, id="not-started"),
         pytest.param([said(0, "x"), beat(0, 1)], False, id="signs-of-life"),
-        pytest.param([(0, {"ev": "something-new"})], False, id="unknown-to-this-version"),
+        pytest.param([(0, heard("warm"))], False, id="nothing-of-an-attempt"),
     ],
 )
 def test_when_an_attempt_is_over(events: list[Event], is_over: bool) -> None:
@@ -329,7 +326,7 @@ def test_when_an_attempt_is_over(events: list[Event], is_over: bool) -> None:
 
 def test_whose_rank_ran_out_of_memory() -> None:
     worker, event = exited(2, by=signal.SIGKILL)
-    told = worker, {**event, "oom": True}
+    told = worker, event.but(oom=True)
     made = attempt(exited(0, by=signal.SIGKILL), told)
     assert (made.has_run_out(0), made.has_run_out(worker)) == (False, True)
     assert not attempt(ENDING, told).has_run_out(worker)
@@ -387,14 +384,7 @@ def test_who_reports_that_a_collective_took_too_long_is_not_who_held_it_up(
 
 def chosen(*parts: tuple[int, int, str], size: int, lines: int) -> Event:
     named = [dict(zip(("offset", "line", "text"), part, strict=True)) for part in parts]
-    return 0, {
-        "ev": "excerpt",
-        "rank": 0,
-        "bytes": size,
-        "lines": lines,
-        "path": "/io/7-0.log",
-        "parts": named,
-    }
+    return 0, heard("excerpt", bytes=size, lines=lines, path="/io/7-0.log", parts=named)
 
 
 FULL = "OSError: [Errno 28] No space left on device\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from heard import heard
 
 from prefect_ft.journal.records import (
     AttemptLine,
@@ -16,6 +17,7 @@ from prefect_ft.journal.records import (
 )
 from prefect_ft.model import Action, Counters, Decision, Incident
 from prefect_ft.supervisor.comeback import Standing, comebacks_without_progress, standing
+from prefect_ft.supervisor.events import AgentStanding
 
 PLACEMENT = ("s0", "s1")
 
@@ -35,17 +37,18 @@ def decision(n: int, action: Action = "restart_in_place") -> DecisionLine:
 
 def agent(
     number: int, worker: int, *, running: bool = True, exited: bool = False, phase: int = 0
-) -> dict[str, Any]:
+) -> AgentStanding:
     """What an agent of one rank says that has started this attempt; 0: none."""
-    return {
-        "token": [1, phase, number] if number else [0, -1, 0],
-        "running": [worker] if number and running else [],
-        "exits": {str(worker): {"code": 0, "signal": None, "t_ns": 1}} if exited else {},
-        "note": attempt(number).told() if number else None,
-    }
+    return heard(
+        "attached",
+        token=[1, phase, number] if number else [0, -1, 0],
+        running=[worker] if number and running else [],
+        exits={str(worker): {"code": 0, "signal": None, "t_ns": 1}} if exited else {},
+        note=attempt(number).told() if number else None,
+    )
 
 
-def stands(lines: list[Line], *agents: dict[str, Any] | None) -> Standing:
+def stands(lines: list[Line], *agents: AgentStanding | None) -> Standing:
     known = {worker: told for worker, told in enumerate(agents) if told is not None}
     return standing(lines, known, phase_index=0, ranks_per_worker=1)
 
@@ -84,14 +87,14 @@ CASES = {
     ),
     "started-in-one-of-two": ([attempt(1), incident(1), decision(1)], (agent(2, 0), agent(1, 1)), Standing(1)),
     "only-the-first-keeps-the-note": (
-        [], (agent(3, 0), {**agent(3, 1), "note": {}}),
+        [], (agent(3, 0), agent(3, 1).but(note={})),
         Standing(3, PLACEMENT, note=attempt(3)),
     ),
     "started-and-the-first-is-gone-since": (
-        [attempt(1), incident(1), decision(1)], (None, {**agent(2, 1), "note": {}}), Standing(1)
+        [attempt(1), incident(1), decision(1)], (None, agent(2, 1).but(note={})), Standing(1)
     ),
     "started-but-in-the-first": (
-        [attempt(1), incident(1), decision(1)], (agent(1, 0), {**agent(2, 1), "note": {}}), Standing(1)
+        [attempt(1), incident(1), decision(1)], (agent(1, 0), agent(2, 1).but(note={})), Standing(1)
     ),
     "started-and-one-is-gone-since": (
         [attempt(1), incident(1), decision(1)], (agent(2, 0), None), Standing(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import LONG_S, Make, Phase
+from attempts import LONG_S, Make, Phase, begun
 from plans import beside
 
 from prefect_ft.backends import home
@@ -23,8 +23,8 @@ from prefect_ft.journal.records import AttemptLine, DecisionLine, EarlierSavesLi
 from prefect_ft.journal.summary import summarise
 from prefect_ft.model import Evidence
 from prefect_ft.observe import Fact, Notice, observed_by
-from prefect_ft.supervisor import SavesPlan, StopRequest, core
-from prefect_ft.supervisor.gang import AgentGang
+from prefect_ft.supervisor import SavesPlan, StopRequest, core, resuming
+from prefect_ft.supervisor.gang import Gang
 
 
 def test_a_lost_agent_is_one_failure_and_not_that_of_the_ranks_that_were_ended_for_it(make: Make) -> None:
@@ -378,11 +378,11 @@ def test_a_system_that_did_not_pass_before_the_task_is_entered_again_is_not_aske
 def test_a_checkpoint_that_was_seen_whole_is_not_looked_for_again(
     make: Make, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], resumed: str, asked: int
 ) -> None:
-    choose, choices = AgentGang.choose, []
+    choose, choices = Gang.choose, []
     monkeypatch.setattr(
-        AgentGang, "choose", lambda gang, *told, **named: choices.append(1) or choose(gang, *told, **named)
+        Gang, "choose", lambda gang, *told, **named: choices.append(1) or choose(gang, *told, **named)
     )
-    monkeypatch.setattr(core, "LOOK_LASTS_S", fields.pop("lasts_s", 60))
+    monkeypatch.setattr(resuming, "LOOK_LASTS_S", fields.pop("lasts_s", 60))
     end = fields.pop("end", "os.abort()")
     phase = make(f"if restarts: sys.exit()\nif rank == 0: save(5); save(10); {end}\nsignal.pause()", **fields)
     phase.run()
@@ -546,10 +546,9 @@ def test_what_ends_a_rank_is_its_fault_and_not_its_exit(make: Make) -> None:
 def test_a_fault_that_is_reported_at_a_good_end_restarts_nothing(make: Make) -> None:
     phase = make(REPORT + "if rank: report_fault(0, 'E1', 'critical')", workers=2)
     supervisor = phase.supervisor
-    attempt = supervisor._begin()
-    supervisor._gang.serve(lambda: attempt.over)
+    attempt = begun(supervisor)
+    supervisor.attempt()
     assert attempt.is_complete
-    supervisor._end()
     assert kinds(phase) == ["completed"]
 
 
@@ -561,8 +560,8 @@ def test_who_is_lost_is_not_waited_for_to_save(make: Make, tmp_path: Path, kind:
     )
     phase = make(code, plan_fields={"on_demand": OnDemand(signal="SIGUSR1", grace_s=0.2)})
     supervisor = phase.supervisor
-    supervisor._begin()
-    supervisor._gang.serve(lambda: "up" in phase.log.read_text())
+    begun(supervisor)
+    supervisor._driver.run(lambda: "up" in phase.log.read_text())
     supervisor._reports.hear({"kind": kind, "system": "s0"}, "the test")
     phase.attempt()
     assert kinds(phase) == [kind]
@@ -605,8 +604,8 @@ def test_a_run_that_is_cancelled_heals_nothing(make: Make, stop: StopRequest, tm
     upkeep = beside(tmp_path, ("s0",), heal=("touch", "healed"))["upkeep"]
     phase = make(REPORT + "report_fault(0, 'E1', 'major')\nsignal.pause()", plan_fields={"upkeep": upkeep})
     supervisor = phase.supervisor
-    supervisor._begin()
-    supervisor._gang.serve(lambda: bool(supervisor._reports))
+    begun(supervisor)
+    supervisor._driver.run(lambda: bool(supervisor._reports))
     stop.ask("the test")
     assert phase.attempt() == "cancelled: cancel"
     assert not (tmp_path / "healed").exists()

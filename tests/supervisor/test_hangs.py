@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from heard import heard
 from watched import write_job
 
 from prefect_ft.clock import PhaseClock
@@ -50,11 +51,10 @@ class Watched:
                 if rank and step_of_1 is not None:
                     told["step"] = step_of_1
                 ranks = {str(rank): told}
-                event = {"ev": "sample", "token": TOKEN, "watched_s": self.now_s, "past": False}
-                self.hangs.hear(rank, {**event, "devices": None, "ranks": ranks})
+                self.hangs.hear(rank, heard("sample", token=TOKEN, watched_s=self.now_s, ranks=ranks))
 
     def prints(self, text: str) -> None:
-        self.hangs.hear(0, {"ev": "output", "token": TOKEN, "rank": 0, "offset": 0, "text": text})
+        self.hangs.hear(0, heard("output", token=TOKEN, text=text))
 
     def kinds(self) -> list[str]:
         return [line.type for line in self.journal.lines]

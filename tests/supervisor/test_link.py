@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 
 from prefect_ft.backends.base import Address, Worker
 from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.events import Checkpoints, Diagnosis, Event, Exited, Sampled, read_event
 from prefect_ft.supervisor.hangs import sample_of
-from prefect_ft.supervisor.link import Event, Link, LinkLostError
+from prefect_ft.supervisor.link import Link, LinkLostError
+from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.saves import Saves
-from prefect_ft.worker import frames, protocol
+from prefect_ft.worker import frames
+from prefect_ft.worker.forms import FormError
 
 TOKEN = [1, 0, 1]
+SECRETS = ["hf_abcdef"]
 EXITED = {
     "ev": "exited",
     "token": TOKEN,
@@ -49,7 +53,9 @@ class Said:
 
 
 def heard(*messages: Mapping[str, Any]) -> list[Event]:
-    link = Link(Worker(number=0, system="s0", epoch=1, decision=0), cast("Address", Said(*messages)))
+    link = Link(
+        Worker(number=0, system="s0", epoch=1, decision=0), cast("Address", Said(*messages)), masking(SECRETS)
+    )
     try:
         return link.receive()
     finally:
@@ -57,11 +63,12 @@ def heard(*messages: Mapping[str, Any]) -> list[Event]:
 
 
 def test_events_come_as_they_were_said() -> None:
-    assert heard(EXITED, {**EXITED, "later": 3}) == [EXITED, {**EXITED, "later": 3}]
+    exited = Exited(token=(1, 0, 1), rank=0, code=1, signal=None, t_ns=5, oom=False, ends=False)
+    assert heard(EXITED, {**EXITED, "later": 3}) == [exited, exited]
 
 
 def test_an_event_of_a_later_version_is_not_heard() -> None:
-    assert heard({"ev": "moved", "token": TOKEN, "to": "there"}, EXITED) == [EXITED]
+    assert heard({"ev": "moved", "token": TOKEN, "to": "there"}, EXITED) == [read_event(EXITED)]
 
 
 def test_what_only_the_orchestrator_says_itself_is_not_heard() -> None:
@@ -73,12 +80,12 @@ def test_what_only_the_orchestrator_says_itself_is_not_heard() -> None:
     [
         pytest.param({"token": TOKEN}, "an event without a name", id="no-name"),
         pytest.param({"ev": ["exited"], "token": TOKEN}, "an event without a name", id="no-text-for-a-name"),
-        pytest.param({"ev": "exited"}, "exited without token", id="no-token"),
+        pytest.param({"ev": "exited"}, "exited: token is missing", id="no-token"),
         pytest.param({"ev": "moved", "token": [1, 2]}, "moved: token must be", id="half-a-token"),
         pytest.param({**EXITED, "rank": "0"}, "exited: rank must be int", id="type"),
         pytest.param({**EXITED, "rank": True}, "exited: rank must be int", id="bool"),
         pytest.param({**EXITED, "code": 1.5}, "exited: code must be int or null", id="fraction"),
-        pytest.param({"ev": "beat", "token": TOKEN, "rank": 0}, "beat without beats", id="no-field"),
+        pytest.param({"ev": "beat", "token": TOKEN, "rank": 0}, "beat: beats is missing", id="no-field"),
         pytest.param(
             {"ev": "checkpoints", "token": TOKEN, "new": [{"step": 1}], "gone": [], "last": None},
             "checkpoints: new must be",
@@ -142,11 +149,29 @@ def test_an_event_that_passes_is_understood(data: st.DataObject) -> None:
         holder[last] = data.draw(VALUES)
     else:
         del holder[last]
-    if protocol.event_problem(event) is None and event.get("rank", 0) == 0:
+    try:
+        read = read_event(event)
+    except FormError:
+        return
+    if read is not None and event.get("rank", 0) == 0:
         attempt = Attempt(1, {0: 0}, resume_path=None)
-        attempt.take(0, cast("Event", event))
+        attempt.take(0, read)
         assert isinstance(attempt.over, bool)
-        if event["ev"] == "sample":
-            sample_of(event)
-        if event["ev"] == "checkpoints":
-            Saves().report(event)
+        if isinstance(read, Sampled):
+            sample_of(read)
+        if isinstance(read, Checkpoints):
+            Saves().report(read)
+
+
+# -- secrets ------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_masked_where_events_come_in() -> None:
+    processes = [
+        {"pid": 1, "name": "p", "state": "S", "threads": 1, "waits_in": "", "kernel_stack": "hf_abcdef"}
+    ]
+    ranks = {"0": {"stacks": {"1": "File hf_abcdef.py"}, "processes": processes}}
+    (event,) = heard({"ev": "diagnosis", "token": TOKEN, "ranks": ranks})
+    assert isinstance(event, Diagnosis)
+    found = event.ranks[0]
+    assert (found.stacks, found.processes[0].kernel_stack) == ({"1": "File *********.py"}, "*********")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from agents import KEY, RUN, Gate, checkpoints, script, settings
+from attempts import begun
 from plans import beside
 
 from prefect_ft.backends.process.backend import ProcessBackend
@@ -21,6 +23,7 @@ from prefect_ft.journal.lines import Journal, read_lines
 from prefect_ft.journal.records import AttemptLine, CheckpointLine
 from prefect_ft.model import Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+from prefect_ft.supervisor.member import Send
 
 SCRIPT = """
 import os, signal, sys, time
@@ -94,7 +97,7 @@ class Phase:
         """Let go of what a life holds, as its end does."""
         supervisor.hang_up()
         supervisor.journal.close()
-        supervisor._listener._log.close()
+        supervisor._lifecycle._listener._log.close()
         self.children += supervisor._backend._agents.values()
 
 
@@ -140,14 +143,14 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
     )
     first = phase.live()
     decide(first)
-    attempt = first._begin()
+    attempt = begun(first)
     assert attempt.number == 2
     whole = phase.journal.read_bytes()
     phase.hang_up(first)
     for length in range(len(whole) + 1):
         phase.journal.write_bytes(whole[:length])
         back = phase.come_back()
-        assert (back._attempt.number, back._attempt.lost) == (2, {}), length
+        assert (back._lifecycle._attempt.number, back._lifecycle._attempt.lost) == (2, {}), length
         assert read_lines(phase.journal)[-1].type in ("attempt", "comeback", "checkpoint", "came-up")
         if length < len(whole):
             phase.hang_up(back)
@@ -162,7 +165,7 @@ def test_what_ended_while_nobody_watched_is_judged_with_its_output(make: Make, t
         "if rank and attempt == 1: sys.exit('OSError: [Errno 28] No space left on device')\nsignal.pause()"
     )
     first = phase.live()
-    first._begin()
+    begun(first)
     phase.hang_up(first)
     back = phase.come_back()
     decide(back)
@@ -178,7 +181,7 @@ def test_what_ended_while_nobody_watched_is_judged_with_its_output(make: Make, t
 def test_a_gang_that_ended_and_left_has_left_its_result(make: Make, tmp_path: Path) -> None:
     phase = make("print('done')", orphan_timeout_s=0.2)
     first = phase.live()
-    first._begin()
+    begun(first)
     phase.hang_up(first)
     homes = sorted(phase.runtime.glob("0-*"))
     while not all((home / "left.json").exists() and not (home / "agent.sock").exists() for home in homes):
@@ -200,7 +203,8 @@ def test_what_a_decision_had_created_already_is_not_created_again(make: Make) ->
     decide(first)
     decision = first.journal.history()[-1].decision
     assert decision.action == "rebuild"
-    first._gang._exchange(first._gang.numbers, (0, 1), decision.placement, decision.n)
+    first._lifecycle.begin(time.monotonic())
+    first._driver.run(lambda: first._lifecycle.state == "choosing")
     pids = {home: (home / "agent.pid").read_text() for home in phase.runtime.glob("0-*")}
     assert len(pids) == 2
     phase.hang_up(first)
@@ -214,17 +218,17 @@ def test_a_start_that_only_one_of_two_heard_of_is_given_again_to_both(make: Make
     phase = make("if attempt == 1: sys.exit('ConnectionError: reset') if rank else signal.pause()")
     first = phase.live()
     decide(first)
-    send, sent = first._gang._send, []
+    send, sent = first._driver._send, []
 
-    def dies(number: int, name: str, **fields: Any) -> None:
-        if name == "start" and sent:
+    def dies(order: Send) -> None:
+        if order.op == "start" and sent:
             raise KeyboardInterrupt
-        sent.append(name) if name == "start" else None
-        send(number, name, **fields)
+        sent.append(order) if order.op == "start" else None
+        send(order)
 
-    first._gang._send = dies
+    first._driver._send = dies
     with pytest.raises(KeyboardInterrupt):
-        first._begin()
+        begun(first)
     phase.hang_up(first)
     back = phase.come_back()
     back.attempt()
@@ -238,11 +242,11 @@ def test_checkpoints_that_the_journal_has_are_not_told_again_and_are_no_progress
     phase = make("signal.pause()")
     (tmp_path / "ck" / "step-5.json").write_text("{}")
     first = phase.live()
-    first._begin()
-    first._gang.serve(lambda: any(isinstance(line, CheckpointLine) for line in first.journal.lines), 30)
+    begun(first)
+    first._driver.run(lambda: any(isinstance(line, CheckpointLine) for line in first.journal.lines), 30)
     phase.hang_up(first)
     back = phase.come_back()
-    back._gang.serve(lambda: False, 0.3)
+    back._driver.run(lambda: False, 0.3)
     told = [line.step for line in read_lines(phase.journal) if isinstance(line, CheckpointLine)]
     assert told == [5]
 
@@ -255,10 +259,8 @@ def test_a_fault_that_was_reported_is_not_forgotten_and_not_taken_for_a_crash(
         "from prefect_ft import report_fault\nif rank: report_fault(0, 'E1', 'critical')\nsignal.pause()"
     )
     first = phase.live()
-    attempt = first._begin()
-    first._gang.serve(lambda: bool(first._reports))
-    first._gang.stop(first._token, 0)
-    assert attempt.report is None
+    begun(first)
+    first._driver.run(lambda: first._lifecycle.is_resting)
     phase.hang_up(first)
     back = phase.come_back()
     decide(back)
@@ -278,14 +280,14 @@ def test_systems_on_which_an_attempt_runs_are_not_checked_again(make: Make, tmp_
         "if attempt == 1 and rank == 0: sys.exit('ConnectionError: reset')\nsignal.pause()", commands=commands
     )
     first = phase.live()
-    first._begin()
+    begun(first)
     phase.hang_up(first)
     assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
     back = phase.come_back()
     decide(back)
     (decision,) = (entry.decision for entry in back.journal.history())
     assert decision.action == "restart_in_place"
-    back._begin()
+    begun(back)
     assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
 
 
@@ -313,7 +315,7 @@ def test_a_rank_that_was_lost_while_nobody_watched_is_done_without_all_the_same(
     code = WRAPPED.format(reached=reached.path, gate=gate.path)
     phase = make(code, orphan_timeout_s=0.1 if ends == "alone" else 3600.0, meeting=MEETING)
     first = phase.live()
-    first._begin()
+    begun(first)
     phase.hang_up(first)
     reached.wait()
     if ends != "while-it-runs":

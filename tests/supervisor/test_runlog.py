@@ -7,9 +7,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from heard import heard
 
 from prefect_ft import pieces
 from prefect_ft.observe import Notice, observed_by
+from prefect_ft.supervisor.events import Excerpt
 from prefect_ft.supervisor.room import Room
 from prefect_ft.supervisor.runlog import RunLog
 
@@ -157,8 +159,9 @@ def test_a_smaller_limit_removes_what_is_too_much(path: Path, tmp_path: Path) ->
     assert sum(each.stat().st_size for each in tmp_path.glob("run.log*")) < 800 + 40
 
 
-def excerpt(*parts: tuple[int, int, str]) -> dict[str, object]:
-    return {"parts": [dict(zip(("offset", "line", "text"), part, strict=True)) for part in parts]}
+def excerpt(*parts: tuple[int, int, str]) -> Excerpt:
+    named = [dict(zip(("offset", "line", "text"), part, strict=True)) for part in parts]
+    return heard("excerpt", parts=named)
 
 
 def test_of_an_excerpt_comes_what_is_not_there_and_what_was_left_out_is_said(
@@ -167,7 +170,7 @@ def test_of_an_excerpt_comes_what_is_not_there_and_what_was_left_out_is_said(
     log = opened()
     log.write(1, 0, 0, "one\n", 0)
     for _ in range(2):
-        log.write_excerpt(1, 0, 0, excerpt((0, 1, "one\ntwo\n"), (80, 9, "nine\n")))
+        log.write_excerpt(1, 0, excerpt((0, 1, "one\ntwo\n"), (80, 9, "nine\n")))
     log.note(1, 0, 0, "that is all")
     assert path.read_text().splitlines() == [
         "[a1 w0 r0] one",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from heard import heard
 
 from prefect_ft.journal.records import AttemptLine, CheckpointLine, IncidentLine
 from prefect_ft.model import Incident
+from prefect_ft.supervisor.events import Checkpoints
 from prefect_ft.supervisor.saves import Saves
 
 ATTEMPT = AttemptLine(attempt=1, placement=("s0",))
@@ -17,9 +19,9 @@ def saved(step: int, mtime: float) -> CheckpointLine:
     return CheckpointLine(step=step, path=f"ck/{step}", mtime=mtime, written_t=0)
 
 
-def report(last: int | None, *new: int, mtime: float = 1.0) -> dict[str, Any]:
+def report(last: int | None, *new: int, mtime: float = 1.0) -> Checkpoints:
     items = [{"step": step, "path": f"ck/{step}", "mtime": mtime} for step in new]
-    return {"ev": "checkpoints", "new": items, "last": last}
+    return heard("checkpoints", new=items, last=last)
 
 
 def saves(*course: Any) -> Saves:
@@ -45,10 +47,10 @@ def facts(
     }  # fmt: skip
 
 
-def version(step: int, mtime: float, *gone: int, counted: bool = True) -> dict[str, Any]:
+def version(step: int, mtime: float, *gone: int, counted: bool = True) -> Checkpoints:
     """A version of a file that is overwritten."""
     item = {"step": step, "path": "ck/snapshot.pt", "mtime": mtime, "counted": counted}
-    return {"ev": "checkpoints", "new": [item], "gone": list(gone), "last": step}
+    return heard("checkpoints", new=[item], gone=list(gone), last=step)
 
 
 CASES = {
@@ -97,7 +99,7 @@ CASES = {
         facts(10, None, 10, 10),
     ),
     "rotated-away": (
-        [report(20, 10, 20), {"ev": "checkpoints", "new": [], "gone": [10], "last": 20}, None],
+        [report(20, 10, 20), heard("checkpoints", gone=[10], last=20), None],
         facts(20, None, 20, 20),
     ),
     "a-version-takes-the-place-of-the-one-before": (
@@ -108,18 +110,19 @@ CASES = {
         [
             None,
             version(1, 1.0),
-            {
-                "new": [
+            heard(
+                "checkpoints",
+                new=[
                     {
                         "step": 1,
                         "path": "ck/.prefect-ft-copies/1c@snapshot.pt",
                         "mtime": 1.0,
                         "counted": True,
                     },
-                    *version(2, 2.0)["new"],
+                    *(each.write() for each in version(2, 2.0).new),
                 ],
-                "gone": [],
-            },
+                gone=[],
+            ),
         ],
         facts(2, 2, None, 1, 2, counted=True),
     ),
@@ -132,7 +135,7 @@ CASES = {
         facts(60, 60, 80, 60),
     ),
     "a-version-that-is-cut": (
-        [None, version(1, 1.0), {"new": [], "gone": [1]}],
+        [None, version(1, 1.0), heard("checkpoints", gone=[1])],
         facts(None, 1, None, counted=True),
     ),
     "no-longer-set-aside": ([report(20, 10, 20), [20], [], None], facts(20, None, 20, 10, 20)),

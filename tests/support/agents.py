@@ -13,6 +13,7 @@ from typing import Any
 
 from prefect_ft.backends.base import Address, AgentSettings
 from prefect_ft.run import Certificates
+from prefect_ft.supervisor.events import EVENTS
 from prefect_ft.worker import frames, protocol
 from prefect_ft.worker.keys import verifier_of
 
@@ -172,7 +173,7 @@ class AgentClient:
 
 def assert_event(event: Mapping[str, Any]) -> None:
     """Hold an event against the protocol's table."""
-    fields = {"token": protocol.TOKEN, **protocol.EVENTS[event["ev"]]}
+    fields = {"token": protocol.TOKEN, **EVENTS[event["ev"]]}
     assert set(event) == {"ev", *fields}, event
     assert [name for name, expected in fields.items() if not expected.holds(event[name])] == [], event
 

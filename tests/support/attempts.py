@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from prefect_ft.journal.lines import Journal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import RESTARTS, Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+from prefect_ft.supervisor.attempt import Attempt
 
 LONG_S = 3600.0
 """A settle time that does not pass in a test."""
@@ -77,6 +79,15 @@ class Phase:
         """What rank 0 was told in each attempt."""
         lines = self.log.read_text().splitlines()
         return [line.split("resume ")[1] for line in lines if "r0] resume" in line]
+
+
+def begun(supervisor: Supervisor) -> Attempt:
+    """Begin an attempt, and return what is known of it once it runs."""
+    lifecycle = supervisor._lifecycle
+    lifecycle.begin(time.monotonic())
+    supervisor._driver.run(lambda: lifecycle.is_running or lifecycle.is_resting)
+    assert lifecycle._attempt is not None
+    return lifecycle._attempt
 
 
 Make = Callable[..., Phase]

@@ -19,11 +19,15 @@ from typing import Any
 from agents import processes_of
 
 from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Decided, Fact, PhaseEnded, StepReached, observed_by
 from prefect_ft.orchestrate import phase as phases
 from prefect_ft.prefect_edge import tasks
-from prefect_ft.supervisor.gang import AgentGang
+from prefect_ft.supervisor.beginning import Beginning
+from prefect_ft.supervisor.driver import Driver
+from prefect_ft.supervisor.launch import Launch
+from prefect_ft.supervisor.member import Send
 
 Deed = Callable[[], None]
 
@@ -46,7 +50,7 @@ def once(deed: Deed, mark: Path) -> Deed:
 
 def before_start(deed: Deed) -> None:
     """The workers are there and have been told nothing."""
-    _before(AgentGang, "_attach", deed)
+    _before(Driver, "_connect", deed)
 
 
 def in_training(deed: Deed) -> None:
@@ -70,28 +74,35 @@ def before_action(deed: Deed) -> None:
 
 def in_action(deed: Deed) -> None:
     """One of two workers has been told to start the second attempt."""
-    original, starts = AgentGang._send, []
-
-    def send(self: AgentGang, number: int, order: str, **fields: Any) -> None:
-        original(self, number, order, **fields)
-        starts.append(number) if order == "start" else None
-        if len(starts) == 3:
-            deed()
-
-    AgentGang._send = send  # type: ignore[method-assign]
+    _at_the_start(3, deed)
 
 
 def after_action(deed: Deed) -> None:
     """The second attempt runs and the journal does not know of it."""
-    original, starts = AgentGang.start, []
+    original = Beginning.line
 
-    def start(self: AgentGang, *arguments: Any) -> None:
-        original(self, *arguments)
-        starts.append(1)
-        if len(starts) == 2:
+    def line(self: Beginning, launch: Launch, token: Any) -> AttemptLine:
+        told = original(self, launch, token)
+        lines.append(launch.attempt)
+        if lines.count(2) == 2:  # the first is what agents keep
+            deed()
+        return told
+
+    lines: list[int] = []
+    Beginning.line = line  # type: ignore[method-assign]
+
+
+def _at_the_start(number: int, deed: Deed) -> None:
+    """Do it when so many workers have been told to start ranks."""
+    original, starts = Driver._send, []
+
+    def send(self: Driver, order: Send) -> None:
+        original(self, order)
+        starts.append(order.worker) if order.op == "start" else None
+        if len(starts) == number:
             deed()
 
-    AgentGang.start = start  # type: ignore[method-assign]
+    Driver._send = send  # type: ignore[method-assign]
 
 
 def in_backoff(deed: Deed) -> None:

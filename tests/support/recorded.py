@@ -18,6 +18,7 @@ from typing import Any
 import zstandard
 
 from prefect_ft.decide.hang import GangWatch, Hang, Limits, Pace
+from prefect_ft.supervisor.events import Sampled
 from prefect_ft.supervisor.hangs import Hangs, sample_of
 
 TRACES = Path(__file__).parents[1] / "decide" / "traces.jsonl.zst"
@@ -42,8 +43,9 @@ def recording(name: str, hangs: Hangs, limits: Limits) -> Iterator[None]:
 
 def _listening(hear: Callable[[int, Any], None], samples: list[Any]) -> Callable[[int, Any], None]:
     def listen(worker: int, event: Any) -> None:
-        if event["ev"] == "sample" and event["token"][2] == 1:
-            samples.append((worker, {name: event[name] for name in _TOLD}))
+        if isinstance(event, Sampled) and event.token[2] == 1:
+            told = event.write()
+            samples.append((worker, {name: told[name] for name in _TOLD}))
         hear(worker, event)
 
     return listen

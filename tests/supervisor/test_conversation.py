@@ -6,39 +6,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from heard import heard
 
-from prefect_ft.supervisor.regaining import Conversation, Resumed
+from prefect_ft.supervisor.conversation import Conversation, Resumed
+from prefect_ft.supervisor.events import Attached, Call, Event, Exited, Started
 
-FIRST, SECOND = [1, 0, 1], [1, 0, 2]
+FIRST, SECOND = (1, 0, 1), (1, 0, 2)
 END = {"code": 0, "signal": None, "t_ns": 7}
 START = ("start", {"token": SECOND, "ranks": {0: {}, 1: {}}})
 STOP = ("stop", {"token": FIRST, "grace_s": 0, "complete": False})
 
 
-def attached(token: Sequence[int], running: Sequence[int] = (), **exits: Mapping[str, Any]) -> dict[str, Any]:
+def attached(token: Sequence[int], running: Sequence[int] = (), **exits: Mapping[str, Any]) -> Attached:
     ends = {name.removeprefix("r"): end for name, end in exits.items()}
-    return {
-        "ev": "attached", "token": token, "running": [*running], "exits": ends, "inside": [], "excused": [],
-    }  # fmt: skip
+    return heard("attached", token=token, running=[*running], exits=ends)
 
 
-def call(token: Sequence[int]) -> dict[str, Any]:
-    return {"ev": "call", "token": token, "inside": [], "excused": []}
+def call(token: Sequence[int]) -> Call:
+    return heard("call", token=token)
 
 
-def exited(token: Sequence[int], rank: int, **end: Any) -> dict[str, Any]:
-    return {"ev": "exited", "token": token, "rank": rank, **END, **end}
+def exited(token: Sequence[int], rank: int, **end: Any) -> Exited:
+    return heard("exited", token=token, rank=rank, **{**END, **end})
 
 
-def started(token: Sequence[int]) -> dict[str, Any]:
-    return {"ev": "started", "token": token, "stays": {}}
+def started(token: Sequence[int]) -> Started:
+    return heard("started", token=token)
 
 
-def conversation(
-    *orders: tuple[str, Mapping[str, Any]], then: Mapping[str, Any] | None = None
-) -> Conversation:
+def conversation(*orders: tuple[str, Mapping[str, Any]], then: Event | None = None) -> Conversation:
     found = Conversation()
-    found.hear(attached([0, -1, 0]))
+    found.hear(attached((0, -1, 0)))
     found.hear(started(FIRST))
     for order, fields in orders:
         found.ask(order, fields)
@@ -63,7 +61,7 @@ def conversation(
             conversation(STOP), attached(FIRST), Resumed([call(FIRST)], STOP), id="a-stop-is-ordered-again"
         ),
         pytest.param(
-            conversation(STOP, then={"ev": "stopped", "token": FIRST}),
+            conversation(STOP, then=heard("stopped", token=FIRST)),
             attached(FIRST),
             Resumed([call(FIRST)], None),
             id="not-one-that-was-answered",
@@ -88,12 +86,10 @@ def conversation(
         ),
         pytest.param(conversation(START), attached(SECOND), None, id="a-start-that-failed-unheard"),
         pytest.param(conversation(), attached(SECOND, [0, 1]), None, id="a-start-that-nobody-ordered"),
-        pytest.param(conversation(STOP), attached([0, -1, 0]), None, id="another-agent"),
+        pytest.param(conversation(STOP), attached((0, -1, 0)), None, id="another-agent"),
     ],
 )
-def test_how_a_conversation_is_resumed(
-    before: Conversation, now: dict[str, Any], expected: Resumed | None
-) -> None:
+def test_how_a_conversation_is_resumed(before: Conversation, now: Attached, expected: Resumed | None) -> None:
     assert before.resumed(now) == expected
 
 
@@ -101,7 +97,7 @@ def test_output_is_had_up_to_the_last_piece_in_bytes() -> None:
     found = conversation()
     assert found.have == {}
     for offset, text in ((0, "one\n"), (4, "zwö\udc80\n")):
-        found.hear({"ev": "output", "token": FIRST, "rank": 3, "offset": offset, "text": text})
+        found.hear(heard("output", token=FIRST, rank=3, offset=offset, text=text))
     assert found.have == {3: 4 + 6}
     found.ask(*START)
     assert found.have == {}

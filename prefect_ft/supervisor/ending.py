@@ -1,0 +1,112 @@
+"""What an attempt's end comes to: one incident, and the facts that the journal keeps beside it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prefect_ft.backends.base import OUT_OF_MEMORY, USED_UP
+from prefect_ft.clock import PhaseClock
+from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import AttemptLine
+from prefect_ft.model import Evidence, Incident
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.launch import PhasePlan
+from prefect_ft.supervisor.saves import Saves
+
+
+@dataclass(slots=True)
+class Ended:
+    """How an attempt ended, as far as it is known yet. `attempt` is None where none had begun.
+
+    `t` is when that was noticed and `reaped_t` when nothing of it ran any more, `deaths` are when writers died, in
+    seconds since the epoch.
+    """
+
+    attempt: Attempt | None
+    t: float
+    is_complete: bool = False
+    reaped_t: float = 0.0
+    deaths: list[float] = field(default_factory=list)
+
+
+class Ending:
+    """Says what ended the attempts of one phase."""
+
+    def __init__(
+        self,
+        plan: PhasePlan,
+        saves: Saves,
+        journal: Journal,
+        clock: PhaseClock,
+        evidence: Callable[[int], Evidence | None],
+    ) -> None:
+        """`evidence` is what the infrastructure knows of how a process in a worker ended; None where it is gone."""
+        self._plan, self._saves, self._journal, self._clock = plan, saves, journal, clock
+        self._evidence = evidence
+
+    def incident(self, ended: Ended, number: int, cancelled_by: str | None) -> Incident:
+        """Return what happened; a run that is to stop is cancelled, whatever else happens at the same time."""
+        attempt = ended.attempt
+        if attempt is not None:
+            incident = attempt.incident(ended.t, cancelled_by=cancelled_by)
+        else:
+            assert cancelled_by is not None
+            evidence = Evidence(rule="stop-request", text=cancelled_by)
+            incident = Incident(t=ended.t, kind="cancelled", attempt=number, evidence=evidence)
+        incident = replace(self._explained(incident, attempt), **self.known_saves())
+        return incident if attempt is None else replace(incident, started_from=self._started_from())
+
+    def _explained(self, incident: Incident, attempt: Attempt | None) -> Incident:
+        """Return a rank's bare death by SIGKILL with the cause that its agent or its infrastructure knows of."""
+        is_bare = incident.signal == signal.SIGKILL and incident.failure_class in ("unknown", "crash")
+        if not is_bare or incident.worker is None:
+            return incident
+        has_run_out = attempt is not None and attempt.has_run_out(incident.worker)
+        evidence = USED_UP if has_run_out else self._evidence(incident.worker)
+        if evidence is None or evidence.rule != OUT_OF_MEMORY:
+            return incident
+        return replace(incident, failure_class="oom_host", evidence=evidence)
+
+    def _started_from(self) -> int | None:
+        """Return the step from which the last attempt started, 0 from scratch; None: there are no checkpoints."""
+        if not self._plan.has_checkpoints:
+            return None
+        line = next(line for line in reversed(self._journal.lines) if isinstance(line, AttemptLine))
+        return line.resume_step or 0
+
+    def known_saves(self) -> dict[str, Any]:
+        """Return an incident's fields about checkpoints."""
+        return self._saves.facts() if self._plan.has_checkpoints else {}
+
+    def facts(self, ended: Ended, found_deaths: list[float]) -> dict[str, Any]:
+        """Return what the journal keeps of an attempt beside its incident."""
+        attempt = ended.attempt
+        if attempt is None:
+            return {"reaped_t": ended.reaped_t}
+        ended_t = attempt.hung_since_t
+        if ended_t is None and (ended_ns := attempt.ended_ns()) is not None:
+            ended_t = self._clock.at(ended_ns)
+        # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
+        unseen = [self._clock.epoch()] if attempt.lost else []
+        return {
+            "deaths": tuple(sorted({*ended.deaths, *found_deaths, *unseen})),
+            **self._fences(attempt),
+            "ended_t": ended_t,
+            "first_step": attempt.first_step,
+            "last_step": attempt.last_step,
+            "healing_s": attempt.healing_s,
+            "reaped_t": ended.reaped_t,
+        }
+
+    def _fences(self, attempt: Attempt) -> dict[str, Any]:
+        """Have what lost ranks write from now on count for nothing; return what the journal says of it."""
+        lasts_s = self._plan.lost_ranks_last_s
+        if lasts_s is None or all(loss.system_answers for loss in attempt.lost.values()):
+            return {}
+        now_s = self._clock.epoch()
+        fence = round(now_s, 3), round(now_s + lasts_s, 3)
+        self._saves.fence(*fence)
+        return {"fences": (fence,)}

@@ -1,0 +1,54 @@
+"""What the journal and people are told of a comeback."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from prefect_ft.clock import PhaseClock
+from prefect_ft.formats import written_by
+from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.records import ComebackLine
+from prefect_ft.observe import Notice, tell
+from prefect_ft.supervisor.comeback import Standing
+from prefect_ft.supervisor.events import AgentStanding
+
+
+@dataclass(frozen=True, slots=True)
+class Comeback:
+    """An orchestrator of a new epoch has come back to a phase, after so long a silence of its journal."""
+
+    epoch: int
+    by_hand: bool
+    silent_s: float
+
+    def record(
+        self,
+        phase: str,
+        found: Standing,
+        agents: Mapping[int, AgentStanding],
+        reached: Collection[int],
+        *,
+        journal: Journal,
+        clock: PhaseClock,
+    ) -> None:
+        """Write it into the journal, with the attempt that it does not have, and say it.
+
+        `agents` are the workers' own words, of which those of `reached` live.
+        """
+        line = ComebackLine(
+            epoch=self.epoch,
+            by_hand=self.by_hand,
+            silent_s=round(self.silent_s, 3),
+            attempt=found.attempt or None,
+            goes_on=found.watched is not None,
+            adopted=tuple(reached),
+            left=tuple(worker for worker in sorted(agents) if worker not in reached),
+            **written_by("journal"),
+        )
+        journal.append(line, t=clock.now())
+        if found.note is not None:
+            journal.append(found.note, t=clock.now())
+        what = f"attempt {found.attempt} goes on" if found.watched is not None else "nothing was running"
+        workers = f"{len(reached)} worker{'' if len(reached) == 1 else 's'} found"
+        tell(Notice(text=f"{phase}: back after {self.silent_s:.1f} s: {what}, {workers}"))
