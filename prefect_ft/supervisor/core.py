@@ -6,7 +6,6 @@ handler.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from prefect_ft.backends.base import Backend, Worker
@@ -54,10 +53,12 @@ class Supervisor:
         stop: StopRequest,
         check: Callable[[], None],
         gate: Gate | None = None,
+        driven_by: Callable[..., Driver] = Driver,
     ) -> None:
         """`epoch` is the orchestrator's: agents obey the highest that they have seen.
 
         `check` raises LeaseLostError once the run is another orchestrator's. `gate` is asked about decisions.
+        `driven_by` makes the driver: of sockets and threads, or of a simulation.
         """
         self.plan, self.journal, self.clock = plan, journal, clock
         self._backend, self._stop = backend, stop
@@ -74,7 +75,7 @@ class Supervisor:
             loss=lambda worker: self._loss(worker.system, worker),
         )
         self._lifecycle = self._put_together(log, epoch, gate)
-        self._driver = Driver(
+        self._driver = driven_by(
             self._lifecycle,
             backend,
             stop=stop,
@@ -149,7 +150,7 @@ class Supervisor:
         found = self._backend.find()
         for each in found:
             self._driver.found(each.worker, each.address)
-        self._lifecycle.adopt(found, time.monotonic(), by_hand=by_hand)
+        self._lifecycle.adopt(found, self._driver.now_s(), by_hand=by_hand)
         self._driver.run(lambda: self._lifecycle.is_resting or self._lifecycle.is_running)
 
     def attempt(self) -> None:
@@ -158,7 +159,7 @@ class Supervisor:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        self._lifecycle.begin(time.monotonic())
+        self._lifecycle.begin(self._driver.now_s())
         self._driver.run(lambda: self._lifecycle.is_resting)
         if self._lifecycle.outcome is not None:
             raise self._lifecycle.outcome
@@ -173,7 +174,7 @@ class Supervisor:
             return
         lifecycle = self._lifecycle
         try:
-            lifecycle.begin(time.monotonic(), ahead=True)
+            lifecycle.begin(self._driver.now_s(), ahead=True)
             self._driver.run(
                 lambda: lifecycle.is_resting or lifecycle.is_running or self._stop.wanted is not None
             )

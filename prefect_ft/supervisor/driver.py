@@ -68,16 +68,20 @@ class Driver:
         self._facts: list[Fact] = []
         """What is known and the machine has not been told yet."""
 
+    def now_s(self) -> float:
+        """Return the time by the driver's clock."""
+        return time.monotonic()
+
     def found(self, worker: Worker, address: Address) -> None:
         """Take note of where the agent of a worker is that was there before."""
         self._addresses[worker] = address
 
     def run(self, until: Callable[[], bool], timeout_s: float | None = None) -> None:
         """Drive the machine until the condition holds, or the time is over; raises what ends the phase."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else self.now_s() + timeout_s
         self._tell()
         while not until():
-            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            left_s = None if deadline_s is None else deadline_s - self.now_s()
             if left_s is not None and left_s <= 0:
                 return
             self._wait(left_s)
@@ -87,7 +91,7 @@ class Driver:
         """Tell the machine what is known, and carry out what it orders, until nothing more follows."""
         while True:
             facts, self._facts = self._facts, []
-            orders = self._machine.handle(facts, time.monotonic())
+            orders = self._machine.handle(facts, self.now_s())
             if orders:
                 self.may_act()
             for order in orders:
@@ -107,7 +111,7 @@ class Driver:
             raise self._stop.lost
         due_s = self._machine.due_s
         if due_s is not None:
-            left_s = max(0.0, due_s - time.monotonic())
+            left_s = max(0.0, due_s - self.now_s())
             timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._stop:
@@ -180,6 +184,8 @@ class Driver:
             link.close()
 
     def _exchange(self, order: Exchange) -> None:
+        """Have workers exchanged, which no agent could refuse an orchestrator whose time is over."""
+        self.may_act()
         try:
             addresses = self._backend.exchange(order.old, order.new)
         except BackendError as exc:

@@ -57,7 +57,7 @@ class Ending:
             evidence = Evidence(rule="stop-request", text=cancelled_by)
             incident = Incident(t=ended.t, kind="cancelled", attempt=number, evidence=evidence)
         incident = replace(self._explained(incident, attempt), **self.known_saves())
-        return incident if attempt is None else replace(incident, started_from=self._started_from())
+        return incident if attempt is None else replace(incident, started_from=self._started_from(attempt))
 
     def _explained(self, incident: Incident, attempt: Attempt | None) -> Incident:
         """Return a rank's bare death by SIGKILL with the cause that its agent or its infrastructure knows of."""
@@ -70,12 +70,15 @@ class Ending:
             return incident
         return replace(incident, failure_class="oom_host", evidence=evidence)
 
-    def _started_from(self) -> int | None:
-        """Return the step from which the last attempt started, 0 from scratch; None: there are no checkpoints."""
-        if not self._plan.has_checkpoints:
-            return None
-        line = next(line for line in reversed(self._journal.lines) if isinstance(line, AttemptLine))
-        return line.resume_step or 0
+    def _started_from(self, attempt: Attempt) -> int | None:
+        """Return the step from which an attempt started, 0 from scratch; None: not known, or without checkpoints."""
+        recorded = (
+            line
+            for line in reversed(self._journal.lines)
+            if isinstance(line, AttemptLine) and line.attempt == attempt.number
+        )
+        line = next(recorded, None)  # a stop may come before all its ranks have started
+        return None if line is None or not self._plan.has_checkpoints else line.resume_step or 0
 
     def known_saves(self) -> dict[str, Any]:
         """Return an incident's fields about checkpoints."""
