@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crew import Crew
 from benchmarks.harness import OURS, Results, finish, options, row
 from prefect_ft import JobConfig
 from prefect_ft.backends.base import AgentSettings
@@ -37,7 +38,6 @@ from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.run import certificates_of
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.crew import Crew
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.events import Event, Lost
 from prefect_ft.supervisor.stopping import StopRequest

@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.crew import Crew
 from benchmarks.harness import OURS, Results, Row, finish, options, row
 from benchmarks.watch import Meter, idle_job
 from prefect_ft.backends.base import Address, AgentSettings, Worker
@@ -34,7 +35,6 @@ from prefect_ft.orchestrate.run import begin_run, held
 from prefect_ft.run import made_runtime_directory, vacancy
 from prefect_ft.supervisor import PhasePlan
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.crew import Crew
 from prefect_ft.supervisor.enact import first_gang
 from prefect_ft.supervisor.launch import Launch, start_orders
 from prefect_ft.worker import frames

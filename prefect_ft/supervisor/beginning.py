@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide import skip_eval_at, start_counts
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.supervisor.attempt import Attempt
@@ -18,7 +18,9 @@ from prefect_ft.worker.protocol import Token
 class Beginning:
     """Puts the attempts of one phase together."""
 
-    def __init__(self, plan: PhasePlan, journal: Journal, clock: PhaseClock, resuming: Resuming) -> None:
+    def __init__(
+        self, plan: PhasePlan, journal: MemoryJournal, clock: PhaseClock, resuming: Resuming
+    ) -> None:
         self._plan, self._journal, self._clock, self._resuming = plan, journal, clock, resuming
         self._begun_t = 0.0
 

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from prefect_ft.backends.base import Backend, Worker
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import Gate
-from prefect_ft.journal.lines import Journal
-from prefect_ft.model import Decision, Evidence
+from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.model import Decision, Evidence, Incident
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import Driver
 from prefect_ft.supervisor.ending import Ending
 from prefect_ft.supervisor.events import Lost
+from prefect_ft.supervisor.failures import AttemptFailedError
 from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.judging import Judging
@@ -47,7 +48,7 @@ class Supervisor:
         *,
         key: str,
         epoch: int,
-        journal: Journal,
+        journal: MemoryJournal,
         clock: PhaseClock,
         log: RunLog,
         stop: StopRequest,
@@ -181,6 +182,37 @@ class Supervisor:
             self._driver.run(lambda: lifecycle.is_over, PREFECT_WAITS_S)
         except Exception as exc:
             self._failure = exc
+
+    # -- what a holder asks that decides by itself --------------------------------------------------
+
+    @property
+    def attempts(self) -> int:
+        """The number of the last attempt, from 1; 0: none has begun."""
+        return self._lifecycle.number
+
+    @property
+    def last_incident(self) -> Incident:
+        """What ended the last attempt that has ended."""
+        outcome = self._lifecycle.outcome
+        return self.journal.history()[-1].incident if outcome is None else outcome.incident
+
+    def start(self) -> AttemptFailedError | None:
+        """Carry the last decision out, and return once ranks run; or what kept it from being carried out."""
+        self._lifecycle.begin(self._driver.now_s())
+        self._driver.run(lambda: self._lifecycle.is_resting or self._lifecycle.is_running)
+        return self._lifecycle.outcome if self._lifecycle.is_resting else None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the attempt that runs has ended, or the time is over; return whether it has ended."""
+        self._driver.run(lambda: self._lifecycle.is_resting, timeout_s)
+        return self._lifecycle.is_resting
+
+    def end(self, why: str) -> None:
+        """End the attempt that runs, if one does, at once and without a word to its ranks."""
+        self._lifecycle.end(why, self._driver.now_s())
+        self.wait()
+
+    # -- the end ------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End the workers and everything that runs in them. Idempotent."""

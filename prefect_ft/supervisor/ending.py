@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect_ft.backends.base import OUT_OF_MEMORY, USED_UP
 from prefect_ft.clock import PhaseClock
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.supervisor.attempt import Attempt
@@ -39,7 +39,7 @@ class Ending:
         self,
         plan: PhasePlan,
         saves: Saves,
-        journal: Journal,
+        journal: MemoryJournal,
         clock: PhaseClock,
         evidence: Callable[[int], Evidence | None],
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.decide.hang import ContainerSample, GangWatch, Hang, Limits, Pace, RankSample, Sample
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import HangLine, HangOverLine, Line, PaceLine, Sign, StragglerLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
@@ -55,7 +55,11 @@ class Hangs:
     """`found` is a verdict that something is to be done about; `acted_on` takes it back."""
 
     def __init__(
-        self, plan: SuspensionPlan, journal: Journal, clock: PhaseClock, sample_every: Callable[[float], None]
+        self,
+        plan: SuspensionPlan,
+        journal: MemoryJournal,
+        clock: PhaseClock,
+        sample_every: Callable[[float], None],
     ) -> None:
         """`sample_every` has samples taken that often, in seconds."""
         self.found: Hang | None = None

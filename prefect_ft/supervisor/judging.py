@@ -8,7 +8,7 @@ from typing import Any
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import Gate, judge
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Evidence, Incident
 from prefect_ft.observe import Decided, Notice, tell
 from prefect_ft.supervisor.enact import failure_kind
@@ -32,7 +32,7 @@ class Judging:
     def __init__(
         self,
         plan: PhasePlan,
-        journal: Journal,
+        journal: MemoryJournal,
         clock: PhaseClock,
         known_saves: Callable[[], dict[str, Any]],
         gate: Gate | None,

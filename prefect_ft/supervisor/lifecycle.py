@@ -18,7 +18,7 @@ from prefect_ft.config import OnDemand
 from prefect_ft.decide import initial_placement, is_report, set_aside
 from prefect_ft.decide.hang import Hang, odd_rank
 from prefect_ft.errors import BackendError, LeaseLostError
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import RESTARTS, Decision, Incident
 from prefect_ft.observe import AttemptStarted, Notice, tell
 from prefect_ft.supervisor.asking import Adoption, AllStopped, Answers, Diagnoses, Until, Wait
@@ -119,7 +119,7 @@ class Lifecycle:
         resuming: Resuming,
         ending: Ending,
         judging: Judging,
-        journal: Journal,
+        journal: MemoryJournal,
         clock: PhaseClock,
         stop: StopRequest,
         loss: Loss,
@@ -160,6 +160,8 @@ class Lifecycle:
         """The verdict that is being looked into."""
         self._obstacle: Obstacle | None = None
         """What keeps the decision from being carried out, and is judged once nothing runs."""
+        self._ended_by: str | None = None
+        """Who ended the attempt that ran, if somebody did."""
         self._ended: Ended | None = None
         self._healing: tuple[Incident, Command, float] | None = None
         """The fault that is being mended, by which command, and since when."""
@@ -263,6 +265,11 @@ class Lifecycle:
         return self.state == "running"
 
     @property
+    def number(self) -> int:
+        """The last attempt's, from 1; 0: none has begun."""
+        return self._number
+
+    @property
     def is_over(self) -> bool:
         """Whether the attempt that runs has ended by itself, or none runs."""
         return self._attempt is None or self._attempt.over
@@ -275,7 +282,7 @@ class Lifecycle:
         self._now_s, self._is_ahead = now_s, ahead
         if not self.is_resting:
             return
-        self.outcome = self._ended = None
+        self.outcome = self._ended = self._ended_by = None
         if not ahead:
             self._resuming.looked(None)
         self._note_beginning()
@@ -286,6 +293,12 @@ class Lifecycle:
             self._meet(obstacle)
         else:
             self._enact(self._decision)
+
+    def end(self, why: str, now_s: float) -> None:
+        """End the attempt that runs, or begins, if one does."""
+        if self.state in HEEDS_STOP:
+            self._now_s, self._is_ahead, self._ended_by = now_s, False, why
+            self._end()
 
     def adopt(self, found: Sequence[Found], now_s: float, *, by_hand: bool) -> None:
         """Take up what an earlier life left: workers, an attempt that runs or has ended. `by_hand`: a person asked."""
@@ -659,7 +672,7 @@ class Lifecycle:
         ended = self._ended
         assert ended is not None
         self._listener.attempt = None
-        incident = self._ending.incident(ended, self._number, self._stop.wanted)
+        incident = self._ending.incident(ended, self._number, self._stop.wanted or self._ended_by)
         facts = self._ending.facts(ended, self._resuming.deaths)
         if incident.kind not in ("completed", "cancelled"):
             self._give_up(AttemptFailedError(incident, **facts))

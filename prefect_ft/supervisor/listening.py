@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
@@ -51,7 +51,7 @@ class Listener:
         unsaved: Unsaved,
         reports: Reports,
         hangs: Hangs,
-        journal: Journal,
+        journal: MemoryJournal,
         clock: PhaseClock,
         system_of: Callable[[int], str],
         evidence: Callable[[int], Evidence | None],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.formats import written_by
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import ComebackLine
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.comeback import Standing
@@ -29,7 +29,7 @@ class Comeback:
         agents: Mapping[int, AgentStanding],
         reached: Collection[int],
         *,
-        journal: Journal,
+        journal: MemoryJournal,
         clock: PhaseClock,
     ) -> None:
         """Write it into the journal, with the attempt that it does not have, and say it.

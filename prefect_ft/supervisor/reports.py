@@ -12,7 +12,7 @@ from typing import Any
 
 from prefect_ft.clock import PhaseClock
 from prefect_ft.errors import ConfigError
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import IncidentLine, Line, ReportLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
@@ -27,7 +27,9 @@ _Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | Non
 class Reports:
     """A queue. What is in it has been recorded: who comes back to a phase finds it again."""
 
-    def __init__(self, plan: SourcePlan, systems: Sequence[str], journal: Journal, clock: PhaseClock) -> None:
+    def __init__(
+        self, plan: SourcePlan, systems: Sequence[str], journal: MemoryJournal, clock: PhaseClock
+    ) -> None:
         """Reports that name none of `systems` are somebody else's, and passed over."""
         self._plan, self._systems = plan, systems
         self._journal, self._clock = journal, clock

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import EarlierSavesLine, IncidentLine
 from prefect_ft.model import Decision
 from prefect_ft.observe import Notice, tell
@@ -42,7 +42,7 @@ class Resuming:
     """Chooses for one phase. `deaths` are when writers died while nobody watched; seconds since the epoch."""
 
     def __init__(
-        self, plan: PhasePlan, saves: Saves, journal: Journal, clock: PhaseClock, log: RunLog
+        self, plan: PhasePlan, saves: Saves, journal: MemoryJournal, clock: PhaseClock, log: RunLog
     ) -> None:
         self._plan, self._saves = plan, saves
         self._journal, self._clock, self._log = journal, clock, log

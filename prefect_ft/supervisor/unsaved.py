@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.journal.lines import Journal
+from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import WarningLine
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.launch import SavesPlan
@@ -22,7 +22,9 @@ _LOSES = "Until that is mended a failure loses all work."
 class Unsaved:
     """`saves` is None where it does not matter whether anything is saved."""
 
-    def __init__(self, phase: str, saves: SavesPlan | None, journal: Journal, clock: PhaseClock) -> None:
+    def __init__(
+        self, phase: str, saves: SavesPlan | None, journal: MemoryJournal, clock: PhaseClock
+    ) -> None:
         self._phase = phase
         self._path = saves.directory if saves is not None else ""
         self._after_s = saves.warn_after_s if saves is not None else 0.0

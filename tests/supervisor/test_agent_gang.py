@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from agents import DEADLINE_S, KEY, PYTHON, RUN, Gate, checkpoints, script, settings, wait_until_ended
 
+from benchmarks import crew
+from benchmarks.crew import Crew, StopWantedError
 from prefect_ft.backends.base import Address, Backend, RouteUnavailableError, Worker
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.errors import AgentError, BackendError, LeaseLostError
-from prefect_ft.supervisor import crew, reaching
+from prefect_ft.supervisor import reaching
 from prefect_ft.supervisor.asking import Adoption
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.crew import Crew, StopWantedError
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.events import Event, Lost, Stopped
 from prefect_ft.supervisor.gang import Gang, WorkerGoneError

@@ -12,7 +12,7 @@ from simulated import Course, Troubles
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import history_of, read_lines
 from prefect_ft.journal.records import AttemptLine, DecisionLine
-from prefect_ft.model import RESTARTS
+from prefect_ft.supervisor.lifecycle import TRANSITIONS
 
 TROUBLES = {
     "ranks-fail": Troubles(),
@@ -28,6 +28,12 @@ TROUBLES = {
     ),
 }  # fmt: skip
 MEMORY = Path("/dev/shm")
+ORDINARY = 40
+"""Seeds of each kind of trouble in the ordinary tests."""
+MANY = 1300
+"""And in the long ones."""
+NOT_SIMULATED = {"checking", "diagnosing", "saving", "healing"}
+"""States that take what is not simulated: commands that check or mend, ranks that hang or are asked to save."""
 
 
 def check(course: Course) -> None:
@@ -49,20 +55,23 @@ def check(course: Course) -> None:
     assert numbers == sorted({*numbers})
     if last is not None and last.action == "complete":
         assert {*world.ended[attempts[-1].token].values()} == {0}
-    restarts = 0
-    for line in lines:
-        if isinstance(line, DecisionLine) and line.decision.action in RESTARTS:
-            restarts += 1
+    for number, line in enumerate(lines):
         if isinstance(line, AttemptLine):
-            assert line.decisions == sum(
-                isinstance(each, DecisionLine) for each in lines[: lines.index(line)]
-            ), line
+            before = sum(isinstance(each, DecisionLine) for each in lines[:number])
+            assert line.decisions == before, f"attempt {line.attempt} is not explained by the last decision"
 
 
-def run(seed: int, troubles: Troubles) -> None:
+def run(seed: int, troubles: Troubles) -> Course:
+    """Run a course and check it; what fails says by which seed."""
     where = MEMORY if os.access(MEMORY, os.W_OK) else None
     with TemporaryDirectory(dir=where, prefix="pft-sim-") as directory:
-        check(Course(seed, troubles, Path(directory)))
+        course = Course(seed, troubles, Path(directory))
+        try:
+            check(course)
+        except BaseException as exc:
+            exc.add_note(f"seed {seed}")
+            raise
+        return course
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +81,26 @@ def nobody_left() -> None:
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_every_course_comes_to_its_end(name: str) -> None:
-    for seed in range(40):
-        try:
-            run(seed, TROUBLES[name])
-        except BaseException as exc:
-            exc.add_note(f"seed {seed} of {name}")
-            raise
+    for seed in range(ORDINARY):
+        run(seed, TROUBLES[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TROUBLES)
+def test_every_course_of_many_comes_to_its_end(name: str) -> None:
+    for seed in range(ORDINARY, ORDINARY + MANY):
+        run(seed, TROUBLES[name])
+
+
+def test_a_seed_says_everything_that_happens() -> None:
+    first, second = (run(50, TROUBLES["everything"]) for _ in range(2))
+    assert first.story == second.story
+    assert len(first.story) > 10
+
+
+def test_the_courses_go_through_every_state() -> None:
+    """Troubles that never come would prove nothing."""
+    courses = [run(seed, troubles) for troubles in TROUBLES.values() for seed in range(12)]
+    assert {state for course in courses for state in course.states} >= {*TRANSITIONS} - NOT_SIMULATED
+    assert sum(course.lives for course in courses) > 20
+    assert sum(course.takeovers for course in courses) > 5

@@ -90,6 +90,10 @@ class World:
         self.is_cancelled = False
         self.ended: dict[tuple[int, ...], dict[int, int | None]] = {}
         """By the token of their start, the exit codes of ranks."""
+        self.story: list[tuple[float, str]] = []
+        """What orchestrators ordered and agents heard, with the times."""
+        self.states: set[str] = set()
+        """The states that lifecycles have been in."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
@@ -243,6 +247,7 @@ class Agent:
         if not self.is_alive:
             return
         op = protocol.checked(message)  # raises for what is no order
+        self.world.story.append((self.world.now_s, f"{op} to worker {self.worker.number}"))
         if op == "attach":
             self._attach(wire, message)
         elif wire is not self.wire:
@@ -306,7 +311,9 @@ class Agent:
             is_elsewhere = other.worker.system in self.world.lost or other is self
             runs = [rank for rank in other.ranks.values() if rank.is_running]
             if runs and not is_elsewhere and other.token[1:] != token[1:]:
-                raise ViolationError(f"{token} starts while worker {other.worker.number} still runs {other.token}")
+                raise ViolationError(
+                    f"{token} starts while worker {other.worker.number} still runs {other.token}"
+                )
         self.token, self._note = token, message["note"]
         self._deaths, self._is_stopping = [], False
         self.ranks = {int(number): Rank(int(number)) for number in message["ranks"]}
@@ -511,6 +518,7 @@ class SimulatedDriver:
             facts, self._facts = self._facts, []
             orders = self._machine.handle(facts, self.now_s())
             self._machine.validate_state()
+            self._world.states.add(self._machine.state)
             if orders:
                 self.may_act()
             for order in orders:
@@ -619,6 +627,16 @@ class Course:
         if self.world.chance(self.troubles.cancel):
             self.world.after(random.uniform(0, 60), self._cancel)
         self._stops: list[StopRequest] = []
+
+    @property
+    def story(self) -> list[tuple[float, str]]:
+        """What orchestrators ordered, with the times."""
+        return self.world.story
+
+    @property
+    def states(self) -> set[str]:
+        """The states that lifecycles have been in when they waited."""
+        return self.world.states
 
     @property
     def journal(self) -> Path:
@@ -742,9 +760,8 @@ class Course:
                 supervisor.rejoin(by_hand=False)
             self._attempts(supervisor, journal)
         last = journal.history()[-1].decision
-        if not any(isinstance(line, EndLine) for line in journal.lines):
-            journal.append(EndLine(status="over", reason="over"), t=clock.now())
         supervisor.close()
+        journal.append(EndLine(status="over", reason="over"), t=clock.now())
         return last
 
     def _attempts(self, supervisor: Supervisor, journal: Journal) -> None:
