@@ -1,0 +1,89 @@
+"""What agents report is put where it belongs; what they report of ranks that are not their own is ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heard import heard
+from plans import beside
+
+from prefect_ft.clock import PhaseClock
+from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.observe import Notice, observed_by
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.hangs import Hangs
+from prefect_ft.supervisor.listening import Listener
+from prefect_ft.supervisor.reports import Reports
+from prefect_ft.supervisor.runlog import RunLog
+from prefect_ft.supervisor.saves import Saves
+from prefect_ft.supervisor.unsaved import Unsaved
+
+SAMPLE = {
+    "over": False, "state": "S", "cpu_s": 1.0, "wait_s": None, "io": None, "output": 0, "beats": 0, "beat_s": None,
+    "step": None, "stage": None,
+}  # fmt: skip
+DIAGNOSED: dict[str, Any] = {"stacks": {}, "processes": []}
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> None:
+    """Nothing is started here."""
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Listener:
+    """Listens to an attempt of one rank on each of two workers."""
+    journal, clock, beside_ranks = MemoryJournal(), PhaseClock(), beside(tmp_path, ("s0", "s1"))
+    made = Listener(
+        "train",
+        log=RunLog(tmp_path / "run.log", tmp_path / "places"),
+        saves=Saves(),
+        unsaved=Unsaved("train", None, journal, clock),
+        reports=Reports(beside_ranks["sources"], ("s0", "s1"), journal, clock),
+        hangs=Hangs(beside_ranks["suspension"], journal, clock, lambda _: None),
+        journal=journal,
+        clock=clock,
+        system_of=lambda number: f"s{number}",
+        evidence=lambda _: None,
+    )
+    made.attempt = Attempt(1, {0: 0, 1: 1})
+    return made
+
+
+@pytest.mark.parametrize("rank", [1, 7], ids=["another-workers", "nobodys"])
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("exited", {"code": 1}),
+        ("output", {"text": "x\n"}),
+        ("beat", {"step": 5}),
+        ("dropped", {"bytes": 3}),
+        ("excerpt", {"parts": [{"offset": 0, "line": 1, "text": "x\n"}], "bytes": 2}),
+        ("fault", {"report": {"device": "0", "code": "E", "severity": "major", "message": "m"}}),
+        ("in_process", {"report": {"iteration": 1, "rank": 0, "kind": "k", "text": "t", "took_ms": 1}}),
+        ("sample", {}),
+        ("diagnosis", {}),
+    ],
+)
+def test_ranks_that_are_not_its_own_are_ignored_and_that_is_said_once(
+    listener: Listener, tmp_path: Path, kind: str, fields: dict[str, Any], rank: int
+) -> None:
+    inside = {"sample": SAMPLE, "diagnosis": DIAGNOSED}.get(kind)
+    named = {"rank": rank} if inside is None else {"ranks": {str(rank): inside}}
+    said: list[str] = []
+    with observed_by(lambda fact: said.append(fact.text) if isinstance(fact, Notice) else None):
+        for _ in range(2):
+            listener.hear(0, heard(kind, **fields, **named))
+    assert said == ["train: worker 0 reports ranks that are not its own; that is ignored"]
+    attempt = listener.attempt
+    assert attempt is not None
+    assert (attempt.over, attempt.last_step, listener._journal.lines) == (False, None, [])
+    assert (tmp_path / "run.log").read_text() == ""
+
+
+def test_what_is_of_another_attempt_is_no_ones_fault(listener: Listener, tmp_path: Path) -> None:
+    """It comes late: its gang may have been another one."""
+    listener.hear(0, heard("output", token=(1, 0, 2), rank=1, text="late\n"))
+    assert (tmp_path / "run.log").read_text() == "[a2 w0 r1] late\n"
