@@ -81,10 +81,10 @@ class Phase:
         return [line.split("resume ")[1] for line in lines if "r0] resume" in line]
 
 
-def begun(supervisor: Supervisor) -> Attempt:
+def begun(supervisor: Supervisor, *, ahead: bool = False) -> Attempt:
     """Begin an attempt, and return what is known of it once it runs."""
     lifecycle = supervisor._lifecycle
-    lifecycle.begin(time.monotonic())
+    lifecycle.begin(time.monotonic(), ahead=ahead)
     supervisor._driver.run(lambda: lifecycle.is_running or lifecycle.is_resting)
     assert lifecycle._attempt is not None
     return lifecycle._attempt
