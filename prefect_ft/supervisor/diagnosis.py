@@ -35,8 +35,14 @@ class Diagnosis:
         return described(self.stacks) if self.stacks else None
 
 
-def diagnosis_of(found: Mapping[int, Diagnosed]) -> Diagnosis:
-    """Read what agents told of each rank."""
+def diagnosis_of(answers: Mapping[int, Mapping[int, Diagnosed]], attempt: Attempt) -> Diagnosis:
+    """Return what agents said of each rank; `answers` are by worker, of which only its own ranks count."""
+    found = {
+        rank: each
+        for worker, ranks in answers.items()
+        for rank, each in ranks.items()
+        if attempt.has(worker, rank)
+    }
     return Diagnosis({rank: _stack(told) for rank, told in found.items()}, found)
 
 

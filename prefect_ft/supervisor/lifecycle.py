@@ -572,13 +572,7 @@ class Lifecycle:
         """End the attempt because its ranks hang, or record that and let it go on."""
         attempt, hang = self._running, self._hang
         assert hang is not None
-        found = {
-            rank: each
-            for worker, ranks in self._gang.diagnosed.items()
-            for rank, each in ranks.items()
-            if attempt.has(worker, rank)
-        }
-        diagnosis = diagnosis_of(found)
+        diagnosis = diagnosis_of(self._gang.diagnosed, attempt)
         hang = with_blame(hang, odd_rank(diagnosis.stacks, hang.ranks), attempt)
         where = diagnosis.where
         name = write(self._plan.directory, self._hangs.next_number, hang, diagnosis, attempt)
