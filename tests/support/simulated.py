@@ -15,18 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from agents import KEY, RUN
 from plans import beside
 
 from prefect_ft.backends.base import Address, Found, Worker
 from prefect_ft.clock import PhaseClock
+from prefect_ft.config import OnDemand
+from prefect_ft.decide.hang import Limits
 from prefect_ft.errors import BackendError, JournalError, LeaseLostError
 from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, history_of, read_lines
 from prefect_ft.journal.records import EndLine
 from prefect_ft.model import RESTARTS, Decision, Evidence, Policy
-from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+from prefect_ft.supervisor import (
+    AttemptFailedError,
+    PhasePlan,
+    RunLog,
+    StopRequest,
+    Supervisor,
+    SuspensionPlan,
+    upkeep,
+)
+from prefect_ft.supervisor.command import Outcome
 from prefect_ft.supervisor.events import read_event
 from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
@@ -36,6 +48,10 @@ TOO_LONG_S = 200_000.0
 """What waits longer than this waits for ever."""
 
 ORPHAN_S = 300.0
+PERIOD_S = 10.0
+HANG_S = 120.0
+SAVING_S = 15.0
+"""How long an agent waits for somebody, between samples, until ranks hang, for a checkpoint that was asked for."""
 
 
 class KilledError(BaseException):
@@ -72,6 +88,12 @@ class Troubles:
     """That the run is cancelled some time."""
     disk: float = 0.0
     """That a line does not fit on the disk."""
+    hang: float = 0.0
+    """That a rank hangs, in each attempt, instead of ending."""
+    fault: float = 0.0
+    """That a rank reports a fault of a device, in each attempt."""
+    unfit: float = 0.0
+    """That a system does not pass its check, and that a device is not healed."""
 
 
 class World:
@@ -139,6 +161,24 @@ class SimulatedClock(PhaseClock):
         return self._world.now_s
 
 
+class SimulatedCommand:
+    """A command of the user's that checks or heals, in the place of a process."""
+
+    def __init__(self, world: World, *, on_end: Callable[[Outcome], None]) -> None:
+        self.outcome: Outcome | None = None
+        is_bad = world.chance(world.troubles.unfit)
+
+        def end() -> None:
+            problem = "exit code 1: broken" if is_bad else "exit code 0"
+            self.outcome = Outcome(exit_code=int(is_bad), output=b"", problem=problem)
+            on_end(self.outcome)
+
+        world.after(world.random.choice((0.0, 1.0, 20.0)), end)
+
+    def end(self) -> None:
+        pass
+
+
 # -- connections --------------------------------------------------------------------------------------
 
 
@@ -192,6 +232,7 @@ class Rank:
     code: int | None = None
     signal: int | None = None
     t_ns: int | None = None
+    hangs: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -213,9 +254,28 @@ class Agent:
         self._deaths: list[float] = []
         self._port = 1000
         self._announced: set[int] = set()
-        self._is_stopping = self._owes_stopped = False
+        self._period_s = PERIOD_S
 
     # -- said -------------------------------------------------------------------------------------
+
+    def sample(self, token: list[int]) -> None:
+        """Tell of the ranks what they do, every now and then while they run."""
+        if (
+            self.token != token
+            or not self.is_alive
+            or not any(each.is_running for each in self.ranks.values())
+        ):
+            return
+        ranks = {str(number): self._sampled(rank) for number, rank in self.ranks.items()}
+        self.say("sample", watched_s=self.world.now_s, past=False, devices=None, container=None, ranks=ranks)
+        self.world.after(self._period_s, lambda: self.sample(token))
+
+    def _sampled(self, rank: Rank) -> dict[str, Any]:
+        busy = 0.0 if rank.hangs else self.world.now_s
+        return {
+            "over": not rank.is_running, "state": "S" if rank.is_running else None, "cpu_s": busy, "wait_s": 0.0,
+            "io": int(busy), "output": 0, "beats": 1 + int(busy), "beat_s": None, "step": int(busy), "stage": "train",
+        }  # fmt: skip
 
     def say(self, event: str, **fields: Any) -> None:
         if self.wire is not None and self.is_alive:
@@ -268,7 +328,7 @@ class Agent:
         before, self.wire = self.wire, None
         if before is not None and before is not wire and message["epoch"] > self.epoch:
             before.from_agent({"ev": "superseded", "token": self.token, "epoch": message["epoch"]})
-        self.wire, self.epoch, self._announced, self._owes_stopped = wire, message["epoch"], set(), False
+        self.wire, self.epoch, self._announced = wire, message["epoch"], set()
         who = {"version": 1, "release": None, "worker": self.worker.number, "system": self.worker.system}
         self.say("attached", **who, pid=1, **self.standing())
         self.tell_saved()
@@ -286,6 +346,31 @@ class Agent:
             self._choose(message)
         elif op == "stop":
             self._stop(message["grace_s"])
+        elif op == "watch":
+            self._period_s = message["period_s"]
+        elif op == "diagnose":
+            self._diagnose(message["timeout_s"])
+        elif op == "checkpoint":
+            self._saves_now()
+
+    def _diagnose(self, timeout_s: float) -> None:
+        process = {"pid": 1, "name": "p", "state": "S", "threads": 1, "waits_in": "futex", "kernel_stack": ""}
+        ranks = {str(number): {"stacks": {}, "processes": [process]} for number in self.ranks}
+        if self.world.chance(0.7):
+            delay_s = self.world.random.uniform(0, timeout_s)
+            self.world.after(delay_s, lambda: self.say("diagnosis", ranks=ranks))
+
+    def _saves_now(self) -> None:
+        """Have the ranks save because they were asked; some do not come so far."""
+        world, token = self.world, self.token
+
+        def save() -> None:
+            if self.token == token and self.is_alive and any(each.is_running for each in self.ranks.values()):
+                world.saved[max(world.saved, default=0) + 1] = world.now_s
+                self.tell_saved()
+
+        if self.worker.number == 0 and world.chance(0.7):
+            world.after(world.random.uniform(0, 2 * SAVING_S), save)
 
     def _choose(self, message: dict[str, Any]) -> None:
         for item in message.get("verified", ()):
@@ -315,7 +400,7 @@ class Agent:
                     f"{token} starts while worker {other.worker.number} still runs {other.token}"
                 )
         self.token, self._note = token, message["note"]
-        self._deaths, self._is_stopping = [], False
+        self._deaths, self._period_s = [], PERIOD_S
         self.ranks = {int(number): Rank(int(number)) for number in message["ranks"]}
         self.world.ended.setdefault(tuple(token), {})
         pids = {number: 100 + number for number in self.ranks}
@@ -324,6 +409,7 @@ class Agent:
         has_all = message["env"]["WORLD_SIZE"] == str(len(self.ranks))
         step = int(resume.rsplit("-")[-1]) if resume else 0
         Training(self, token, step, has_all=has_all).begin()
+        self.sample(token)
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -340,7 +426,6 @@ class Agent:
             self._kill()
 
     def _stop(self, grace_s: float) -> None:
-        self._owes_stopped = True
         token = self.token
         delay_s = self.world.random.uniform(0, grace_s) if grace_s else 0.0
         self.world.after(delay_s, lambda: self._kill() if self.token == token else None)
@@ -392,7 +477,12 @@ class Training:
             fails = world.chance(world.troubles.rank / 2)
             delay_s = world.random.choice((0.0, 0.01, 1.0, 5.0, 30.0)) if fails else 40.0
             how = world.random.choice(((1, None), (None, 9), (None, 6))) if fails else (0, None)
-            world.after(delay_s, self._end_of(rank, *how))
+            if world.chance(world.troubles.hang / 2):
+                self._hangs(self._agent.ranks[rank])
+            else:
+                world.after(delay_s, self._end_of(rank, *how))
+            if world.chance(world.troubles.fault / 2):
+                world.after(world.random.uniform(0, 30), self._fault_of(rank))
         if world.chance(world.troubles.system / 4):
             world.after(world.random.uniform(0, 40), self._system_is_lost)
         if self._agent.worker.number == 0:
@@ -412,6 +502,27 @@ class Training:
                 self._agent.rank_ends(rank, code, signal, ends=self._has_all and code != 0)
 
         return end
+
+    def _hangs(self, rank: Rank) -> None:
+        """Do nothing for so long that it counts as a hang, and then go on, if anybody lets it."""
+        rank.hangs = True
+        lasts_s = self._world.random.choice((1.5, 4.0)) * HANG_S
+
+        def goes_on() -> None:
+            rank.hangs = False
+
+        self._world.after(lasts_s, goes_on)
+        self._world.after(lasts_s + 50.0, self._end_of(rank.number, 0, None))
+
+    def _fault_of(self, rank: int) -> Callable[[], None]:
+        severity = self._world.random.choice(("minor", "major", "critical"))
+        report = {"device": str(rank), "code": "E1", "severity": severity, "message": "broken"}
+
+        def report_it() -> None:
+            if self._runs and self._agent.ranks[rank].is_running:
+                self._agent.say("fault", rank=rank, n=1, report=report)
+
+        return report_it
 
     def _saves(self) -> None:
         if self._runs and any(rank.is_running for rank in self._agent.ranks.values()):
@@ -623,7 +734,19 @@ class Course:
             workers=workers,
             max_num_restarts=random.choice((0, 2, 5)),
             restart_delay_s=random.choice((0.0, 0.0, 10.0)),
+            suspension_restart=True,
         )
+        words = ("true",)
+        self._commands = {"check": words, "heal": words} if self.troubles.unfit else {}
+        response = (
+            random.choice(("restart", "restart", "report", "shadow")) if self.troubles.hang else "restart"
+        )
+        self._limits = {
+            "on_demand": OnDemand(grace_s=SAVING_S) if random.random() < 0.5 else None,
+            "suspension": SuspensionPlan(
+                limits=Limits(hang_s=HANG_S), response=response, grace_s=2.0, sample_period_s=PERIOD_S
+            ),
+        }
         if self.world.chance(self.troubles.cancel):
             self.world.after(random.uniform(0, 60), self._cancel)
         self._stops: list[StopRequest] = []
@@ -645,10 +768,18 @@ class Course:
     def _cancel(self) -> None:
         self.world.is_cancelled = True
         for stop in self._stops[-1:]:
-            stop.ask("cancel")
+            stop.ask("cancel", self.world.chance(0.5))
 
     def run(self) -> Decision | None:
         """Return the last decision; None where the journal could not be written."""
+
+        def command(*_: Any, on_end: Callable[[Outcome], None], **__: Any) -> SimulatedCommand:
+            return SimulatedCommand(self.world, on_end=on_end)
+
+        with patch.object(upkeep, "Command", command):
+            return self._run()
+
+    def _run(self) -> Decision | None:
         while True:
             epoch = self.world.epoch + 1
             try:
@@ -715,7 +846,7 @@ class Course:
                 run_id=RUN, phase="train", phase_index=0, phases=1, command=("train",), cwd="/",
                 inherited=frozenset(), env={}, system_env={}, ranks_per_worker=self._ranks_per_worker,
                 has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=5.0,
-                **beside(self.directory, self.policy.systems), policy=self.policy,
+                **{**beside(self.directory, self.policy.systems, **self._commands), **self._limits}, policy=self.policy,
             )  # fmt: skip
             supervisor = Supervisor(
                 plan, Infrastructure(world), key=KEY, epoch=epoch, journal=journal,
