@@ -1,1 +1,1 @@
-"""Where workers run: one module for each kind of infrastructure, none knowing another."""
+"""Where workers run: a folder for each kind of infrastructure, none knowing another."""

@@ -20,15 +20,6 @@ from prefect_ft.worker.keys import verifiers_of
 SOCKET = "agent.sock"
 CONFIG = "agent.json"
 
-ENGINES = "engines.json"
-"""The file, in a run's run-time directory, of the container engines that may have workers of the run."""
-
-CORDONS = "cordons.json"
-"""In the run-time directory: where nodes may be cordoned by the run that are to be uncordoned with its end."""
-
-CLUSTER = "cluster.json"
-"""The file there that tells in which namespaces of which clusters the run may have pods."""
-
 _HOST = "host"
 """The file of the name by which other workers reach this one; absent: it is on this machine."""
 

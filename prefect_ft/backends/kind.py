@@ -7,7 +7,6 @@ what is removed after them. docs/backends.md says how one is written.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,13 +16,10 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.config import Infrastructure, Phase
-from prefect_ft.config.kinds import kind_named, names
-from prefect_ft.errors import ConfigError
+from prefect_ft.config.kinds import kind_named, usable_kinds
 from prefect_ft.journal.records import Line
 
 _Config = TypeVar("_Config", bound=Infrastructure)
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +115,4 @@ def kind_of(infrastructure: Infrastructure) -> Kind[Any]:
 
 def all_kinds() -> Iterator[Kind[Any]]:
     """Return every kind that there is, but those of other packages that cannot be loaded: the log says which."""
-    for name in names():
-        try:
-            yield cast("Kind[Any]", kind_named(name))
-        except ConfigError as exc:
-            _log.warning("infrastructure of type %s", exc.message)
+    return cast("Iterator[Kind[Any]]", usable_kinds())

@@ -137,7 +137,7 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     if parts := get_args(annotation):  # asked first: Python 3.10 takes tuple[X, ...] for a class
         return [found for part in parts for found in _sections_in(part)]
     if annotation is Infrastructure:
-        return [kinds.kind_named(name).config for name in kinds.names()]
+        return [kind.config for kind in kinds.usable_kinds()]
     is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return [annotation] if is_section else []
 

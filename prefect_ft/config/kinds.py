@@ -5,10 +5,12 @@ A kind is known by the word that a job file has in `infrastructure.type`. It is 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Protocol, Union
+from typing import Annotated, Any, Protocol, Union, get_args
 
 from pydantic import Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, Tag, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -17,6 +19,8 @@ from pydantic_core import CoreSchema, core_schema
 from prefect_ft.config.fields import problem, shown
 from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 GROUP = "prefect_ft.backends"
 """Entry points by which packages add kinds: the name is the `type`, the object a `prefect_ft.backends.kind.Kind`."""
@@ -55,6 +59,15 @@ def kind_named(name: str) -> Registered:
     return loaded
 
 
+def usable_kinds() -> Iterator[Registered]:
+    """Return every kind that there is, but those of other packages that cannot be loaded: the log says which."""
+    for name in names():
+        try:
+            yield kind_named(name)
+        except ConfigError as exc:
+            _log.warning("infrastructure of type %s", exc.message)
+
+
 @cache
 def _added() -> dict[str, EntryPoint]:
     """Return the kinds that packages add; one of the name of a kind of this package's is none."""
@@ -70,27 +83,32 @@ def _validated(value: Any) -> Infrastructure:
     if isinstance(value, dict) and "block" in value:
         message = "is looked up in job files only; give train_flow the block itself, as infrastructure"
         raise problem(message, "block")
-    given = value.get("type", DEFAULT) if isinstance(value, dict) else getattr(value, "type", DEFAULT)
+    given = _given_type(value)
     # The type alone is judged first: what stands beside an unknown one is not this section's to judge.
     if not isinstance(given, str) or (given not in _OWN and given not in _added()):
         raise problem(f"unknown type {shown(given)}; known types: {', '.join(names())}", "type")
     try:
-        return _adapter(*dict.fromkeys((*_OWN, given))).validate_python(value)
+        sections = [kind_named(each).config for each in dict.fromkeys((*_OWN, given))]
+        return _adapter(*sections).validate_python(value)
     except ConfigError as exc:
         raise problem(exc.message, "type") from exc
 
 
 @cache
-def _adapter(*types: str) -> TypeAdapter[Infrastructure]:
-    """Return what reads these kinds; in its errors the type is a part of the path."""
-    choices = tuple(Annotated[kind_named(each).config, Tag(each)] for each in types)
+def _adapter(*sections: type[Infrastructure]) -> TypeAdapter[Infrastructure]:
+    """Return what reads these sections; in its errors the type is a part of the path."""
+    choices = tuple(Annotated[each, Tag(type_of(each))] for each in sections)
     union: Any = Union[choices]  # noqa: UP007  (known only when this runs)
-    return TypeAdapter(Annotated[union, Discriminator(_type_of)])
+    return TypeAdapter(Annotated[union, Discriminator(_given_type)])
 
 
-def _type_of(value: Any) -> str:
-    given = value.get("type", DEFAULT) if isinstance(value, dict) else getattr(value, "type", DEFAULT)
-    return str(given)
+def _given_type(value: Any) -> Any:
+    return value.get("type", DEFAULT) if isinstance(value, dict) else getattr(value, "type", DEFAULT)
+
+
+def type_of(section: type[Infrastructure]) -> str:
+    """Return the one `type` that a section of a job file may have."""
+    return str(get_args(section.model_fields["type"].annotation)[0])
 
 
 class _OfItsKind:
@@ -106,7 +124,7 @@ class _OfItsKind:
     @staticmethod
     def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         del schema
-        return handler(_adapter(*names()).core_schema)
+        return handler(_adapter(*(kind.config for kind in usable_kinds())).core_schema)
 
 
 AnyInfrastructure = Annotated[Infrastructure, _OfItsKind]

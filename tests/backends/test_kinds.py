@@ -146,6 +146,13 @@ def test_a_package_that_is_broken_breaks_nothing_else(
         assert len(list(all_kinds())) == 3
         assert why in caplog.text
         load_job(written(tmp_path, JOB.replace("type: rooms\n  house: house", "type: process")))
+        assert "process" in str(JobConfig.model_json_schema())
+        with pytest.raises(ConfigError, match="model_dri: unknown key; did you mean 'model_dir'"):
+            load_job(
+                written(
+                    tmp_path, JOB.replace("model_dir", "model_dri").replace("type: rooms", "type: process")
+                )
+            )
     finally:
         monkeypatch.undo()
         sys.modules.pop("sheds", None)

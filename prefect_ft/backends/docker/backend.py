@@ -32,6 +32,7 @@ from prefect_ft.backends.base import (
 )
 from prefect_ft.backends.docker import elsewhere, engine
 from prefect_ft.backends.docker.config import DockerInfrastructure
+from prefect_ft.backends.docker.kept import ENGINES
 from prefect_ft.backends.docker.request import (
     LABELS,
     Mounted,
@@ -39,7 +40,6 @@ from prefect_ft.backends.docker.request import (
 )
 from prefect_ft.backends.docker.transport import host_of, is_here
 from prefect_ft.backends.home import (
-    ENGINES,
     SOCKET,
     address_of,
     found_in,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect_ft.backends.base import Backend
 from prefect_ft.backends.docker.config import DockerInfrastructure
-from prefect_ft.backends.home import ENGINES
+from prefect_ft.backends.docker.kept import ENGINES
 from prefect_ft.backends.host import visible_accelerators
 from prefect_ft.backends.kind import Kind, Workers
 from prefect_ft.config import given_in

@@ -28,10 +28,11 @@ from prefect_ft.backends.base import (
     place_of,
 )
 from prefect_ft.backends.direct import DirectWay, NoAnswerError, addresses_of
-from prefect_ft.backends.home import CLUSTER, SOCKET, agent_config
+from prefect_ft.backends.home import SOCKET, agent_config
 from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.kubernetes.cordon import Cordons
+from prefect_ft.backends.kubernetes.kept import CLUSTER
 from prefect_ft.backends.kubernetes.nodes import Nodes
 from prefect_ft.backends.kubernetes.pod_ends import end_of
 from prefect_ft.backends.kubernetes.pod_gang import PodGang, cannot_begin

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefect_ft.backends.home import CORDONS
 from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
+from prefect_ft.backends.kubernetes.kept import CORDONS
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
 from prefect_ft.journal.records import DecisionLine, Line

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from prefect_ft.backends.base import Backend
-from prefect_ft.backends.home import CLUSTER, CORDONS
 from prefect_ft.backends.kind import Kind, Workers
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
+from prefect_ft.backends.kubernetes.kept import CLUSTER, CORDONS
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.journal.records import Line
 from prefect_ft.run import certificates_of
