@@ -134,7 +134,13 @@ def decide(supervisor: Supervisor) -> None:
     )  # fmt: skip
 
 
-def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path: Path) -> None:
+EVERYWHERE = pytest.param(
+    1, id="everywhere", marks=pytest.mark.long
+)  # each cut is a comeback with real agents
+
+
+@pytest.mark.parametrize("every", [pytest.param(23, id="here-and-there"), EVERYWHERE])
+def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path: Path, every: int) -> None:
     """Attempt 2 runs; whoever comes back with any beginning of the journal goes on with attempt 2."""
     gate = Gate(tmp_path / "gate")
     phase = make(
@@ -147,7 +153,8 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
     assert attempt.number == 2
     whole = phase.journal.read_bytes()
     phase.hang_up(first)
-    for length in range(len(whole) + 1):
+    ends = [place for place, byte in enumerate(whole, start=1) if byte == ord("\n")]
+    for length in sorted({*range(0, len(whole), every), *ends, *(end - 1 for end in ends)}):
         phase.journal.write_bytes(whole[:length])
         back = phase.come_back()
         assert (back._lifecycle._attempt.number, back._lifecycle._attempt.lost) == (2, {}), length
