@@ -65,7 +65,7 @@ def job_in(directory: Path, *commands: str, **fields: Any) -> JobConfig:
 
 def and_die(supervisor: Supervisor) -> None:
     """Start an attempt, and end as somebody does who is ended from outside."""
-    supervisor._begin()
+    supervisor.start()
     raise SystemExit
 
 
@@ -166,7 +166,7 @@ def test_a_lease_that_is_lost_ends_the_orchestrator_and_nothing_else(tmp_path: P
     job = job_in(tmp_path, "sleep 1000")
 
     def and_be_superseded(supervisor: Supervisor) -> None:
-        supervisor._begin()
+        supervisor.start()
         stop.abandon(LeaseLostError("taken over"))
         supervisor.attempt()
 
@@ -499,7 +499,7 @@ def with_an_old_one(directory: Path) -> None:
 
 
 def and_die_when_it_has_saved(supervisor: Supervisor) -> None:
-    supervisor._begin()
+    supervisor.start()
     supervisor._driver.run(lambda: supervisor._lifecycle._saves.newest is not None)
     raise SystemExit
 

@@ -198,7 +198,7 @@ def divide(*_: Any, **__: Any) -> Any:
         pytest.param(
             "prefect_ft.supervisor.attempt.judge", divide, ZeroDivisionError, id="the-classification"
         ),
-        pytest.param("prefect_ft.supervisor.core.Launch", divide, ZeroDivisionError, id="the-start"),
+        pytest.param("prefect_ft.supervisor.beginning.Launch", divide, ZeroDivisionError, id="the-start"),
     ],
 )
 def test_what_breaks_on_the_way_to_a_decision_reaches_the_caller_and_restarts_nothing(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
+from heard import heard
 
 from prefect_ft.decide.hang import GangWatch, Hang, Limits, Pace
 from prefect_ft.supervisor.events import Sampled
@@ -64,7 +65,7 @@ def verdict_of(trace: dict[str, Any]) -> Hang | None:
     )
     watch = GangWatch({int(rank): worker for rank, worker in trace["ranks"].items()}, limits, Pace())
     for worker, told in trace["samples"]:
-        if watch.take(worker, sample_of(told)) and (found := watch.verdict()):
+        if watch.take(worker, sample_of(heard("sample", **told))) and (found := watch.verdict()):
             return found
     return None
 

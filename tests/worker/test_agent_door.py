@@ -82,7 +82,7 @@ def test_garbage_ends_the_connection_and_nothing_else(start_agent: StartAgent, d
         ({}, "no such order: None"),
         ({"op": "dance"}, "no such order: 'dance'"),
         ({"op": ["stop"]}, "no such order: \\['stop'\\]"),
-        ({"op": "stop"}, "stop without token"),
+        ({"op": "stop"}, "stop: token is missing"),
         ({"op": "stop", "token": [1, 0, 1], "grace_s": "soon", "complete": False}, "grace_s must be seconds"),
         ({"op": "stop", "token": [1, 0, 1], "grace_s": -1, "complete": False}, "grace_s must be seconds"),
         ({"op": "stop", "token": [1, 0], "grace_s": 0, "complete": False}, "token must be"),
