@@ -500,7 +500,7 @@ def with_an_old_one(directory: Path) -> None:
 
 def and_die_when_it_has_saved(supervisor: Supervisor) -> None:
     supervisor.start()
-    supervisor._driver.run(lambda: supervisor._lifecycle._saves.newest is not None)
+    supervisor._driver.run(lambda: supervisor._lifecycle._context.saves.newest is not None)
     raise SystemExit
 
 

@@ -23,7 +23,7 @@ from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.judging import Judging
 from prefect_ft.supervisor.launch import PhasePlan
-from prefect_ft.supervisor.lifecycle import Lifecycle
+from prefect_ft.supervisor.lifecycle import Context, Lifecycle
 from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.reports import Reports
@@ -106,25 +106,23 @@ class Supervisor:
         )
         resuming = Resuming(plan, saves, journal, clock, log)
         ending = Ending(plan, saves, journal, clock, self._evidence)
-        return Lifecycle(
-            plan,
+        context = Context(
+            plan=plan,
             epoch=epoch,
             gang=gang,
             listener=listener,
             saves=saves,
             reports=self._reports,
             hangs=hangs,
-            unsaved=unsaved,
             upkeep=self._upkeep,
             beginning=Beginning(plan, journal, clock, resuming),
             resuming=resuming,
-            ending=ending,
             judging=Judging(plan, journal, clock, ending.known_saves, gate),
             journal=journal,
             clock=clock,
             stop=self._stop,
-            loss=self._loss,
         )
+        return Lifecycle(context, ending=ending, unsaved=unsaved, loss=self._loss)
 
     def _sample_every(self, period_s: float) -> None:
         self._lifecycle.sample_every(period_s)

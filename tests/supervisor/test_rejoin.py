@@ -97,7 +97,7 @@ class Phase:
         """Let go of what a life holds, as its end does."""
         supervisor.hang_up()
         supervisor.journal.close()
-        supervisor._lifecycle._listener._log.close()
+        supervisor._lifecycle._context.listener._log.close()
         self.children += supervisor._backend._agents.values()
 
 
@@ -157,7 +157,7 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
     for length in sorted({*range(0, len(whole), every), *ends, *(end - 1 for end in ends)}):
         phase.journal.write_bytes(whole[:length])
         back = phase.come_back()
-        assert (back._lifecycle._attempt.number, back._lifecycle._attempt.lost) == (2, {}), length
+        assert (back._lifecycle._context.attempt.number, back._lifecycle._attempt.lost) == (2, {}), length
         assert read_lines(phase.journal)[-1].type in ("attempt", "comeback", "checkpoint", "came-up")
         if length < len(whole):
             phase.hang_up(back)

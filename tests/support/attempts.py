@@ -86,8 +86,8 @@ def begun(supervisor: Supervisor, *, ahead: bool = False) -> Attempt:
     lifecycle = supervisor._lifecycle
     lifecycle.begin(time.monotonic(), ahead=ahead)
     supervisor._driver.run(lambda: lifecycle.is_running or lifecycle.is_resting)
-    assert lifecycle._attempt is not None
-    return lifecycle._attempt
+    assert lifecycle._context.attempt is not None
+    return lifecycle._context.attempt
 
 
 Make = Callable[..., Phase]

@@ -215,7 +215,9 @@ def make_hanging(
             stop=stop,
             check=lambda: None,
         )
-        traces.enter_context(recording(name, supervisor._lifecycle._hangs, fields["suspension"].limits))
+        traces.enter_context(
+            recording(name, supervisor._lifecycle._context.hangs, fields["suspension"].limits)
+        )
         made.append(Phase(supervisor, journal, tmp_path))
         return made[-1]
 

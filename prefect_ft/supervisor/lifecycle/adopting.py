@@ -1,0 +1,86 @@
+"""Takes up what an earlier life of the orchestrator left: workers, an attempt that runs or has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from prefect_ft.backends.base import Found, Worker
+from prefect_ft.decide import set_aside
+from prefect_ft.supervisor.asking import Adoption
+from prefect_ft.supervisor.comeback import Standing, standing, unheard
+from prefect_ft.supervisor.events import AgentStanding, Event, Left, Lost
+from prefect_ft.supervisor.lifecycle.context import Context
+from prefect_ft.supervisor.lifecycle.step import Clear, Go, Step, Watch
+from prefect_ft.supervisor.recording import Comeback
+from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
+from prefect_ft.worker.forms import FormError
+
+Loss = Callable[[str, Worker | None], Lost]
+"""Says what became of a worker on a system; None: of which nothing but the system is known."""
+
+
+class Adopting:
+    """The state `adopting`."""
+
+    def __init__(self, context: Context, loss: Loss) -> None:
+        self._context, self._loss = context, loss
+        self._comeback: Comeback | None = None
+        self._left: dict[int, Left] = {}
+        """What agents of earlier lives left behind that ended by themselves, by worker."""
+        self._early: list[tuple[int, Event | Lost]] = []
+        """What agents reported before it was known how the phase stands."""
+
+    def put_off(self, worker: int, event: Event | Lost) -> None:
+        """Keep what an agent reports until it is known how the phase stands."""
+        self._early.append((worker, event))
+
+    def begin(self, found: Sequence[Found], *, by_hand: bool) -> Step:
+        """Connect to the agents of these workers."""
+        ctx = self._context
+        self._comeback = Comeback(ctx.epoch, by_hand=by_hand, silent_s=ctx.clock.now() - ctx.journal.last_t)
+        ctx.saves.recall(ctx.journal.lines, set_aside(ctx.plan.policy, ctx.journal.history()))
+        newest = {each.worker.number: each for each in found}
+        for number, each in newest.items():
+            if each.result is None:
+                ctx.gang.adopt(each.worker, each.address.host)
+            else:
+                ctx.gang.keep(each.worker)
+                with suppress(FormError):  # an unreadable result is no result: the worker is made anew
+                    self._left[number] = Left.read(each.result)
+        living = [number for number, each in newest.items() if each.result is None]
+        return Go("adopting", Adoption(living, ctx.now_s, ANSWER_TIMEOUT_S))
+
+    def adopted(self) -> Step:
+        """Find out how the phase stands, and continue from there."""
+        ctx, comeback = self._context, self._comeback
+        agents: dict[int, AgentStanding] = {**self._left, **ctx.gang.standings()}
+        assert comeback is not None
+        found = standing(ctx.journal.lines, agents, ctx.plan.phase_index, ctx.plan.ranks_per_worker)
+        ctx.number, ctx.last_started = found.attempt, found.attempt or None
+        ctx.resuming.deaths = [death for agent in agents.values() for death in agent.deaths]
+        if found.note is not None:
+            ctx.saves.begin_attempt()
+            ctx.saves.set_aside(set_aside(ctx.plan.policy, ctx.journal.history()))
+        comeback.record(ctx.plan.phase, found, agents, ctx.gang.reached, journal=ctx.journal, clock=ctx.clock)
+        if found.watched is not None:
+            self._take_up(found, found.watched)
+        ctx.reports.recall()
+        early, self._early = self._early, []
+        for worker, event in [*_unheard(agents), *early]:
+            ctx.listener.hear(worker, event)
+        return Clear() if found.watched is None else Watch()
+
+    def _take_up(self, found: Standing, placement: tuple[str, ...]) -> None:
+        """Know of an attempt what would be known had it been watched all the time."""
+        ctx = self._context
+        ctx.set_out(found.attempt, placement, found.resume_path)
+        for number in found.missing:
+            worker = ctx.gang.worker(number) if number in ctx.gang.numbers else None
+            ctx.running.take(number, self._loss(placement[number], worker))
+
+
+def _unheard(agents: Mapping[int, AgentStanding]) -> list[tuple[int, Event]]:
+    """Return what all agents report that no orchestrator has heard; exits last, in their order."""
+    reports = [(worker, event) for worker, agent in agents.items() for event in unheard(agent)]
+    return sorted(reports, key=lambda each: getattr(each[1], "t_ns", 0))

@@ -1,0 +1,83 @@
+"""What the parts of a lifecycle share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prefect_ft.clock import PhaseClock
+from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.model import Decision
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.beginning import Beginning
+from prefect_ft.supervisor.gang import Gang
+from prefect_ft.supervisor.hangs import Hangs
+from prefect_ft.supervisor.judging import Judging
+from prefect_ft.supervisor.launch import PhasePlan
+from prefect_ft.supervisor.listening import Listener
+from prefect_ft.supervisor.reports import Reports
+from prefect_ft.supervisor.resuming import Resuming
+from prefect_ft.supervisor.saves import Saves
+from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.upkeep import Upkeep
+from prefect_ft.worker.protocol import Token
+
+
+@dataclass(slots=True)
+class Context:
+    """One phase: what is known of it, and what is done for it. `epoch` is the orchestrator's."""
+
+    plan: PhasePlan
+    epoch: int
+    gang: Gang
+    listener: Listener
+    saves: Saves
+    reports: Reports
+    hangs: Hangs
+    upkeep: Upkeep
+    beginning: Beginning
+    resuming: Resuming
+    judging: Judging
+    journal: MemoryJournal
+    clock: PhaseClock
+    stop: StopRequest
+    now_s: float = 0.0
+    """The driver's clock."""
+    is_ahead: bool = False
+    """Whether the last decision is carried out before the attempt is asked for."""
+    decision: Decision | None = None
+    """The one that is being carried out; None: the phase begins."""
+    number: int = 0
+    """The last attempt's, from 1; 0: none has begun."""
+    last_started: int | None = None
+    """The last attempt whose ranks started; None: none."""
+    placement: tuple[str, ...] = ()
+    """The systems of its workers, by worker."""
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt that runs: what agents report is about it."""
+        return self.listener.attempt
+
+    @property
+    def running(self) -> Attempt:
+        """The attempt, where one is known to run."""
+        attempt = self.listener.attempt
+        assert attempt is not None
+        return attempt
+
+    @property
+    def token(self) -> Token:
+        """The last attempt's token: agents refuse an older one's orders."""
+        return self.epoch, self.plan.phase_index, self.number
+
+    @property
+    def wants_stop(self) -> bool:
+        """Whether the run is to stop, and the attempt that would be stopped has been asked for."""
+        return self.stop.wanted is not None and not self.is_ahead
+
+    def set_out(self, number: int, placement: tuple[str, ...], resume_path: str | None) -> None:
+        """Listen to an attempt from now on."""
+        self.placement = placement
+        self.upkeep.trust(placement)
+        attempt = self.listener.attempt = self.beginning.attempt(number, placement, resume_path)
+        self.hangs.begin(attempt)

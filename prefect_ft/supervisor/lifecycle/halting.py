@@ -1,0 +1,148 @@
+"""Ends an attempt: a last checkpoint where one can be had, the ranks, the device that is to be healed, the verdict."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import NamedTuple
+
+from prefect_ft.config import OnDemand
+from prefect_ft.model import Incident
+from prefect_ft.observe import Notice, tell
+from prefect_ft.supervisor.asking import AllStopped, Until
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.command import Command
+from prefect_ft.supervisor.ending import Ended, Ending
+from prefect_ft.supervisor.failures import AttemptFailedError
+from prefect_ft.supervisor.lifecycle.context import Context
+from prefect_ft.supervisor.lifecycle.step import Finish, Go, Step
+from prefect_ft.supervisor.lifecycle.watching import Watching
+from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
+
+FILE_CLOCK_S = 0.02
+"""How far the time that a file system gives a file may lie behind the clock: a tick or two."""
+
+
+class _Healing(NamedTuple):
+    """A device that is being healed of a fault since `began_t`."""
+
+    fault: Incident
+    command: Command
+    began_t: float
+
+
+class Halting:
+    """The states `saving`, `stopping` and `healing`."""
+
+    def __init__(self, context: Context, ending: Ending, watching: Watching) -> None:
+        self._context, self._ending, self._watching = context, ending, watching
+        self._ended_by: str | None = None
+        """Why the attempt was ended by the supervisor's holder; None: it was not."""
+        self._ended: Ended | None = None
+        self._healing: _Healing | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the ranks of the attempt have been stopped, or are being."""
+        return self._ended is not None
+
+    def forget(self) -> None:
+        """Forget the last attempt's end: another attempt begins."""
+        self._ended, self._ended_by = None, None
+
+    def because(self, why: str) -> None:
+        """Take note of why the supervisor's holder ends the attempt."""
+        self._ended_by = why
+
+    def begin(self) -> Step:
+        """End whatever still runs; before a planned stop, ranks are asked to save if they can."""
+        ctx = self._context
+        ctx.stop.record()
+        attempt, on_demand = ctx.attempt, ctx.plan.on_demand
+        if attempt is None or on_demand is None or not self._can_save(attempt):
+            return self.stop_ranks()
+        asked_s = ctx.clock.epoch() - FILE_CLOCK_S  # one that was written before may be reported only now
+        was_wanted = ctx.stop.wanted is not None
+        ctx.gang.ask_checkpoint(ctx.token, _signal_number(on_demand))
+        grace_s = on_demand.grace_s
+        tell(Notice(text=f"{ctx.plan.phase}: waits up to {grace_s:g} s for a checkpoint before the stop"))
+
+        def is_enough() -> bool:
+            is_cancelled = ctx.stop.wanted is not None and not was_wanted
+            return is_cancelled or ctx.saves.newest_s > asked_s or not attempt.is_running
+
+        return Go("saving", Until(is_enough, ctx.now_s + grace_s))
+
+    def _can_save(self, attempt: Attempt) -> bool:
+        can_still_save = attempt.report is not None and attempt.report.kind != "system_lost"
+        return attempt.is_running and (can_still_save or self._context.stop.wants_checkpoint)
+
+    def stop_ranks(self) -> Step:
+        """Stop the ranks of all workers."""
+        ctx = self._context
+        attempt = ctx.attempt
+        is_complete = attempt is not None and attempt.is_complete
+        if attempt is not None:
+            attempt.ending = True
+        self._ended = Ended(attempt, ctx.clock.now())
+        grace_s = self._grace_s(attempt)
+        ctx.gang.stop(ctx.token, grace_s, complete=is_complete)
+        return Go("stopping", AllStopped(ctx.gang.reached, ctx.now_s, grace_s, ANSWER_TIMEOUT_S))
+
+    def _grace_s(self, attempt: Attempt | None) -> float:
+        """Return how long ranks have between SIGTERM and SIGKILL; none where one of them has failed."""
+        plan = self._context.plan
+        if self._context.stop.wanted is not None:
+            return plan.stop_grace_s
+        is_suspended = attempt is not None and attempt.suspension is not None
+        return plan.suspension.grace_s if is_suspended else 0.0
+
+    def stopped(self) -> Step:
+        """Heal the device whose fault has ended the attempt, or say at once what happened."""
+        ctx, ended = self._context, self._ended
+        halt = ctx.gang.halt()
+        assert ended is not None
+        ctx.resuming.looked(halt.passed_over)
+        ended.deaths, ended.reaped_t = halt.deaths, round(ctx.clock.now(), 6)
+        ctx.hangs.end()
+        if ended.attempt is not None:
+            self._watching.take_reports(ended.attempt)
+            fault = ended.attempt.report
+            if fault is not None and ctx.stop.wanted is None and ctx.upkeep.can_heal(fault):
+                return self._heal(fault)
+        return self._finish()
+
+    def _heal(self, fault: Incident) -> Step:
+        ctx = self._context
+        command = ctx.upkeep.heal(fault)
+        self._healing = _Healing(fault, command, ctx.clock.now())
+        tell(Notice(text=f"healing device {fault.device} of {fault.system} after {fault.code}"))
+        return Go("healing", Until(lambda: command.outcome is not None or ctx.stop.wanted is not None))
+
+    def healed(self) -> Step:
+        """Say what happened, and whether the device is healed."""
+        ctx, healing = self._context, self._healing
+        assert healing is not None
+        fault, outcome = healing.fault, healing.command.outcome
+        if outcome is not None:
+            tell(Notice(text=f"healing device {fault.device} of {fault.system}: {outcome.problem}"))
+            ctx.running.report = replace(fault, healed=outcome.succeeded)
+            ctx.running.healing_s = ctx.clock.now() - healing.began_t
+        return self._finish()
+
+    def _finish(self) -> Step:
+        """Say what happened, unless the phase is complete."""
+        ctx, ended = self._context, self._ended
+        assert ended is not None
+        ctx.listener.attempt = None
+        incident = self._ending.incident(ended, ctx.number, ctx.stop.wanted or self._ended_by)
+        facts = self._ending.facts(ended, ctx.resuming.deaths)
+        if incident.kind not in ("completed", "cancelled"):
+            return Finish(AttemptFailedError(incident, **facts))
+        decision = ctx.judging.judge(incident, ctx.number, **facts)
+        return Finish(None if decision.action == "complete" else AttemptFailedError(incident, decision))
+
+
+def _signal_number(on_demand: OnDemand) -> int | None:
+    """Return the signal by which ranks are asked for a checkpoint; None: none is sent."""
+    return None if on_demand.signal is None else int(signal.Signals[on_demand.signal])

@@ -1,0 +1,124 @@
+"""Ends an attempt for certain, and reports that once all it left has been looked at."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from prefect_ft.worker.checkpoint_watch import CheckpointWatch
+from prefect_ft.worker.current import Current
+from prefect_ft.worker.last_look import LastLook
+from prefect_ft.worker.loop import Loop
+
+KILL_SLICE_S = 0.5
+"""How long the agent hears nothing else while it waits for killed processes to end."""
+
+KILL_PAUSE_S = 0.1
+"""How long it hears others before it waits for them again."""
+
+DEATH_GRAIN_HZ = 100
+"""Times of death are rounded up to this: ranks that die together are one death to remember."""
+
+
+class Termination:
+    """Ends the ranks of one attempt after another."""
+
+    def __init__(
+        self,
+        current: Current,
+        loop: Loop,
+        checkpoints: Optional[CheckpointWatch],
+        *,
+        on_killed: Callable[[bool], None],
+        on_stopped: Callable[[Dict[str, Any]], None],
+    ) -> None:
+        """`on_killed(just_now)` is called when nothing of the attempt runs any more; False: nothing ran before.
+
+        `on_stopped(fields)` follows when its output has been handed on and, if that comes in time, its checkpoints have
+        been looked at; with the fields of `stopped` about them.
+        """
+        self._current, self._loop, self._checkpoints = current, loop, checkpoints
+        self._on_killed, self._on_stopped = on_killed, on_stopped
+        self._deaths: Set[float] = set()
+        """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
+        self.is_complete = False
+        """Whether the attempt is known to have come to its own end in all workers."""
+        self._awaited: Set[str] = set()
+        """What `on_stopped` waits for: the end of the `output`, the last `look`."""
+        self._last_look = LastLook(checkpoints, loop, lambda: self.settle("look")) if checkpoints else None
+
+    def forget(self) -> None:
+        """Forget the attempt: another one starts."""
+        self._awaited.clear()
+        self._deaths.clear()
+
+    @property
+    def deaths(self) -> List[float]:
+        """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
+        return sorted(self._deaths)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the ranks have had SIGTERM, and SIGKILL is to follow."""
+        return self._loop.is_set("kill")
+
+    def writer_died(self) -> None:
+        """Take note that a rank has died now, perhaps while it was writing."""
+        death = math.ceil(time.time() * DEATH_GRAIN_HZ) / DEATH_GRAIN_HZ
+        self._deaths.add(death)
+        if self._checkpoints is not None:
+            self._checkpoints.writers_died(death)
+
+    def stop(self, grace_s: float, complete: bool) -> None:
+        """End the attempt, after `grace_s` of SIGTERM where that is above 0. Idempotent.
+
+        `complete`: every rank of every worker has ended by itself, so nobody is writing any more.
+        """
+        self.is_complete = complete
+        self._loop.drop("kill")
+        if self._current.gang is not None and grace_s > 0 and not self._current.is_idle:
+            self._current.gang.terminate()
+            self._loop.after("kill", grace_s, self._kill)
+        else:
+            self._kill()
+
+    def hurry(self) -> None:
+        """Do not wait for the end of the grace period: all ranks have ended."""
+        self._loop.drop("kill")
+        self._kill()
+
+    def _kill(self) -> None:
+        living = None if self._current.is_over else self._current.gang
+        if living is not None and not living.end(KILL_SLICE_S):
+            self._loop.after("kill", KILL_PAUSE_S, self._kill)
+            return
+        self._awaited = {"output"}
+        if self._last_look is not None:
+            self._awaited.add("look")
+            self._last_look.begin(complete=self.is_complete)
+        self._on_killed(living is not None)
+
+    def looked(self, number: int, passed_over: Dict[str, str]) -> None:
+        """Take note that the answer to this question has been reported, and of what could not be verified."""
+        if self._last_look is not None:
+            self._last_look.looked(number, passed_over)
+
+    def settle(self, what: str) -> None:
+        """Take one thing off what `on_stopped` waits for."""
+        if what not in self._awaited:
+            return
+        self._awaited.discard(what)
+        if not self._awaited:
+            stuck = self._current.gang.stuck if self._current.gang is not None else []
+            passed_over = self._last_look.passed_over if self._last_look is not None else None
+            self._on_stopped({"stuck": stuck, "deaths": self.deaths, "passed_over": passed_over})
+
+    def reader_gone(self) -> None:
+        """Wait for nothing: nobody listens. A stop that was ordered is carried out all the same."""
+        self._awaited.clear()
+
+    def close(self) -> None:
+        """End the ranks and whatever they started, and wait for it. Idempotent."""
+        while self._current.gang is not None and not self._current.gang.end(KILL_SLICE_S):
+            pass
