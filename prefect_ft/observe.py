@@ -7,6 +7,7 @@ queue of their own. A watcher never changes what is done.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -128,3 +129,35 @@ def tell(fact: Fact) -> None:
             observer(fact)
         except Exception:
             _log.exception("%s could not be shown", type(fact).__name__)
+
+
+class Replay:
+    """An observer that passes all facts on to another one, which may come late: then those since the beginning."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._missed: list[Fact] = []
+        self._observer: Observer | None = None
+
+    def take(self, fact: Fact) -> None:
+        """Take one fact; of steps the newest is enough."""
+        with self._lock:
+            if self._observer is not None:
+                self._observer(fact)
+                return
+            if isinstance(fact, StepReached) and self._missed and isinstance(self._missed[-1], StepReached):
+                self._missed.pop()
+            self._missed.append(fact)
+
+    @contextmanager
+    def passed_on(self, observer: Observer) -> Iterator[None]:
+        """Tell `observer` what it has missed, and everything from now on, while entered."""
+        with self._lock:
+            for fact in self._missed:
+                observer(fact)
+            self._missed, self._observer = [], observer
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._observer = None

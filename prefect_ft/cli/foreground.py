@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
 
 from prefect_ft import plaintext
 from prefect_ft.cli.exits import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
+from prefect_ft.cli.prefect_view import shown_in_prefect
 from prefect_ft.cli.saved_block import saved_block
 from prefect_ft.cli.show import print_report
 from prefect_ft.cli.view import watching
 from prefect_ft.config import Document, JobConfig, job_document, job_in, warnings
-from prefect_ft.errors import ConfigError, LeaseLostError, PrefectFTError
-from prefect_ft.observe import Fact, PhaseStarted, observed_by
+from prefect_ft.errors import ConfigError, PrefectFTError
+from prefect_ft.observe import Fact, PhaseStarted, Replay, observed_by
 from prefect_ft.orchestrate import preflight
+from prefect_ft.orchestrate.entering import Unfinished, enter
+from prefect_ft.orchestrate.executing import execute
+from prefect_ft.orchestrate.live import Begun, Live
+from prefect_ft.orchestrate.metrics import serving
 from prefect_ft.orchestrate.run import (
     LEAVE,
     ON_SIGTERM,
@@ -26,13 +31,12 @@ from prefect_ft.orchestrate.run import (
     check_places_of,
     check_systems,
     check_systems_of,
+    held,
     job_of,
     refuse_unfinished,
 )
 from prefect_ft.run import find_run, latest_run, vacancy
 from prefect_ft.run.ownership import take_as_moved
-
-Unfinished = Literal["refuse", "resume", "fresh"]
 
 
 def run(
@@ -128,37 +132,44 @@ def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
 
 
 def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
-    """Run train-flow in this process, and show what happens."""
+    """Execute a run in this process, and show what happens: here, and in Prefect as soon as that can be used."""
     started: list[PhaseStarted] = []
 
     def note(fact: Fact) -> None:
         if isinstance(fact, PhaseStarted):
             started.append(fact)
 
-    print("starting Prefect…", file=sys.stderr)
+    error: Exception | None = None
     with observed_by(note), watching(job):
-        state = _flow(job, unfinished)
+        try:
+            code, reason = _execute(job, unfinished)
+        except Exception as exc:
+            error = exc
     _show_result(started, as_json=as_json)
-    if state.is_completed():
-        return COMPLETED
-    if state.is_cancelled():
-        return CANCELLED
-    error = state.result(raise_on_failure=False)
-    print(plaintext.as_lines(f"error: {_cause(error, state)}"), file=sys.stderr)
-    return INVALID if isinstance(error, REFUSALS) and not started else FAILED
+    if error is not None:
+        print(plaintext.as_lines(f"error: {_cause(error)}"), file=sys.stderr)
+        return INVALID if isinstance(error, REFUSALS) and not started else FAILED
+    if code == FAILED:
+        print(plaintext.as_lines(f"error: {reason}"), file=sys.stderr)
+    return code
 
 
-def _flow(job: JobConfig, unfinished: Unfinished) -> Any:
-    from prefect.exceptions import Abort  # after Prefect's console has been quietened
+def _execute(job: JobConfig, unfinished: Unfinished) -> tuple[int, str]:
+    """Execute a run to its end; return the exit code and why the run ended."""
+    facts, live = Replay(), Live()
+    with observed_by(facts.take), shown_in_prefect() as view:
+        entered = enter(job, unfinished)
+        run = entered.holding.run
+        with (
+            held(entered.holding, entered.job) as (_, stop),
+            serving(entered.job.metrics, run),
+        ):
+            view.begin(entered.job, Begun(run, live, stop, facts, threading.Event()))
+            last = execute(entered, stop, live)
+    return _CODES.get(last.status, FAILED), f"phase {last.phase}: {last.reason}"
 
-    from prefect_ft.flows import train_flow
 
-    try:
-        return train_flow(job, unfinished, return_state=True)
-    except Abort as exc:
-        raise LeaseLostError(str(exc)) from exc
-    except (RuntimeError, OSError) as exc:
-        raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
+_CODES = {"completed": COMPLETED, "cancelled": CANCELLED}
 
 
 @contextmanager
@@ -197,7 +208,5 @@ def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
         print_report(directories)
 
 
-def _cause(error: Any, state: Any) -> str:
-    if isinstance(error, PrefectFTError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(state.message)
+def _cause(error: Exception) -> str:
+    return str(error) if isinstance(error, PrefectFTError) else f"{type(error).__name__}: {error}"

@@ -21,12 +21,12 @@ from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
 from prefect_ft.formats import written_by
-from prefect_ft.journal.judge import judge_pending
+from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, checked_lines, end_of, head_of
 from prefect_ft.journal.records import EndLine, Line, PhaseLine
 from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS, Decision
-from prefect_ft.observe import Notice, PhaseEnded, PhaseStarted, tell
+from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.orchestrate.plan import files_of, phase_plan
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.run.isolation_record import Recorder
@@ -101,24 +101,31 @@ class PhaseExecution:
         )
 
     @property
-    def gate(self) -> Gate:
-        """Who is asked about the phase's decisions."""
-        return self._gate
-
-    @property
     def plan(self) -> PhasePlan:
         """The phase as it is executed."""
         return self._plan
 
-    @property
-    def journal(self) -> Journal:
-        """The phase's journal."""
-        return self._journal
-
-    @property
-    def clock(self) -> PhaseClock:
-        """The phase's clock."""
-        return self._clock
+    def decide(self, error: AttemptFailedError) -> Decision:
+        """Return what is decided about the end of an attempt; it is decided once, and recorded before that."""
+        if error.decision is None:
+            error.decision = judge(
+                self._journal,
+                self._plan.policy,
+                error.incident,
+                self._clock,
+                gate=self._gate,
+                **error.facts,
+            )
+            attempt = error.incident.attempt or 0
+            tell(
+                Decided(
+                    phase=self._plan.phase,
+                    attempt=attempt,
+                    incident=error.incident,
+                    decision=error.decision,
+                )
+            )
+        return error.decision
 
     def execute(self, run_attempts: RunAttempts, *, by_hand: bool = False) -> PhaseSummary:
         """Run the phase to its end, and leave no worker behind. `by_hand`: a person asked for it.

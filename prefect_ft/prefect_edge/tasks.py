@@ -1,14 +1,18 @@
 """A phase as a Prefect task: every restart is one retry of it, decided by a custom retry handler.
 
-The journal is the truth and Prefect the view: run counts and states are Prefect's own, and nothing here
-reads them back.
+The journal is the truth and Prefect the view, which may come late: a run is executed in one thread, and Prefect enters
+its tasks in another, which follow. Run counts and states are Prefect's own, and nothing here reads them back.
 """
 
 from __future__ import annotations
 
+import contextvars
+import logging
+import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,22 +33,28 @@ from prefect_ft.errors import ConfigError
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.summary import PhaseSummary
-from prefect_ft.model import RESTARTS, Decision, Incident, Policy
-from prefect_ft.observe import Decided, tell
+from prefect_ft.model import RESTARTS, Incident, Policy
 from prefect_ft.orchestrate import preflight
+from prefect_ft.orchestrate.entering import Entered
+from prefect_ft.orchestrate.executing import execute
+from prefect_ft.orchestrate.live import Live, Stage
 from prefect_ft.orchestrate.metrics import serving
-from prefect_ft.orchestrate.phase import PhaseExecution
-from prefect_ft.orchestrate.run import begin_run, held, run_to_its_end
+from prefect_ft.orchestrate.run import begin_run, held
 from prefect_ft.plaintext import as_line
 from prefect_ft.prefect_edge.embedded import own_server
 from prefect_ft.prefect_edge.timeouts import heeding_timeouts
-from prefect_ft.run import Holding, vacancy
-from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+from prefect_ft.run import vacancy
+from prefect_ft.supervisor import AttemptFailedError
 
 own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
 
+DRAIN_S = 15.0
+"""How long the end of a run waits until Prefect's engine has left the last task."""
+
 RETRIES = 1_000_000
 """What Prefect is told: it must never be the one who stops. The budgets are the policy's."""
+
+_logger = logging.getLogger(__name__)
 
 Handler = Callable[["Task[..., Any]", TaskRun, "State[Any]"], bool]
 
@@ -100,45 +110,69 @@ def _incident_of(state: State[Any], t: float) -> Incident:
     return with_verdict(Incident(t=t, kind="exit", exit_code=1), classify({"": lines}, exit_code=1))
 
 
-def _phase_handler(phase: PhaseExecution, begin: Callable[[Decision], None]) -> Handler:
-    """Return a phase's handler: the end of an attempt is judged, anything else ends the phase.
+class Attempts:
+    """A phase's attempts, as Prefect is shown them: one each time that it enters the task."""
 
-    `begin` is called with the decision for a restart, before Prefect enters the task again.
-    """
-    plan = phase.plan
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._shown = 0
 
-    def handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-        error: Any = state.data
-        if not isinstance(error, AttemptFailedError):
-            return False
-        if error.decision is None:
-            try:
-                error.decision = judge(
-                    phase.journal, plan.policy, error.incident, phase.clock, gate=phase.gate, **error.facts
-                )
-            except Exception as exc:
-                error.__cause__ = exc  # Prefect would take it for a plain "no" and lose it
-                return False
-            attempt = error.incident.attempt or 0
-            tell(Decided(phase=plan.phase, attempt=attempt, incident=error.incident, decision=error.decision))
-        if error.decision.action not in RESTARTS:
-            return False
-        begin(error.decision)
-        return True
-
-    return handler
+    def next_end(self) -> AttemptFailedError | None:
+        """Wait for the next attempt's end; None: the phase is complete. Raises what kept the phase from an end."""
+        error = self._stage.end_of(self._shown)
+        self._shown += 1
+        return error
 
 
-@task(cache_policy=NO_CACHE, retries=RETRIES, retry_delay_seconds=0, persist_result=False)
-def train_phase(supervisor: Supervisor) -> State[Any] | None:
-    """Run one attempt of a phase; Prefect enters it again for each restart."""
-    try:
-        supervisor.attempt()
-    except AttemptFailedError as error:
-        if error.decision is None or error.decision.action != "cancel":
-            raise
+# A plain function: see `restart_handler`.
+def _phase_handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    """Restart as was decided about the end of this attempt; whatever else ends the task ends the phase."""
+    error: Any = state.data
+    if not isinstance(error, AttemptFailedError):
+        return False
+    return error.decision is not None and error.decision.action in RESTARTS
+
+
+@task(
+    cache_policy=NO_CACHE,
+    retries=RETRIES,
+    retry_delay_seconds=0,
+    persist_result=False,
+    retry_condition_fn=_phase_handler,
+)
+def train_phase(attempts: Attempts) -> State[Any] | None:
+    """Follow one attempt of a phase; Prefect enters it again for each restart."""
+    error = attempts.next_end()
+    if error is None:
+        return None
+    if error.decision is not None and error.decision.action == "cancel":
         return Cancelled(message=as_line(error.decision.reason))
-    return None
+    raise error
+
+
+def show(live: Live) -> None:
+    """Show a run's phases as tasks of the flow that calls this, until the run is over. Raises nothing."""
+    for stage in live.stages():
+        phase_task = train_phase.with_options(name=stage.name, task_run_name=stage.name)
+        try:
+            phase_task(Attempts(stage))
+        except (CancelledRun, AttemptFailedError):
+            pass
+        except BaseException:  # of the run's: whoever executes it raises it; of Prefect's: the run goes on
+            _logger.debug("phase %s ended with an error", stage.name, exc_info=True)
+
+
+@contextmanager
+def shown(live: Live) -> Iterator[None]:
+    """Show a run's phases as tasks of the flow that calls this, in a thread of their own, while entered."""
+    # Prefect finds the flow run in the context of whatever calls a task.
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(show, live), name="prefect-ft-tasks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(DRAIN_S)
 
 
 def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
@@ -153,36 +187,15 @@ def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     job = job.at(Path.cwd())
     only = job.model_copy(update={"phases": (job.phases[_index(job, phase)],)})
     preflight.check(only)
+    entered = Entered(only, begin_run(only, vacancy(Path(job.model_dir), job.lease_s)))
+    live = Live()
     with (
-        held(begin_run(only, vacancy(Path(job.model_dir), job.lease_s)), only) as (holding, stop),
+        held(entered.holding, only) as (_, stop),
         heeding_timeouts(stop.ask),
-        serving(job.metrics, holding.run),
+        serving(job.metrics, entered.holding.run),
+        shown(live),
     ):
-        return run_to_its_end(holding, stop, lambda: execute_phase(only, 0, holding, stop))
-
-
-def execute_phase(
-    job: JobConfig, index: int, holding: Holding, stop: StopRequest, *, by_hand: bool = False
-) -> PhaseSummary:
-    """Run a phase of a job that has been checked, with absolute paths, until it ends or `stop` is wanted."""
-    phase = PhaseExecution(job, index, holding, stop)
-    return phase.execute(lambda supervisor: _run_attempts(phase, supervisor), by_hand=by_hand)
-
-
-def _run_attempts(phase: PhaseExecution, supervisor: Supervisor) -> None:
-    """Have Prefect run the phase's attempts."""
-    plan = phase.plan
-    handler = _phase_handler(phase, supervisor.begin)
-    phase_task = train_phase.with_options(
-        name=plan.phase, task_run_name=plan.phase, retry_condition_fn=handler
-    )
-    try:
-        phase_task(supervisor)
-    except CancelledRun:
-        pass
-    except AttemptFailedError as error:
-        if error.decision is None:
-            raise error.__cause__ or error from None
+        return execute(entered, stop, live)
 
 
 def _index(job: JobConfig, phase: int | str) -> int:

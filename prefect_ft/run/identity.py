@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -38,6 +39,8 @@ PROCESSES_ON = "processes_on"
 
 _RUN, _JOB, _KEY, _SECRETS, _CANCEL = "run.json", "job.json", "key", "secrets.json", "cancel.json"
 _ANSWER, _SEALS = "answer.json", "seals.json"
+
+_describing = threading.Lock()
 
 _KEY_BYTES = 32
 """More than the keys had from which those of workers are not derived."""
@@ -81,8 +84,9 @@ class Run:
         return told
 
     def describe(self, **fields: Any) -> None:
-        """Merge `fields` into run.json."""
-        write_json(self.root / _RUN, {**self.told(), **fields}, durable=True)
+        """Merge `fields` into run.json. Safe in threads."""
+        with _describing:
+            write_json(self.root / _RUN, {**self.told(), **fields}, durable=True)
 
     def taken_up(self) -> None:
         """Note in run.json that this version has taken the run up, here; one that cannot be written stays as it is."""

@@ -12,7 +12,7 @@ from prefect_ft.backends.base import Backend, Worker
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import Gate
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.model import Decision, Evidence, Incident
+from prefect_ft.model import Evidence, Incident
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import Driver
@@ -33,9 +33,6 @@ from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.upkeep import Upkeep
-
-PREFECT_WAITS_S = 0.1
-"""How long Prefect is kept from entering the task again after a restart in place: that takes processors from ranks."""
 
 
 class Supervisor:
@@ -64,8 +61,6 @@ class Supervisor:
         self.plan, self.journal, self.clock = plan, journal, clock
         self._backend, self._stop = backend, stop
         self._calls = Calls()
-        self._failure: Exception | None = None
-        """What went wrong when the last decision was carried out ahead, beside what is judged."""
         self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
         self._upkeep = Upkeep(plan.upkeep, lambda: self._calls.soon(_nothing))
         self._gang = Gang(
@@ -155,31 +150,10 @@ class Supervisor:
     def attempt(self) -> None:
         """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise."""
         self._reports.open(self._calls)
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
         self._lifecycle.begin(self._driver.now_s())
         self._driver.run(lambda: self._lifecycle.is_resting)
         if self._lifecycle.outcome is not None:
             raise self._lifecycle.outcome
-
-    def begin(self, decision: Decision) -> None:
-        """Carry the last decision out ahead of `attempt`, which goes on with it, if that takes no time.
-
-        So ranks that start again in place do not wait until the task is entered again, nor do they share
-        processors with that while they come up. What goes wrong is seen to by `attempt`.
-        """
-        if decision.action != "restart_in_place" or decision.delay_s:
-            return
-        lifecycle = self._lifecycle
-        try:
-            lifecycle.begin(self._driver.now_s(), ahead=True)
-            self._driver.run(
-                lambda: lifecycle.is_resting or lifecycle.is_running or self._stop.wanted is not None
-            )
-            self._driver.run(lambda: lifecycle.is_over, PREFECT_WAITS_S)
-        except Exception as exc:
-            self._failure = exc
 
     # -- what a holder asks that decides by itself --------------------------------------------------
 

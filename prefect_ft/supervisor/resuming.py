@@ -66,14 +66,16 @@ class Resuming:
     def _seen(
         self, decision: Decision | None, looked: tuple[float, Mapping[str, str]] | None
     ) -> Choice | None:
-        """Return the newest checkpoint if it is the one that was decided for, and was whole a moment ago.
+        """Return the newest checkpoint if a restart in place was decided from it, and it was whole a moment ago.
 
         Not where copies are kept: choosing puts them back, too.
         """
         saves, newest = self._plan.saves, self._saves.newest
         if saves is not None and saves.keeps_copies:
             return None
-        if decision is None or looked is None or newest is None or newest[0] != decision.resume_step:
+        if decision is None or decision.action != "restart_in_place" or decision.delay_s:
+            return None
+        if looked is None or newest is None or newest[0] != decision.resume_step:
             return None
         looked_t, why_not = looked
         is_fresh = self._clock.now() - looked_t < LOOK_LASTS_S

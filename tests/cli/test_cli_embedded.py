@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -90,13 +91,14 @@ class Owner:
         os.killpg(self.process.pid, number)
 
     def server(self) -> psutil.Process:
-        """Find the process that serves Prefect's API."""
-        (server,) = [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if {"prefect_ft.prefect_edge.embedded", "uvicorn"} & set(child.cmdline())
-        ]
-        return server
+        """Find the process that serves Prefect's API; it is started beside the ranks."""
+        while True:
+            assert self.process.poll() is None, self.output()
+            for child in psutil.Process(self.process.pid).children():
+                with suppress(psutil.NoSuchProcess):
+                    if {"prefect_ft.prefect_edge.embedded", "uvicorn"} & set(child.cmdline()):
+                        return child
+            time.sleep(0.05)
 
     def close(self) -> None:
         """End what a test that failed has left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from prefect_ft.errors import ConfigError
 from prefect_ft.journal.lines import read_lines
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.observe import AttemptStarted, Fact, PhaseEnded, observed_by
+from prefect_ft.prefect_edge.tasks import Attempts
 from prefect_ft.run import Run, latest_run, phase_directories
-from prefect_ft.supervisor import Supervisor
+from prefect_ft.supervisor import AttemptFailedError
 
 Job = Callable[..., JobConfig]
 
@@ -49,24 +51,27 @@ def test_a_phase_that_is_not_there_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_restart_in_place_has_begun_before_prefect_enters_the_task_again(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rebuild_only", [False, True], ids=["in-place", "rebuilt"])
+def test_a_restart_does_not_wait_until_prefect_has_entered_the_task(
+    job: Job, monkeypatch: pytest.MonkeyPatch, rebuild_only: bool
 ) -> None:
-    happened: list[str] = []
+    restarted = threading.Event()
 
-    def attempt(supervisor: Supervisor) -> None:
-        happened.append("entered")
-        enter(supervisor)
+    def follow(attempts: Attempts) -> AttemptFailedError | None:
+        assert restarted.wait(60)
+        return next_end(attempts)
 
     def observe(fact: Fact) -> None:
-        if isinstance(fact, AttemptStarted):
-            happened.append(f"attempt {fact.attempt}")
+        if isinstance(fact, AttemptStarted) and fact.attempt == 2:
+            restarted.set()
 
-    enter = Supervisor.attempt
-    monkeypatch.setattr(Supervisor, "attempt", attempt)
+    next_end = Attempts.next_end
+    monkeypatch.setattr(Attempts, "next_end", follow)
+    policy = {"max_num_restarts": 3, "rebuild_only": rebuild_only}
+    code = "import os; os.environ['PREFECT_FT_ATTEMPT'] == '1' and os.abort()"
     with observed_by(observe):
-        run(job("import os; os.environ['PREFECT_FT_ATTEMPT'] == '1' and os.abort()"))
-    assert happened == ["entered", "attempt 1", "attempt 2", "entered"]
+        summary = run(job(code, autorestart=policy))
+    assert (summary.status, sum(summary.restarts.values())) == ("completed", 1)
 
 
 def test_relative_paths_start_at_the_working_directory(

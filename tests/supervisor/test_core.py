@@ -23,7 +23,7 @@ from prefect_ft.journal.records import AttemptLine, DecisionLine, EarlierSavesLi
 from prefect_ft.journal.summary import summarise
 from prefect_ft.model import Evidence
 from prefect_ft.observe import Fact, Notice, observed_by
-from prefect_ft.supervisor import SavesPlan, StopRequest, core, resuming
+from prefect_ft.supervisor import SavesPlan, StopRequest, resuming
 from prefect_ft.supervisor.gang import Gang
 
 
@@ -316,53 +316,6 @@ def test_when_a_restart_was_begun_lies_between_its_decision_and_its_start(make: 
 
 
 @pytest.mark.parametrize(
-    ("policy", "begun"),
-    [({}, [1, 2]), ({"rebuild_only": True}, [1]), ({"restart_delay_s": 0.01}, [1])],
-    ids=["in place", "rebuilt", "in place, after a pause"],
-)
-def test_a_restart_in_place_does_not_wait_until_the_task_is_entered_again(
-    make: Make, policy: dict[str, Any], begun: list[int]
-) -> None:
-    phase = make("if not restarts: os.abort()", **policy)
-    phase.attempt()
-    assert phase.attempts() == begun
-    assert phase.attempt() == "completed: complete"
-    assert phase.attempts() == [1, 2]
-
-
-def test_what_goes_wrong_before_the_task_is_entered_again_is_judged_when_it_is(
-    make: Make, runtime_dir: Path
-) -> None:
-    phase = make("if not restarts: os.abort()")
-    phase.fail()
-    (pid_file,) = (runtime_dir / "run").rglob("agent.pid")
-    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
-    decided = phase.journal.history()[-1].decision
-    assert decided is not None
-    phase.supervisor.begin(decided)
-    assert [entry.incident.kind for entry in phase.journal.history()] == ["exit"]
-    assert phase.attempt() == "completed: complete"
-    kinds = [entry.incident.kind for entry in phase.journal.history()]
-    assert kinds == ["exit", "in_place_failed", "completed"]
-
-
-def test_a_system_that_did_not_pass_before_the_task_is_entered_again_is_not_asked_again(
-    make: Make, tmp_path: Path
-) -> None:
-    systems, asked = ("s0", "s1"), tmp_path / "asked"
-    check = ("sh", "-c", 'echo "$PREFECT_FT_SYSTEM" >> asked; test "$(wc -l < asked)" -ne 2')
-    upkeep = beside(tmp_path, systems, check=check)["upkeep"]
-    stale = "if not restarts: print('cp: ck: Stale file handle'); sys.exit(1)"
-    phase = make(stale, plan_fields={"upkeep": upkeep}, systems=systems)
-    assert phase.attempt() == "transient: restart_in_place"
-    assert (phase.attempts(), asked.read_text().split()) == ([1], ["s0", "s0"])
-    assert phase.attempt() == "completed: complete"
-    assert asked.read_text().split() == ["s0", "s0", "s1"]
-    kinds = [entry.incident.kind for entry in phase.journal.history()]
-    assert kinds == ["exit", "system_lost", "completed"]
-
-
-@pytest.mark.parametrize(
     ("fields", "resumed", "asked"),
     [
         pytest.param({}, "step-10.npz", 1, id="a-moment-ago"),
@@ -387,15 +340,6 @@ def test_a_checkpoint_that_was_seen_whole_is_not_looked_for_again(
     phase = make(f"if restarts: sys.exit()\nif rank == 0: save(5); save(10); {end}\nsignal.pause()", **fields)
     phase.run()
     assert (phase.resumed_from(), len(choices)) == (["", resumed], asked)
-
-
-def test_prefect_is_not_kept_waiting_for_ranks_that_have_failed_again(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core, "PREFECT_WAITS_S", 3600)
-    phase = make("os.abort()")
-    phase.attempt()
-    assert phase.attempts() == [1, 2]
 
 
 def test_what_an_earlier_run_saved_is_resumed_from_and_is_no_progress(make: Make, tmp_path: Path) -> None:
@@ -546,7 +490,10 @@ def test_what_ends_a_rank_is_its_fault_and_not_its_exit(make: Make) -> None:
 def test_a_fault_that_is_reported_at_a_good_end_restarts_nothing(make: Make) -> None:
     phase = make(REPORT + "if rank: report_fault(0, 'E1', 'critical')", workers=2)
     supervisor = phase.supervisor
-    attempt = begun(supervisor, ahead=True)  # nothing is done about reports before somebody asks
+    attempt = begun(supervisor)
+    supervisor._lifecycle._context.is_ahead = (
+        True  # nothing is done about reports before the attempt is asked for
+    )
     supervisor._driver.run(lambda: attempt.over)
     assert attempt.is_complete
     supervisor.attempt()

@@ -157,7 +157,9 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
     for length in sorted({*range(0, len(whole), every), *ends, *(end - 1 for end in ends)}):
         phase.journal.write_bytes(whole[:length])
         back = phase.come_back()
-        assert (back._lifecycle._context.attempt.number, back._lifecycle._attempt.lost) == (2, {}), length
+        assert (back._lifecycle._context.attempt.number, back._lifecycle._context.attempt.lost) == (2, {}), (
+            length
+        )
         assert read_lines(phase.journal)[-1].type in ("attempt", "comeback", "checkpoint", "came-up")
         if length < len(whole):
             phase.hang_up(back)

@@ -52,8 +52,6 @@ class Phase:
         self.fail()
         last = self.journal.history()[-1].decision
         assert last is not None
-        if last.action in RESTARTS:
-            self.supervisor.begin(last)
         return f"{last.rule}: {last.action}"
 
     def fail(self) -> None:
@@ -81,10 +79,10 @@ class Phase:
         return [line.split("resume ")[1] for line in lines if "r0] resume" in line]
 
 
-def begun(supervisor: Supervisor, *, ahead: bool = False) -> Attempt:
+def begun(supervisor: Supervisor) -> Attempt:
     """Begin an attempt, and return what is known of it once it runs."""
     lifecycle = supervisor._lifecycle
-    lifecycle.begin(time.monotonic(), ahead=ahead)
+    lifecycle.begin(time.monotonic())
     supervisor._driver.run(lambda: lifecycle.is_running or lifecycle.is_resting)
     assert lifecycle._context.attempt is not None
     return lifecycle._context.attempt

@@ -906,8 +906,6 @@ class Course:
                 )
             if decision.action not in RESTARTS:
                 return
-            if self.world.chance(0.7):
-                supervisor.begin(decision)
 
 
 class _Journal(Journal):

@@ -17,13 +17,12 @@ from agents import processes_of
 
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.config import load_job
-from prefect_ft.journal.judge import judge
-from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Fact, StepReached, observed_by
-from prefect_ft.orchestrate.phase import PhaseExecution
-from prefect_ft.orchestrate.run import begin_run, conclude, go_on, held
+from prefect_ft.orchestrate.entering import Entered
+from prefect_ft.orchestrate.executing import execute
+from prefect_ft.orchestrate.live import Live
+from prefect_ft.orchestrate.run import begin_run, go_on, held
 from prefect_ft.run import Run, latest_run, vacancy
-from prefect_ft.supervisor import AttemptFailedError, Supervisor
 
 SLEEPS = "import time; from prefect_ft.heartbeat import beat; beat(step=1); time.sleep(600)"
 """A rank that reaches a step and then only waits to be ended."""
@@ -122,26 +121,7 @@ def main(job_file: str) -> None:
     is_unfinished = free.previous is not None and free.previous.status == "running"
     holding = go_on(free) if is_unfinished else begin_run(job, free)
     with observed_by(_say), held(holding, job) as (_, stop):
-        status = "completed"
-        for index in range(len(job.phases)):
-            phase = PhaseExecution(job, index, holding, stop)
-            status = phase.execute(lambda supervisor, phase=phase: _run_attempts(phase, supervisor)).status
-            if status != "completed":
-                break
-        conclude(holding, status)
-
-
-def _run_attempts(phase: PhaseExecution, supervisor: Supervisor) -> None:
-    while True:
-        try:
-            supervisor.attempt()
-        except AttemptFailedError as error:
-            decision = error.decision or judge(
-                phase.journal, phase.plan.policy, error.incident, phase.clock, **error.facts
-            )
-            if decision.action in RESTARTS:
-                continue
-        return
+        execute(Entered(job, holding), stop, Live())
 
 
 def _say(fact: Fact) -> None:

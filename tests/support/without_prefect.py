@@ -8,8 +8,10 @@ from prefect_ft.config import JobConfig
 from prefect_ft.journal.judge import judge
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import RESTARTS
-from prefect_ft.orchestrate.phase import PhaseExecution
-from prefect_ft.orchestrate.run import begin_run, conclude, held
+from prefect_ft.orchestrate.entering import Entered
+from prefect_ft.orchestrate.executing import execute
+from prefect_ft.orchestrate.live import Live
+from prefect_ft.orchestrate.run import begin_run, held
 from prefect_ft.run import vacancy
 from prefect_ft.supervisor import AttemptFailedError, Supervisor
 
@@ -25,12 +27,10 @@ def to_the_end(supervisor: Supervisor) -> None:
             )
             if decision.action not in RESTARTS:
                 return None
-            supervisor.begin(decision)
 
 
 def run_of_one_phase(job: JobConfig) -> PhaseSummary:
     """Begin a run, and bring its only phase to an end."""
-    with held(begin_run(job, vacancy(Path(job.model_dir))), job) as (holding, stop):
-        summary = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
-        conclude(holding, summary.status)
-    return summary
+    entered = Entered(job, begin_run(job, vacancy(Path(job.model_dir))))
+    with held(entered.holding, job) as (_, stop):
+        return execute(entered, stop, Live())

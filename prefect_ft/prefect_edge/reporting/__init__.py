@@ -8,20 +8,20 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from prefect_ft.observe import observed_by
+from prefect_ft.observe import Observer, observed_by
 from prefect_ft.plaintext import as_line
 from prefect_ft.prefect_edge.reporting.api import FlowRunApi
 from prefect_ft.prefect_edge.reporting.reporter import Reporter
-from prefect_ft.prefect_edge.reporting.wishes import DIED, is_cancelled_meanwhile
+from prefect_ft.prefect_edge.reporting.wishes import DIED
 from prefect_ft.run import Run
 
-__all__ = ["DIED", "ENDED", "is_cancelled_meanwhile", "report_end", "reporting"]
+__all__ = ["DIED", "ENDED", "report_end", "reporting"]
 
 ENDED = "prefect-ft.ended"
 """The event of a flow run that has come to its end."""
@@ -30,8 +30,14 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
+def reporting(
+    run: Run,
+    on_cancel: Callable[[str], None],
+    passed_on: Callable[[Observer], AbstractContextManager[None]] = observed_by,
+) -> Iterator[None]:
     """Show the run of the flow run of this context while entered; nothing outside of a flow run.
+
+    `passed_on(observer)` tells an observer what happens while entered: in this context, or in another thread.
 
     `on_cancel` is called, with who asked, once the flow run is to be cancelled: where no worker runs it
     nobody else would tell.
@@ -48,7 +54,7 @@ def reporting(run: Run, on_cancel: Callable[[str], None]) -> Iterator[None]:
     api = FlowRunApi(context.flow_run.id, context.flow_run.flow_id, context.flow.name)
     reporter = Reporter(run, api, on_cancel)
     try:
-        with observed_by(reporter.take):
+        with passed_on(reporter.take):
             yield
     finally:
         reporter.close()

@@ -33,6 +33,7 @@ from prefect_ft.files import parse_json
 from prefect_ft.model import Answer
 from prefect_ft.prefect_edge.reporting.question import WAITING, Question
 from prefect_ft.prefect_edge.reporting.records import EventNote
+from prefect_ft.prefect_edge.reporting.wishes import cancelled_in
 
 LOGGER = "prefect.flow_runs"
 """The name under which Prefect shows a flow run's lines."""
@@ -80,6 +81,11 @@ class OpenApi:
         """Whether somebody wants the flow run to end."""
         state = self._client.read_flow_run(self._id).state
         return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+    def was_cancelled(self) -> bool:
+        """Whether the flow run was to be cancelled while it had no process."""
+        states = self._client.read_flow_run_states(self._id)
+        return cancelled_in(sorted(states, key=lambda state: state.timestamp))
 
     def name_state(self, name: str, message: str | None) -> None:
         """Call the flow run's running by another name.

@@ -62,6 +62,9 @@ STALE_S = 30.0
 DRAIN_IDLE_S = 15.0
 """How long the end of a run waits for an API that does not answer."""
 
+CANCELLED = "cancelled in Prefect"
+"""The source of a stop that is wanted there."""
+
 DRAIN_MAX_S = 120.0
 """How long it waits for one that answers slowly."""
 
@@ -92,7 +95,7 @@ class Reporter:
         self._progress = Progress()
         self._has_news = self._is_idle = self._is_recovering = False
         self._refreshed_s = 0.0
-        self._orphans_ended = self._cancel_seen = False
+        self._is_settled = self._cancel_seen = False
         self._over = threading.Event()
         self._last_success_s = time.monotonic()
         self._closing = self._abandoned = False
@@ -205,10 +208,8 @@ class Reporter:
             raise _AbandonedError
 
     def _show(self, api: OpenApi) -> None:
-        if not self._orphans_ended:
-            api.end_orphaned_tasks(self._began)
-            self._orphans_ended = True
-            self._succeeded()
+        if not self._is_settled:
+            self._settle(api)
         self._show_states(api)
         while self._wanted:
             api.event(self._wanted[0])
@@ -222,8 +223,16 @@ class Reporter:
         self._show_standing(api)
         if self._is_idle and not self._closing and api.is_cancelled():
             if self._cancel_seen:  # a worker's SIGTERM is given the time to come first
-                self._on_cancel("cancelled in Prefect")
+                self._on_cancel(CANCELLED)
             self._cancel_seen = True
+
+    def _settle(self, api: OpenApi) -> None:
+        """See to what was left by, and wanted of, an earlier life of the flow run."""
+        if api.was_cancelled():
+            self._on_cancel(CANCELLED)
+        api.end_orphaned_tasks(self._began)
+        self._is_settled = True
+        self._succeeded()
 
     def _phases(self) -> list[ShownTail]:
         for directory in phase_directories_of(self._run):

@@ -43,7 +43,7 @@ class Context:
     now_s: float = 0.0
     """The driver's clock."""
     is_ahead: bool = False
-    """Whether the last decision is carried out before the attempt is asked for."""
+    """Whether the attempt has not been asked for yet: what an earlier life left is taken up."""
     decision: Decision | None = None
     """The one that is being carried out; None: the phase begins."""
     number: int = 0

@@ -160,23 +160,13 @@ class Lifecycle:
         """The last attempt's, from 1; 0: none has begun."""
         return self._context.number
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the attempt that runs has ended by itself, or none runs."""
-        return self._context.attempt is None or self._context.attempt.over
-
-    def begin(self, now_s: float, *, ahead: bool = False) -> None:
-        """Begin the next attempt, or continue one that has begun. `ahead`: the attempt has not been asked for yet.
-
-        What goes wrong ahead is dealt with when it is asked for.
-        """
-        self._context.now_s, self._context.is_ahead = now_s, ahead
+    def begin(self, now_s: float) -> None:
+        """Begin the next attempt, or continue one that has begun."""
+        self._context.now_s, self._context.is_ahead = now_s, False
         if not self.is_resting:
             return
         self.outcome = None
         self._halting.forget()
-        if not ahead:
-            self._context.resuming.looked(None)
         self._starting.note()
         obstacle = self._obstacles.met_ahead()
         if self._context.wants_stop:

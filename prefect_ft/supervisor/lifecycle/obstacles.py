@@ -19,15 +19,15 @@ class Obstacles:
         self._obstacle: Obstacle | None = None
         """What is judged once nothing runs."""
         self._met_ahead: Obstacle | None = None
-        """What kept the decision from being carried out ahead of its time."""
+        """What kept the decision from being carried out before the attempt was asked for."""
 
     def met_ahead(self) -> Obstacle | None:
-        """Return what kept the decision from being carried out ahead of its time, and forget it."""
+        """Return what kept the decision from being carried out before the attempt was asked for, and forget it."""
         obstacle, self._met_ahead = self._met_ahead, None
         return obstacle
 
     def meet(self, obstacle: Obstacle) -> Step:
-        """End what may run, and have the obstacle judged; one that is met ahead is only remembered."""
+        """End what may run, and have the obstacle judged; it is only remembered while no attempt is asked for."""
         ctx = self._context
         if ctx.is_ahead:
             self._met_ahead, ctx.listener.attempt = obstacle, None

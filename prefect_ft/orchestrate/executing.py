@@ -1,0 +1,54 @@
+"""Executes a run: its phases one after the other, each attempt after attempt, whether a view follows or not."""
+
+from __future__ import annotations
+
+from prefect_ft.config import JobConfig
+from prefect_ft.journal.summary import PhaseSummary
+from prefect_ft.model import RESTARTS
+from prefect_ft.orchestrate.entering import Entered
+from prefect_ft.orchestrate.live import Live, Stage
+from prefect_ft.orchestrate.phase import PhaseExecution, summary_of
+from prefect_ft.orchestrate.run import run_to_its_end
+from prefect_ft.run import Holding
+from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+
+
+def execute(entered: Entered, stop: StopRequest, live: Live) -> PhaseSummary:
+    """Execute the phases that have not ended, and by hand those that have not completed; return the last one's end."""
+    with live.ending():
+        return run_to_its_end(entered.holding, stop, lambda: _execute_phases(entered, stop, live))
+
+
+def _execute_phases(entered: Entered, stop: StopRequest, live: Live) -> PhaseSummary:
+    job, holding, by_hand = entered
+    for index in range(len(job.phases)):
+        summary = summary_of(holding.run, index)
+        if summary is None or summary.status == "running" or (by_hand and summary.status != "completed"):
+            summary = _execute_phase(job, index, holding, stop, live, by_hand=by_hand)
+        if summary.status != "completed" or index == len(job.phases) - 1:
+            return summary
+    raise AssertionError("a job has phases")
+
+
+def _execute_phase(
+    job: JobConfig, index: int, holding: Holding, stop: StopRequest, live: Live, *, by_hand: bool
+) -> PhaseSummary:
+    phase = PhaseExecution(job, index, holding, stop)
+
+    def run_attempts(supervisor: Supervisor) -> None:
+        with live.stage(phase.plan.phase) as stage:
+            _run_attempts(phase, supervisor, stage)
+
+    return phase.execute(run_attempts, by_hand=by_hand)
+
+
+def _run_attempts(phase: PhaseExecution, supervisor: Supervisor, stage: Stage) -> None:
+    """Run attempts until a decision ends the phase."""
+    while True:
+        try:
+            return supervisor.attempt()
+        except AttemptFailedError as error:
+            decision = phase.decide(error)
+            stage.attempt_ended(error)
+            if decision.action not in RESTARTS:
+                return None
