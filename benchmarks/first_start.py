@@ -45,7 +45,7 @@ def main() -> None:
     with _silent() as silent:
         apis = {"own server": "", "silent API": silent, "no API": "http://127.0.0.1:9/api"}
         for _ in range(3 if arguments.quick else 7):
-            seconds[IMPORT, "default", "first rank"].append(_imported())
+            seconds[IMPORT, "default", "first rank"].append(_measured(_imported, ""))
             if torch is not None:
                 seconds["torchrun", "default", "first rank"].append(_measured(_torchrun, torch))
             for name, api in apis.items():
@@ -67,9 +67,9 @@ def _finish(seconds: dict[tuple[str, str, str], list[float]], arguments: object)
     finish(results, arguments)  # type: ignore[arg-type]
 
 
-def _imported() -> float:
+def _imported(directory: Path, api: str) -> float:
     began_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", IMPORT], check=True, env=_environment(Path("/nonexistent"), ""))
+    subprocess.run([sys.executable, "-c", IMPORT], check=True, env=_environment(directory, api))
     return time.monotonic() - began_s
 
 

@@ -74,12 +74,18 @@ def write_job(directory: Path, infrastructure: str = HERE, **fields: str) -> Pat
     return path
 
 
-def born(job: Path, death: str = "", command: Command = list) -> subprocess.Popen[bytes]:
-    """Start an orchestrator that goes on with the job's run, or begins one; `command` makes it another user's."""
+def born(
+    job: Path, death: str = "", command: Command = list, *, as_command: bool = False, **env: str
+) -> subprocess.Popen[bytes]:
+    """Start an orchestrator that goes on with the job's run, or begins one; `command` makes it another user's.
+
+    `as_command`: `prefect-ft run`, not a flow.
+    """
     words = [sys.executable, str(Path(__file__).with_name("mortal.py")), str(job)]
+    words += ["as-command"] if as_command else []
     with (job.parent / "orchestrator.log").open("ab") as log:
         return subprocess.Popen(
-            command(words), env={**os.environ, "DEATH": death}, cwd=job.parent, stdout=log, stderr=log
+            command(words), env={**os.environ, **env, "DEATH": death}, cwd=job.parent, stdout=log, stderr=log
         )
 
 

@@ -1,4 +1,4 @@
-"""An orchestrator that dies at a chosen moment: `python mortal.py JOB.yaml MOMENT VICTIM [FLOW_RUN_ID]`.
+"""An orchestrator that dies at a chosen moment: `python mortal.py JOB.yaml [as-command]`.
 
 It is the real one, in a process of its own; only at the moment itself somebody is killed, once. A file
 beside the job says that it has happened, so that whoever comes back lives.
@@ -23,7 +23,6 @@ from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import RESTARTS
 from prefect_ft.observe import Decided, Fact, PhaseEnded, StepReached, observed_by
 from prefect_ft.orchestrate import phase as phases
-from prefect_ft.prefect_edge import tasks
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.driver import Driver
 from prefect_ft.supervisor.launch import Launch
@@ -140,6 +139,30 @@ MOMENTS: dict[str, Callable[[Deed], None]] = {
     )
 }  # fmt: skip
 
+
+def before_following(deed: Deed) -> None:
+    """Ranks run, Prefect's API answers and has a flow run; its flow has not been entered."""
+    from prefect_ft import flows  # loads Prefect, for which `run` does not wait
+
+    original = flows._follow
+
+    def follow(begun: Any) -> Any:
+        deed()
+        return original(begun)
+
+    flows._follow = follow
+
+
+def before_showing(deed: Deed) -> None:
+    """The flow has been entered; nothing of the run has been shown."""
+    from prefect_ft.prefect_edge.reporting.reporter import Reporter
+
+    _before(Reporter, "_show", deed)
+
+
+VIEW_MOMENTS = {each.__name__: each for each in (before_following, before_showing)}
+"""Moments of `prefect-ft run` alone, which Prefect follows."""
+
 _watchers: list[Callable[[Fact], None]] = []
 
 
@@ -221,7 +244,7 @@ def arm(job: Path) -> None:
     """Prepare the death that DEATH names, `MOMENT/VICTIM`; none if it is not set."""
     moment, _, victim = os.environ.get("DEATH", "").partition("/")
     if moment:
-        MOMENTS[moment](once(deed_of(victim, job.parent), job.parent / "has-died"))
+        {**MOMENTS, **VIEW_MOMENTS}[moment](once(deed_of(victim, job.parent), job.parent / "has-died"))
 
 
 def watch(fact: Fact) -> None:
@@ -229,14 +252,16 @@ def watch(fact: Fact) -> None:
         watcher(fact)
 
 
-def main(job: Path) -> None:
-    from prefect_ft import train_flow
+def main(job: Path, *, as_command: bool) -> int:
+    from prefect_ft import cli, train_flow
 
     arm(job)
     with observed_by(watch):
+        if as_command:
+            return cli.main(["run", str(job), "--resume"])
         train_flow(job, "resume")
+    return 0
 
 
 if __name__ == "__main__":
-    assert tasks
-    main(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1]), as_command="as-command" in sys.argv))
