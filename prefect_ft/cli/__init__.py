@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from prefect_ft.cli.commands import parsed
 from prefect_ft.cli.exits import CANCELLED, FAILED, code_of
@@ -17,11 +20,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     `argv` is None where this process is that command alone.
     """
-    code = _code(argv)
-    if argv is None:
-        # What is left is to tell Prefect the rest and to end its server: Ctrl-C skips that, without a traceback.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    if argv is not None:
+        return _code(argv)
+    codes: list[int] = []
+    atexit.register(_end, codes)  # registered first, hence called last
+    codes.append(code := _code(argv))
+    # What is left is to tell Prefect the rest and to end its server: Ctrl-C skips that, without a traceback.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     return code
+
+
+def _end(codes: list[int]) -> None:
+    """End this process where threads remain: before Python 3.14, one in C++ code can abort an interpreter that ends."""
+    if codes and threading.active_count() > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(codes[0])
 
 
 def _code(argv: Sequence[str] | None) -> int:

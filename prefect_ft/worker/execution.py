@@ -1,7 +1,7 @@
 """The attempts in one worker, one at a time: started, reported on, ended for certain.
 
-Owns when the rendezvous is open and what is known of an attempt; `relay` reports on its ranks, `termination` ends them.
-Knows nothing of connections, keys or fencing; what it reports goes to whatever is attached.
+Owns when the rendezvous is open and what is known of an attempt; `forwarder` reports on its ranks, `termination` ends
+them. Knows nothing of connections, keys or fencing; what it reports goes to whatever is attached.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.current import Current
 from prefect_ft.worker.diagnosis import Diagnosis
+from prefect_ft.worker.forwarder import Forwarder
 from prefect_ft.worker.gang import Gang, Rank, executing, without
 from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.protocol import RefusedError, Token
-from prefect_ft.worker.relay import Relay
 from prefect_ft.worker.rendezvous import Rendezvous
 from prefect_ft.worker.reporter import Reporter
 from prefect_ft.worker.sampling import Sampling
@@ -61,7 +61,7 @@ class Execution:
         self._termination = Termination(
             self._current, loop, checkpoints, on_killed=self._killed, on_stopped=self._stopped
         )
-        self._relay = Relay(
+        self._forwarder = Forwarder(
             io_directory,
             self._current,
             stays=keeping.stays,
@@ -148,7 +148,7 @@ class Execution:
         self._current.gang, self._is_unasked = gang, False
         for rank in gang.ranks.values():
             self._watch(rank)
-        self._relay.begin()
+        self._forwarder.begin()
         self._reporter.send(
             "started",
             pids={rank.number: rank.process.pid for rank in gang.ranks.values()},
@@ -160,7 +160,7 @@ class Execution:
         """Forget the last attempt; where output stays, that of the last one stays and that before is removed."""
         self._sampling.end()
         self._termination.forget()
-        self._relay.forget()
+        self._forwarder.forget()
         for rank in self._current.ranks:
             self._unwatch(rank)
         while self._left_output:
@@ -186,24 +186,24 @@ class Execution:
         """Do what is due once in a while, whatever happens: orphans are reaped, files bounded."""
         if self._current.gang is not None:
             self._collect()
-            self._relay.hand_on()
+            self._forwarder.hand_on()
         else:
             processes.reap()  # orphans that fall to PID 1
 
     def report_to_newcomer(self, have: Dict[str, int]) -> None:
         """Hand on the last beats, and each rank's output from the offset on up to which the reader has it."""
-        self._relay.rewind(have)
+        self._forwarder.rewind(have)
         self._warm.report_to_newcomer()
-        self._relay.hand_on()
+        self._forwarder.hand_on()
         self._sampling.tell_all()
 
     def hand_on(self) -> None:
         """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
-        self._relay.hand_on()
+        self._forwarder.hand_on()
 
     def excerpts(self) -> Dict[int, Dict[str, Any]]:
         """Return an excerpt of all that each rank printed, for a reader that comes when this agent has gone."""
-        return self._relay.excerpts()
+        return self._forwarder.excerpts()
 
     def _send_standing(self) -> None:
         self._reporter.send("call", **self._rendezvous.standing._asdict())
@@ -235,7 +235,7 @@ class Execution:
             if rank.exit is not None and not rank.reported:
                 rank.reported = True
                 self._unwatch(rank)
-                self._relay.send_reports(rank)  # what explains an end comes before it
+                self._forwarder.send_reports(rank)  # what explains an end comes before it
                 self._reporter.send("exited", rank=rank.number, ends=self._is_unasked, **rank.exit._asdict())
 
     def _ends_by_itself(self, gang: Gang) -> bool:
@@ -283,11 +283,11 @@ class Execution:
 
     def _killed(self, just_now: bool) -> None:
         """Report what the ranks left: nothing of the attempt runs any more."""
-        self._relay.end(with_excerpts=not self._termination.is_complete)
+        self._forwarder.end(with_excerpts=not self._termination.is_complete)
         self._rendezvous.close()
         if just_now:
             self._collect()  # while the last look is under way
-        self._relay.hand_on()
+        self._forwarder.hand_on()
         self._sampling.end()  # last: nobody waits for it
         self._warm.ended()
 
@@ -303,7 +303,7 @@ class Execution:
         self._sampling.nobody_listens()
         self._end_diagnosis()
         self._termination.reader_gone()
-        self._relay.forget()
+        self._forwarder.forget()
 
     def close(self) -> None:
         """End the ranks and whatever they started, and wait for it. Idempotent."""
