@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     codes: list[int] = []
     atexit.register(_end, codes)  # registered first, hence called last
     codes.append(code := _code(argv))
-    # What is left is to tell Prefect the rest and to end its server: Ctrl-C skips that, without a traceback.
+    # What is left is to send Prefect the last updates and to stop its server: Ctrl-C skips both, without a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     return code
 

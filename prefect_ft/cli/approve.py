@@ -1,4 +1,4 @@
-"""`approve`: answers to a decision that waits for a person."""
+"""`approve`: the answer to a decision that waits for approval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prefect_ft.run.lookup import phases_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and what is answered; nothing of it approves."""
+    """Add the run and the answer; without an answer the decision is approved."""
     add_json(parser)
     add_run(parser)
     instead = parser.add_mutually_exclusive_group()
@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--isolate", metavar="SYSTEM", action="append", default=[], help="isolate this system instead"
     )
-    parser.add_argument("--by", metavar="NAME", help="who answers; default: your user name")
+    parser.add_argument("--by", metavar="NAME", help="name recorded with the answer; default: your user name")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer what a run proposes."""
+    """Answer the decision that a run proposes."""
     return _approve(
         arguments.run,
         reject=arguments.reject,
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _approve(
     name: str, *, reject: bool, action: Action | None, isolate: Sequence[str], by: str | None, as_json: bool
 ) -> int:
-    """Answer to what a run proposes, in the words of the command line; raises ConfigError where nothing waits."""
+    """Answer the decision that a run proposes; raises ConfigError if none waits."""
     run = find_run(name)
     directory, proposed = _waiting(run, name)
     _check_systems(run, directory, isolate)
@@ -60,12 +60,12 @@ def _approve(
         run.answer(directory.name, proposed.n, answer)
     except OSError as exc:
         raise ConfigError(f"{run.root} cannot be written: {exc.strerror}", file=name) from exc
-    _tell(run, proposed, answer, as_json=as_json)
+    _print_answer(run, proposed, answer, as_json=as_json)
     return COMPLETED
 
 
 def _waiting(run: Run, name: str) -> tuple[Path, ProposedLine]:
-    """Return the phase whose decision waits, and the journal's line."""
+    """Return the phase whose decision waits, and its line in the journal."""
     for directory in reversed(phases_of(run)):
         try:
             proposed = proposal_in(read_lines(directory / JOURNAL))
@@ -85,17 +85,19 @@ def _check_systems(run: Run, directory: Path, isolate: Sequence[str]) -> None:
             raise ConfigError(message, field="--isolate")
 
 
-def _tell(run: Run, proposed: ProposedLine, answer: Answer, *, as_json: bool) -> None:
+def _print_answer(run: Run, proposed: ProposedLine, answer: Answer, *, as_json: bool) -> None:
     holder = holder_of(run)
     if as_json:
-        told = {
+        content = {
             "run": run.run_id,
             "n": proposed.n,
             "proposed": proposed.action,
             "answer": answer.answer,
         }
-        print(plaintext.as_json({**told, "watched_by": holder}))
+        print(plaintext.as_json({**content, "watched_by": holder}))
         return
     print(plaintext.as_line(f"proposed: {proposed.action}: {proposed.reason}"))
-    taker = f"{holder} takes it" if holder else "nobody watches the run; `prefect-ft resume` takes it"
-    print(plaintext.as_line(f"answer: {answer.answer}, by {answer.by}; {taker}"))
+    effect = (
+        f"{holder} applies it" if holder else "no process watches the run; `prefect-ft resume` applies it"
+    )
+    print(plaintext.as_line(f"answer: {answer.answer}, by {answer.by}; {effect}"))

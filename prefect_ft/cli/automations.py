@@ -1,4 +1,4 @@
-"""The automations of Prefect's server for when the process of a train-flow dies: the work of `install-automations`."""
+"""The Prefect automations that restart a train-flow whose process died; implements `install-automations`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WHEN_CANCELLED = "prefect-ft: a cancelled train-flow without a process comes bac
 MISSED_HEARTBEATS = 3
 
 MAX_CANCELLING_S = 240
-"""After 300 s, if not set otherwise, Prefect's server calls a flow run cancelled that does not end."""
+"""By default Prefect's server marks a flow run that does not end as cancelled after 300 s."""
 
 SILENT = (
     "No heartbeats: the orchestrator died. A worker starts a deployed flow run again; for any other, run "
     "`prefect-ft resume MODEL_DIR` on its machine. The first lines of its log name the directory."
 )
-"""What people read of a flow run that nobody brings back by itself: this, its state's message, is the same for all."""
+"""The state message of a flow run that may need a person to resume it; the same for all flow runs."""
 
 _OUR_FLOW = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _DEPLOYED = {"prefect.resource.role": "deployment"}
@@ -38,12 +38,12 @@ _ENDS = ("Completed", "Failed", "Cancelled")
 
 
 def _back(*, force: bool = False) -> ChangeFlowRunState:
-    """Return the action that has a worker start the same flow run again."""
+    """Return the action that makes a worker start the same flow run again."""
     return ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=DIED, force=force)
 
 
 def install(heartbeat_s: int | None, *, as_json: bool) -> int:
-    """Make the automations, or bring those that are there up to date; raises PrefectFTError."""
+    """Create or update the automations; raises PrefectFTError."""
     if not get_current_settings().api.url:
         raise PrefectFTError("no Prefect API is configured: set PREFECT_API_URL to the server's address")
     heartbeat_s = heartbeat_s or get_current_settings().flows.heartbeat_frequency
@@ -55,7 +55,7 @@ def install(heartbeat_s: int | None, *, as_json: bool) -> int:
     try:
         changes = [(automation.name, _put(automation)) for automation in wanted]
     except Exception as exc:
-        raise PrefectFTError(f"Prefect's API cannot be used: {exc}") from exc
+        raise PrefectFTError(f"Prefect's API failed: {exc}") from exc
     if as_json:
         print(plaintext.as_json({"automations": [name for name, _ in changes]}))
     for name, is_new in () if as_json else changes:
@@ -64,9 +64,9 @@ def install(heartbeat_s: int | None, *, as_json: bool) -> int:
 
 
 def _put(automation: Automation) -> bool:
-    """Make an automation in the place of the one of its name; return whether there was anything to do.
+    """Replace the automation of the same name; return whether anything changed.
 
-    One that is the same stays: with a new one the server would forget for which flow runs it waits.
+    An identical one is kept: the server would forget which flow runs a new one waits for.
     """
     with get_client(sync_client=True) as client:
         known = client.read_automations_by_name(automation.name)
@@ -83,13 +83,13 @@ def _content(automation: AutomationCore) -> dict[str, Any]:
 
 
 def _when_crashed() -> Automation:
-    """A flow run that is reported as crashed is scheduled again, the same one.
+    """Return the automation that reschedules a flow run reported as crashed.
 
-    Only where it has a deployment: no worker ever starts another one.
+    Only a deployed flow run: no worker ever starts any other.
     """
     return Automation(
         name=WHEN_CRASHED,
-        description="Brings a crashed flow run back: the same one, which adopts what still runs.",
+        description="Restarts a crashed flow run: the same one, which adopts the ranks that still run.",
         trigger=EventTrigger(
             expect={"prefect.flow-run.Crashed"},
             match_related=[_OUR_FLOW, _DEPLOYED],
@@ -102,14 +102,14 @@ def _when_crashed() -> Automation:
 
 
 def _when_silent(heartbeat_s: int) -> Automation:
-    """Where flow process and worker died together, or the report got lost, silence tells.
+    """Return the automation that marks a silent flow run as crashed, which triggers the other automation.
 
-    It is a crash then, and the other automation does the rest. A report of a crash does not end the wait: whoever
-    came back has sent a heartbeat by then. One that died before its first heartbeat was seen to run.
+    It covers a flow process that died together with its worker, and a lost crash report. A crash report does not
+    end the wait: a restarted process sends heartbeats. The state Running covers a death before the first heartbeat.
     """
     return Automation(
         name=WHEN_SILENT,
-        description="Marks a flow run as crashed that sends no heartbeats and has not ended.",
+        description="Marks a flow run as crashed if it sends no heartbeats and has not ended.",
         trigger=EventTrigger(
             after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", ENDED, *(f"prefect.flow-run.{name}" for name in _ENDS)},
@@ -125,13 +125,13 @@ def _when_silent(heartbeat_s: int) -> Automation:
 
 
 def _when_cancelled(heartbeat_s: int) -> Automation:
-    """A cancel reaches nobody where the process is dead: whoever comes back finds it, and ends the run.
+    """Return the automation that restarts a flow run cancelled while its process is dead: the new process ends the run.
 
-    A process that lives sends heartbeats until it has ended.
+    A live process sends heartbeats until it has ended.
     """
     return Automation(
         name=WHEN_CANCELLED,
-        description="Brings a flow run back that is to be cancelled and has no process, to end its ranks.",
+        description="Restarts a flow run that is being cancelled and has no process, to end its ranks.",
         trigger=EventTrigger(
             after={"prefect.flow-run.Cancelling"},
             expect={"prefect.flow-run.heartbeat", ENDED, *(f"prefect.flow-run.{name}" for name in _ENDS)},
@@ -142,5 +142,5 @@ def _when_cancelled(heartbeat_s: int) -> Automation:
             threshold=1,
             within=timedelta(seconds=min(MISSED_HEARTBEATS * heartbeat_s, MAX_CANCELLING_S)),
         ),
-        actions=[_back(force=True)],  # from Cancelling Prefect lets a flow run become Cancelled alone
+        actions=[_back(force=True)],  # Prefect otherwise allows only Cancelling -> Cancelled
     )

@@ -1,4 +1,4 @@
-"""`cancel`: ends a run, through whoever watches it or from here."""
+"""`cancel`: ends a run, through its orchestrator or, if it has none, from here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from prefect_ft.config import JobConfig
 
 ASK_S = 0.2
-"""How often a run that somebody else is ending is looked at."""
+"""Poll interval for a run that its orchestrator is ending."""
 
 SOURCE = "prefect-ft cancel"
-"""Who wanted the end, in journals and in what the watcher says."""
+"""The source of the cancellation in journals and in the orchestrator's messages."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and what its ranks do first."""
+    """Add the run, and whether its ranks save a checkpoint first."""
     add_json(parser)
     parser.add_argument("--checkpoint", action="store_true", help="have its ranks save a checkpoint first")
     add_run(parser)
@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
-    """End a run, through whoever watches it or, where nobody does, from here; return 0 if it is cancelled.
+    """End a run, through its orchestrator or, if it has none, from here; return 0 if it is cancelled.
 
-    `with_checkpoint`: its ranks are asked to save first.
+    `with_checkpoint`: ask its ranks to save a checkpoint first.
     """
     from prefect_ft.orchestrate.run import check_journals, job_to_end  # loads pydantic
 
@@ -61,11 +61,11 @@ def _cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
         status = _await_end(run, name, job.lease_s, with_checkpoint=with_checkpoint)
     except RunElsewhereError:
         with suppress(OSError):
-            run.forget_cancel()  # it is refused, and not to be heard of there later
+            run.forget_cancel()  # the cancel is refused; that machine must not see it later
         raise
     if status != "cancelled":
         with suppress(OSError):
-            run.forget_cancel()  # it came too late, and is for no later life of the run
+            run.forget_cancel()  # too late; a later resume must not see it
     print(
         plaintext.as_json({"run": run.run_id, "status": status})
         if as_json
@@ -75,25 +75,28 @@ def _cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
 
 
 def _check_can_ask(job: JobConfig, run: Run, name: str) -> None:
-    """Raise ConfigError where the ranks of the phase that is running cannot be asked for a checkpoint."""
+    """Raise ConfigError if the ranks of the running phase cannot be asked for a checkpoint."""
     phases = run.told().get("phases", [])
     phase = job.phases[phases[-1]["index"] if phases else 0]
     if phase.checkpoints is None or phase.checkpoints.on_demand is None:
-        message = f"phase {phase.name!r} says nothing of checkpoints.on_demand; cancel without --checkpoint"
+        message = f"phase {phase.name!r} does not set checkpoints.on_demand; cancel without --checkpoint"
         raise ConfigError(message, file=name)
 
 
 def _await_end(run: Run, name: str, lease_s: float, *, with_checkpoint: bool) -> str:
-    """Wait until a run has ended, and end it where nobody watches it; return how it ended."""
-    is_told = False
+    """Wait until a run has ended, and end it if it has no orchestrator; return its status."""
+    is_reported = False
     while (status := str(told_by(run).get("status"))) == "running":
         _check_last(run, name)
         try:
             _end_if_free(run, lease_s, with_checkpoint=with_checkpoint)
         except RunHeldError as held:
-            if not is_told:
-                print(plaintext.as_line(f"asked {held.holder}, which watches the run"), file=sys.stderr)
-            is_told = True
+            if not is_reported:
+                print(
+                    plaintext.as_line(f"asked {held.holder}, which watches the run, to end it"),
+                    file=sys.stderr,
+                )
+            is_reported = True
             time.sleep(ASK_S)
         except OSError as exc:
             raise PrefectFTError(f"run {run.run_id} cannot be ended: {exc}") from exc
@@ -101,7 +104,7 @@ def _await_end(run: Run, name: str, lease_s: float, *, with_checkpoint: bool) ->
 
 
 def _end_if_free(run: Run, lease_s: float, *, with_checkpoint: bool) -> None:
-    """End a run that nobody watches; raises RunHeldError."""
+    """End a run that has no orchestrator; raises RunHeldError."""
     from prefect_ft.orchestrate.run import end_unwatched  # loads pydantic
 
     free = vacancy(run.model_dir, lease_s)
@@ -110,12 +113,12 @@ def _end_if_free(run: Run, lease_s: float, *, with_checkpoint: bool) -> None:
 
 
 def _check_last(run: Run, name: str) -> None:
-    """Raise ConfigError for a run that can never be taken again."""
+    """Raise ConfigError for a run that can never be held again."""
     try:
         claim = Claims(run.model_dir / RUNS).highest()
     except OSError as exc:
-        raise ConfigError(f"its lease cannot be read: {exc.strerror}", file=name) from exc
+        raise ConfigError(f"cannot read its lease: {exc.strerror}", file=name) from exc
     if claim is None:
-        raise ConfigError(f"run {run.run_id} was never held: there is nobody to ask", file=name)
+        raise ConfigError(f"run {run.run_id} was never held: there is no process to ask", file=name)
     if claim.run_id != run.run_id and run.status == "running":
-        raise ConfigError(f"run {claim.run_id} has followed it; cancel that one", file=name)
+        raise ConfigError(f"run {claim.run_id} replaced it; cancel that one", file=name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the logs and what else is known of the end."""
+    """Add the logs, the exit code or signal, and own signatures."""
     add_json(parser)
     parser.add_argument(
         "logs", metavar="LOG", nargs="+", help="the logs of one job's ranks; - is standard input"
@@ -47,12 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _classify(
     paths: Sequence[str], exit_code: int | None, signal: int | None, signatures: str | None, *, as_json: bool
 ) -> int:
-    """Print why the job failed whose ranks left these logs."""
+    """Print why the job whose ranks wrote these logs failed."""
     from prefect_ft.cli.log_files import STANDARD_INPUT, read_log  # loads the catalogue
     from prefect_ft.decide.classify import judge
 
     if list(paths).count(STANDARD_INPUT) > 1:
-        raise ConfigError("standard input can be read once only", file=STANDARD_INPUT)
+        raise ConfigError("standard input can be read only once", file=STANDARD_INPUT)
     catalogue = _catalogue(signatures)
     logs = [read_log(path, catalogue) for path in paths]
     verdict = judge(logs, exit_code=exit_code, signal=signal)

@@ -1,4 +1,4 @@
-"""`clean`: ends and removes what runs left behind that have ended or are gone."""
+"""`clean`: ends the processes and removes the files that dead runs left behind on this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from prefect_ft.run.runtime import runtime_root
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add whether anything is done."""
+    """Add the option that only lists what would be removed."""
     add_json(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be removed")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _clean(*, dry_run: bool, as_json: bool) -> int:
     """End the processes and remove the directories and links of runs that have ended or are gone."""
-    found, removed, is_all = [], [], True
+    found, removed, is_clean = [], [], True
     for path in _left_behind():
         found.append(str(path))
         try:
@@ -41,13 +41,13 @@ def _clean(*, dry_run: bool, as_json: bool) -> int:
                 _remove(path)
                 removed.append(str(path))
         except OSError as exc:
-            is_all = False
+            is_clean = False
             print(plaintext.as_line(f"error: {path} cannot be removed: {exc.strerror}"), file=sys.stderr)
-    _tell_cleaned(found, removed, dry_run=dry_run, as_json=as_json)
-    return COMPLETED if is_all else FAILED
+    _print_cleaned(found, removed, dry_run=dry_run, as_json=as_json)
+    return COMPLETED if is_clean else FAILED
 
 
-def _tell_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
+def _print_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print(plaintext.as_json({"found": found, "removed": removed}))
         return
@@ -58,9 +58,9 @@ def _tell_cleaned(found: Sequence[str], removed: Sequence[str], *, dry_run: bool
 
 
 def _left_behind() -> Iterator[Path]:
-    """Yield what runs that were begun here left, as soon as it is seen that they will not be resumed.
+    """Yield what runs begun on this machine left behind and cannot need for a resume.
 
-    What is in the run-time directory and is no such run's is nobody's to judge.
+    Anything else in the run-time directory is left alone.
     """
     runs = {run.run_id: run for run in known_runs()}
     for link in sorted(registry().iterdir()) if registry().is_dir() else ():
@@ -73,7 +73,7 @@ def _left_behind() -> Iterator[Path]:
 
 
 def _is_over(run: Run) -> bool:
-    """Whether a run has ended and nobody is busy with it; not where that cannot be known."""
+    """Return whether a run has ended and no process holds it; False if that is unknown."""
     try:
         return run.told().get("status", "running") != "running" and holder_of(run) is None
     except OSError:
@@ -81,7 +81,7 @@ def _is_over(run: Run) -> bool:
 
 
 def _is_dangling(link: Path) -> bool:
-    """Whether what a link leads to has been deleted; not where it cannot be reached just now."""
+    """Return whether the target of a link has been deleted; False if it is only unreachable."""
     if not link.is_symlink():
         return False
     try:
@@ -94,10 +94,10 @@ def _is_dangling(link: Path) -> bool:
 
 
 def _runtime_directories(run_id: str, run: Run | None) -> Iterator[Path]:
-    """Yield the directories that are there, where they are now by default and where the run says it had it."""
+    """Yield the existing run-time directories of a run: the default one, and the one that its record names."""
     places = {runtime_root() / run_id}
     if run is not None:
-        with suppress(ConfigError):  # run.json is damaged, and leads anywhere
+        with suppress(ConfigError):  # run.json is damaged and may name any path
             places.add(recorded_runtime(run))
     for place in sorted(places):
         if place.is_dir() and place.lstat().st_uid == os.getuid() and not place.is_symlink():
@@ -105,13 +105,13 @@ def _runtime_directories(run_id: str, run: Run | None) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a link, or a run-time directory with all that runs there; raises OSError."""
+    """Remove a link, or a run-time directory after ending the processes that it names; raises OSError."""
     if path.is_symlink():
         path.unlink()
         return
-    from prefect_ft.backends.clearing import clear_directory  # not every clean has anything to remove
+    from prefect_ft.backends.clearing import clear_directory  # slow to import, and rarely needed
 
-    with suppress(FileNotFoundError):  # somebody else cleans as well
+    with suppress(FileNotFoundError):  # another `clean` runs at the same time
         clear_directory(path)
     if path.exists():
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))

@@ -1,6 +1,6 @@
 """The table of commands, and the parser that it makes. A command's module is loaded when the command is typed.
 
-`prefect-ft NAME` is the module `prefect_ft/cli/NAME.py`, with `_` for `-`: `add_arguments` says what may be typed,
+`prefect-ft NAME` is the module `prefect_ft/cli/NAME.py`, with `_` for `-`: `add_arguments` declares its arguments,
 `run` does the work and returns an exit code.
 """
 
@@ -16,25 +16,25 @@ from prefect_ft.cli.arguments import Parser, sentence
 COMMANDS: Mapping[str, str] = {
     "run": "run a job here and restart what fails",
     "validate": "check a job file and print it with all defaults",
-    "classify": "tell from its logs why a job failed; starts nothing",
-    "replay": "show what a policy would decide about a recording; starts nothing",
+    "classify": "explain from its logs why a job failed; starts nothing",
+    "replay": "show what a policy would decide about recorded incidents; starts nothing",
     "status": "show where a run stands",
     "report": "show what happened to a run, why, and what it cost",
     "resume": "resume a run that failed, was cancelled, or lost its orchestrator",
     "cancel": "end a run; its ranks stop within their grace period",
-    "repair": "show the damaged lines of a run's journals, and drop them",
+    "repair": "show damaged lines of a run's journals, or drop them",
     "approve": "answer a decision that waits for approval",
-    "list": "list the runs known on this machine, and who watches them",
+    "list": "list the runs known on this machine, and the process that watches each",
     "logs": "print what a run's ranks printed",
     "clean": "remove what dead runs left behind on this machine",
     "pool": "list and release the systems in quarantine",
-    "install-automations": "create the Prefect automations that bring a killed flow run back",
+    "install-automations": "create the Prefect automations that restart a killed flow run",
 }
-"""Each command with what it does, in the order of `prefect-ft --help`."""
+"""Each command with its one-line help, in the order of `prefect-ft --help`."""
 
 
 class Command(Protocol):
-    """What a command's module has."""
+    """The interface of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments; imports nothing that takes time."""
@@ -49,10 +49,10 @@ def command(name: str) -> Command:
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return what was typed, with the function `command` that does it; exits where it is no command."""
+    """Return the parsed arguments, with `command` set to the function to run; exits on a usage error."""
     parser = Parser(
         prog="prefect-ft",
-        description="Makes a training run finish: restarts it from the last good checkpoint, and says why.",
+        description="Makes a training run finish: restarts it from the last good checkpoint and explains why.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
     for name, text in COMMANDS.items():
@@ -61,7 +61,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _CommandParser(Parser):
-    """A command's parser, which loads the command when it is the one that was typed."""
+    """The parser of one command, which imports the command's module only if that command was typed."""
 
     def __init__(self, *, command: str, **settings: Any) -> None:
         super().__init__(**settings)

@@ -11,12 +11,12 @@ from prefect_ft.errors import (
 )
 
 COMPLETED, FAILED, INVALID, CANCELLED = range(4)
-"""The run completed, failed, was refused before anything started, was cancelled."""
+"""The run completed; failed; was refused before anything started; was cancelled."""
 
 REFUSALS = (ConfigError, RunHeldError, SystemHeldError, UnfinishedRunError)
-"""The errors with which nothing has been started."""
+"""The errors that are raised before anything starts."""
 
 
 def code_of(error: PrefectFTError) -> int:
-    """Return the exit code of a command that an error ended."""
+    """Return the exit code of a command that raised this error."""
     return INVALID if isinstance(error, REFUSALS) else FAILED

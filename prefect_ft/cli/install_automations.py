@@ -1,4 +1,4 @@
-"""`install-automations`: what Prefect's server does when the process of a train-flow dies."""
+"""`install-automations`: the automations with which Prefect's server restarts a train-flow whose process died."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from prefect_ft.cli.arguments import add_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add how often flow runs say that they live."""
+    """Add the interval of flow runs' heartbeats."""
     add_json(parser)
     parser.add_argument(
         "--heartbeat-s",
         metavar="SECONDS",
         type=int,
-        help="how often flow runs send a heartbeat, three of which may be missed; "
+        help="interval of flow runs' heartbeats; a flow run counts as crashed after three missed ones; "
         "default: PREFECT_FLOWS_HEARTBEAT_FREQUENCY",
     )
 

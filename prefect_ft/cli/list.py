@@ -1,4 +1,4 @@
-"""`list`: the runs known on this machine, and who watches them."""
+"""`list`: the runs known on this machine, and the process that watches each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from prefect_ft.run import Run, holder_of, known_runs, runs_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add whose runs are listed."""
+    """Add the model directory to which the list is limited."""
     add_json(parser)
-    parser.add_argument("model_dir", metavar="MODEL_DIR", nargs="?", help="only those of one model directory")
+    parser.add_argument(
+        "model_dir", metavar="MODEL_DIR", nargs="?", help="list only the runs of this model directory"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(model_dir: str | None, *, as_json: bool) -> int:
-    """Print the runs that were begun here, or those of a model directory, the oldest first."""
+    """Print the runs begun on this machine, or those of a model directory, oldest first."""
     runs = known_runs() if model_dir is None else runs_in(_existing(model_dir))
     rows = [_row(run) for run in runs]
     if as_json:
@@ -36,7 +38,9 @@ def _list(model_dir: str | None, *, as_json: bool) -> int:
     if rows:
         _show(rows)
     else:
-        nothing = "no runs are known here" if model_dir is None else f"no run has begun in {model_dir}"
+        nothing = (
+            "no runs are known on this machine" if model_dir is None else f"no run has begun in {model_dir}"
+        )
         print(plaintext.as_line(nothing))
     return COMPLETED
 
@@ -67,8 +71,8 @@ def _show(rows: Iterable[dict[str, Any]]) -> None:
 
 def _existing(model_dir: str) -> Path:
     path = Path(model_dir)
-    if not os.path.isdir(path):  # False too for what is too long to be a path
-        raise ConfigError("is no directory", file=model_dir)
+    if not os.path.isdir(path):  # also False for a path that is too long
+        raise ConfigError("is not a directory", file=model_dir)
     return path
 
 
@@ -88,7 +92,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _state(run: Run, told: dict[str, Any]) -> tuple[str, str | None]:
-    """Return a run's status as people are told it, and who watches it."""
+    """Return a run's status as it is shown, and its holder."""
     status = str(told.get("status", "damaged"))
     if status != "running":
         return status, None

@@ -1,6 +1,6 @@
-"""Opens the logs that `classify` reads: plain, gzip or zstd, told apart by their first bytes.
+"""Opens the logs that `classify` reads: plain, gzip or zstd, recognised by their first bytes.
 
-Owns the reading in pieces; never holds a whole log.
+Reads in pieces; never holds a whole log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def read_log(path: str, catalogue: Catalogue) -> LogFindings:
-    """Read a whole log. Raises `ConfigError` for one that cannot be read."""
+    """Read and scan a whole log. Raises `ConfigError` if it cannot be read."""
     try:
         with _opened(path) as stream:
             raw = _Rejoined(_beginning(stream), stream)
@@ -35,7 +35,7 @@ def read_log(path: str, catalogue: Catalogue) -> LogFindings:
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=path) from error
     except ValueError as error:
-        raise ConfigError("is no path that a file can have", file=repr(path)) from error
+        raise ConfigError("is not a valid path", file=repr(path)) from error
 
 
 def _opened(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -45,7 +45,7 @@ def _opened(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
 
 
 def _beginning(stream: IO[bytes]) -> bytes:
-    """Read enough to tell what it is: a pipe may give a single byte at first."""
+    """Read enough to recognise the format: a pipe may return a single byte at first."""
     first = stream.read(_PIECE_BYTES)
     while 0 < len(first) < len(_ZSTD) and (more := stream.read(_PIECE_BYTES)):
         first += more
@@ -53,7 +53,7 @@ def _beginning(stream: IO[bytes]) -> bytes:
 
 
 def _recount(stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | None:
-    """Return what counts line ends in what was read before; `None` for what cannot be read again."""
+    """Return a function that counts line ends between two offsets; `None` if the log cannot be read twice."""
     if raw.is_packed or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return None
     descriptor = stream.fileno()
@@ -69,7 +69,7 @@ def _recount(stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | N
 
 
 class _Rejoined:
-    """A stream whose beginning has been read already."""
+    """A stream whose first bytes have already been read."""
 
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first, self._rest = first, rest
@@ -86,13 +86,13 @@ class _Rejoined:
         return piece
 
     def unpacked(self) -> Iterator[bytes]:
-        """Return the log itself, in pieces."""
+        """Return the uncompressed log, in pieces."""
         if self._is_gzip:
             return self._gunzipped()
         return self._unzstd() if self._is_zstd else iter(self.read, b"")
 
     def _gunzipped(self) -> Iterator[bytes]:
-        """Unpack gzip; what breaks off is read as far as it goes."""
+        """Unpack gzip; a truncated file is read as far as it goes."""
         unpacker = zlib.decompressobj(wbits=31)
         for packed in iter(self.read, b""):
             piece = packed
@@ -110,10 +110,10 @@ class _Rejoined:
                     piece, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=31)
 
     def _unzstd(self) -> Iterator[bytes]:
-        import zstandard  # few logs are packed
+        import zstandard  # few logs are compressed
 
         unpacker = zstandard.ZstdDecompressor().stream_reader(
-            self,  # type: ignore[arg-type]  # it is only read
+            self,  # type: ignore[arg-type]  # only read from
             read_across_frames=True,
         )
         try:

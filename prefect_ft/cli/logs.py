@@ -1,4 +1,4 @@
-"""`logs`: what a run's ranks printed, of some attempts and workers, also while it is being printed."""
+"""`logs`: the output of a run's ranks, filtered by attempt and worker, and followed as it grows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from prefect_ft.run import find_run, phase_directories
 from prefect_ft.run.lookup import is_phase, phases_of, run_of_phase, told_by
 
 LOOK_S = 0.2
-"""How often a log that is followed is looked at."""
+"""Poll interval of a log that is followed."""
 
 _PREFIX = re.compile(rb"\[a(\d+) w(\d+) r(\d+)\] ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and which of its output is printed."""
+    """Add the run and the filters of its output."""
     add_json(parser)
     add_run(parser)
-    parser.add_argument("--attempt", metavar="N", type=int, help="of one attempt only")
-    parser.add_argument("--worker", metavar="N", type=int, help="of one worker only")
+    parser.add_argument("--attempt", metavar="N", type=int, help="print only this attempt's output")
+    parser.add_argument("--worker", metavar="N", type=int, help="print only this worker's output")
     parser.add_argument("--follow", action="store_true", help="keep printing until the run has ended")
 
 
@@ -44,26 +44,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _logs(name: str, *, attempt: int | None, worker: int | None, follow: bool, as_json: bool) -> int:
-    """Print output as it stands in run.log, to a terminal as text alone; with `as_json` one object a line."""
+    """Print the lines of run.log; on a terminal as plain text, with `as_json` as one object a line."""
     try:
         for line in _follow(name) if follow else _now(name):
-            told = _PREFIX.match(line)
-            if told is None:
+            prefix = _PREFIX.match(line)
+            if prefix is None:
                 continue  # not written by a run
-            numbers = [int(number) for number in told.groups()]
+            numbers = [int(number) for number in prefix.groups()]
             if attempt in (None, numbers[0]) and worker in (None, numbers[1]):
-                _print(line, numbers, told.end(), as_json=as_json)
+                _print(line, numbers, prefix.end(), as_json=as_json)
     except KeyboardInterrupt:
         if not follow:
-            raise  # else it is how one stops following
+            raise  # Ctrl-C is how to stop following
     return COMPLETED
 
 
 def _print(line: bytes, numbers: list[int], begin: int, *, as_json: bool) -> None:
     if as_json:
         text = line[begin:].decode("utf-8", "replace")
-        told = dict(zip(("attempt", "worker", "rank"), numbers, strict=True))
-        line = plaintext.as_json({**told, "text": text}).encode()
+        source = dict(zip(("attempt", "worker", "rank"), numbers, strict=True))
+        line = plaintext.as_json({**source, "text": text}).encode()
     elif sys.stdout.isatty():
         line = plaintext.as_lines(line.decode("utf-8", "replace")).encode()
     sys.stdout.buffer.write(line + b"\n")
@@ -76,13 +76,13 @@ def _now(name: str) -> Iterator[bytes]:
 
 
 def _follow(name: str) -> Iterator[bytes]:
-    """Yield lines as they come, of phases as they begin, until the run has ended."""
+    """Yield lines of all phases as they are written, until the run has ended."""
     phase = Path(name) if is_phase(name) else None
-    # The run itself from now on: the latest of its model directory may soon be another.
+    # Resolved once: another run may soon be the latest of the model directory.
     run = find_run(name) if phase is None else run_of_phase(phase)
     tails: dict[Path, _Tail] = {}
     while True:
-        # Asked first: what is printed afterwards is nothing.
+        # Asked before reading: nothing is written after the run has ended.
         is_over = run is None or told_by(run).get("status") != "running"
         for directory in [phase] if phase else phases_of(run) if run else []:
             tail = tails.setdefault(directory, _Tail(directory / "run.log"))
@@ -93,15 +93,15 @@ def _follow(name: str) -> Iterator[bytes]:
 
 
 class _Tail:
-    """A log that grows and is begun anew, read in whole lines."""
+    """A log that grows and rotates, read in whole lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._number = self._offset = 0
-        """The piece that is being read, and how much of it has been."""
+        """The piece that is being read, and the offset in it."""
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines that have come since the last call; raises ConfigError."""
+        """Yield the lines written since the last call; raises ConfigError."""
         try:
             with pieces.opened(self._path, self._number) as files:
                 for number, file in files:

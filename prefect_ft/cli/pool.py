@@ -1,4 +1,4 @@
-"""`pool list` and `pool release`: the systems in quarantine, of one file or of all that runs here name."""
+"""`pool list` and `pool release`: the systems in quarantine, in one file or in all files that known runs name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COLUMNS = ("system", "since", "until", "job", "phase", "run", "rule", "reason")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions, each with its own arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=Parser)
-    _add_action(actions, "list", "list the systems in quarantine, and why they are there", _list)
-    release = _add_action(actions, "release", "let runs use a system again, from the next one on", _release)
+    _add_action(actions, "list", "list the systems in quarantine, and the reasons", _list)
+    release = _add_action(actions, "release", "allow new runs to use a system again", _release)
     release.add_argument("system", metavar="SYSTEM")
 
 
@@ -33,20 +33,20 @@ def _add_action(
     parser = actions.add_parser(name, help=text, description=sentence(text))
     add_json(parser)
     parser.add_argument(
-        "--file", metavar="PATH", help="the quarantine; default: all that jobs of runs known here name"
+        "--file", metavar="PATH", help="the quarantine file; default: all that the jobs of known runs name"
     )
     parser.set_defaults(action=action)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action."""
+    """Run the action."""
     code: int = arguments.action(arguments)
     return code
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    """Print the systems in quarantine; a file that is damaged is told, and the others are shown."""
+    """Print the systems in quarantine; a damaged file is reported, and the others are shown."""
     found: list[tuple[Path, Quarantined]] = []
     code = COMPLETED
     for path in _files(arguments.file):
@@ -81,7 +81,7 @@ def _show(found: list[tuple[Path, Quarantined]]) -> None:
 
 
 def _release(arguments: argparse.Namespace) -> int:
-    """Take a system out of every quarantine that has it; raises ConfigError where none does."""
+    """Remove a system from every quarantine that lists it; raises ConfigError if none does."""
     system, file = arguments.system, arguments.file
     released = []
     damaged = None
@@ -93,20 +93,20 @@ def _release(arguments: argparse.Namespace) -> int:
             damaged = error
             print(f"error: {error}", file=sys.stderr)
     if not released and damaged is None:
-        raise ConfigError(f"{system} is in no quarantine{f' of {file}' if file else ' that is known here'}")
+        raise ConfigError(f"{system} is not in quarantine{f' in {file}' if file else ' in any known file'}")
     if arguments.json:
         print(plaintext.as_json({"system": system, "released": released}))
     for name in [] if arguments.json else released:
-        print(plaintext.as_line(f"released {system} from {name}: runs that begin from now on use it"))
+        print(plaintext.as_line(f"released {system} from {name}: new runs can use it"))
     return COMPLETED if damaged is None else INVALID
 
 
 def _files(file: str | None) -> list[Path]:
-    """Return the file that is named, else those that the jobs of the runs known here name."""
+    """Return the given file, or else those that the jobs of known runs name."""
     if file is None:
         return sorted(set(_known_files()))
-    if not os.path.isfile(file):  # False too for what is too long to be a path
-        raise ConfigError("there is no such file", file=file)
+    if not os.path.isfile(file):  # also False for a path that is too long
+        raise ConfigError("no such file", file=file)
     return [Path(file)]
 
 

@@ -1,4 +1,4 @@
-"""`repair`: what of a run's journals is damaged, and how the run goes on without it."""
+"""`repair`: the damaged lines of a run's journals, and their removal."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from prefect_ft.journal.records import Lost, RepairedLine
 from prefect_ft.run import JOURNAL, find_run, phase_directories, vacancy
 from prefect_ft.run.lookup import is_phase, run_of_phase
 
-KEPT = ".damaged"
-"""What the name of the copy ends with that keeps a journal as it was."""
+COPY_SUFFIX = ".damaged"
+"""The suffix of the copy that keeps the original journal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and whether its journals are changed."""
+    """Add the run, and whether its damaged lines are removed."""
     add_json(parser)
     parser.add_argument(
         "--drop",
         action="store_true",
-        help="remove them, so that the run can be resumed; a copy keeps the journal",
+        help="remove the damaged lines, so that the run can be resumed; keeps a copy of the journal",
     )
     add_run(parser)
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _repair(name: str, *, drop: bool, as_json: bool) -> int:
-    """Show which lines are damaged; with `drop`, remove them from a run that nobody watches."""
+    """Show which lines are damaged; with `drop`, remove them if no process watches the run."""
     found = {directory / JOURNAL: _damaged(directory / JOURNAL) for directory in phase_directories(name)}
     found = {path: damaged for path, damaged in found.items() if damaged}
     if drop and found:
@@ -59,30 +59,30 @@ def _show(found: dict[Path, list[Damage]], *, drop: bool) -> None:
         for each in damaged:
             print(f"{path}:{each.line}: byte {each.offset}: {each.why}")
         if drop:
-            print(f"{path}: {len(damaged)} lines removed; {path.name}{KEPT} has the journal as it was")
+            print(f"{path}: {len(damaged)} lines removed; {path.name}{COPY_SUFFIX} keeps the original")
     if not found:
-        print("no line is damaged")
+        print("no damaged lines")
     elif not drop:
-        print("what these lines say is lost: failures may not be counted, systems not be isolated any more")
-        print("to go on without them: prefect-ft repair --drop, then prefect-ft resume")
+        print("these lines are lost: past failures may not count, and isolated systems may be used again")
+        print("to continue without them: prefect-ft repair --drop, then prefect-ft resume")
 
 
 def _damaged(path: Path) -> list[Damage]:
     try:
         return scan(path.read_bytes()).damaged
     except FileNotFoundError:
-        return []  # the phase is just beginning
+        return []  # the phase has only just begun
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}", file=str(path)) from exc
 
 
 @contextmanager
 def _held(name: str) -> Iterator[None]:
-    """Keep others from the run meanwhile; raises RunHeldError where it is watched."""
+    """Hold the run meanwhile; raises RunHeldError if another process holds it."""
     run = run_of_phase(Path(name)) if is_phase(name) else find_run(name)
     free = vacancy(run.model_dir) if run is not None else None
     if run is None or free is None or free.previous is None or free.previous.run_id != run.run_id:
-        yield  # it was moved away alone, or another run has followed: nobody goes on with it
+        yield  # the phase was moved away, or a later run replaced it: nothing can resume it
         return
     holding = free.go_on()
     try:
@@ -92,10 +92,10 @@ def _held(name: str) -> Iterator[None]:
 
 
 def _drop(path: Path, damaged: Sequence[Damage]) -> None:
-    """Keep a copy of a journal, and go on with its other lines; the journal says so."""
-    place = path.resolve()  # it may lie elsewhere, and be linked here
+    """Copy a journal, remove its damaged lines, and record that in it."""
+    place = path.resolve()  # the journal may be a link
     try:
-        shutil.copy2(place, path.with_name(path.name + KEPT))
+        shutil.copy2(place, path.with_name(path.name + COPY_SUFFIX))
         replace_file(place, without_damage(place), durable=True)
     except OSError as exc:
         raise ConfigError(f"cannot be written: {exc.strerror}", file=str(path)) from exc

@@ -1,4 +1,4 @@
-"""`replay`: what a policy would decide, and what it would decide otherwise. Starts nothing."""
+"""`replay`: what a policy would decide, and where that differs from a journal. Starts nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add whose policy decides, and about what."""
+    """Add the job whose policy decides, and the incidents."""
     add_json(parser)
     parser.add_argument("job", metavar="JOB.yaml")
     parser.add_argument(
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff",
         action="store_true",
-        help="show only where the policy differs from what the journal records; each incident is decided "
-        "about after what was really done before it, and not as if the policy's own decisions had been",
+        help="show only where the policy's decisions differ from the journal's; each incident is decided "
+        "on the history in the journal, not on the policy's own earlier decisions",
     )
 
 
@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_json: bool) -> int:
-    """Print the decision about each incident of a file, none if any line of it is wrong.
+    """Print the decision about each incident of a file, or none if any line is invalid.
 
-    With `diff` only those that are not what the journal records.
+    With `diff`, print only those that differ from the journal's.
     """
     from prefect_ft.config import load_job, own_signatures  # loads pydantic
     from prefect_ft.decide.classify import with_own
@@ -64,27 +64,27 @@ def _replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as
     catalogue = with_own(own_signatures(job.signatures))
     if diff:
         if not recording.is_journal:
-            message = "records no decisions to compare with; give the journal.jsonl of a phase"
+            message = "records no decisions to compare with; pass the journal.jsonl of a phase"
             raise ConfigError(message, file=recording_path)
         return _show_differences(list(compare(policy, recording.history, catalogue)), as_json=as_json)
     decisions = list(decisions_of(policy, recording, catalogue))
     for decision in decisions:
         print(plaintext.as_json(decision_to_json(decision)) if as_json else _line(decision))
     if left_out := len(recording.history) - len(decisions):
-        told = f"the journal's {left_out} later incident{'' if left_out == 1 else 's'}"
-        print(f"incident {decisions[-1].n} ends the phase: {told} would not have been", file=sys.stderr)
+        later = f"{left_out} later incident{' is' if left_out == 1 else 's are'}"
+        print(f"incident {decisions[-1].n} ends the phase: the journal's {later} ignored", file=sys.stderr)
     return COMPLETED
 
 
 def _policy(job: JobConfig, phase: str | None, path: str, recording: Recording) -> Policy:
-    """Return the policy of the phase that is asked for, else of the one that the journal names, else the first."""
+    """Return the policy of the given phase, or else of the one that the journal names, or else of the first."""
     names = [known.name for known in job.phases]
     name = phase or recording.phase or names[0]
     if name in names:
         return job.policy(names.index(name), recording.isolated)
     what = f"no phase {name!r}" if phase else f"no phase {name!r}, which the journal names"
     remedy = "" if phase else "; choose one with --phase"
-    raise ConfigError(f"{what}; there are: {', '.join(names)}{remedy}", file=path, field="phases")
+    raise ConfigError(f"{what}; the job has {', '.join(names)}{remedy}", file=path, field="phases")
 
 
 def _line(decision: Decision) -> str:
@@ -110,7 +110,7 @@ def _show_differences(comparisons: list[Comparison], *, as_json: bool) -> int:
 
 
 def _changes(name: str, comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Yield what differs in a field as name, recorded and new value; of counters each that does."""
+    """Yield the differences in a field as name, recorded and new value; of counters, one each."""
     before, after = (decision_to_json(each)[name] for each in (comparison.recorded, comparison.now))
     if name != "counters":
         yield name, _text(before), _text(after)
@@ -121,7 +121,7 @@ def _changes(name: str, comparison: Comparison) -> Iterator[tuple[str, str, str]
 
 
 def _text(value: Any) -> str:
-    """Show a value of a decision; an empty one, and no step, as what it means."""
+    """Return a decision's value as text; an empty one as `none`."""
     if isinstance(value, dict):
         value = [f"{name}={each}" for name, each in value.items()]
     if isinstance(value, list):

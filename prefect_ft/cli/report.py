@@ -1,4 +1,4 @@
-"""`report`: what happened to a run, why, and what it cost, read from its files, alive or long over."""
+"""`report`: what happened to a run, why, and what it cost, read from its files; the run need not be alive."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prefect_ft.run import phase_directories
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and where its report goes."""
+    """Add the run, and the file for its report."""
     add_json(parser)
-    parser.add_argument("--html", metavar="FILE", help="write it as one HTML file that needs nothing else")
+    parser.add_argument("--html", metavar="FILE", help="write the report to one self-contained HTML file")
     add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the run's report here, or write it to an HTML file."""
+    """Print the run's report, or write it to an HTML file."""
     from prefect_ft.cli.show import print_report, print_summaries, read_phases  # loads rich
 
     directories = phase_directories(arguments.run)

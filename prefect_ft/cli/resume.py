@@ -1,4 +1,4 @@
-"""`resume`: a run that failed, or whose orchestrator died, until it ends."""
+"""`resume`: runs a run that failed or lost its orchestrator to its end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from prefect_ft.cli.arguments import add_json, add_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and where it may be."""
+    """Add the run, and whether it was moved."""
     add_json(parser)
     parser.add_argument(
-        "--moved", action="store_true", help="its directory was moved, or the machine of its processes is off"
+        "--moved",
+        action="store_true",
+        help="confirm that its directory was moved, or that the machine of its processes is off",
     )
     add_run(parser)
 

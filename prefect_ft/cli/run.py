@@ -1,4 +1,4 @@
-"""`run`: a job from its beginning to its end."""
+"""`run`: runs a job to its end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from prefect_ft.cli.arguments import add_job, add_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a job, where its files go, and what becomes of a run that is there already."""
+    """Add the job, its model directory, and what to do with an unfinished run."""
     add_json(parser)
     add_job(parser)
     parser.add_argument(
-        "--model-dir", metavar="DIR", help="where the run leaves its files, instead of the job's"
+        "--model-dir", metavar="DIR", help="directory for the run's files, instead of the job's"
     )
     unfinished = parser.add_mutually_exclusive_group()
     for choice, text in (
-        ("resume", "resume the run that the model directory holds, if it has not completed"),
-        ("fresh", "end the run that the model directory holds and that nobody watches, and begin a new one"),
+        ("resume", "resume the run in the model directory, if it has not completed"),
+        ("fresh", "end the unwatched run in the model directory, and begin a new one"),
     ):
         unfinished.add_argument(
             f"--{choice}", dest="unfinished", action="store_const", const=choice, default="refuse", help=text
@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unfinished.add_argument(
         "--restartable",
         action="store_true",
-        help="for process managers that restart it on failure: as --resume; SIGTERM leaves the run; "
-        "exit code 0 at its end",
+        help="for process managers that restart it on failure: as --resume, but SIGTERM leaves the run running; "
+        "exit code 0 once the run has ended",
     )
     parser.add_argument(
         "--from-scratch",
         action="store_true",
-        help="begin without the existing checkpoints, which are kept: resume: never in all phases",
+        help="ignore the existing checkpoints, without deleting them: sets resume: never in all phases",
     )
 
 

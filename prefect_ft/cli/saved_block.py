@@ -1,4 +1,4 @@
-"""The blocks that a job names: Prefect is loaded for the first of them alone."""
+"""Loads the blocks that a job names; imports Prefect only if there is one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def saved_block(name: str) -> Mapping[str, Any]:
-    """Return the content of a block that is saved in Prefect."""
-    from prefect_ft.blocks import infrastructure_of_block  # costs a second
+    """Return the content of a block saved in Prefect."""
+    from prefect_ft.blocks import infrastructure_of_block  # takes a second
 
     return infrastructure_of_block(name)

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: its status and its report."""
+"""A run's status and report on a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from prefect_ft.report.story import PhaseJournal
 from prefect_ft.report.terminal import STATUS_STYLES, show
 
 PIPE_WIDTH = 160
-"""Columns where there is no terminal to ask."""
+"""Columns of output that does not go to a terminal."""
 
 
 def read_phases(directories: Iterable[Path]) -> list[PhaseJournal]:
-    """Read phases, and say on standard error which lines are missing in what is shown of them."""
+    """Read phases, and warn on standard error about damaged lines."""
     phases = [read_phase(directory) for directory in directories]
     for phase in phases:
         if phase.damage is not None:
@@ -32,12 +32,12 @@ def read_phases(directories: Iterable[Path]) -> list[PhaseJournal]:
 
 
 def print_summaries(phases: Iterable[PhaseJournal]) -> None:
-    """Print the phases' `summary.json`, as they stand."""
+    """Print the phases' current summaries, in the form of `summary.json`."""
     print(plaintext.as_json([summary.to_json() for summary in _summaries(phases)], indent=2))
 
 
 def print_status(phases: Sequence[PhaseJournal]) -> None:
-    """Print where each of these phases stands, and what waits for a person."""
+    """Print the status of each phase, and the decisions that wait for approval."""
     console = console_for()
     summaries = _summaries(phases)
     for summary in summaries:
@@ -54,7 +54,7 @@ def print_status(phases: Sequence[PhaseJournal]) -> None:
 
 
 def console_for() -> Console:
-    """Return a console on standard output, wide enough for the tables where it is no terminal."""
+    """Return a console on standard output, wide enough for the tables if it is not a terminal."""
     console = QuietConsole(highlight=False)
     return console if console.is_terminal else QuietConsole(highlight=False, width=PIPE_WIDTH)
 
@@ -74,7 +74,7 @@ def _summaries(phases: Iterable[PhaseJournal]) -> list[PhaseSummary]:
 
 
 def _status_line(summary: PhaseSummary) -> Text:
-    line = plain(f"{summary.phase or 'a phase that is just beginning'}: ")
+    line = plain(f"{summary.phase or 'a phase that has only just begun'}: ")
     line.append(plaintext.as_line(summary.status), style=STATUS_STYLES.get(summary.status, ""))
     count = sum(summary.restarts.values())
     by_action = ", ".join(f"{count} {action}" for action, count in summary.restarts.items())
@@ -85,13 +85,13 @@ def _status_line(summary: PhaseSummary) -> Text:
 
 
 def _proposal_line(proposed: ProposedLine) -> Text:
-    """Say what waits for a person, and how to answer."""
+    """Return the line about a decision that waits for approval, with the command that answers."""
     text = f"  waits for `prefect-ft approve` until {proposed.until}: {proposed.action}: {proposed.reason}"
     return plain(text)
 
 
 def _warm_line(warm: WarmSummary) -> Text:
-    """Say what a worker keeps ready for the next restart, and what it takes."""
+    """Return the line about what a worker keeps ready for the next restart."""
     if warm.why_cold is not None:
         return plain(f"  worker {warm.worker}: starts cold: {warm.why_cold}")
     held = f"{warm.parked} rank{'' if warm.parked == 1 else 's'} parked with {warm.modules} modules"

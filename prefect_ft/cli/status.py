@@ -1,4 +1,4 @@
-"""`status`: where a run stands, read from its files, alive or long over."""
+"""`status`: where a run stands, read from its files; the run need not be alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`validate`: a job as it is with everything resolved."""
+"""`validate`: prints the fully resolved job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the job with everything resolved; warnings go to standard error."""
+    """Print the fully resolved job; warnings go to standard error."""
     import yaml
 
     from prefect_ft.config import load_job, resolved, warnings  # loads pydantic

@@ -1,4 +1,4 @@
-"""The live view of `run`: in a terminal a table that moves, elsewhere plain lines as things happen."""
+"""The live view of `run`: a table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from prefect_ft.observe import (
 from prefect_ft.plaintext import as_line
 
 STEP_LINE_S = 5.0
-"""How often a pipe is told the step, at most."""
+"""Minimum interval between step lines where there is no table."""
 
 STATUS_STYLES = {
     "waiting": "dim",
@@ -44,7 +44,7 @@ STATUS_STYLES = {
 
 @contextmanager
 def watching(job: JobConfig) -> Iterator[None]:
-    """Show what happens to `job` on standard error while entered; standard output is for the result."""
+    """Show the progress of `job` on standard error while entered; standard output is for the result."""
     console = QuietConsole(stderr=True, highlight=False)
     view = _View(job, console)
     if not console.is_terminal:
@@ -60,7 +60,7 @@ def watching(job: JobConfig) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Row:
-    """What the view knows of a phase."""
+    """The state of a phase in the view."""
 
     status: str = "waiting"
     attempt: int = 0
@@ -72,12 +72,12 @@ class _Row:
 
 
 class _View:
-    """Folds facts into a table, and prints those that stay."""
+    """Folds facts into a table, and prints those worth keeping as lines."""
 
     def __init__(self, job: JobConfig, console: Console) -> None:
         self._rows = {phase.name: _Row(target_step=phase.target_step) for phase in job.phases}
         self._console = console
-        self._step_told = 0.0
+        self._step_shown_at = 0.0
 
     def take(self, fact: Fact) -> None:
         """Take one fact; returns at once."""
@@ -107,7 +107,7 @@ class _View:
                 assert_never(fact)
 
     def table(self) -> Table:
-        """Return the phases as they stand."""
+        """Return the current table of phases."""
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in ("phase", "status", "attempt", "step", "stage", "last good checkpoint", "restarts"):
             table.add_column(name)
@@ -135,8 +135,8 @@ class _View:
         row = self._rows[fact.phase]
         row.step, row.stage = fact.step, fact.stage
         now = time.monotonic()
-        if not self._console.is_terminal and now - self._step_told >= STEP_LINE_S:
-            self._step_told = now
+        if not self._console.is_terminal and now - self._step_shown_at >= STEP_LINE_S:
+            self._step_shown_at = now
             self._say(f"{fact.phase}: step {fact.step}")
 
     def _decided(self, fact: Decided) -> None:

@@ -110,7 +110,7 @@ def _text(path: str) -> str:
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
     except ValueError as error:
-        raise UnreadableError("is no path that a file can have", file=repr(path)) from error
+        raise UnreadableError("is not a valid path", file=repr(path)) from error
     if len(data) > _MAX_BYTES:
         raise UnreadableError(f"cannot be read: it is larger than {_MAX_BYTES >> 20} MiB", file=path)
     try:

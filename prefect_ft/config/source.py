@@ -159,17 +159,15 @@ def _read_text(file: str) -> str:
         with open(file, "rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError("there is no such file; give the path of a job file", file=file) from error
+        raise ConfigError("no such file; pass the path of a job file", file=file) from error
     except IsADirectoryError as error:
         raise ConfigError("is a directory; give the path of the job file in it", file=file) from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=file) from error
     except ValueError as error:
-        raise ConfigError(
-            "is no path that a file can have; give the path of a job file", file=repr(file)
-        ) from error
+        raise ConfigError("is not a valid path; pass the path of a job file", file=repr(file)) from error
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"is larger than {_MAX_BYTES >> 20} MiB; give the path of a job file", file=file)
+        raise ConfigError(f"is larger than {_MAX_BYTES >> 20} MiB; pass the path of a job file", file=file)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -202,7 +202,7 @@ def _index(job: JobConfig, phase: int | str) -> int:
     names = [known.name for known in job.phases]
     if isinstance(phase, str):
         if phase not in names:
-            raise ConfigError(f"no phase {phase!r}; there are: {', '.join(names)}", field="phases")
+            raise ConfigError(f"no phase {phase!r}; the job has {', '.join(names)}", field="phases")
         return names.index(phase)
     if not 0 <= phase < len(names):
         raise ConfigError(f"no phase {phase}; there are {len(names)}, counted from 0", field="phases")

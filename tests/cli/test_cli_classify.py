@@ -133,7 +133,7 @@ def test_what_breaks_off_is_read_as_far_as_it_goes(run: Run, tmp_path: Path) -> 
     [
         pytest.param(["none.log"], "none.log: cannot be read: No such file or directory", id="no-file"),
         pytest.param(["."], ".: cannot be read: Is a directory", id="a-directory"),
-        pytest.param(["rank0.log", "-", "-"], "-: standard input can be read once only", id="twice"),
+        pytest.param(["rank0.log", "-", "-"], "-: standard input can be read only once", id="twice"),
         pytest.param(
             ["rank0.log", "--signatures", "own.yaml"],
             "own.yaml:3: [0].pattern: is no pattern of RE2: missing ): (oops",

@@ -118,7 +118,7 @@ def test_replay_asks_the_phase_that_is_named(run: Run, incidents: Callable[..., 
     ("lines", "phase", "message"),
     [
         pytest.param(
-            [CRASH], "none", "error: job.yaml: phases: no phase 'none'; there are: train, check", id="phase"
+            [CRASH], "none", "error: job.yaml: phases: no phase 'none'; the job has train, check", id="phase"
         ),
         pytest.param(
             [CRASH, {**CRASH, "t": 0}], "train", "error: incidents.jsonl:2: t: ", id="a-line-that-is-wrong"
@@ -198,7 +198,7 @@ def test_replay_takes_a_journal_and_its_phase(run: Run, journal: str) -> None:
     ]
     assert (code, err) == (
         0,
-        "incident 2 ends the phase: the journal's 1 later incident would not have been\n",
+        "incident 2 ends the phase: the journal's 1 later incident is ignored\n",
     )
 
 
@@ -239,7 +239,7 @@ def test_diff_as_json_is_one_incident_a_line(run: Run, journal: str) -> None:
         pytest.param(
             ("name: check", "name: eval"),
             [],
-            "job.yaml: phases: no phase 'check', which the journal names; there are: train, eval; "
+            "job.yaml: phases: no phase 'check', which the journal names; the job has train, eval; "
             "choose one with --phase\n",
             id="a-phase-that-the-job-has-not",
         ),
@@ -247,7 +247,7 @@ def test_diff_as_json_is_one_incident_a_line(run: Run, journal: str) -> None:
         pytest.param(
             ("name: check", "name: check"),
             ["--phase", "none"],
-            "job.yaml: phases: no phase 'none'; there are: train, check\n",
+            "job.yaml: phases: no phase 'none'; the job has train, check\n",
             id="a-choice-that-is-none",
         ),
     ],
@@ -265,7 +265,7 @@ def test_the_phase_of_a_journal(
 
 def test_diff_needs_decisions(run: Run, incidents: Callable[..., str]) -> None:
     code, out, err = run("replay", "job.yaml", incidents(CRASH), "--diff")
-    message = "records no decisions to compare with; give the journal.jsonl of a phase"
+    message = "records no decisions to compare with; pass the journal.jsonl of a phase"
     assert (code, out, err) == (2, "", f"error: incidents.jsonl: {message}\n")
 
 

@@ -108,20 +108,20 @@ def assert_refused(said: Said, *texts: str) -> None:
 
 
 def test_list_of_nothing(say: Say, tmp_path: Path) -> None:
-    assert say("list") == (0, "no runs are known here\n", "")
+    assert say("list") == (0, "no runs are known on this machine\n", "")
     assert say("list", tmp_path) == (0, f"no run has begun in {tmp_path}\n", "")
     assert say("list", "--json") == say("list", tmp_path, "--json") == (0, "[]\n", "")
 
 
 def test_list_of_what_is_too_long_to_be_a_directory(say: Say) -> None:
     name = "/".join(["a" * 200] * 25)
-    assert_refused(say("list", name), f"{name}: is no directory")
+    assert_refused(say("list", name), f"{name}: is not a directory")
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])
 def test_list_of_what_is_no_directory(say: Say, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    assert_refused(say("list", tmp_path / name), "file: is no directory" if name == "file" else "nowhere")
+    assert_refused(say("list", tmp_path / name), "file: is not a directory" if name == "file" else "nowhere")
 
 
 def test_list_tells_what_has_ended_what_runs_and_what_nobody_watches(say: Say, site: MakeSite) -> None:

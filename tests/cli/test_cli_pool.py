@@ -81,7 +81,7 @@ def test_one_damaged_file_does_not_hide_the_others(say: Say, quarantine: Callabl
     assert (code, [row["file"] for row in json.loads(out)]) == (2, [str(whole)])
     assert err.startswith(f"error: {damaged}:1: is not JSON; ")
     code, out, err = say("release", "s0")
-    assert (code, out.splitlines()) == (2, [f"released s0 from {whole}: runs that begin from now on use it"])
+    assert (code, out.splitlines()) == (2, [f"released s0 from {whole}: new runs can use it"])
     assert err.startswith(f"error: {damaged}:1: is not JSON; ")
     assert damaged.read_text() == "{"
 
@@ -96,7 +96,7 @@ def test_release_from_every_file_that_has_it(say: Say, quarantine: Callable[...,
 
 def test_release_from_the_file_that_is_named(say: Say, quarantine: Callable[..., Path]) -> None:
     first, second = quarantine("a", S0), quarantine("b", S0)
-    said = f"released s0 from {second}: runs that begin from now on use it\n"
+    said = f"released s0 from {second}: new runs can use it\n"
     assert say("release", "s0", "--file", second) == (0, said, "")
     assert (read(first), read(second)) == ((S0,), ())
 
@@ -104,13 +104,11 @@ def test_release_from_the_file_that_is_named(say: Say, quarantine: Callable[...,
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param(["release", "s9"], "s9 is in no quarantine that is known here", id="in-none"),
-        pytest.param(["release", "s9", "--file", "a"], "s9 is in no quarantine of a", id="not-in-this-one"),
-        pytest.param(
-            ["release", "s0", "--file", "none"], "none: there is no such file", id="release-of-no-file"
-        ),
-        pytest.param(["list", "--file", "none"], "none: there is no such file", id="list-of-no-file"),
-        pytest.param(["list", "--file", LONG], f"{LONG}: there is no such file", id="list-of-a-long-path"),
+        pytest.param(["release", "s9"], "s9 is not in quarantine in any known file", id="in-none"),
+        pytest.param(["release", "s9", "--file", "a"], "s9 is not in quarantine in a", id="not-in-this-one"),
+        pytest.param(["release", "s0", "--file", "none"], "none: no such file", id="release-of-no-file"),
+        pytest.param(["list", "--file", "none"], "none: no such file", id="list-of-no-file"),
+        pytest.param(["list", "--file", LONG], f"{LONG}: no such file", id="list-of-a-long-path"),
     ],
 )
 def test_what_cannot_be_done(

@@ -105,7 +105,7 @@ def test_repair_drops_what_is_damaged_and_keeps_a_copy(
     assert [line.type for line in lines] == ["phase", "decision", "incident", "decision", "repaired"]
     lost = Lost(line=2, offset=before.index(b"\n") + 1, why="its checksum is wrong")
     assert lines[-1].lost == (lost,)
-    assert said(capsys, "repair", run.model_dir) == (0, "no line is damaged\n", "")
+    assert said(capsys, "repair", run.model_dir) == (0, "no damaged lines\n", "")
 
 
 def test_a_journal_that_lies_elsewhere_stays_there(

@@ -130,7 +130,7 @@ def test_what_is_gone_on_with_does_not_begin_from_scratch(tmp_path: Path) -> Non
         [sys.executable, "-m", "prefect_ft.cli", "run", str(path), "--from-scratch", "--resume"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    said = "begins a run, and --resume goes on with one; write --fresh in the place of --resume"
+    said = "begins a new run and cannot be combined with --resume; use --fresh instead"
     assert (process.returncode, process.stderr) == (2, f"error: --from-scratch: {said}\n")
 
 
@@ -230,7 +230,7 @@ def test_a_journal_for_which_no_room_is_left_fails_the_run(
 
 
 BAD = {
-    "missing-file": (None, "there is no such file"),
+    "missing-file": (None, "no such file"),
     "yaml-error": ("name: [\n", "job.yaml:2"),
     "unknown-key": ("name: x\nmodel_dir: m\nphase: []\n", "job.yaml:3: phase: unknown key"),
     "max-0": ("max_num_restarts: 0", "autorestart.max_num_restarts: "),

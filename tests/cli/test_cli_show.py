@@ -122,7 +122,9 @@ def test_a_run_of_which_no_phase_has_begun(run: Run, printed: Printed) -> None:
 
 def test_a_phase_that_is_just_beginning(run: Run, printed: Printed) -> None:
     run.add_phase("train", 0, {})
-    assert printed("status", run.run_id) == "a phase that is just beginning: running at step ?, 0 restarts\n"
+    assert (
+        printed("status", run.run_id) == "a phase that has only just begun: running at step ?, 0 restarts\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["status", "report"])

@@ -289,7 +289,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         ),
         pytest.param(
             b"#" * (1 << 20) + b"\n",
-            "job.yaml: is larger than 1 MiB; give the path of a job file",
+            "job.yaml: is larger than 1 MiB; pass the path of a job file",
             id="large",
         ),
     ],
@@ -317,10 +317,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read_document(path)
         said[str(path).replace(f"{tmp_path}/", "")] = str(caught.value).replace(f"{tmp_path}/", "")
     assert said == {
-        "none.yaml": "none.yaml: there is no such file; give the path of a job file",
+        "none.yaml": "none.yaml: no such file; pass the path of a job file",
         str(tmp_path): f"{tmp_path}: is a directory; give the path of the job file in it",
         "loop": "loop: cannot be read: Too many levels of symbolic links",
-        "a\0b": "'a\\x00b': is no path that a file can have; give the path of a job file",
+        "a\0b": "'a\\x00b': is not a valid path; pass the path of a job file",
     }
 
 
