@@ -142,7 +142,7 @@ def _follow(begun: Begun) -> Run:
 
 def _outcome(run: Run) -> list[dict[str, Any]]:
     """End the flow run as its run ended."""
-    begun = sorted({phase["index"] for phase in run.told().get("phases", ())})
+    begun = sorted({phase["index"] for phase in run.record().get("phases", ())})
     summaries = [summary for index in begun if (summary := summary_of(run, index)) is not None]
     last = summaries[-1] if summaries else None
     reason = as_line(f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}")

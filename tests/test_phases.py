@@ -77,7 +77,7 @@ def begun(job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
 
 @contextmanager
 def gone_on_with(job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
-    with held(vacancy(Path(job.model_dir)).go_on(), job) as holding_and_stop:
+    with held(vacancy(Path(job.model_dir)).resume(), job) as holding_and_stop:
         yield holding_and_stop
 
 
@@ -128,7 +128,7 @@ def test_comebacks_without_progress_have_a_limit(tmp_path: Path) -> None:
     leave(job)
     with gone_on_with(job) as (holding, stop):
         summary = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
-    why = "its orchestrator died 1 times without progress, 0 are allowed"
+    why = "orchestrator died 1 times without progress; the limit is 0"
     assert (summary.status, summary.reason) == ("failed", why)
 
 
@@ -145,9 +145,9 @@ def test_a_run_that_nobody_watches_is_ended_with_all_that_runs_in_it(
 ) -> None:
     job = job_in(tmp_path, "sleep 1000")
     first = leave(job)
-    runtime = Path(first.run.told()["runtime"])
+    runtime = Path(first.run.record()["runtime"])
     assert processes_of(runtime)
-    end_unwatched(vacancy(Path(job.model_dir)).go_on(), "a test")
+    end_unwatched(vacancy(Path(job.model_dir)).resume(), "a test")
     assert (first.run.status, processes_of(runtime), runtime.exists()) == ("cancelled", {}, False)
     assert types(first) == ["phase", "attempt", "comeback", "incident", "decision", "end"]
     summary = summary_of(first.run, 0)
@@ -173,8 +173,8 @@ def test_a_lease_that_is_lost_ends_the_orchestrator_and_nothing_else(tmp_path: P
     with begun(job) as (holding, stop), pytest.raises(LeaseLostError):
         PhaseExecution(job, 0, holding, stop).execute(and_be_superseded)
     assert types(holding) == ["phase", "attempt"]
-    assert processes_of(Path(holding.run.told()["runtime"]))
-    end_unwatched(vacancy(Path(job.model_dir)).go_on(), "a test")
+    assert processes_of(Path(holding.run.record()["runtime"]))
+    end_unwatched(vacancy(Path(job.model_dir)).resume(), "a test")
 
 
 def test_systems_that_a_phase_isolated_stay_so_in_later_ones(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_systems_that_a_phase_isolated_stay_so_in_later_ones(tmp_path: Path) -> 
         first = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
         assert (first.status, first.isolated_systems) == ("completed", ("s0",))
         PhaseExecution(job, 1, holding, stop).execute(to_the_end)
-        assert holding.run.told()["isolated"] == ["s0"]
+        assert holding.run.record()["isolated"] == ["s0"]
         conclude(holding, "completed")
     assert (tmp_path / "second").read_text() == "s1\n"
 
@@ -199,7 +199,7 @@ def test_a_run_keeps_the_job_that_it_began_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("infrastructure", "told"),
     [
-        ({"type": "process"}, ["workers run inside the pod: if it ends as a whole, they end with it"]),
+        ({"type": "process"}, ["workers run inside the pod: stopping it as a whole will kill them"]),
         ({"type": "docker", "image": "image"}, []),
     ],
     ids=["processes", "containers"],
@@ -243,15 +243,15 @@ def test_a_comeback_that_cannot_begin_leaves_everything_alone(tmp_path: Path) ->
         PhaseExecution(job, 0, holding, stop)
     assert (directory / "journal.jsonl").read_bytes() == journal
     assert first.run.status == "running"
-    assert processes_of(Path(first.run.told()["runtime"]))
+    assert processes_of(Path(first.run.record()["runtime"]))
     (directory / "run.log").rmdir()
-    end_unwatched(vacancy(Path(job.model_dir)).go_on(), "a test")
+    end_unwatched(vacancy(Path(job.model_dir)).resume(), "a test")
 
 
 def test_workers_whose_directory_was_removed_are_ended_before_others_begin(tmp_path: Path) -> None:
     job = job_in(tmp_path, "echo $$ >> pids; sleep 1000")
     first = leave(job)
-    runtime = Path(first.run.told()["runtime"])
+    runtime = Path(first.run.record()["runtime"])
     old = set(processes_of(runtime))
     shutil.rmtree(runtime)
     with gone_on_with(job) as (holding, stop):
@@ -266,7 +266,7 @@ def test_workers_whose_directory_was_removed_are_ended_before_others_begin(tmp_p
 def test_a_run_that_ends_takes_along_who_was_cut_off_from_it(tmp_path: Path) -> None:
     job = job_in(tmp_path, "sleep 1000")
     first = leave(job)
-    runtime = Path(first.run.told()["runtime"])
+    runtime = Path(first.run.record()["runtime"])
     assert processes_of(runtime)
     shutil.rmtree(runtime)
     with gone_on_with(job) as (holding, _):
@@ -309,7 +309,7 @@ def test_a_cancel_stays_one_where_the_workers_are_gone(tmp_path: Path) -> None:
 
     with begun(job) as (holding, stop), pytest.raises(SystemExit):
         PhaseExecution(job, 0, holding, stop).execute(fail_once_and_die)
-    for pid in processes_of(Path(holding.run.told()["runtime"])):
+    for pid in processes_of(Path(holding.run.record()["runtime"])):
         os.kill(pid, signal.SIGKILL)
     holding.run.want_cancelled("somebody")
     with gone_on_with(job) as (holding, stop):
@@ -394,7 +394,7 @@ def test_what_a_run_isolates_is_out_of_use_for_the_next(tmp_path: Path) -> None:
     assert (entry.rule, entry.until, GONE in (entry.reason or "")) == ("node-lost", None, True)
     second = run_whole(job)
     assert (tmp_path / "systems").read_text().split() == ["s0", "s1", "s1", "s1", "s1"]
-    assert second.run.told()["quarantined"] == ["s0"]
+    assert second.run.record()["quarantined"] == ["s0"]
     directory = second.run.directory_of(0)
     assert directory is not None
     assert read_lines(directory / "journal.jsonl")[0].isolated == ("s0",)
@@ -440,7 +440,7 @@ def test_a_release_while_a_run_lasts_is_for_the_next_run(tmp_path: Path) -> None
         phase.execute(to_the_end)
         conclude(holding, "cancelled")
     with begun(job) as (holding, _):
-        assert holding.run.told()["quarantined"] == []
+        assert holding.run.record()["quarantined"] == []
 
 
 def test_a_quarantine_that_breaks_while_a_run_lasts_costs_nothing_else(tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_a_quarantine_that_breaks_while_a_run_lasts_costs_nothing_else(tmp_path:
             "s0 s1 s2",
             {},
             r"quarantine.jsonl: phase p0 needs 1 systems, and 0 of its 3 may be used: s0, s1, s2 in quarantine. "
-            r"Name more systems, or write `prefect-ft pool release SYSTEM --file .*quarantine.jsonl` once one is",
+            r"Add systems, or run `prefect-ft pool release SYSTEM --file .*quarantine.jsonl` once one is",
             id="too-few",
         ),
     ],
@@ -509,7 +509,7 @@ def test_a_comeback_knows_which_checkpoints_are_the_runs_own(tmp_path: Path) -> 
     job = job_in(tmp_path, f"{SAVES}[ $PREFECT_FT_ATTEMPT = 2 ] || sleep 1000", resume="never")
     with begun(job) as (first, stop), pytest.raises(SystemExit):
         PhaseExecution(job, 0, first, stop).execute(and_die_when_it_has_saved)
-    for pid in processes_of(Path(first.run.told()["runtime"])):
+    for pid in processes_of(Path(first.run.record()["runtime"])):
         os.kill(pid, signal.SIGKILL)
     with gone_on_with(job) as (holding, stop):
         assert PhaseExecution(job_of(holding.run), 0, holding, stop).execute(to_the_end).status == "completed"

@@ -124,7 +124,7 @@ def test_a_directory_is_no_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["model_dir", "journal_dir"])
 def test_a_file_is_no_directory(tmp_path: Path, field: str) -> None:
     (tmp_path / "file").touch()
-    said = f"{tmp_path}/file is not a directory; write the path of one"
+    said = f"{tmp_path}/file is not a directory; set the path of one"
     assert said_of(job(tmp_path, **{field: "file"})) == (field, said)
 
 

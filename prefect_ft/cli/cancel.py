@@ -14,7 +14,7 @@ from prefect_ft.cli.exits import COMPLETED, FAILED
 from prefect_ft.errors import ConfigError, PrefectFTError, RunElsewhereError, RunHeldError
 from prefect_ft.run import RUNS, Run, find_run, vacancy
 from prefect_ft.run.lease import Claims
-from prefect_ft.run.lookup import told_by
+from prefect_ft.run.lookup import record_of
 
 if TYPE_CHECKING:
     from prefect_ft.config import JobConfig
@@ -76,7 +76,7 @@ def _cancel(name: str, *, with_checkpoint: bool, as_json: bool) -> int:
 
 def _check_can_ask(job: JobConfig, run: Run, name: str) -> None:
     """Raise ConfigError if the ranks of the running phase cannot be asked for a checkpoint."""
-    phases = run.told().get("phases", [])
+    phases = run.record().get("phases", [])
     phase = job.phases[phases[-1]["index"] if phases else 0]
     if phase.checkpoints is None or phase.checkpoints.on_demand is None:
         message = f"phase {phase.name!r} does not set checkpoints.on_demand; cancel without --checkpoint"
@@ -86,7 +86,7 @@ def _check_can_ask(job: JobConfig, run: Run, name: str) -> None:
 def _await_end(run: Run, name: str, lease_s: float, *, with_checkpoint: bool) -> str:
     """Wait until a run has ended, and end it if it has no orchestrator; return its status."""
     is_reported = False
-    while (status := str(told_by(run).get("status"))) == "running":
+    while (status := str(record_of(run).get("status"))) == "running":
         _check_last(run, name)
         try:
             _end_if_free(run, lease_s, with_checkpoint=with_checkpoint)
@@ -109,7 +109,7 @@ def _end_if_free(run: Run, lease_s: float, *, with_checkpoint: bool) -> None:
 
     free = vacancy(run.model_dir, lease_s)
     if free.previous is not None and free.previous.run_id == run.run_id and run.status == "running":
-        end_unwatched(free.go_on(), SOURCE, with_checkpoint=with_checkpoint)
+        end_unwatched(free.resume(), SOURCE, with_checkpoint=with_checkpoint)
 
 
 def _check_last(run: Run, name: str) -> None:

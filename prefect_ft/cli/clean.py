@@ -75,7 +75,7 @@ def _left_behind() -> Iterator[Path]:
 def _is_over(run: Run) -> bool:
     """Return whether a run has ended and no process holds it; False if that is unknown."""
     try:
-        return run.told().get("status", "running") != "running" and holder_of(run) is None
+        return run.record().get("status", "running") != "running" and holder_of(run) is None
     except OSError:
         return False
 

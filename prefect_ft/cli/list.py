@@ -77,7 +77,7 @@ def _existing(model_dir: str) -> Path:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    told = run.told()
+    told = run.record()
     status, holder = _state(run, told)
     phases = told.get("phases", [])
     return {

@@ -15,7 +15,7 @@ from prefect_ft.cli.arguments import add_json, add_run
 from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.run import find_run, phase_directories
-from prefect_ft.run.lookup import is_phase, phases_of, run_of_phase, told_by
+from prefect_ft.run.lookup import is_phase, phases_of, record_of, run_of_phase
 
 LOOK_S = 0.2
 """Poll interval of a log that is followed."""
@@ -83,7 +83,7 @@ def _follow(name: str) -> Iterator[bytes]:
     tails: dict[Path, _Tail] = {}
     while True:
         # Asked before reading: nothing is written after the run has ended.
-        is_over = run is None or told_by(run).get("status") != "running"
+        is_over = run is None or record_of(run).get("status") != "running"
         for directory in [phase] if phase else phases_of(run) if run else []:
             tail = tails.setdefault(directory, _Tail(directory / "run.log"))
             yield from tail.lines()

@@ -84,7 +84,7 @@ def _held(name: str) -> Iterator[None]:
     if run is None or free is None or free.previous is None or free.previous.run_id != run.run_id:
         yield  # the phase was moved away, or a later run replaced it: nothing can resume it
         return
-    holding = free.go_on()
+    holding = free.resume()
     try:
         yield
     finally:

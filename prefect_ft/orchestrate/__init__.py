@@ -1,1 +1,1 @@
-"""A run of a job from its begin to its end: what is checked before, its phases, what each is given. Free of Prefect."""
+"""Runs of a job from begin to end: preflight checks, phases and their plans. Free of Prefect."""

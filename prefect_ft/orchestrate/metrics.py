@@ -1,6 +1,6 @@
-"""A run's metrics for Prometheus, on a port of its own: computed from the journals when they are asked for.
+"""A run's Prometheus metrics, on a port of their own: computed from the journals at each scrape.
 
-So they cost a run nothing, and go on after a comeback where they were.
+They cost the run nothing, and continue unchanged after a comeback.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800
 
 @contextmanager
 def serving(metrics: Metrics | None, run: Run) -> Iterator[None]:
-    """Serve a run's metrics while entered; a port that cannot be had is told, and the run goes on."""
+    """Serve a run's metrics while entered; a port that cannot be opened is reported, and the run continues."""
     if metrics is None:
         yield
         return
@@ -41,7 +41,7 @@ def serving(metrics: Metrics | None, run: Run) -> Iterator[None]:
     try:
         server, thread = start_http_server(metrics.port, metrics.host, registry)
     except OSError as exc:
-        tell(Notice(text=f"no metrics on {metrics.host}:{metrics.port}: {exc.strerror}"))
+        tell(Notice(text=f"cannot serve metrics on {metrics.host}:{metrics.port}: {exc.strerror}"))
         yield
         return
     try:
@@ -57,7 +57,7 @@ class _RunCollector(Collector):
         self._run = run
         self._tails: dict[Path, Tail] = {}
         self._one_at_a_time = Lock()
-        """Each question has a thread of its own, and a tail reads every line once."""
+        """Each scrape has its own thread, and a tail reads every line once."""
 
     def collect(self) -> Iterable[Metric]:
         with self._one_at_a_time:
@@ -86,8 +86,8 @@ def _times(story: Story) -> Iterator[Metric]:
     decide = [(each.phase, each.judged.decided_t - each.judged.noticed_t) for each in failures]
     recover = [(each.phase, _recovery_s(each)) for each in failures if each.down_s is not None]
     yield _histogram("detect", "From a failure until it was noticed", story, detect)
-    yield _histogram("decide", "From then until the decision was on disk", story, decide)
-    yield _histogram("recover", "From then until the next attempt ran", story, recover)
+    yield _histogram("decide", "From the detection until the decision was on disk", story, decide)
+    yield _histogram("recover", "From the decision until the next attempt ran", story, recover)
 
 
 def _recovery_s(event: Event) -> float:
@@ -118,9 +118,11 @@ def _spent(story: Story) -> Metric:
 def _gauges(story: Story) -> Iterator[Metric]:
     labels = ("job", "phase")
     ratio = GaugeMetricFamily("prefect_ft_effective_ratio", "Productive share of the time", labels=labels)
-    step = GaugeMetricFamily("prefect_ft_step", "Highest step that is known", labels=labels)
-    lost = GaugeMetricFamily("prefect_ft_lost_steps", "Steps that had to be done again", labels=labels)
-    status = GaugeMetricFamily("prefect_ft_phase", "1 for what a phase is", labels=(*labels, "status"))
+    step = GaugeMetricFamily("prefect_ft_step", "Highest known step", labels=labels)
+    lost = GaugeMetricFamily("prefect_ft_lost_steps", "Steps that had to be repeated", labels=labels)
+    status = GaugeMetricFamily(
+        "prefect_ft_phase", "1 for the current status of a phase", labels=(*labels, "status")
+    )
     isolated = GaugeMetricFamily("prefect_ft_isolated_systems", "Systems taken out of use", labels=labels)
     for phase in story.phases:
         where, summary = (story.job, phase.name), phase.summary
@@ -135,7 +137,7 @@ def _gauges(story: Story) -> Iterator[Metric]:
 
 
 def _budgets(story: Story) -> Metric:
-    """Return what is left of each budget that has a limit, after the last decision."""
+    """Return the remainder of each limited budget, after the last decision."""
     labels = ("job", "phase", "budget")
     family = GaugeMetricFamily("prefect_ft_budget_left", "Restarts that a budget still allows", labels=labels)
     for phase in story.phases:

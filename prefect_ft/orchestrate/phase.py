@@ -1,6 +1,6 @@
-"""A phase put together from its job, its run and its journal, begun or resumed, and taken apart again.
+"""The execution of a phase: assembled from its job, run and journal, begun or resumed, and closed.
 
-Knows nothing of Prefect: who runs the attempts is given.
+Knows nothing of Prefect: the caller passes the function that runs the attempts.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from prefect_ft.supervisor import (
 )
 
 RunAttempts = Callable[[Supervisor], None]
-"""Runs a supervisor's attempts until a decision ends the phase; raises what keeps it from one."""
+"""Runs a supervisor's attempts until a decision ends the phase; raises any error that prevents that."""
 
 _STATUS = {"complete": "completed", "cancel": "cancelled"}
 
 
 class PhaseExecution:
-    """One phase's objects. An earlier life of the orchestrator may have begun it: then it is resumed."""
+    """The objects of one phase. A phase that an earlier orchestrator began is resumed."""
 
     def __init__(self, job: JobConfig, index: int, holding: Holding, stop: StopRequest) -> None:
-        """Raises ComebackError for what cannot be resumed, other errors for what cannot begin."""
+        """Raises ComebackError if the phase cannot be resumed, other errors if it cannot begin."""
         directory = unfinished_directory(holding.run, index)
         self._is_new = directory is None
         self._stop = stop
         self._timed_out: CancelledError | None = None
-        """The time-out of Prefect's that stopped the phase."""
-        with self._leaving_alone():
-            self._put_together(job, index, holding, stop, directory)
+        """The Prefect timeout that stopped the phase."""
+        with self._leaving_workers_alone():
+            self._assemble(job, index, holding, stop, directory)
 
-    def _put_together(
+    def _assemble(
         self, job: JobConfig, index: int, holding: Holding, stop: StopRequest, directory: Path | None
     ) -> None:
         self._job, self._run = job, holding.run
@@ -102,7 +102,7 @@ class PhaseExecution:
 
     @property
     def plan(self) -> PhasePlan:
-        """The phase as it is executed."""
+        """The plan of the phase."""
         return self._plan
 
     def decide(self, error: AttemptFailedError) -> Decision:
@@ -128,16 +128,16 @@ class PhaseExecution:
         return error.decision
 
     def execute(self, run_attempts: RunAttempts, *, by_hand: bool = False) -> PhaseSummary:
-        """Run the phase to its end, and leave no worker behind. `by_hand`: a person asked for it.
+        """Run the phase to its end, and leave no worker behind. `by_hand`: a person requested it.
 
-        If this process has to end before (the lease is lost, Prefect or somebody else ends it), everything
-        is left as it is, for whoever comes next.
+        If this process has to end earlier (the lease is lost, or the process is stopped), it leaves the workers
+        running for the next orchestrator.
         """
         with self._recording(), self._isolating():
             return self._execute(run_attempts, by_hand=by_hand)
 
     def _recording(self) -> AbstractContextManager[None]:
-        """Have what is isolated put into the quarantine, where the job has one."""
+        """Return a context that records isolated systems in the quarantine, if the job has one."""
         if self._job.quarantine is None:
             return contextlib.nullcontext()
         recorder = Recorder(
@@ -152,7 +152,7 @@ class PhaseExecution:
         return recorder.recording()
 
     def _isolating(self) -> AbstractContextManager[None]:
-        """Have others know which systems are isolated, where the job wants that."""
+        """Return a context that announces isolated systems outside the run, if the job asks for it."""
         infrastructure = self._job.infrastructure_of(self._plan.phase_index)
         return kind_of(infrastructure).isolating(
             infrastructure,
@@ -171,7 +171,7 @@ class PhaseExecution:
                 raise
             self._supervisor.close()
             status = "failed" if isinstance(exc, Exception) else "cancelled"
-            with contextlib.suppress(JournalError):  # the error that led here is the one to tell
+            with contextlib.suppress(JournalError):  # the first error is the one to report
                 self._close(status, str(exc) or repr(exc))
             raise
         except BaseException:
@@ -184,8 +184,8 @@ class PhaseExecution:
         return summary
 
     def _decide(self, run_attempts: RunAttempts, *, by_hand: bool) -> tuple[str, str]:
-        """Return status and reason of the phase's end."""
-        with self._leaving_alone():
+        """Run the attempts; return the status and the reason of the phase's end."""
+        with self._leaving_workers_alone():
             pending = None if self._is_new else self._judge_pending()
             self._open()
             if pending is not None and pending.action not in (*RESTARTS, "continue"):
@@ -198,7 +198,10 @@ class PhaseExecution:
                 self._job.max_orchestrator_restarts,
             )
             if count > limit:
-                return "failed", f"its orchestrator died {count} times without progress, {limit} are allowed"
+                return (
+                    "failed",
+                    f"the orchestrator died {count} times without progress; max_orchestrator_restarts is {limit}",
+                )
         try:
             run_attempts(self._supervisor)
         except CancelledError as exc:
@@ -209,7 +212,7 @@ class PhaseExecution:
         return _status(decision), decision.reason
 
     def _stop_attempt(self) -> None:
-        """End what runs after a time-out of Prefect's that was raised in the middle of anything."""
+        """End the running attempt after a Prefect timeout, which can be raised at any point."""
         self._stop.ask(TIMED_OUT)
         history = self._journal.history()
         decision = history[-1].decision if history else None
@@ -221,8 +224,8 @@ class PhaseExecution:
         return judge_pending(self._journal, self._plan.policy, self._clock, self._gate)
 
     @contextlib.contextmanager
-    def _leaving_alone(self) -> Iterator[None]:
-        """Let no error of a comeback end what lives, before it is known and attached to."""
+    def _leaving_workers_alone(self) -> Iterator[None]:
+        """Turn errors of a comeback into ComebackError, which leaves the workers running."""
         try:
             yield
         except (LeaseLostError, ComebackError):
@@ -276,22 +279,18 @@ class PhaseExecution:
 
     def _release(self) -> PhaseSummary:
         if self._log.lost_lines:
-            tell(
-                Notice(
-                    text=f"{self._log.lost_lines} lines of output are missing in run.log: there was no room for them"
-                )
-            )
+            tell(Notice(text=f"{self._log.lost_lines} lines of output are missing in run.log: no space left"))
         summary = self._write_summary()
         with contextlib.suppress(OSError):
             self._run.describe(isolated=sorted({*self._plan.policy.isolated, *summary.isolated_systems}))
-        self._let_go()
+        self._close_files()
         return summary
 
     def _leave(self) -> None:
         self._supervisor.hang_up()
-        self._let_go()
+        self._close_files()
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         self._backend.close()
         self._log.close()
         self._journal.close()
@@ -301,19 +300,19 @@ class PhaseExecution:
         try:
             write_json(self._directory / SUMMARY, summary.to_json())
         except OSError as exc:
-            remedy = "`prefect-ft report` reads the journal"
-            tell(Notice(text=f"{SUMMARY} cannot be written: {exc.strerror}; {remedy}"))
+            remedy = "`prefect-ft report` does not need it"
+            tell(Notice(text=f"cannot write {SUMMARY}: {exc.strerror}; {remedy}"))
         return summary
 
 
 def summary_of(run: Run, index: int) -> PhaseSummary | None:
-    """Return what a phase of a run has cost, the last time it was begun; None: it has not begun."""
+    """Return the summary of a phase's last execution; None: it has not begun."""
     lines = _lines_of(run.directory_of(index))
     return summarise(lines) if lines else None
 
 
 def unfinished_directory(run: Run, index: int) -> Path | None:
-    """Return the directory of a phase that has begun and not ended."""
+    """Return the directory of a phase that has begun and not ended, else None."""
     directory = run.directory_of(index)
     has_ended = end_of(_lines_of(directory)) is not None
     return None if directory is None or has_ended else directory
@@ -325,7 +324,7 @@ def _lines_of(directory: Path | None) -> list[Line]:
     try:
         return checked_lines(directory / JOURNAL)
     except JournalError as exc:
-        raise ComebackError(str(exc)) from exc  # what runs may still be saved by a person
+        raise ComebackError(str(exc)) from exc  # leave the workers running: a person may repair the journal
     except FileNotFoundError:
         return []
     except OSError as exc:
@@ -333,7 +332,7 @@ def _lines_of(directory: Path | None) -> list[Line]:
 
 
 def _runtime_of(run: Run) -> Path:
-    """Return the run's directory for sockets; who worked in one that was removed can't be reached: it is ended."""
+    """Return the run's directory for sockets; if it was removed, its unreachable processes are ended."""
     directory = recorded_runtime(run)
     if not directory.exists():
         clear_directory(directory)
@@ -347,7 +346,7 @@ def _status(decision: Decision) -> str:
 
 
 def _start_s(journal: Journal) -> float:
-    """Return the time that a phase has reached: its first line says when it began."""
+    """Return the current time of a phase, from its journal's first line."""
     if not journal.lines:
         return 0.0
     first = journal.lines[0]
@@ -355,7 +354,7 @@ def _start_s(journal: Journal) -> float:
 
 
 def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
-    """Return the place of a phase's journal; one that lies elsewhere is linked into the phase's directory."""
+    """Return the path of a phase's journal; a journal in `journal_dir` is linked into the phase's directory."""
     link = directory / JOURNAL
     if job.journal_dir is not None and not link.is_symlink():
         link.symlink_to(Path(job.journal_dir) / f"{run.run_id}-{directory.name}.jsonl")
@@ -363,15 +362,14 @@ def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
 
 
 def _isolated_before(run: Run, directory: Path) -> list[str]:
-    """Return the systems that the run found in quarantine, and those that it took out of use before.
+    """Return the systems that were in quarantine when the run began, and those that it has isolated since.
 
-    As its journals but this phase's own say: in earlier phases, and in this one where it failed and is
-    done again.
+    The latter come from its journals except this one: of earlier phases, and of failed executions of this phase.
     """
-    names = [each["directory"] for each in run.told()["phases"] if each["directory"] != directory.name]
+    names = [each["directory"] for each in run.record()["phases"] if each["directory"] != directory.name]
     journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
     isolated = {system for lines in journals for system in summarise(lines).isolated_systems}
-    return sorted({*isolated, *run.told().get("quarantined", ())})
+    return sorted({*isolated, *run.record().get("quarantined", ())})
 
 
 def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
@@ -416,7 +414,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         run_root=run.root,
         env=plan.env,
         system_env=plan.system_env,
-        system_locks={system: lock_path(runtime, system) for system in run.told().get("systems", ())},
+        system_locks={system: lock_path(runtime, system) for system in run.record().get("systems", ())},
         checkpoints=checkpoints.path if checkpoints is not None else None,
         files=files_of(plan.env),
     )

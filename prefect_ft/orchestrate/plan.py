@@ -1,6 +1,6 @@
-"""One phase of a job, resolved: everything looked up that an execution of it has to know.
+"""The plan of one phase: everything that its execution needs, resolved.
 
-Owns the way from what users write to what the supervisor is given.
+Owns the translation from the user's configuration to the supervisor's plan.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from prefect_ft.supervisor import (
     pauses_in,
 )
 
-IMAGES_OWN = "."
-"""A working directory that leaves the choice to a container's image: the agent's own."""
+IMAGE_CWD = "."
+"""The agent's own working directory: the one that the container's image sets."""
 
 PARAMS_VARIABLE = "PREFECT_FT_PARAMS"
 
@@ -42,9 +42,9 @@ PARAMS_VARIABLE = "PREFECT_FT_PARAMS"
 def phase_plan(
     job: JobConfig, index: int, run: Run, directory: Path, *, lines: Sequence[Line], isolated: Sequence[str]
 ) -> PhasePlan:
-    """Resolve a phase; what was found out when it began stands in its journal's `lines`.
+    """Resolve a phase; values determined when it began are in its journal's `lines`.
 
-    `isolated` are the systems that are out of use when it begins.
+    `isolated` are the systems out of use when it begins.
     """
     head = head_of(lines)
     phase, infrastructure = job.phases[index], job.infrastructure_of(index)
@@ -56,7 +56,7 @@ def phase_plan(
         phase_index=index,
         phases=len(job.phases),
         command=_command(phase, is_here=is_here),
-        cwd=str(phase.cwd or IMAGES_OWN),
+        cwd=str(phase.cwd or IMAGE_CWD),
         inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
         secret_env=plain(infrastructure.secret_env),
@@ -82,9 +82,9 @@ def phase_plan(
 
 
 def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLine | None) -> SavesPlan | None:
-    """Return which checkpoints are the phase's own; `head` is its journal's first line, where it has begun."""
+    """Return which checkpoints belong to the phase; `head` is its journal's first line, if it has begun."""
     phase = job.phases[index]
-    started = run.told().get("started")
+    started = run.record().get("started")
     if phase.checkpoints is None or phase.mode == "eval":
         return None
     recorded_s = head.saves_since_s if head is not None else None
@@ -99,13 +99,13 @@ def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLin
 
 
 def _saves_since_s(job: JobConfig, index: int, run: Run, directory: Path) -> float | None:
-    """Return from when on checkpoints count for a phase that begins; None: all do.
+    """Return the time from which checkpoints count for a phase that begins; None: all count.
 
-    Done again in the same run, it goes on with what it wrote before.
+    A phase repeated in the same run resumes from its own earlier checkpoints.
     """
     if job.resume_of(index) == "auto":
         return None
-    names = [each["directory"] for each in run.told().get("phases", ()) if each["index"] == index]
+    names = [each["directory"] for each in run.record().get("phases", ()) if each["index"] == index]
     for name in names:
         with suppress(OSError):
             head = head_of(read_lines(run.model_dir / name / JOURNAL))
@@ -146,10 +146,10 @@ def _suspension(job: JobConfig, index: int, run: Run, directory: Path) -> Suspen
 def _earlier_pauses(
     model_dir: Path, phase: str, but: Path, most: int = 5
 ) -> Iterator[Mapping[str, Sequence[float]]]:
-    """Return what the last few executions of a phase in this model directory know of its pauses, oldest first."""
+    """Yield the pauses recorded by the last executions of a phase in this model directory, oldest first."""
     found = [path for path in model_dir.glob(f"*_restartable*/{JOURNAL}") if path.parent != but]
     for path in sorted(found)[-most:]:
-        with suppress(OSError, NewerFormatError):  # one that has been moved away, or is of a later version
+        with suppress(OSError, NewerFormatError):  # the journal was moved away, or has a newer format
             lines = read_lines(path)
             if (head := head_of(lines)) is not None and head.phase == phase:
                 yield from pauses_in(lines)
@@ -184,13 +184,13 @@ def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None])
 
 
 def _host_cwd(job: JobConfig, index: int) -> str:
-    """Return where the commands run that run beside the training, on this machine."""
+    """Return the working directory of commands that run beside the training, on this machine."""
     is_here = job.infrastructure_of(index).ranks_are_here
     return str(job.phases[index].cwd if is_here else job.cwd)
 
 
 def files_of(env: Mapping[str, str | None]) -> dict[str, Path]:
-    """Return the files of this machine that ranks are told of, by their paths where the ranks are."""
+    """Return the files of this machine that ranks read, by their paths as ranks see them."""
     return {path: Path(path) for name in (PARAMS_VARIABLE,) if (path := env.get(name)) is not None}
 
 
@@ -201,7 +201,7 @@ def _command_env(job: JobConfig, index: int, run: Run, env: Mapping[str, str | N
 
 
 def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
-    """Write the file that the command is handed, if any; return the variable that says where it is."""
+    """Write the command's params file, if any; return the variable with its path."""
     if phase.params is None:
         return {}
     path = directory / PARAMS
@@ -210,7 +210,7 @@ def _params_variable(phase: Phase, directory: Path) -> dict[str, str]:
 
 
 def _command(phase: Phase, *, is_here: bool) -> tuple[str, ...]:
-    """Return what ranks run. Here `python` as the first word is the flow's own interpreter."""
+    """Return the ranks' command; on this machine `python` as its first word is the flow's own interpreter."""
     first, *rest = phase.launched.command if phase.launched is not None else phase.command
     return (sys.executable if is_here and first == "python" else first, *rest)
 

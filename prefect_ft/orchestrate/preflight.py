@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything starts: found here, so that nothing is half-started."""
+"""Checks before anything starts, so that no run fails half-started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prefect_ft.run.quarantine import Quarantined, read
 
 
 def check(job: JobConfig) -> None:
-    """Raise ConfigError, with the field, for the first thing that cannot work on this machine."""
+    """Raise ConfigError, with the field, for the first setting that cannot work on this machine."""
     check_places(job)
     _check_writable(job.model_dir, "model_dir")
     if job.journal_dir is not None:
@@ -30,10 +30,10 @@ def check(job: JobConfig) -> None:
 
 
 def check_kept(job: JobConfig, has_saved: Mapping[int, bool]) -> None:
-    """Raise ConfigError for the first directory that a recorded job names and that is gone.
+    """Raise ConfigError for the first missing directory that a recorded job names.
 
-    Before anything makes it anew, and empty: what was saved there may have been moved, or not be mounted.
-    `has_saved`: the phases that are not complete, by index, and whether they have saved checkpoints.
+    Call it before anything recreates the directory empty: it may have been moved, or not be mounted.
+    `has_saved`: the incomplete phases, by index, and whether they have saved checkpoints.
     """
     for index, saved in has_saved.items():
         phase, infrastructure = job.phases[index], job.infrastructure_of(index)
@@ -52,16 +52,16 @@ def _check_kept(directory: str, field: str) -> None:
     while not gone.parent.exists():
         gone = gone.parent
     raise ConfigError(
-        f"{directory} is not there any more, and the run goes on with the paths with which it began. Mount it, or"
-        f" where it was moved to NEW, link it: `ln -s NEW {gone}`. To go on without: `prefect-ft run JOB.yaml --fresh`",
+        f"{directory} no longer exists, and a resumed run uses its original paths. Mount it, or if it was moved to "
+        f"NEW, link it: `ln -s NEW {gone}`. To start without it: `prefect-ft run JOB.yaml --fresh`",
         field=field,
     )
 
 
 def check_engines(job: JobConfig) -> None:
-    """Raise ConfigError for the first container engine or cluster that a new run of a job could not begin on.
+    """Raise ConfigError for the first container engine or cluster on which a new run could not begin.
 
-    Gets the images where an engine has none.
+    Pulls missing images.
     """
     for index, phase in enumerate(job.phases):
         own = phase.infrastructure is not None
@@ -72,9 +72,9 @@ def check_engines(job: JobConfig) -> None:
 
 
 def quarantined(job: JobConfig) -> tuple[str, ...]:
-    """Return the systems of a job that a run of it may not begin with.
+    """Return the systems of a job that are in quarantine.
 
-    Raises ConfigError where its quarantine cannot be used, or leaves a phase with too few systems.
+    Raises ConfigError if the quarantine cannot be used, or leaves a phase with too few systems.
     """
     if job.quarantine is None:
         return ()
@@ -89,7 +89,7 @@ def quarantined(job: JobConfig) -> tuple[str, ...]:
 
 
 def _quarantined_in(path: str) -> tuple[Quarantined, ...]:
-    """Read a quarantine; what keeps it from being read at all is the fault of the field that names it."""
+    """Read a quarantine; if the file as a whole cannot be read, the error names the field `quarantine`."""
     try:
         return read(Path(path))
     except ConfigError as error:
@@ -105,8 +105,8 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
     kept_out = [name for name in policy.systems if name in out]
     needed = policy.min_num_systems if policy.elastic else policy.workers
     raise ConfigError(
-        f"phase {job.phases[index].name} needs {needed} systems, and {len(policy.systems) - len(kept_out)} of its "
-        f"{len(policy.systems)} may be used: {', '.join(kept_out)} in quarantine. Name more systems, or write "
+        f"phase {job.phases[index].name} needs {needed} systems, but {len(policy.systems) - len(kept_out)} of its "
+        f"{len(policy.systems)} are usable; in quarantine: {', '.join(kept_out)}. Add systems, or run "
         f"`prefect-ft pool release SYSTEM --file {quarantine}` once one is repaired",
         file=quarantine,
     )
@@ -114,20 +114,22 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
 
 def _check_checkpoints(path: str, infrastructure: Infrastructure, field: str) -> None:
     if "://" in path:
-        raise ConfigError("checkpoints at a URL cannot be verified yet; give a directory", field=field)
+        raise ConfigError("checkpoints at a URL cannot be verified yet; set a directory", field=field)
     if not infrastructure.keeps(path):
-        raise ConfigError(f"{path} is in no volume of the workers, and would end with them", field=field)
-    if not infrastructure.mounts(path):  # else nothing is known of it here
+        raise ConfigError(
+            f"{path} is not in a volume of the workers and would be lost with them", field=field
+        )
+    if not infrastructure.mounts(path):  # else this machine cannot check it
         _check_writable(path, field)
 
 
 def _check_writable(directory: str, field: str) -> None:
-    """Make the directory and a file in it, for real: permissions alone do not tell."""
+    """Create the directory and a file in it: permissions alone are not reliable."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as exc:
         if os.path.lexists(directory) and not os.path.isdir(directory):
-            raise ConfigError(f"{directory} is not a directory; write the path of one", field=field) from exc
+            raise ConfigError(f"{directory} is not a directory; set the path of one", field=field) from exc
         raise ConfigError(f"{directory} cannot be written: {exc.strerror}", field=field) from exc

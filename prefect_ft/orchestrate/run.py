@@ -31,14 +31,14 @@ from prefect_ft.run.runtime import runtime_root
 from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
 
 ON_SIGTERM, LEAVE = "PREFECT_FT_ON_SIGTERM", "leave"
-"""The variable by which SIGTERM leaves a run as it is, for who comes next; it cancels it otherwise."""
+"""With this variable, SIGTERM leaves a run for the next orchestrator instead of cancelling it."""
 
 
 def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) -> Holding:
     """Begin a run of a job with absolute paths.
 
-    Raises UnfinishedRunError for a model directory whose run has not ended, RunHeldError if somebody was
-    faster, SystemHeldError, ConfigError, also where the quarantine leaves too few systems.
+    Raises UnfinishedRunError if the run in the model directory has not ended, RunHeldError if another process
+    was faster, SystemHeldError, and ConfigError, also if the quarantine leaves too few systems.
     """
     if free.previous is not None and free.previous.status == "running":
         refuse_unfinished(free.previous)
@@ -59,50 +59,50 @@ def begin_run(job: JobConfig, free: Vacancy, *, flow_run_id: str | None = None) 
         )
         own_runtime(holding.run)
     if free.previous is not None:
-        with contextlib.suppress(OSError):  # a place that has become read-only
-            free.previous.forget_secrets()  # the latest run alone can be resumed
+        with contextlib.suppress(OSError):  # the directory has become read-only
+            free.previous.forget_secrets()  # only the latest run can be resumed
     if flow_run_id is not None:
         holding.run.belongs_to(flow_run_id)
     return replace(holding, systems=held)
 
 
 def refuse_unfinished(run: Run) -> NoReturn:
-    """Raise UnfinishedRunError for a run that has not ended, ConfigError for a copy of one: that is never resumed."""
+    """Raise UnfinishedRunError for a run that has not ended, ConfigError for a copy, which can never be resumed."""
     check_own(run)
     raise UnfinishedRunError(run.run_id, str(run.model_dir))
 
 
-def go_on(free: Vacancy) -> Holding:
-    """Take up the previous run, to start workers again; raises RunHeldError, SystemHeldError, ConfigError."""
+def resume_run(free: Vacancy) -> Holding:
+    """Resume the previous run; raises RunHeldError, SystemHeldError, ConfigError."""
     run = free.previous
     assert run is not None
     check_journals(run)
-    told = run.told()
+    told = run.record()
     service = systems.Service(run.run_id, str(told.get("job", "")), str(run.model_dir))
     held = systems.hold(_runtime_root_of(run), told.get("systems", ()), service)
     with _released_on_error(held):
-        return replace(free.go_on(), systems=held)
+        return replace(free.resume(), systems=held)
 
 
 def check_systems(job: JobConfig, previous: Run | None) -> None:
-    """Raise SystemHeldError if a new run of a job could not begin; what `previous` has will be free by then."""
+    """Raise SystemHeldError if a new run could not hold its systems; those of `previous` will be free by then."""
     systems.check(runtime_root(), _named_systems(job), previous.run_id if previous is not None else None)
 
 
 def check_systems_of(run: Run) -> None:
     """Raise SystemHeldError if a run could not be resumed."""
-    systems.check(_runtime_root_of(run), run.told().get("systems", ()), run.run_id)
+    systems.check(_runtime_root_of(run), run.record().get("systems", ()), run.run_id)
 
 
 def _named_systems(job: JobConfig) -> list[str]:
-    """Return the systems that the job's own words name; the default that stands for none is anybody's."""
+    """Return the systems that the job names explicitly; the default system is not held."""
     parts = [job.infrastructure_of(index) for index in range(len(job.phases))]
     named = [part for part in parts if part.ranks_are_here and "systems" in part.model_fields_set]
     return sorted({system.name for part in named for system in part.systems})
 
 
 def _runtime_root_of(run: Run) -> Path:
-    """Return where a run's locks are: beside its run-time directory, wherever new ones would be made now."""
+    """Return the directory of a run's locks: that of its run-time directory, whatever the current default."""
     return recorded_runtime(run).parent
 
 
@@ -116,34 +116,34 @@ def _released_on_error(held: systems.HeldSystems) -> Iterator[None]:
 
 
 def job_of(run: Run) -> JobConfig:
-    """Return the job that a run began with: what is changed in the job file since is for the next run.
+    """Return the job that a run began with; later changes of the job file apply to the next run.
 
-    Its model directory is where the run lies now. Raises ConfigError for what is no job any more.
+    Its model directory is the run's current one. Raises ConfigError if the recorded job is invalid.
     """
     return _recorded_job(run).job
 
 
 def job_to_end(run: Run) -> JobConfig:
-    """Return of a run's job what it takes to end the run; raises ConfigError where that cannot be read."""
+    """Return a run's job with only the fields needed to end the run; raises ConfigError if it cannot be read."""
     return _recorded_job(run, only_to_end=True).job
 
 
-def tell_unread(run: Run) -> None:
-    """Tell of what this version passes over in a run's job, or takes for something else; raises ConfigError."""
+def warn_of_unread(run: Run) -> None:
+    """Publish a warning for each field of a run's job that this version ignores or changes; raises ConfigError."""
     for warning in _recorded_job(run).warnings:
         tell(Notice(text=f"warning: {run.job_path}: {warning}"))
 
 
 def check_journals(run: Run) -> None:
-    """Raise NewerFormatError if this version cannot read what has happened in a run."""
+    """Raise NewerFormatError if this version cannot read a run's journals."""
     for directory in phases_of(run):
-        with contextlib.suppress(OSError):  # what this means for the run is said where it is taken up
+        with contextlib.suppress(OSError):  # reported when the phase is resumed
             read_lines(directory / JOURNAL)
 
 
 def check_places_of(run: Run) -> None:
-    """Raise ConfigError where a directory is gone that a run would go on in, or whose checkpoints it would miss."""
-    told = run.told().get("phases", [])
+    """Raise ConfigError if a directory that a resumed run needs is missing."""
+    told = run.record().get("phases", [])
     completed = {each["index"] for each in told if _is_complete(run.model_dir / each["directory"])}
     saved = {each["index"] for each in told if _has_saved(run.model_dir / each["directory"])}
     job = job_of(run)
@@ -159,68 +159,68 @@ def _has_saved(directory: Path) -> bool:
 
 
 def _read(directory: Path) -> list[Line]:
-    """Return what can be read of a phase's journal: what else there is, is said where the phase is taken up."""
+    """Return the readable lines of a phase's journal; errors are reported when the phase is resumed."""
     with contextlib.suppress(OSError):
         return read_lines(directory / JOURNAL)
     return []
 
 
 def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
-    told = run.told()
+    told = run.record()
     check_run(told, str(run.root))
     content = run.job()
     try:
         content = with_secrets(content, run.secrets())
     except (LookupError, TypeError) as exc:
         if not content or not only_to_end:
-            raise ConfigError("is damaged: the run cannot be resumed", file=str(run.job_path)) from exc
+            raise ConfigError("is damaged; the run cannot be resumed", file=str(run.job_path)) from exc
     try:
         job, warnings = read_recorded(content, only_to_end=only_to_end)
     except ConfigError as exc:
         remedy = how_to_get(told.get("version")) + (
             "" if only_to_end else ", or end the run: prefect-ft cancel"
         )
-        message = f"is damaged, or of another version: {exc}. {remedy}"
+        message = f"is damaged, or written by another version: {exc}. {remedy}"
         raise ConfigError(message, file=str(run.job_path)) from exc
     return RecordedJob(job.model_copy(update={"model_dir": str(run.model_dir.absolute())}), warnings)
 
 
 @contextmanager
 def held(holding: Holding, job: JobConfig) -> Iterator[tuple[Holding, StopRequest]]:
-    """Keep a run of a job while entered: its lease is renewed; Ctrl-C, SIGTERM or `cancel` ask it to stop."""
+    """Hold a run while entered: renew its lease, and ask it to stop on Ctrl-C, SIGTERM or `cancel`."""
     with (
         StopRequest(holding.run.want_cancelled, leaves_on_sigterm=is_kept_alive()) as stop,
         holding.kept(on_lost=stop.abandon, on_cancel=stop.ask, each_time=stop.record),
     ):
-        for whose in _shared_fates(job):
-            tell(Notice(text=f"workers run inside {whose}: if it ends as a whole, they end with it"))
+        for unit in _shared_fates(job):
+            tell(Notice(text=f"workers run inside {unit}: stopping it as a whole will kill them"))
         yield holding, stop
 
 
 def _runs_here(job: JobConfig) -> bool:
-    """Whether ranks of any phase are processes of this machine."""
+    """Return whether ranks of any phase are processes of this machine."""
     return any(job.infrastructure_of(index).ranks_are_here for index in range(len(job.phases)))
 
 
 def _shared_fates(job: JobConfig) -> list[str]:
-    """Return whose end would end workers of a job together with this process."""
+    """Return the units (a service, a container) whose end would kill workers together with this process."""
     kinds = dict.fromkeys(kind_of(job.infrastructure_of(index)) for index in range(len(job.phases)))
-    return [whose for kind in kinds if (whose := kind.shared_fate()) is not None]
+    return [unit for kind in kinds if (unit := kind.shared_fate()) is not None]
 
 
 def is_kept_alive() -> bool:
-    """Whether something starts this process again as long as its run has not ended: then SIGTERM does not end that."""
+    """Return whether a process manager restarts this process until its run ends: then SIGTERM does not cancel it."""
     return os.environ.get(ON_SIGTERM) == LEAVE
 
 
 def conclude(holding: Holding, status: str) -> None:
-    """Take down that a run has ended; what it had for its workers is ended and removed.
+    """Record that a run has ended; end and remove what its workers left behind.
 
-    Raises LeaseLostError where that is another orchestrator's to do.
+    Raises LeaseLostError if another orchestrator has taken the run.
     """
     holding.lease.check()
     run = holding.run
-    with contextlib.suppress(OSError):  # a full disk; the phases' journals say the same
+    with contextlib.suppress(OSError):  # a full disk; the phases' journals record the same
         run.describe(status=status)
         run.forget_cancel()
         if status == "completed":
@@ -228,13 +228,13 @@ def conclude(holding: Holding, status: str) -> None:
     try:
         clear_directory(removable_runtime(run))
     except ConfigError as error:
-        tell(Notice(text=f"nothing is removed with the run: {error}"))
+        tell(Notice(text=f"the run-time directory is not removed: {error}"))
 
 
 def run_to_its_end(holding: Holding, stop: StopRequest, phases: Callable[[], PhaseSummary]) -> PhaseSummary:
-    """Run a run's phases; as the last one of them ended, or by an error, the run has ended: take that down.
+    """Run a run's phases, and record the end of the run: the status of the last phase, or the error.
 
-    But for what leaves it to somebody else, or to another try: then nothing has ended.
+    An error that leaves the run to another orchestrator or another try does not end it.
     """
     try:
         last = phases()
@@ -250,9 +250,9 @@ def run_to_its_end(holding: Holding, stop: StopRequest, phases: Callable[[], Pha
 
 
 def end_unwatched(holding: Holding, reason: str, *, with_checkpoint: bool = False) -> None:
-    """End a run that nobody watches, with all that still runs in it: it is cancelled, if it was not complete.
+    """End an unwatched run and all its processes; it is cancelled, unless it was complete.
 
-    `with_checkpoint`: its ranks are asked to save first.
+    `with_checkpoint`: ask its ranks to save a checkpoint first.
     """
     job = job_to_end(holding.run)
     with held(holding, job) as (_, stop):

@@ -1,4 +1,4 @@
-"""How far apart this run's checkpoints should have been: from its own failures and what its checkpoints cost.
+"""The best interval between this run's checkpoints, from its own failures and the cost of its checkpoints.
 
 With a mean time M between failures and a cost C of one checkpoint, an interval T of work between two checkpoints
 loses about C/T to saving and T/2M to work done again. The best T is, to the first order, √(2CM) (J. W. Young, "A
@@ -20,7 +20,7 @@ from prefect_ft.journal.records import CheckpointLine, Line, PaceLine
 from prefect_ft.model import RESTARTS
 
 LONGEST = 0.5
-"""Costs of a checkpoint above so many mean times between failures are beyond what the formula is for."""
+"""The formula does not apply to checkpoint costs above this many mean times between failures."""
 
 FORMULA = "T = √(2CM)·(1 + ⅓·√(C/2M) + ⅑·C/2M) - C, and T = M where C ≥ 2M"
 SOURCE = (
@@ -31,9 +31,9 @@ SOURCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What is known of failures and checkpoints, in seconds; `None`: it cannot be known from these journals.
+    """Statistics of failures and checkpoints, in seconds; `None`: unknown from these journals.
 
-    `interval_s` is the median time between two checkpoints, `cost_s` what one took, `cost_from` how many were
+    `interval_s` is the median time between two checkpoints, `cost_s` the median cost of one, `cost_from` how many were
     measured; `best_s` the interval by Daly's formula.
     """
 
@@ -56,7 +56,7 @@ class Advice:
 
     @property
     def fitting_cost_s(self) -> float | None:
-        """The cost of a checkpoint for which the present interval would be the best; `None` too where none is."""
+        """The cost of a checkpoint for which the present interval would be best; `None` also if no cost is."""
         mean_s = self.between_failures_s
         if (
             self.interval_s is None
@@ -65,7 +65,7 @@ class Advice:
         ):
             return None
         low_s, high_s = 0.0, LONGEST * mean_s
-        for _ in range(60):  # the formula has no inverse in closed form, and grows with the cost
+        for _ in range(60):  # the formula has no closed inverse, and grows with the cost
             cost_s = (low_s + high_s) / 2
             if best_interval_s(cost_s, mean_s) < self.interval_s:
                 low_s = cost_s
@@ -74,7 +74,7 @@ class Advice:
         return low_s
 
     def loss(self, interval_s: float) -> float | None:
-        """Return the share of the time that saving and work done again take at an interval, to the first order."""
+        """Return the share of time lost to saving and repeated work at an interval, to the first order."""
         if self.cost_s is None or not self.between_failures_s or interval_s <= 0:
             return None
         return self.cost_s / interval_s + interval_s / (2 * self.between_failures_s)
@@ -90,7 +90,7 @@ def best_interval_s(cost_s: float, between_failures_s: float) -> float:
 
 
 def advise(phases: Iterable[tuple[Sequence[Line], Timeline]]) -> Advice:
-    """Return what the journals of a run's phases say about its checkpoint interval."""
+    """Return statistics for the checkpoint interval from the journals of a run's phases."""
     failures, worked_s = 0, 0.0
     gaps: list[float] = []
     costs: list[float] = []
@@ -115,7 +115,7 @@ def _is_failure(action: str, kind: str) -> bool:
 
 
 def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:
-    """Return the times between two checkpoints that followed one another in an attempt."""
+    """Yield the times between consecutive checkpoints of an attempt."""
     saves = sorted({(line.written_t, line.step) for line in lines if isinstance(line, CheckpointLine)})
     for attempt in timeline.attempts:
         end = attempt.end if attempt.end is not None else math.inf
@@ -124,6 +124,6 @@ def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:
 
 
 def _costs(lines: Sequence[Line]) -> list[float]:
-    """Return how long ranks were in the stage `checkpoint`, as far as they said so: the newest hundred."""
-    told = [line.pauses for line in lines if isinstance(line, PaceLine)]
-    return list(told[-1].get("checkpoint", ())) if told else []
+    """Return how long ranks stayed in the stage `checkpoint`, where they reported it: the newest hundred."""
+    pauses = [line.pauses for line in lines if isinstance(line, PaceLine)]
+    return list(pauses[-1].get("checkpoint", ())) if pauses else []

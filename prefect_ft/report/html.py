@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no script, no font, no address.
+"""The report as one self-contained HTML file: no script, no font, no link to other hosts.
 
-Its form is in `templates`. Whatever a template prints is escaped, and what cannot be seen of it is left out, by the
-environment: no template has to remember it. Importing this loads Jinja2.
+The layout is in `templates`. The environment escapes all text that a template prints and removes invisible
+characters, so that no template has to. Importing this module loads Jinja2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prefect_ft.report.story import Event, Hang, Story
 from prefect_ft.report.timeline import timeline
 
 MAX_EVENTS = 500
-"""Events that are listed, the newest; the journals have all."""
+"""Only the newest events are listed; the journals have all."""
 
 
 def page(story: Story) -> str:
@@ -43,16 +43,16 @@ def page(story: Story) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return what a template prints as one line that can be seen; Jinja2 then escapes all that is no markup of ours."""
+    """Return a template's value as one line of visible characters; Jinja2 then escapes all but our own markup."""
     return value if isinstance(value, Markup) else as_line(str(value))
 
 
 def _drawn(markup: str) -> Markup:
-    """Mark SVG and CSS that `paint` made as finished: its own texts are escaped. Nothing else is marked."""
+    """Mark SVG and CSS from `paint` as safe: `paint` escapes its own texts. Nothing else is marked."""
     return Markup(markup)  # noqa: S704  (see above)
 
 
-# -- what templates ask for ---------------------------------------------------------------------------
+# -- functions for templates ----------------------------------------------------------------------------
 
 
 def _began(story: Story) -> str:
@@ -60,29 +60,29 @@ def _began(story: Story) -> str:
 
 
 def _tiles(story: Story) -> Iterator[tuple[str, str]]:
-    """Yield the figures at the top, each with what it counts."""
+    """Yield the figures at the top, each with its label."""
     lost_s = story.total_s - story.time_s["productive"]
     yield words.share(story.effective_ratio), "of the time was useful work"
     yield f"{story.restarts:,}", "restart" if story.restarts == 1 else "restarts"
-    yield words.duration(max(lost_s, 0.0)), "went elsewhere"
+    yield words.duration(max(lost_s, 0.0)), "was not useful work"
     yield f"{story.steps_lost:,}", "steps lost"
 
 
 def _head(event: Event, story: Story) -> str:
-    """Say when and where something happened."""
+    """Return when and where an event happened."""
     clock = f"{story.began + timedelta(seconds=event.t):%Y-%m-%d %H:%M:%S} UTC, " if story.began else ""
     where = f"phase {event.phase}, " if len(story.phases) > 1 else ""
     return f"{clock}after {words.duration(event.t)} · {where}attempt {event.judged.attempt}"
 
 
 def _facts(event: Event, limits: Mapping[str, int | None]) -> Mapping[str, str]:
-    """Return what was decided about an incident, and what is known of it besides."""
+    """Return the decision about an incident, and its details."""
     incident, judged, decision = event.judged.incident, event.judged, event.judged.decision
     known = {
         "rule": decision.rule,
         "decision": decision.action,
         "reason": decision.reason,
-        "budgets after it": words.budgets(decision.counters, limits),
+        "budgets after": words.budgets(decision.counters, limits),
         "kind": incident.kind,
         "class": incident.failure_class,
         "evidence": None
@@ -105,12 +105,12 @@ def _place(event: Event) -> str:
 
 
 def _verdict(hang: Hang) -> str:
-    """Say what a suspension was, whose fault, and whether it was one."""
+    """Return the evidence of a suspension, the rank to blame, and whether it was a false alarm."""
     summary = hang.summary
     blamed = f" Rank {summary.blamed_rank} is to blame." if summary.blamed_rank is not None else ""
     after_s = summary.after_s or 0.0
     alarm = (
-        f" It went on by itself after {words.duration(after_s)}: a false alarm." if summary.went_on else ""
+        f" It resumed by itself after {words.duration(after_s)}: a false alarm." if summary.went_on else ""
     )
     return f"{summary.evidence}.{blamed}{alarm}"
 

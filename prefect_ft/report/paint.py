@@ -1,4 +1,4 @@
-"""What the report's pictures share: the scale of time, ticks, colours, and SVG elements as text."""
+"""Shared parts of the report's pictures: time scale, ticks, colours, and SVG elements as text."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DARK = {
 }  # fmt: skip
 
 MIN_WIDTH = 1.6
-"""Pixels, at least, of a stretch of time: a restart of milliseconds in a day is to be seen too."""
+"""Minimum width of a time span in pixels, so that a restart of milliseconds is visible in a day."""
 
 
 def colours() -> str:
-    """Return the colours as CSS: light, and dark where the reader's system is."""
+    """Return the colours as CSS: light, and dark for systems in dark mode."""
     light = "".join(f"--{name}:{colour};" for name, colour in LIGHT.items())
     dark = "".join(f"--{name}:{colour};" for name, colour in DARK.items())
     return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
@@ -53,17 +53,17 @@ def style() -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
-    """Seconds to pixels: the pictures of one report share it, so that they can be read below each other."""
+    """A scale of seconds to pixels, shared by the pictures of one report so that they line up."""
 
     total_s: float
 
     def x(self, t: float) -> float:
-        """Return the place of a moment; what was before the run stands at its beginning."""
+        """Return the x position of a time; times before the run are at its beginning."""
         width = WIDTH - LEFT - RIGHT
         return LEFT + width * min(max(t / self.total_s, 0.0), 1.0) if self.total_s else LEFT
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Return the places of the ticks, and what stands there."""
+        """Yield the positions and labels of the ticks."""
         step_s = next((each for each in _STEPS_S if self.total_s / each <= 9), _STEPS_S[-1])
         if not self.total_s:
             return
@@ -78,7 +78,7 @@ _STEPS_S = (
 
 
 def tick_label(t: float, step_s: float) -> str:
-    """Say a time since the beginning, as exactly as the ticks are apart."""
+    """Return a time since the beginning, as precise as the distance between ticks."""
     if step_s < 1:
         return f"{t:.2f} s" if step_s < 0.1 else f"{t:.1f} s"
     if step_s < 60 and t < 600:
@@ -95,7 +95,7 @@ def tick_label(t: float, step_s: float) -> str:
 
 
 def nice_step(highest: int, most: int = 5) -> int:
-    """Return a round distance for at most so many ticks up to a number."""
+    """Return a round tick distance with at most `most` ticks up to `highest`."""
     power = 1
     while True:
         for factor in (1, 2, 5):
@@ -109,7 +109,7 @@ def nice_step(highest: int, most: int = 5) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where something is, in pixels."""
+    """A rectangle, in pixels."""
 
     x: float
     y: float
@@ -118,7 +118,7 @@ class Box:
 
 
 def rect(box: Box, kind: str, title: str = "", round_px: float = 0) -> str:
-    """Return a box; `title` is shown where a pointer rests on it."""
+    """Return a rectangle; `title` is its tooltip."""
     corner = f' rx="{round_px:g}"' if round_px else ""
     place = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
     return f'<rect {place}{corner} class="{kind}">{_title(title)}</rect>'
@@ -144,12 +144,12 @@ def _title(content: str) -> str:
 
 
 def printable(content: str) -> str:
-    """Return a text from elsewhere as it may stand in HTML and SVG, between tags and in quoted attributes."""
+    """Return foreign text escaped for HTML and SVG, between tags and in quoted attributes."""
     return escape(as_line(content))
 
 
 def picture(height: float, name: str, elements: list[str], *, alone: bool) -> str:
-    """Return a whole SVG; `alone`: with its own colours and ground, for where no page has them."""
+    """Return a whole SVG; `alone`: with its own colours and background, for use outside the page."""
     size = f' width="{WIDTH}" height="{height:g}"' if alone else ""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}"{size} role="img" '

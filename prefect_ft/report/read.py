@@ -1,4 +1,4 @@
-"""Reads a run's journals for its story: of a run that is over, that lives, or whose orchestrator is dead."""
+"""Reads a run's journals for its story; the run may be over, alive or without an orchestrator."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import JOURNAL
 
 MAX_TEXT = 200_000
-"""Characters of a file beside the journal that are taken over."""
+"""Maximum characters read from a file next to the journal."""
 
 
 def read_story(directories: Iterable[Path]) -> Story:
-    """Tell the run of these phase directories; raises ConfigError where a journal cannot be read."""
+    """Return the story of the run with these phase directories; raises ConfigError if a journal cannot be read."""
     return story_of([read_phase(directory) for directory in directories])
 
 
 def read_phase(directory: Path) -> PhaseJournal:
-    """Read a phase; one without an end has been running until now, as far as its journal tells.
+    """Read a phase; one without an end counts as running until now.
 
-    Raises ConfigError for a journal that cannot be read, or whose incidents cannot be understood.
+    Raises ConfigError for a journal that cannot be read, or whose incidents are invalid.
     """
     journal = directory / JOURNAL
     try:
         data = journal.read_bytes()
     except FileNotFoundError:
-        data = b""  # the phase is just beginning
+        data = b""  # the phase has only just begun
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}", file=str(journal)) from exc
     check_format(data, str(journal))
@@ -46,14 +46,14 @@ def read_phase(directory: Path) -> PhaseJournal:
 
 
 def _now_t(lines: Sequence[Line]) -> float | None:
-    """Return the time that a phase has reached which has begun and has no end."""
+    """Return the current time of a phase that has begun and not ended, else None."""
     if not lines or end_of(lines) is not None:
         return None
     return float(lines[0].t) + seconds_since(lines[0].utc)
 
 
 def _texts(directory: Path, lines: Sequence[Line]) -> dict[str, str]:
-    """Read the diagnoses of suspensions that are there; a journal that came alone has none."""
+    """Read the existing diagnoses of suspensions; a journal that was copied alone has none."""
     texts = {}
     for line in lines:
         name = line.diagnosis if isinstance(line, HangLine) else None

@@ -1,4 +1,4 @@
-"""How long each stage of each restart took: the rows of the report's table, and what its columns mean."""
+"""The duration of each stage of each restart: the rows of the report's table, and the meaning of its columns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from prefect_ft.report.story import Story
 
 STAGE_MEANINGS: Mapping[str, str] = {
     "detect": "until the failure was noticed",
-    "reap": "until all that still ran had ended",
+    "reap": "until all remaining processes had ended",
     "decide": "until the decision was on disk",
-    "retry": "until Prefect had begun the next attempt, for which a restart in place does not wait",
-    "wait": "the delay that the job asks for",
-    "start": "until all ranks had been started",
-    "first_line": "until the first of them printed something",
-    "rendezvous": "until they had met",
+    "retry": "until Prefect had begun the next attempt; a restart in place does not wait for it",
+    "wait": "the restart delay set in the job",
+    "start": "until all ranks had started",
+    "first_line": "until the first rank printed a line",
+    "rendezvous": "until all ranks had joined the rendezvous",
 }
-"""Each begins where the one before it ends; the first one at the failure."""
+"""Each stage begins where the previous one ends; the first one begins at the failure."""
 
 
 def stages_known(story: Story) -> list[str]:
-    """Return the stages that are known of any restart, in their order."""
+    """Return the stages known for any restart, in order."""
     known = {stage for _, _, stages in _restarts(story) for stage in stages}
     return [stage for stage in STAGES if stage in known]
 

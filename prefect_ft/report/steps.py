@@ -1,4 +1,4 @@
-"""Steps against time as SVG: how each attempt climbed, what was saved, and what was lost."""
+"""Steps over time as SVG: the progress of each attempt, its checkpoints, and the lost steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from prefect_ft.report.words import count
 
 TOP_PX, PLOT_PX, AXIS_PX = 16, 190, 30
 MAX_SAVES = 120
-"""Checkpoints up to which each is a circle."""
+"""Checkpoints are drawn as circles up to this number."""
 
 
 def steps(story: Story) -> str | None:
-    """Draw a run's steps; None where no step is known."""
+    """Draw a run's steps; None if no step is known."""
     climbs = [climb for phase in story.phases for climb in phase.climbs]
     targets = [phase.target_step for phase in story.phases if phase.target_step]
     highest = max([step for climb in climbs for _, step in climb.points] + targets, default=0)
@@ -26,13 +26,11 @@ def steps(story: Story) -> str | None:
     elements = [*_grid(scale, heights)]
     for climb in climbs:
         elements += _climb(climb, scale, heights, with_saves=with_saves)
-    return picture(
-        TOP_PX + PLOT_PX + AXIS_PX, f"Steps of the run {story.job} against time", elements, alone=False
-    )
+    return picture(TOP_PX + PLOT_PX + AXIS_PX, f"Steps of run {story.job} over time", elements, alone=False)
 
 
 class _Heights:
-    """Steps to pixels."""
+    """A scale of steps to pixels."""
 
     def __init__(self, highest: int) -> None:
         self.step = nice_step(highest)
@@ -66,7 +64,7 @@ def _climb(climb: Climb, scale: TimeScale, heights: _Heights, *, with_saves: boo
 
 
 def lost_area(climb: Climb) -> list[tuple[float, float]]:
-    """Return the corners of what lies between an attempt's steps and the step that was kept of them."""
+    """Return the corners of the area between an attempt's steps and the step that it kept."""
     assert climb.kept_to is not None
     kept: float = climb.kept_to
     area: list[tuple[float, float]] = []

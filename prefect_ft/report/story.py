@@ -1,4 +1,4 @@
-"""The story of a run: what its phases' journals say, put in one order and on one clock, ready to be shown.
+"""The story of a run: the content of its phases' journals in one order and on one clock, ready for display.
 
 Times are seconds since the run's first phase began. Nothing is read here and nothing is formatted.
 """
@@ -20,18 +20,18 @@ from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
 
 LONG_SILENCE_S = 3600.0
-"""After so long without a word nobody knows what a run does: that time is nobody's work."""
+"""After a silence this long the state of a run is unknown: the silent time is not counted."""
 
 WORK = ("productive", "recompute")
-"""The parts of the time in which ranks run."""
+"""The parts of time in which ranks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseJournal:
-    """What is read of a phase: its journal's lines, the time that it has reached if it still runs, and texts.
+    """The files of a phase: its journal's lines, its current time if it still runs, and texts.
 
-    `now_t` is in seconds since the phase began. `texts` are the files beside the journal that it names, `damage` says
-    what of it cannot be read.
+    `now_t` is in seconds since the phase began. `texts` are the files that the journal names, `damage` describes
+    the lines that cannot be read.
     """
 
     lines: Sequence[Line]
@@ -41,18 +41,18 @@ class PhaseJournal:
 
     @property
     def silent_s(self) -> float:
-        """How long ago the last line was written, of a phase without an end."""
+        """Seconds since the last line of a phase without an end."""
         return max(self.now_t - float(self.lines[-1].t), 0.0) if self.now_t is not None else 0.0
 
     @property
     def known_t(self) -> float | None:
-        """Up to when it is taken to have gone on."""
+        """The time until which the phase counts as running; `None`: until its last line."""
         return self.now_t if self.silent_s < LONG_SILENCE_S else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """What a system did while it had a worker, or was about to; `out` are the times when it was out of use."""
+    """The spans in which a system had a worker, or was about to get one; `out` are the times when it was out of use."""
 
     system: str
     spans: tuple[Span, ...]
@@ -60,7 +60,7 @@ class Lane:
 
 
 class Start(NamedTuple):
-    """Where an attempt really started; `step` `None`: from scratch. `why` says why not where it was decided."""
+    """Where an attempt actually started; `step` `None`: from scratch. `why`: why that differs from the decision."""
 
     step: int | None
     why: str | None
@@ -68,12 +68,12 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that was decided about, in its order.
+    """An incident and the decision about it.
 
-    `number` counts those from 1 that a person would call a disturbance; `None`: the phase came to its end.
-    `joined` are the systems that got a worker by it. `down_s` is from its happening to the next attempt's beginning,
-    `None` where none followed; `passed_over` are the checkpoints that this one found damaged, each with the reason,
-    and `start` is where it started.
+    `number` counts disturbances from 1; `None`: the phase completed. `joined` are the systems that got a worker by
+    the decision. `down_s` is the time from the incident to the start of the next attempt, `None` if none followed;
+    `skipped` are the checkpoints that this attempt found damaged, each with the reason, and `start` is where it
+    started.
     """
 
     number: int | None
@@ -84,13 +84,13 @@ class Event:
     joined: tuple[str, ...]
     down_s: float | None
     steps_lost: int | None
-    passed_over: Mapping[str, str]
+    skipped: Mapping[str, str]
     start: Start | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Climb:
-    """The steps of one attempt against time; what is above `kept_to` was lost, `None`: nothing is known to be."""
+    """The steps of one attempt over time; steps above `kept_to` were lost, `None`: none are known to be lost."""
 
     points: tuple[tuple[float, int], ...]
     saves: tuple[tuple[float, int], ...]
@@ -99,7 +99,7 @@ class Climb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """A suspension: its verdict, when it was, and what is known of where the ranks were."""
+    """A suspension: its time, its verdict, and the stacks of the ranks if known."""
 
     t: float
     phase: str
@@ -123,9 +123,9 @@ class PhaseStory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A run, as far as it has come. `began` is in UTC, `None` where no phase has begun.
+    """A run so far. `began` is in UTC, `None` if no phase has begun.
 
-    `silent_s` is how long ago its journal's last line was written, where it has no end.
+    `silent_s` is the time since the last line of its journal, if it has not ended.
     """
 
     job: str
@@ -177,7 +177,7 @@ class Story:
 
 
 def story_of(phases: Sequence[PhaseJournal]) -> Story:
-    """Tell a run from its phases' journals, in their order. Raises JournalError."""
+    """Return the story of a run from its phases' journals, in order. Raises JournalError."""
     begun = [phase for phase in phases if phase.lines]
     starts = [_utc(phase.lines[0]) for phase in begun]
     parts = [
@@ -248,7 +248,7 @@ def _spans_on(parts: Sequence[_Part], system: str) -> tuple[Span, ...]:
 
 
 def _involved(part: _Part, span: Span) -> frozenset[str]:
-    """Return the systems that a stretch of time is about: a pause is also about those that are waited for."""
+    """Return the systems that a span belongs to; a pause also belongs to the systems of the next attempt."""
     gangs = part.timeline.gangs
     now = _placement(gangs, span.attempt)
     return frozenset(now if span.part in WORK else (*now, *_placement(gangs, span.attempt + 1)))
@@ -259,7 +259,7 @@ def _placement(gangs: Sequence[Gang], attempt: int) -> tuple[str, ...]:
 
 
 def _out(parts: Sequence[_Part], system: str) -> tuple[tuple[float, float], ...]:
-    """Return when a system was out of use: from its isolation until it has a worker again, or the run's end."""
+    """Return the times when a system was out of use: from isolation until it has a worker again, or the run ends."""
     times = []
     for part in parts:
         head = head_of(part.journal.lines)
@@ -282,7 +282,7 @@ def _used_again(part: _Part, system: str, t: float) -> float:
     return part.story.start + next(later, part.story.end - part.story.start)
 
 
-# -- what was decided -------------------------------------------------------------------------------
+# -- decisions --------------------------------------------------------------------------------------
 
 
 def _numbered(parts: Sequence[_Part]) -> tuple[Event, ...]:
@@ -312,7 +312,7 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
         joined=tuple(name for name in judged.decision.placement if before and name not in before),
         down_s=down_s if judged.decision.action in RESTARTS else None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
-        passed_over=(line.passed_over or {}) if line is not None else {},
+        skipped=(line.passed_over or {}) if line is not None else {},
         start=Start(line.resume_step, line.why) if line is not None else None,
     )
 

@@ -1,4 +1,4 @@
-"""The journal of a phase as it grows: each line is read once, by whoever only looks on."""
+"""The journal of a phase as it grows, for readers that only observe: each line is read once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prefect_ft.run import JOURNAL, Run
 
 
 class Tail:
-    """One phase's journal; what it says may be another's, should one take its place."""
+    """One phase's journal; if the file is replaced, it is read from its beginning."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -28,7 +28,7 @@ class Tail:
         with suppress(FileNotFoundError), open(self.directory / JOURNAL, "rb") as file:
             stat = os.fstat(file.fileno())
             if self._place != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
-                self._place, self._offset = (stat.st_dev, stat.st_ino), 0  # another has taken its place
+                self._place, self._offset = (stat.st_dev, stat.st_ino), 0  # the file was replaced
                 self._lines.clear()
             file.seek(self._offset)
             data = file.read()
@@ -38,7 +38,7 @@ class Tail:
         return self._lines
 
     def journal(self) -> PhaseJournal:
-        """Return the phase as far as it has come."""
+        """Return the phase so far."""
         lines = list(self.lines)
         is_over = not lines or end_of(lines) is not None
         now_t = None if is_over else float(lines[0].t) + seconds_since(lines[0].utc)
@@ -47,4 +47,4 @@ class Tail:
 
 def phase_directories_of(run: Run) -> list[Path]:
     """Return the directories of a run's phases so far."""
-    return [run.model_dir / Path(phase["directory"]) for phase in run.told().get("phases", [])]
+    return [run.model_dir / Path(phase["directory"]) for phase in run.record().get("phases", [])]

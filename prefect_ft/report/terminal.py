@@ -1,4 +1,4 @@
-"""The report for a terminal: the same story as the page's, in blocks and plain words."""
+"""The report for a terminal: the same story as the HTML page, in block characters and text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from prefect_ft.report.words import (
     done,
     duration,
     lead,
-    passed_over,
     share,
+    skipped_checkpoints,
     what,
     why,
 )
@@ -95,7 +95,7 @@ def _head(title: str) -> Text:
 
 
 def _timeline(story: Story, width: int) -> Iterator[Text]:
-    """Return a row for each system, with the numbers of what disturbed it above and the time below."""
+    """Yield a row for each system, with the numbers of disturbances above and the time axis below."""
     yield _named("", _marks(story, width))
     if len(story.phases) > 1:
         yield _named("phase", _phases(story, width))
@@ -129,7 +129,7 @@ def _column(t: float, total_s: float, width: int) -> int:
 
 
 def _marks(story: Story, width: int) -> Text:
-    """Return the numbers of the disturbances where they were; one that has no room is a plus to the one before."""
+    """Return the row of disturbance numbers; a number without room is shown as a plus."""
     row = [" "] * width
     for event in story.disturbances:
         at = _column(event.t, story.total_s, width)
@@ -155,7 +155,7 @@ def _phases(story: Story, width: int) -> Text:
 
 
 def _lane(lane: Lane, total_s: float, width: int) -> Text:
-    """Return a system's row: of what falls into one column the pause is shown, for it is the rarer."""
+    """Return a system's row; in a column with several spans pauses win, because they are rarer."""
     cells: list[tuple[str, str]] = [("─", "dim")] * width
     for start, end in lane.out:
         for at in range(_column(start, total_s, width), _column(end, total_s, width) + 1):
@@ -170,7 +170,7 @@ def _lane(lane: Lane, total_s: float, width: int) -> Text:
 
 
 def _weight(span: Span) -> int:
-    """Put what lasts first, so that what is short is drawn over it."""
+    """Return the drawing order of a span: work first, so that pauses are drawn over it."""
     return 0 if span.part == "productive" else 1 if span.part == "recompute" else 2
 
 
@@ -186,7 +186,7 @@ def _axis(total_s: float, width: int) -> Text:
 
 
 def _graph(story: Story, width: int) -> Iterator[Text]:
-    """Return the steps against time in rows of blocks; what was lost is in its own colour."""
+    """Yield the steps over time in rows of blocks; lost steps have their own colour."""
     heights = [0.0] * width
     lost = [False] * width
     for phase in story.phases:
@@ -257,7 +257,7 @@ def _event(event: Event, story: Story) -> Iterator[RenderableType]:
     if evidence is not None and evidence.hint:
         lines.append(Text("hint: ", style="italic").append(plain(evidence.hint)))
     lines.append(Text("→ ", style="green").append(plain(done(event))))
-    lines += [plain(said) for said in passed_over(event)]
+    lines += [plain(said) for said in skipped_checkpoints(event)]
     if spent := cost(event):
         lines.append(Text("cost: ", style="dim").append(spent))
     lines.append(Text("why: ", style="dim").append(plain(why(event))))
@@ -269,7 +269,7 @@ def _event(event: Event, story: Story) -> Iterator[RenderableType]:
 def _hang(hang: Hang) -> Iterator[RenderableType]:
     summary = hang.summary
     rank = "" if summary.blamed_rank is None else f", rank {summary.blamed_rank} is to blame"
-    end = f"; it went on after {summary.after_s or 0.0:.0f} s" if summary.went_on else ""
+    end = f"; it resumed by itself after {summary.after_s or 0.0:.0f} s" if summary.went_on else ""
     file = f" ({summary.diagnosis})" if summary.diagnosis else ""
     where = summary.where or summary.evidence
     yield plain(f"suspended in attempt {summary.attempt} ({summary.response}){rank}: {where}{end}{file}")
@@ -278,11 +278,11 @@ def _hang(hang: Hang) -> Iterator[RenderableType]:
 
 
 def _oddities(story: Story) -> Iterator[Text]:
-    """Return how often a suspension was a false alarm, and which ranks were slower than the others."""
+    """Yield the rate of false alarms among suspensions, and the ranks that were slower than the others."""
     for phase in story.phases:
         ratio = phase.summary.false_alarm_ratio
         if ratio is not None:
             seen = [hang for hang in phase.summary.hangs if hang.went_on is not None]
-            yield plain(f"  false alarms: {ratio:.0%} of {len(seen)} that ended nothing")
+            yield plain(f"  false alarms: {ratio:.0%} of {len(seen)} that did not end an attempt")
         if phase.summary.stragglers:
             yield plain(f"  stragglers: {', '.join(f'rank {rank}' for rank in phase.summary.stragglers)}")

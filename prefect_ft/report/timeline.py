@@ -1,4 +1,4 @@
-"""The timeline as SVG: a lane for each system, what it did when, and where the run was disturbed."""
+"""The timeline as SVG: a lane for each system, and marks for disturbances."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from prefect_ft.report.story import WORK, Event, Lane, Story
 from prefect_ft.report.words import PART_NAMES, duration, what
 
 MAX_LANES = 24
-"""Systems that are shown; those that were out of use first, then those that worked."""
+"""Maximum number of lanes: systems that were out of use first, then those that had a worker."""
 
 MARKS_PX, PHASES_PX, LANE_PX, BAR_PX, AXIS_PX = 30, 24, 30, 20, 30
 NEAR_PX = 20.0
-"""Marks that are nearer than this are one."""
+"""Marks nearer than this are merged."""
 
 LABEL_PX = 64.0
-"""A bar from which on it says which attempt it is."""
+"""Minimum width of a bar that shows its attempt."""
 
 
 def timeline(story: Story, *, alone: bool = False) -> str:
-    """Draw a run; `alone`: as a picture for itself, not within the report's page."""
+    """Draw a run; `alone`: as a standalone picture, not for the report's page."""
     scale = TimeScale(story.total_s)
     lanes = shown_lanes(story)
     hidden = len(story.lanes) - len(lanes)
@@ -48,7 +48,7 @@ def timeline(story: Story, *, alone: bool = False) -> str:
     if hidden:
         elements.append(text(LEFT, bottom + AXIS_PX + 12, f"{hidden} more systems are not shown", "ft-small"))
     height = bottom + AXIS_PX + (18 if hidden else 0)
-    return picture(height, f"Timeline of the run {story.job}", elements, alone=alone)
+    return picture(height, f"Timeline of run {story.job}", elements, alone=alone)
 
 
 def shown_lanes(story: Story) -> Sequence[Lane]:
@@ -67,7 +67,7 @@ def _grid(scale: TimeScale, top: float, bottom: float) -> Iterator[str]:
 
 
 def _phases(story: Story, scale: TimeScale) -> Iterator[str]:
-    """Name the phases above the lanes, where there is more than one."""
+    """Yield the phases' names above the lanes, if there is more than one."""
     if len(story.phases) < 2:
         return
     yield text(LEFT - 10, MARKS_PX + 13, "phase", "ft-small", "end")
@@ -114,7 +114,7 @@ def _short(name: str, longest: int = 16) -> str:
 
 
 def _marks(events: Sequence[Event], scale: TimeScale, bottom: float) -> Iterator[str]:
-    """Number what disturbed the run, as the report's list does; what is too near is one mark."""
+    """Yield the marks of disturbances, numbered as in the report's list; marks too near are merged."""
     for group in clusters(events, scale):
         first, last = group[0], group[-1]
         x = scale.x(first.t)
@@ -130,7 +130,7 @@ def _marks(events: Sequence[Event], scale: TimeScale, bottom: float) -> Iterator
 
 
 def clusters(events: Sequence[Event], scale: TimeScale) -> list[list[Event]]:
-    """Group events whose marks would cover one another."""
+    """Group events whose marks would overlap."""
     groups: list[list[Event]] = []
     for event in events:
         room = NEAR_PX if groups and len(groups[-1]) == 1 else NEAR_PX * 2

@@ -1,4 +1,4 @@
-"""What happened to a run in words for somebody who knows neither the project nor training."""
+"""Words for the report, for readers who know neither the project nor training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
     "done",
     "duration",
     "lead",
-    "passed_over",
     "share",
+    "skipped_checkpoints",
     "what",
     "why",
 ]
@@ -33,47 +33,47 @@ PART_NAMES: Mapping[str, str] = {
     "productive": "useful work",
     "recompute": "lost work",
     "detect": "noticing failures",
-    "heal": "mending devices",
+    "heal": "healing devices",
     "decide": "stopping and deciding",
-    "wait": "waiting on purpose",
-    "recover": "starting again",
+    "wait": "intended waiting",
+    "recover": "restarting",
     "start": "first start",
     "stop": "ending",
 }
 PART_MEANINGS: Mapping[str, str] = {
-    "productive": "training that the result rests on",
-    "recompute": "training after the checkpoint from which the run went on, or would go on: it is done again",
+    "productive": "training that counts towards the result",
+    "recompute": "training after the last checkpoint before a failure: it is repeated",
     "detect": "from a failure until it was noticed",
-    "heal": "the job's own command tried to mend a faulty device",
-    "decide": "what still ran was ended, and it was decided what to do",
-    "wait": "the delay that the job asks for before a restart, or for a person's answer",
+    "heal": "the job's own command tried to heal a faulty device",
+    "decide": "from then until the remaining processes had ended and the decision was made",
+    "wait": "the restart delay set in the job, or the wait for approval",
     "recover": "from the decision until the ranks ran again",
     "start": "from the phase's beginning until its ranks ran",
     "stop": "from the last decision to the phase's end",
 }
-"""In the order in which they are shown."""
+"""In display order."""
 
 TERMS: Mapping[str, str] = {
-    "job": "what is to be trained, in one or more phases that follow one another",
-    "attempt": "one start of the training command in a phase; after a failure comes the next one",
+    "job": "a training in one or more consecutive phases",
+    "attempt": "one start of the training command in a phase; the next one follows a failure",
     "step": "one update of the model; the training's own count of its progress",
-    "checkpoint": "a saved state of the training, from which it can go on; it counts once it is known to be whole",
+    "checkpoint": "a saved state of the training, from which it can resume; it counts once it is verified as complete",
     "rank": "one training process",
     "worker": "the ranks on one system, and the small agent that starts and watches them",
     "system": "a machine, or a part of one, that can run a worker; one without a worker is a spare",
-    "phase": "one training command with its checkpoints; a job's phases come one after the other",
+    "phase": "one training command with its checkpoints; a job's phases run one after the other",
     "rule": "the line of the recovery policy that decided; each has a name",
-    "budget": "how often a run may be restarted: failures count since the last new checkpoint, each kind to its limit",
-    "suspicion": "how many failures point to a system since it was last in or out of use; at three it is replaced",
-    "suspension": "a hang: all processes are there and nothing moves",
-    "journal": "the file in which the run wrote all this down as it happened",
+    "budget": "how often a phase may restart: failures count since the last new checkpoint, each kind up to its limit",
+    "suspicion": "how many failures point to a system since it was put into use; at the limit a spare replaces it",
+    "suspension": "a hang: all processes are alive, and none makes progress",
+    "journal": "the file in which the run recorded all this as it happened",
 }
 
 _DONE: Mapping[Action, str] = {
-    "restart_in_place": "Started again in the same workers",
-    "replace_workers": "Moved the affected workers to spare systems and started again",
-    "rebuild": "Created all workers anew and started again",
-    "isolate_and_rebuild": "Took the system out of use, created all workers anew and started again",
+    "restart_in_place": "Restarted in the same workers",
+    "replace_workers": "Moved the affected workers to spare systems and restarted",
+    "rebuild": "Recreated all workers and restarted",
+    "isolate_and_rebuild": "Took the system out of use, recreated all workers and restarted",
     "complete": "The phase is complete",
     "cancel": "Ended the run",
     "fail": "Gave up",
@@ -87,16 +87,16 @@ _CLASSES: Mapping[FailureClass, str] = {
     "oom_host": "The machine's memory was exhausted",
     "storage": "Storage failed or was full",
     "checkpoint": "A checkpoint could not be read back",
-    "numeric": "The numbers went bad (NaN or infinity)",
-    "data": "A piece of the training data could not be used",
+    "numeric": "A value became NaN or infinite",
+    "data": "Some training data could not be used",
     "compile": "The program did not compile",
-    "config": "The set-up is wrong",
-    "assertion": "The program found itself in a state that must not be",
+    "config": "The setup is wrong",
+    "assertion": "An assertion failed",
     "user_code": "The training program raised an error",
     "preempted": "The scheduler took the machine away",
-    "cancelled": "It was ended on purpose",
-    "collective_timeout": "Ranks waited for each other for too long",
-    "port_in_use": "A network port was taken",
+    "cancelled": "The training was cancelled",
+    "collective_timeout": "Ranks waited too long for each other",
+    "port_in_use": "A network port was already in use",
     "crash": "A training process crashed",
     "unknown": "A training process ended for an unknown reason",
     "none": "A training process ended",
@@ -107,11 +107,11 @@ _KINDS: Mapping[Kind, str] = {
     "device_fault": "A device reported a fault",
     "system_lost": "A system was lost",
     "preempted": "The scheduler took the machine away",
-    "cancelled": "Somebody asked for the end",
+    "cancelled": "A cancellation was requested",
     "replacement_failed": "Replacing workers failed",
-    "rebuild_failed": "Creating the workers anew failed",
-    "in_place_failed": "A worker is gone although its system is there",
-    "in_process": "The ranks started their function again by themselves",
+    "rebuild_failed": "Recreating the workers failed",
+    "in_place_failed": "A worker is gone, although its system is available",
+    "in_process": "The ranks restarted their function by themselves",
 }
 
 
@@ -119,7 +119,7 @@ _KINDS: Mapping[Kind, str] = {
 
 
 def duration(seconds: float) -> str:
-    """Say a time in the two units that matter."""
+    """Return a duration in its two largest units."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 9.95:
@@ -131,11 +131,11 @@ def duration(seconds: float) -> str:
             first, rest = divmod(round(seconds / small) * small, big)
             units = {60: ("min", "s"), 3600: ("h", "min"), 86400: ("d", "h")}[big]
             return f"{first:.0f} {units[0]}" + (f" {rest / small:.0f} {units[1]}" if rest else "")
-    raise AssertionError("every time is below infinity")
+    raise AssertionError("the last limit is infinite")
 
 
 def share(ratio: float | None) -> str:
-    """Say a share as a percentage; one that is not quite all, or nothing, is not rounded to that."""
+    """Return a share as a percentage; less than all is never rounded to 100%."""
     if ratio is None:
         return "unknown"
     text = f"{ratio:.1%}"
@@ -145,7 +145,7 @@ def share(ratio: float | None) -> str:
 
 
 def count(number: int, thing: str, things: str | None = None) -> str:
-    """Say how many, in the right number."""
+    """Return a count with its noun, singular or plural."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
@@ -153,7 +153,7 @@ def count(number: int, thing: str, things: str | None = None) -> str:
 
 
 def what(event: Event) -> str:
-    """Say what happened, and where."""
+    """Return what happened, and where."""
     incident = event.judged.incident
     text = _KINDS.get(incident.kind) or _CLASSES[incident.failure_class or "unknown"]
     if incident.signal is not None and incident.failure_class in ("unknown", None):
@@ -178,7 +178,7 @@ def _details(incident: Incident, where: tuple[str, ...]) -> Iterator[str]:
 
 
 def done(event: Event) -> str:
-    """Say what was done about it."""
+    """Return what was done about it."""
     decision = event.judged.decision
     text = _DONE[decision.action]
     if decision.isolate and decision.action == "isolate_and_rebuild":
@@ -193,32 +193,32 @@ def done(event: Event) -> str:
 
 
 def _from(start: Start) -> str:
-    """Return where an attempt started, and why that was not where it was decided."""
-    origin = " from the beginning" if start.step is None else f" from step {start.step:,}"
+    """Return where an attempt started, and why if the decision said otherwise."""
+    origin = " from scratch" if start.step is None else f" from step {start.step:,}"
     return origin if start.why is None else f"{origin} ({start.why})"
 
 
 def why(event: Event) -> str:
-    """Say why that was done and nothing else."""
+    """Return why that was done: the meaning of the rule."""
     return rules.TABLE.meaning_of(event.judged.decision.rule)
 
 
 def cost(event: Event) -> str:
-    """Say what it cost; empty where nothing was lost."""
-    parts = [f"{duration(event.down_s)} until the training ran again"] if event.down_s is not None else []
+    """Return what it cost; empty if nothing was lost."""
+    parts = [f"{duration(event.down_s)} until training resumed"] if event.down_s is not None else []
     if event.steps_lost:
         parts.append(
-            f"{count(event.steps_lost, 'step')} done again"
+            f"{count(event.steps_lost, 'step')} repeated"
             if event.down_s is not None
             else f"{count(event.steps_lost, 'step')} not saved"
         )
     return ", ".join(parts)
 
 
-def passed_over(event: Event) -> Iterator[str]:
-    """Return which checkpoints the next attempt could not go on from, and why."""
-    for name, why in event.passed_over.items():
-        yield f"The checkpoint {name} was not whole ({why}), so an older one was taken."
+def skipped_checkpoints(event: Event) -> Iterator[str]:
+    """Yield a sentence about each checkpoint that the next attempt could not resume from."""
+    for name, why in event.skipped.items():
+        yield f"Checkpoint {name} was damaged ({why}), so an older one was used."
 
 
 _COUNTERS: Mapping[str, str] = {
@@ -230,7 +230,7 @@ _COUNTERS: Mapping[str, str] = {
 
 
 def budgets(counters: Counters, limits: Mapping[str, int | None]) -> str:
-    """Say how much of the budgets is used up: the first one always, the others where they were touched."""
+    """Return how much of the budgets is used: the first one always, the others if not zero."""
     parts: list[str] = []
     for name, words in _COUNTERS.items():
         used, limit = getattr(counters, name), limits.get(name)
@@ -244,7 +244,7 @@ def budgets(counters: Counters, limits: Mapping[str, int | None]) -> str:
 
 
 def lead(story: Story) -> str:
-    """Tell the run in a few sentences."""
+    """Return a summary of the run in a few sentences."""
     return " ".join(_sentences(story))
 
 
@@ -255,10 +255,10 @@ def _sentences(story: Story) -> Iterator[str]:
     yield _ending(story)
     failures = [event for event in story.disturbances if event.judged.decision.action in (*RESTARTS, "fail")]
     if not failures:
-        yield "Nothing had to be restarted."
+        yield "There were no restarts."
     else:
-        came_back = f" and came back by itself {_times(story.restarts)}" if story.restarts else ""
-        yield f"It was disturbed {_times(len(failures))}{came_back}."
+        restarted = f" and restarted {_times(story.restarts)}" if story.restarts else ""
+        yield f"It was interrupted {_times(len(failures))}{restarted}."
     if story.isolated:
         names = " and ".join(story.isolated)
         yield f"{names} {'was' if len(story.isolated) == 1 else 'were'} taken out of use."
@@ -266,9 +266,9 @@ def _sentences(story: Story) -> Iterator[str]:
     if ratio is not None:
         lost_s = sum(seconds for part, seconds in story.time_s.items() if part != "productive")
         yield (
-            f"{share(ratio)} of the time was useful work; {duration(lost_s)} went elsewhere"
+            f"{share(ratio)} of the time was useful work; {duration(lost_s)} was not"
             + (
-                f", {duration(story.time_s['recompute'])} of it to {count(story.steps_lost, 'step')} that were lost."
+                f", {duration(story.time_s['recompute'])} of it for {count(story.steps_lost, 'lost step')}."
                 if story.steps_lost
                 else "."
             )
@@ -276,7 +276,7 @@ def _sentences(story: Story) -> Iterator[str]:
 
 
 def completed_sentence(phases: Sequence[PhaseSummary]) -> str:
-    """Say in one sentence how a run came to its good end."""
+    """Return one sentence about a completed run."""
     restarts = sum(sum(phase.restarts.values()) for phase in phases)
     total_s = sum(phase.time_s["total"] for phase in phases)
     productive_s = sum(phase.time_s["productive"] for phase in phases)
@@ -293,8 +293,8 @@ def _silence(story: Story) -> str:
         known = f" Its last known step is {step:,}." if step is not None else ""
         return f"is running{_phase(story)}, for {duration(story.total_s)} now.{known}"
     return (
-        f"had been running for {duration(story.total_s)}{_place(story)} when its journal fell silent, "
-        f"{duration(story.silent_s)} ago; what came after that is not known and not counted."
+        f"had been running for {duration(story.total_s)}{_place(story)} when its journal went silent "
+        f"{duration(story.silent_s)} ago; the time since then is not counted."
     )
 
 
@@ -309,7 +309,7 @@ def _phase(story: Story) -> str:
 
 
 def _given_up(story: Story) -> str:
-    """Say why nothing was tried any more; what happened is told with the last event."""
+    """Return why the run gave up, with the last event."""
     last = story.disturbances[-1] if story.disturbances else None
     if last is None or last.judged.decision.action != "fail":
         return f"{story.reason}."
@@ -341,26 +341,26 @@ def _ending(story: Story) -> str:
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:
-    """Say what the run's own failures mean for the interval between its checkpoints."""
+    """Yield what the run's own failures imply for the interval between its checkpoints."""
     mean_s = advice.between_failures_s
     if mean_s is None:
-        yield "Nothing failed: this run says nothing about how often to save."
+        yield "Nothing failed: this run does not show how often to save."
         return
     yield (
         f"{count(advice.failures, 'failure')} in {duration(advice.worked_s)} of work: one every {duration(mean_s)}"
         + (" (few failures: a rough estimate)." if advice.failures < 5 else ".")
     )
     if advice.interval_s is not None:
-        yield f"Checkpoints came every {duration(advice.interval_s)}."
+        yield f"The run saved every {duration(advice.interval_s)}."
     else:
-        yield "No two checkpoints followed one another: how often it saves is not known."
+        yield "No two consecutive checkpoints: the interval is unknown."
     if advice.best_s is not None and advice.cost_s is not None:
-        yield f"One took {duration(advice.cost_s)} ({count(advice.cost_from, 'was', 'were')} measured)."
-        yield f"Best would be one every {duration(advice.best_s)}{_gain(advice, advice.best_s)}."
+        yield f"A checkpoint took {duration(advice.cost_s)} ({advice.cost_from:,} measured)."
+        yield f"The best interval is {duration(advice.best_s)}{_gain(advice, advice.best_s)}."
     elif advice.fitting_cost_s is not None:
         yield (
-            "What one takes is not known: the ranks reported no time in the stage checkpoint. This interval is the "
-            f"best one if that is {duration(advice.fitting_cost_s)}; save less often if it is more."
+            "The cost of a checkpoint is unknown: the ranks reported no time in the stage checkpoint. This interval "
+            f"is the best one if it is {duration(advice.fitting_cost_s)}; save less often if it is more."
         )
 
 
@@ -368,4 +368,4 @@ def _gain(advice: Advice, best_s: float) -> str:
     best, now = advice.loss(best_s), advice.loss(advice.interval_s or 0)
     if best is None or now is None:
         return ""
-    return f": saving and repeated work would take about {share(best)} of the time, now it is {share(now)}"
+    return f": saving and repeated work would take about {share(best)} of the time, instead of {share(now)}"

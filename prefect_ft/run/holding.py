@@ -103,7 +103,7 @@ class Vacancy:
         run = new_run(self.model_dir, job_name, run_id=run_id, **told)
         return Holding(run, lease)
 
-    def go_on(self) -> Holding:
+    def resume(self) -> Holding:
         """Take the previous run.
 
         Raises RunHeldError if another process was faster, ConfigError if it is a copy of a run, another user's, or
@@ -111,7 +111,7 @@ class Vacancy:
         """
         run = self.previous
         assert run is not None
-        check_run(run.told(), str(run.root))
+        check_run(run.record(), str(run.root))
         try:
             check_own(run)
         except OSError as exc:

@@ -65,7 +65,7 @@ class Run:
     def root(self) -> Path:
         return self.model_dir / RUNS / self.run_id
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return run.json: `run`, `job`, `started`, `status`, `phases`, `flow_run_id`, `runtime`, the versions.
 
         Raises ConfigError where it names as a directory of a phase, or as a system, what is no plain name.
@@ -91,14 +91,14 @@ class Run:
     def taken_up(self) -> None:
         """Note in run.json that this version has taken the run up, here; one that cannot be written stays as it is."""
         with contextlib.suppress(OSError):
-            self.describe(**stamp(self.told()), **self.here())
+            self.describe(**stamp(self.record()), **self.here())
 
     def here(self) -> dict[str, Any]:
         """Return where the run is now, as run.json has it: its place, and this machine if it has processes.
 
         Raises OSError.
         """
-        machine = {PROCESSES_ON: this_machine().to_json()} if PROCESSES_ON in self.told() else {}
+        machine = {PROCESSES_ON: this_machine().to_json()} if PROCESSES_ON in self.record() else {}
         return {"place": self.place(), **machine}
 
     def place(self) -> dict[str, Any]:
@@ -108,14 +108,14 @@ class Run:
 
     def belongs_to(self, flow_run_id: str) -> None:
         """Remember a flow run that runs it, beside those that did before."""
-        known = [each for each in self.told().get("flow_run_ids", []) if each != flow_run_id]
+        known = [each for each in self.record().get("flow_run_ids", []) if each != flow_run_id]
         self.describe(flow_run_id=flow_run_id, flow_run_ids=[*known, flow_run_id])
         _link(flow_runs() / flow_run_id, self.root)
 
     @property
     def status(self) -> str:
         """`running` until the run has come to its end, whoever watches it."""
-        return str(self.told().get("status", "running"))
+        return str(self.record().get("status", "running"))
 
     @property
     def job_path(self) -> Path:
@@ -159,13 +159,13 @@ class Run:
         """Make a new phase's directory, with its resolved configuration, and remember it."""
         directory = _new_phase_directory(self.model_dir)
         write_yaml(directory / "params.yaml", params)
-        known = self.told().get("phases", [])
+        known = self.record().get("phases", [])
         self.describe(phases=[*known, {"name": name, "index": index, "directory": directory.name}])
         return directory
 
     def directory_of(self, index: int) -> Path | None:
         """Return the directory that a phase of the job began last in; None: it has not begun."""
-        names = [each["directory"] for each in self.told().get("phases", []) if each.get("index") == index]
+        names = [each["directory"] for each in self.record().get("phases", []) if each.get("index") == index]
         return self.model_dir / names[-1] if names else None
 
     # -- the wish to end it -----------------------------------------------------------------------

@@ -38,13 +38,13 @@ def find_run(name: str) -> Run:
         raise ConfigError(f"cannot be looked at: {getattr(exc, 'strerror', exc)}", file=name) from exc
     if found is None:
         raise ConfigError("no such run: give a run id, a model directory or a phase directory", file=name)
-    told_by(found)
+    record_of(found)
     return found
 
 
-def told_by(run: Run) -> dict[str, Any]:
+def record_of(run: Run) -> dict[str, Any]:
     """Return run.json; raises ConfigError where it says nothing, or is a later version's: it must not be guessed."""
-    told = run.told()
+    told = run.record()
     check_run(told, str(run.root))
     if not told:
         path = str(run.root / "run.json")
@@ -54,14 +54,14 @@ def told_by(run: Run) -> dict[str, Any]:
 
 def phases_of(run: Run) -> list[Path]:
     """Return the directories of the phases that have begun; raises ConfigError."""
-    return [run.model_dir / phase["directory"] for phase in told_by(run).get("phases", [])]
+    return [run.model_dir / phase["directory"] for phase in record_of(run).get("phases", [])]
 
 
 def run_of_phase(phase: Path) -> Run | None:
     """Return the run of a phase's directory; None: it was moved away alone."""
     name = phase.resolve().name
     for run in runs_in(phase.resolve().parent):
-        if any(each["directory"] == name for each in run.told().get("phases", [])):
+        if any(each["directory"] == name for each in run.record().get("phases", [])):
             return run
     return None
 
@@ -73,7 +73,7 @@ def run_of_flow_run(flow_run_id: str, model_dir: Path | None = None) -> Run | No
             return read_run((flow_runs() / Path(flow_run_id).name).resolve())
         return None
     return next(
-        (run for run in reversed(runs_in(model_dir)) if flow_run_id in run.told().get("flow_run_ids", [])),
+        (run for run in reversed(runs_in(model_dir)) if flow_run_id in run.record().get("flow_run_ids", [])),
         None,
     )
 
@@ -96,7 +96,7 @@ def latest_run(model_dir: Path) -> Run | None:
 
 def _began(run: Run) -> str:
     """Return when a run began, in digits; where run.json is damaged the id knows the second."""
-    started = run.told().get("started")
+    started = run.record().get("started")
     return re.sub(r"\D", "", str(started) if started else run.run_id.rpartition("-")[0] + "999")
 
 

@@ -22,7 +22,7 @@ def recorded_runtime(run: Run) -> Path:
 
     Raises ConfigError for a path that does not end in the run's id: what lies there ends with the run.
     """
-    told = run.told().get("runtime")
+    told = run.record().get("runtime")
     if not isinstance(told, str):
         raise _damaged(run, "says nothing of the run-time directory")
     path = Path(told)
@@ -80,13 +80,13 @@ def take_as_moved(run: Run) -> None:
     """
     _check_no_copy(run, _recorded_place(run))
     run.describe(**run.here())
-    if "runtime" in run.told():
+    if "runtime" in run.record():
         own_runtime(run)
 
 
 def _check_machine(run: Run) -> None:
     """Raise RunElsewhereError where a run's worker processes may live on another machine."""
-    told = run.told()
+    told = run.record()
     there = Machine.from_json(told.get(PROCESSES_ON))
     if there is None or told.get("status") != "running" or not there.is_another(this_machine()):
         return
@@ -99,7 +99,7 @@ def _check_machine(run: Run) -> None:
 
 def _recorded_place(run: Run) -> Mapping[str, object]:
     """Return where a run was last: as its run-time directory says, and where that is gone, as it says itself."""
-    told = run.told()
+    told = run.record()
     owner = read_json(recorded_runtime(run) / OWNER) if "runtime" in told else {}
     place = owner or told.get("place")
     return place if isinstance(place, dict) else {}

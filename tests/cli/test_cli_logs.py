@@ -224,7 +224,7 @@ def cut(run: Run) -> str:
 
 
 def hide_log(run: Run) -> str:
-    log = run.model_dir / run.told()["phases"][0]["directory"] / "run.log"
+    log = run.model_dir / run.record()["phases"][0]["directory"] / "run.log"
     log.unlink()
     log.mkdir()
     return "run.log: cannot be read: Is a directory"

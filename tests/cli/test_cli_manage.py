@@ -134,7 +134,7 @@ def test_list_tells_what_has_ended_what_runs_and_what_nobody_watches(say: Say, s
         "job": "watched",
         "status": "running",
         "phase": "one",
-        "started": living.run.told()["started"],
+        "started": living.run.record()["started"],
         "holder": f"process {living.watcher.pid} on {this_process().host}",
         "model_dir": str(living.model_dir),
     }
@@ -481,7 +481,7 @@ def test_clean_leaves_an_orphan_alone(say: Say, orphan: Site, runtime_dir: Path)
 
 def held(run: Run) -> None:
     """Somebody is just ending it."""
-    vacancy(run.model_dir).go_on()
+    vacancy(run.model_dir).resume()
 
 
 def begun_elsewhere(run: Run) -> None:
@@ -586,7 +586,7 @@ def test_resume_of_a_failed_run_begins_its_failed_phase_anew(
         ("two", "completed")
     ]
     assert (made.job.parent / "starts").read_text() == starts + "two "
-    assert [phase["name"] for phase in made.run.told()["phases"]] == ["one", "two", "two"]
+    assert [phase["name"] for phase in made.run.record()["phases"]] == ["one", "two", "two"]
     lines = journal(made.model_dir)
     assert [line.type for line in lines] == ["phase", "attempt", "incident", "decision", "end"]
     assert (lines[1].attempt, lines[2].n, lines[3].decision.counters.failures_without_progress) == (

@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def damaged(run: Run) -> Path:
     """Its journal, in which the first incident is damaged."""
-    path = run.model_dir / run.told()["phases"][0]["directory"] / JOURNAL
+    path = run.model_dir / run.record()["phases"][0]["directory"] / JOURNAL
     damage(path, 2)
     return path
 
@@ -122,7 +122,7 @@ def test_a_run_that_is_watched_is_not_repaired(
     run: Run, damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = damaged.read_bytes()
-    holding = vacancy(run.model_dir).go_on()
+    holding = vacancy(run.model_dir).resume()
     code, _, err = said(capsys, "repair", run.model_dir, "--drop")
     holding.lease.release()
     assert (code, f"run {run.run_id} is held by" in err, damaged.read_bytes()) == (2, True, before)

@@ -97,7 +97,7 @@ def test_a_run_by_its_id_its_model_directory_or_a_phases_directory(
 ) -> None:
     told = {printed(command, name) for name in (run.run_id, run.model_dir, phase)}
     assert len(told) == 1
-    said = {"status": "train: completed at step 200, 1 restart", "report": "came back by itself once"}
+    said = {"status": "train: completed at step 200, 1 restart", "report": "restarted once"}
     assert said[command] in told.pop()
 
 
@@ -191,8 +191,8 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         "The run j completed at step 200",
         "  1  A training process crashed (worker 0, on s0, SIGSEGV)  after 10 s, attempt 1",
         "     ended by SIGSEGV\n",
-        "     → Started again in the same workers from the beginning.\n",
-        "100 steps done again",
+        "     → Restarted in the same workers from scratch.\n",
+        "100 steps repeated",
         f"log and journal: {phase}",
     ):
         assert said in out
@@ -209,7 +209,7 @@ def test_the_report_tells_what_happened_and_what_it_cost(phase: Path, printed: P
         pytest.param(crash(signal=40), "signal 40", id="a-signal-without-a-name"),
         pytest.param(crash(signal=None, exit_code=3), "exit code 3", id="an-exit-code"),
         pytest.param(crash(signal=None, failure_class=None), "for an unknown reason", id="nothing-known"),
-        pytest.param(crash(kind="in_place_failed"), "A worker is gone although", id="no-exit"),
+        pytest.param(crash(kind="in_place_failed"), "A worker is gone, although", id="no-exit"),
     ],
 )
 def test_what_a_rank_said_is_shown_as_it_is(
@@ -321,8 +321,9 @@ def test_a_report_says_where_it_hung_and_how_often_that_was_a_false_alarm(run: R
     journal.close()
     told = printed("report", directory)
     assert (
-        "  suspended in attempt 1 (shadow), rank 3 is to blame: rank 3 in read; it went on after 61 s (hang-1.txt)\n"
+        "  suspended in attempt 1 (shadow), rank 3 is to blame: rank 3 in read; it resumed by itself "
+        "after 61 s (hang-1.txt)\n"
         "  suspended in attempt 1 (shadow), rank 3 is to blame: rank 3 in read (hang-2.txt)\n"
-        "  false alarms: 50% of 2 that ended nothing\n"
+        "  false alarms: 50% of 2 that did not end an attempt\n"
         "  stragglers: rank 2\n"
     ) in told

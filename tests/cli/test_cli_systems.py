@@ -95,7 +95,7 @@ def test_other_systems_and_none_that_are_named_go_beside_each_other(site: MakeSi
     sites.append(site(SLEEPS, infrastructure={"type": "process"}))
     for each in sites:
         each.watch()
-    assert [each.run.told()["systems"] for each in sites] == [["s0"], ["s1"], [], []]
+    assert [each.run.record()["systems"] for each in sites] == [["s0"], ["s1"], [], []]
 
 
 def test_systems_are_free_at_once_when_all_of_a_run_was_killed(

@@ -192,7 +192,7 @@ def test_a_run_whose_working_directory_was_moved_says_where_it_was(tmp_path: Pat
 @pytest.mark.parametrize("told", ["/etc", "/r1/../other", "r1", 7, None])
 def test_a_path_that_does_not_belong_to_the_run_is_refused(tmp_path: Path, told: object) -> None:
     run = new_run(tmp_path, "j", run_id="r1", runtime=str(runtime_directory("r1")))
-    write_json(run.root / "run.json", {**run.told(), "runtime": told})
+    write_json(run.root / "run.json", {**run.record(), "runtime": told})
     with pytest.raises(ConfigError, match=r"run\.json: (names|says nothing).*; put the file back"):
         recorded_runtime(run)
 
@@ -204,7 +204,7 @@ def test_what_a_script_writes_into_run_json_is_not_removed(tmp_path: Path, name:
     ended = command_line("run", "job.yaml", cwd=tmp_path)
     assert ended.returncode == 0, (ended.stdout, ended.stderr)
     assert [path.read_text() for path in tmp_path.glob("precious/*/file")] == ["kept"]
-    assert "nothing is removed with the run" in ended.stdout + ended.stderr
+    assert "the run-time directory is not removed" in ended.stdout + ended.stderr
 
 
 def test_a_relative_run_time_directory_is_taken_from_here(

@@ -44,14 +44,14 @@ def test_a_run_that_somebody_else_completed_is_not_begun_again(
 ) -> None:
     mine = job("open('ran', 'a').write('x')")
     first = begun_by(mine)
-    taken_up = vacancy(Path(mine.model_dir)).go_on()
+    taken_up = vacancy(Path(mine.model_dir)).resume()
     taken_up.run.belongs_to("another")
     conclude(taken_up, "completed")
     taken_up.lease.release()
     as_flow_run(FLOW_RUN)
     assert run(mine).data == []
     assert not (tmp_path / "ran").exists()
-    assert first.run.told()["flow_run_ids"] == [FLOW_RUN, "another"]
+    assert first.run.record()["flow_run_ids"] == [FLOW_RUN, "another"]
 
 
 def test_a_run_of_another_flow_run_is_not_taken_up_unasked(
@@ -79,7 +79,7 @@ def test_a_phase_that_has_ended_is_not_run_again_by_a_comeback(
     state = run(mine)
     assert (state.name, state.message.split(": ")[-1]) == (status.capitalize(), "so it was.")
     assert not (tmp_path / "ran").exists()
-    assert (holding.run.status, len(holding.run.told()["phases"])) == (status, 1)
+    assert (holding.run.status, len(holding.run.record()["phases"])) == (status, 1)
 
 
 def test_a_job_file_that_is_gone_by_now_keeps_nobody_from_coming_back(

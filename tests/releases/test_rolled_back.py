@@ -18,7 +18,7 @@ from prefect_ft.journal.lines import Journal, history_of, read_lines
 from prefect_ft.observe import Notice, observed_by
 from prefect_ft.orchestrate.phase import PhaseExecution
 from prefect_ft.orchestrate.plan import _earlier_pauses
-from prefect_ft.orchestrate.run import end_unwatched, go_on, held, job_of, run_to_its_end, tell_unread
+from prefect_ft.orchestrate.run import end_unwatched, held, job_of, resume_run, run_to_its_end, warn_of_unread
 from prefect_ft.run import Run, latest_run, new_run, vacancy
 from prefect_ft.run.owner import Owner, this_process
 from prefect_ft.run.systems import Service, hold
@@ -136,7 +136,9 @@ def test_a_run_is_not_resumed_with_another_policy_than_its_own(model: Path, edit
     run.describe(version="9.8.7")
     with pytest.raises(ConfigError) as refused:
         job_of(run)
-    assert str(refused.value).startswith(f"{run.job_path}: is damaged, or of another version: {field}: ")
+    assert str(refused.value).startswith(
+        f"{run.job_path}: is damaged, or written by another version: {field}: "
+    )
     assert str(refused.value).endswith(
         "Install the version that wrote it: pip install 'prefect-ft==9.8.7', or end the run: prefect-ft cancel"
     )
@@ -171,7 +173,7 @@ def test_what_is_passed_over_is_named(model: Path) -> None:
     with_job(model, beyond_bounds)
     told: list[str] = []
     with observed_by(lambda fact: told.append(fact.text) if isinstance(fact, Notice) else None):
-        tell_unread(run)
+        warn_of_unread(run)
     said = [text.removeprefix(f"warning: {run.job_path}: ") for text in told]
     assert sorted(said) == sorted(
         [
@@ -241,10 +243,10 @@ def test_no_line_is_added_to_a_journal_of_a_newer_format(model: Path) -> None:
     with pytest.raises(NewerFormatError):
         Journal(next(model.glob("*/journal.jsonl")))
     with pytest.raises(NewerFormatError):
-        end_unwatched(vacancy(model).go_on(), "a test")
+        end_unwatched(vacancy(model).resume(), "a test")
     with pytest.raises(NewerFormatError):
-        go_on(vacancy(model))
-    holding = vacancy(model).go_on()
+        resume_run(vacancy(model))
+    holding = vacancy(model).resume()
     with held(holding, job_of(holding.run)) as (_, stop), pytest.raises(NewerFormatError):
         run_to_its_end(
             holding, stop, lambda: PhaseExecution(job_of(holding.run), 0, holding, stop).execute(no_attempt)
@@ -288,7 +290,7 @@ def test_fields_inside_a_journals_objects_are_passed_over_too(tmp_path: Path) ->
 
 
 def test_what_is_written_says_its_format(tmp_path: Path) -> None:
-    told = new_run(tmp_path / "model", "j").told()
+    told = new_run(tmp_path / "model", "j").record()
     assert (told["formats"], told["version"]) == ({"run": 1, "job": 1, "journal": 1}, version("prefect-ft"))
 
 
@@ -296,8 +298,8 @@ def test_a_run_that_is_taken_up_names_the_version_that_did_and_keeps_what_it_doe
     model: Path,
 ) -> None:
     run = with_run(model, later={"field": 1})
-    vacancy(model).go_on().lease.release()
-    told = run.told()
+    vacancy(model).resume().lease.release()
+    told = run.record()
     assert (told["formats"], told["version"]) == ({"run": 1, "job": 1, "journal": 1}, version("prefect-ft"))
     assert told["later"] == {"field": 1}
 

@@ -52,10 +52,8 @@ def test_what_a_journal_knows() -> None:
             advice(), ["one every 1 h", "every 10 min", "One took 10 s", "one every 4 min 2"], id="all"
         ),
         pytest.param(advice(failures=2), ["a rough estimate"], id="few"),
-        pytest.param(advice(cost_s=None), ["the best one if that is 56 s"], id="cost-unknown"),
-        pytest.param(
-            advice(interval_s=None, cost_s=None), ["how often it saves is not known"], id="nothing-known"
-        ),
+        pytest.param(advice(cost_s=None), ["the best one if it is 56 s"], id="cost-unknown"),
+        pytest.param(advice(interval_s=None, cost_s=None), ["the interval is unknown"], id="nothing-known"),
     ],
 )
 def test_the_advice_says_what_it_rests_on(known: Advice, said: list[str]) -> None:

@@ -85,9 +85,7 @@ def test_disturbances_are_numbered_over_all_phases() -> None:
 
 
 def test_what_a_disturbance_cost() -> None:
-    costs = [
-        (event.down_s, event.steps_lost, dict(event.passed_over)) for event in told(came_through()).events
-    ]
+    costs = [(event.down_s, event.steps_lost, dict(event.skipped)) for event in told(came_through()).events]
     assert costs == [
         (pytest.approx(1.0), 253, {}),
         (pytest.approx(60.0), 366, {"step-2700.pt": "cut off at 1048576 of 8388608 bytes"}),
@@ -106,41 +104,44 @@ def test_a_run_of_which_no_phase_has_begun() -> None:
 
 CAME_THROUGH = [
     "The run char-lm completed at step 6,000, after 5 h 33 min.",
-    "It was disturbed twice and came back by itself twice. node-c was taken out of use.",
-    "90.2% of the time was useful work; 32 min 43 s went elsewhere, 30 min 59 s of it to 619 steps that were lost.",
+    "It was interrupted twice and restarted twice. node-c was taken out of use.",
+    "90.2% of the time was useful work; 32 min 43 s was not, 30 min 59 s of it for 619 lost steps.",
     "A training process crashed (rank 1, on node-b, SIGSEGV)",
     "Fatal Python error: Segmentation fault",
-    "Started again in the same workers from step 1,200.",
-    "1.0 s until the training ran again, 253 steps done again",
+    "Restarted in the same workers from step 1,200.",
+    "1.0 s until training resumed, 253 steps repeated",
     "A machine or device failed (rank 2, on node-c)",
-    "Took node-c out of use, created all workers anew and started again with node-d from step 2,400.",
+    "Took node-c out of use, recreated all workers and restarted with node-d from step 2,400.",
     "the system is gone, or what the training printed puts the blame on it, so it goes on without it",
-    "Look at node-c before it is used again: the device is gone until the node is power-cycled. This run left it out",
-    "The checkpoint step-2700.pt was not whole (cut off at 1048576 of 8388608 bytes), so an older one was taken.",
+    "Check node-c before using it again: the device is gone until the node is power-cycled. This run isolated it",
+    "Checkpoint step-2700.pt was damaged (cut off at 1048576 of 8388608 bytes), so an older one was used.",
     "2 failures in 5 h 31 min of work: one every 2 h 45 min (few failures: a rough estimate).",
-    "One took 12 s (4 were measured).",
-    "Best would be one every 8 min 5 s",
+    "A checkpoint took 12 s (4 measured).",
+    "The best interval is 8 min 5 s",
 ]
 HUNG = [
-    "Nothing: it goes on by itself.",
+    "Nothing: the run continues by itself.",
     "The run vision is running, for 1 h 40 min now. Its last known step is 1,200.",
     "The training hung (worker 1, on node-b)",
     "no step for 1800 s; 3 ranks in all_reduce, rank 3 in read()",
-    "30 min 3 s until the training ran again",
+    "30 min 3 s until training resumed",
     "3 ranks in all_reduce, rank 3 in read() of data.py",
 ]
 GAVE_UP = [
     (
-        "The run tabular gave up at step 140, after 11 min 8 s: A piece of the training data could "
+        "The run tabular gave up at step 140, after 11 min 8 s: Some training data could "
         "not be used (rank 0, on node-a, exit code 1) «ValueError: shard-0017.tar: record 88 is truncated»; it came "
         "back in the same words at the same place, which is no chance: it would again."
     ),
-    "Mend what made it fail («ValueError: shard-0017.tar: record 88 is truncated»): it will not go on by itself.",
     (
-        "Then `prefect-ft resume 20260301-220000-c0ffee` starts the phase pretrain again from its last good "
+        "Fix the cause of the failure («ValueError: shard-0017.tar: record 88 is truncated»): the run does not "
+        "continue by itself."
+    ),
+    (
+        "Then `prefect-ft resume 20260301-220000-c0ffee` restarts phase pretrain from its last good "
         "checkpoint, step 100."
     ),
-    "It was disturbed 3 times and came back by itself twice.",
+    "It was interrupted 3 times and restarted twice.",
     "ValueError: shard-0017.tar: record 88 is truncated",
     "Gave up.",
     "40 steps not saved",
@@ -186,12 +187,12 @@ def test_each_restart_has_its_stages_in_the_terminal_and_on_the_page() -> None:
 
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
     story = told(hung(), now_t=100_000.0)
-    assert "when its journal fell silent, 1 d 2 h ago" in lead(story)
+    assert "when its journal went silent 1 d 2 h ago" in lead(story)
     assert story.total_s == pytest.approx(100_000.0 - story.silent_s)
     assert sum(story.time_s.values()) == pytest.approx(story.total_s)
     (said,) = next_steps(story)
-    assert "nothing was written down since 2026-03-01 23:31 UTC, 1 d 2 h ago" in said
-    assert "`prefect-ft resume 20260301-220000-c0ffee` goes on with it" in said
+    assert "its journal has been silent since 2026-03-01 23:31 UTC, for 1 d 2 h" in said
+    assert "`prefect-ft resume 20260301-220000-c0ffee` resumes it" in said
 
 
 @pytest.mark.parametrize(

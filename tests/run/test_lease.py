@@ -249,7 +249,7 @@ def _contender(model_dir: Path, name: str, start: tuple[int, int], end: tuple[in
         os.close(end[1])
         os.read(start[0], 1)
         free = vacancy(model_dir, TIME_S)
-        held = free.go_on() if free.previous is not None else free.begin(name, "j")
+        held = free.resume() if free.previous is not None else free.begin(name, "j")
         (model_dir / f"acted-{name}").touch()
         held.lease.renew()
         select.select([end[0]], [], [], 20)

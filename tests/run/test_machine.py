@@ -66,23 +66,23 @@ def test_a_run_with_processes_of_another_machine_is_not_taken_up(run: Run) -> No
     with pytest.raises(
         RunElsewhereError, match=r"may still train there: resume or cancel it on alpha\. .* --moved"
     ):
-        vacancy(run.model_dir).go_on()
+        vacancy(run.model_dir).resume()
     assert Claims(run.model_dir / RUNS).highest() is None
     take_as_moved(run)
-    vacancy(run.model_dir).go_on()
-    assert run.told()[PROCESSES_ON] == this_machine().to_json()
+    vacancy(run.model_dir).resume()
+    assert run.record()[PROCESSES_ON] == this_machine().to_json()
 
 
 @needs_id
 def test_a_run_that_has_ended_has_no_processes_anywhere(run: Run) -> None:
     run.describe(status="failed")
-    vacancy(run.model_dir).go_on()
+    vacancy(run.model_dir).resume()
 
 
 def test_a_run_without_processes_is_taken_up_anywhere(tmp_path: Path) -> None:
     run = new_run(tmp_path / "model", "j")
-    vacancy(run.model_dir).go_on()
-    assert PROCESSES_ON not in run.told()
+    vacancy(run.model_dir).resume()
+    assert PROCESSES_ON not in run.record()
 
 
 @needs_id
@@ -96,7 +96,7 @@ def test_a_cancellation_that_is_refused_is_forgotten(
     begun = begin_run(job, vacancy(tmp_path / "model"))
     begun.lease.release()
     begun.systems.release()
-    assert begun.run.told()[PROCESSES_ON] == this_machine().to_json()
+    assert begun.run.record()[PROCESSES_ON] == this_machine().to_json()
     begun.run.describe(processes_on=Machine("1" * 32, "another boot", "alpha").to_json())
     assert main(["cancel", str(tmp_path / "model")]) == 2
     assert "resume or cancel it on alpha" in capsys.readouterr().err

@@ -84,9 +84,9 @@ def test_a_command_that_was_written_into_the_job_is_not_executed(
 )
 def test_what_leads_out_of_the_model_directory_is_refused(tmp_path: Path, told: dict[str, Any]) -> None:
     run = new_run(tmp_path, "j")
-    write_json(run.root / "run.json", {**run.told(), **told})
+    write_json(run.root / "run.json", {**run.record(), **told})
     with pytest.raises(ConfigError, match=r"run\.json: names .* as a directory"):
-        run.told()
+        run.record()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: it makes a run another user's")
@@ -96,6 +96,6 @@ def test_another_users_run_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="belongs to user 12345, and the commands of its job would run as user 0"
     ):
-        vacancy(tmp_path).go_on()
+        vacancy(tmp_path).resume()
     os.chown(run.root, 0, -1)
-    vacancy(tmp_path).go_on().lease.release()
+    vacancy(tmp_path).resume().lease.release()

@@ -225,7 +225,7 @@ def test_where_no_scope_can_be_made_ranks_end_with_the_unit_as_it_says(machine: 
     run.ctl("start", UNIT)
     run.wait_for_step(15)
     ranks = run.ranks()
-    assert f"workers run inside the systemd unit {UNIT}: if it ends as a whole, they end with it" in run.log()
+    assert f"workers run inside the systemd unit {UNIT}: stopping it as a whole will kill them" in run.log()
     assert {machine.cgroup(pid) for pid in ranks.values()} == {f"/system.slice/{UNIT}"}
 
     run.wait_until(lambda: run.checkpoints() == {10})

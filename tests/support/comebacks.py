@@ -176,12 +176,12 @@ def _bare(path: Path) -> None:
 
     from prefect_ft.config import load_job
     from prefect_ft.orchestrate.phase import PhaseExecution
-    from prefect_ft.orchestrate.run import begin_run, conclude, go_on, held
+    from prefect_ft.orchestrate.run import begin_run, conclude, held, resume_run
     from prefect_ft.run import vacancy
 
     job = load_job(path)
     free = vacancy(Path(job.model_dir), job.lease_s)
-    holding = begin_run(job, free) if free.previous is None else go_on(free)
+    holding = begin_run(job, free) if free.previous is None else resume_run(free)
     with held(holding, job) as (_, stop):
         summary = PhaseExecution(job, 0, holding, stop).execute(to_the_end)
         conclude(holding, summary.status)

@@ -118,7 +118,7 @@ def read_run(data: bytes) -> None:
     with contextlib.suppress(PrefectFTError):
         run = read_run(root)
         assert run is not None
-        run.told(), run.status, run.job(), run.cancel_wanted(), run.answer_to("d", 1), run.directory_of(0)
+        run.record(), run.status, run.job(), run.cancel_wanted(), run.answer_to("d", 1), run.directory_of(0)
         holder_of(run)
     with contextlib.suppress(PrefectFTError):
         find_run(str(model))

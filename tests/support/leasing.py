@@ -21,7 +21,7 @@ def say(text: str) -> None:
 def main(model_dir: Path, lease_s: float) -> int:
     try:
         free = vacancy(model_dir, lease_s)
-        holding = free.begin("run-1", "j") if free.previous is None else free.go_on()
+        holding = free.begin("run-1", "j") if free.previous is None else free.resume()
     except RunHeldError as error:
         say(f"refused {error}")
         return 4

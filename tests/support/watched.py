@@ -48,7 +48,7 @@ class Site:
 
     @property
     def runtime(self) -> Path:
-        return Path(self.run.told()["runtime"])
+        return Path(self.run.record()["runtime"])
 
     def watch(self) -> None:
         """Have the job watched by a process; returns when a rank has reached a step."""
@@ -119,7 +119,7 @@ def main(job_file: str) -> None:
     job = load_job(job_file)
     free = vacancy(Path(job.model_dir), job.lease_s)
     is_unfinished = free.previous is not None and free.previous.status == "running"
-    holding = go_on(free) if is_unfinished else begin_run(job, free)
+    holding = resume_run(free) if is_unfinished else begin_run(job, free)
     with observed_by(_say), held(holding, job) as (_, stop):
         execute(Entered(job, holding), stop, Live())
 

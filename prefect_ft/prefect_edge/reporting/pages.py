@@ -22,8 +22,8 @@ from prefect_ft.report.words import (
     done,
     duration,
     lead,
-    passed_over,
     share,
+    skipped_checkpoints,
     what,
     why,
 )
@@ -89,7 +89,7 @@ def _blocks(story: Story) -> Iterator[str]:
     yield "## What to do now"
     yield " ".join(_with_code(said) for said in next_steps(story))
     drawn = base64.b64encode(timeline(story, alone=True).encode()).decode()
-    yield f"![Timeline of the run: a line for each system](data:image/svg+xml;base64,{drawn})"
+    yield f"![Timeline of the run: a lane for each system](data:image/svg+xml;base64,{drawn})"
     yield "## Where the time went"
     total_s = sum(story.time_s.values()) or 1.0
     spent = sorted(story.time_s.items(), key=lambda part: -part[1])
@@ -108,7 +108,7 @@ def _happening(event: Event) -> str:
     said = [f"**{event.number}. {as_text(what(event))}**, after {duration(event.t)}"]
     if evidence is not None:
         said.append(as_code(evidence.text))
-    said.append(f"{as_text(done(event))} {' '.join(map(as_text, passed_over(event)))}".strip())
+    said.append(f"{as_text(done(event))} {' '.join(map(as_text, skipped_checkpoints(event)))}".strip())
     spent = f" Cost: {cost(event)}." if cost(event) else ""
     said.append(f"Why: {as_text(why(event))}.")
     said.append(
