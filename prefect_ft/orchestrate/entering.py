@@ -12,10 +12,10 @@ from prefect_ft.orchestrate.run import (
     check_places_of,
     check_systems,
     end_unwatched,
-    go_on,
     is_kept_alive,
     job_of,
-    tell_unread,
+    resume_run,
+    warn_of_unread,
 )
 from prefect_ft.run import Holding, Run, Vacancy, latest_run, vacancy
 
@@ -34,7 +34,7 @@ class Entered(NamedTuple):
 def enter(
     job: JobConfig, unfinished: Unfinished, *, own: Run | None = None, flow_run_id: str | None = None
 ) -> Entered:
-    """Get hold of a run; `own` is that of the flow run. Raises what `begin_run` and `go_on` do."""
+    """Get hold of a run; `own` is that of the flow run. Raises what `begin_run` and `resume_run` do."""
     latest = latest_run(Path(job.model_dir))
     if latest is not None and _is_to_go_on(latest, own, unfinished):
         check_places_of(latest)
@@ -48,7 +48,7 @@ def enter(
     if before is not None and before.status == "running" and unfinished == "fresh":
         preflight.quarantined(job)  # a run that cannot begin must not end another
         check_systems(job, before)
-        end_unwatched(free.go_on(), "a fresh run was asked for")
+        end_unwatched(free.resume(), "a fresh run was asked for")
         free = vacancy(Path(job.model_dir), job.lease_s)
     return Entered(job, begin_run(job, free, flow_run_id=flow_run_id))
 
@@ -60,8 +60,8 @@ def _is_to_go_on(before: Run, own: Run | None, unfinished: Unfinished) -> bool:
 
 
 def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:
-    holding = go_on(free)
-    tell_unread(holding.run)
+    holding = resume_run(free)
+    warn_of_unread(holding.run)
     if by_hand:
         holding.run.forget_cancel()
     holding.run.describe(status="running")

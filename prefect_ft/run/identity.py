@@ -86,7 +86,7 @@ class Run:
     def describe(self, **fields: Any) -> None:
         """Merge `fields` into run.json. Safe in threads."""
         with _describing:
-            write_json(self.root / _RUN, {**self.told(), **fields}, durable=True)
+            write_json(self.root / _RUN, {**self.record(), **fields}, durable=True)
 
     def taken_up(self) -> None:
         """Note in run.json that this version has taken the run up, here; one that cannot be written stays as it is."""

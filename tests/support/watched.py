@@ -21,7 +21,7 @@ from prefect_ft.observe import Fact, StepReached, observed_by
 from prefect_ft.orchestrate.entering import Entered
 from prefect_ft.orchestrate.executing import execute
 from prefect_ft.orchestrate.live import Live
-from prefect_ft.orchestrate.run import begin_run, go_on, held
+from prefect_ft.orchestrate.run import begin_run, held, resume_run
 from prefect_ft.run import Run, latest_run, vacancy
 
 SLEEPS = "import time; from prefect_ft.heartbeat import beat; beat(step=1); time.sleep(600)"
