@@ -277,13 +277,15 @@ POOL = {"type": "process", "systems": ["s0", "s1", "s2"], "workers": 2}
         pytest.param(["s2", "s1", "elsewhere"], {}, ("s1", "s2"), id="an-elastic-phase-begins-smaller"),
         pytest.param(["s1"], {"phase": {"elastic": False}}, ("s1",), id="a-spare-takes-its-place"),
         pytest.param(
-            ["s0", "s1"], {"phase": {"elastic": False}}, "needs 2 systems, and 1 of its 3 may be used: s0, s1 in",
+            ["s0", "s1"],
+            {"phase": {"elastic": False}},
+            "needs 2 systems, but 1 of its 3 are usable; in quarantine: s0, s1",
             id="too-few-for-one-that-is-not-elastic",
         ),
         pytest.param(
             ["s0", "s1"],
             {"autorestart": {"max_num_restarts": 1, "min_num_systems": 2}, "phase": {"mode": "eval"}},
-            "needs 2 systems, and 1 of its 3 may be used: s0, s1 in",
+            "needs 2 systems, but 1 of its 3 are usable; in quarantine: s0, s1",
             id="fewer-than-min-num-systems",
         ),
     ],

@@ -59,8 +59,10 @@ def run(
     document = job_document(path, overrides, model_dir, blocks=saved_block)
     job = job_in(document, path)
     if from_scratch and unfinished == "resume" and not is_restartable:
-        remedy = "write --fresh in the place of --resume"
-        raise ConfigError(f"begins a run, and --resume goes on with one; {remedy}", file="--from-scratch")
+        remedy = "use --fresh instead"
+        raise ConfigError(
+            f"begins a new run and cannot be combined with --resume; {remedy}", file="--from-scratch"
+        )
     if from_scratch:
         job = job.from_scratch()
     previous = latest_run(Path(job.model_dir))

@@ -223,7 +223,10 @@ def test_cancel_asks_whoever_watches_the_run_and_waits(say: Say, site: MakeSite)
     assert living.watcher is not None
     said = say("cancel", living.run.run_id, "--json")
     assert (said.code, json.loads(said.out)) == (0, {"run": living.run.run_id, "status": "cancelled"})
-    assert said.err == f"asked process {living.watcher.pid} on {this_process().host}, which watches the run\n"
+    assert (
+        said.err
+        == f"asked process {living.watcher.pid} on {this_process().host}, which watches the run, to end it\n"
+    )
     assert living.watcher.wait(30) == 0
     assert living.processes() == {}
     assert "comeback" not in {line.type for line in journal(living.model_dir)}
@@ -300,7 +303,7 @@ def test_two_cancels_at_once_end_a_run_once(site: MakeSite) -> None:
     assert [out for out, _ in said] == [f"run {made.run.run_id}: cancelled\n"] * 2
     (winner,) = (process for process, (_, err) in zip(both, said, strict=True) if not err)
     assert [err for _, err in said if err] == [
-        f"asked process {winner.pid} on {this_process().host}, which watches the run\n"
+        f"asked process {winner.pid} on {this_process().host}, which watches the run, to end it\n"
     ]
     assert [process.returncode for process in both] == [0, 0]
     assert made.processes() == {}
@@ -387,7 +390,7 @@ def test_cancel_of_a_run_that_another_has_followed(say: Say, tmp_path: Path, is_
     second = vacancy(tmp_path).begin(new_run_id(), "j")
     if not is_held:
         second.lease.release()
-    assert_refused(say("cancel", first.run.run_id), f"run {second.run.run_id} has followed it")
+    assert_refused(say("cancel", first.run.run_id), f"run {second.run.run_id} replaced it")
     assert first.run.cancel_wanted() is None
 
 

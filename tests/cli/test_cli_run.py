@@ -280,7 +280,7 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
         pytest.param("{", "quarantine.jsonl:1: is not JSON; ", id="damaged"),
         pytest.param(
             '{"system": "localhost", "since": "2026-01-02T03:04:05Z"}',
-            "quarantine.jsonl: phase train needs 1 systems, and 0 of its 1 may be used: localhost in quarantine. ",
+            "quarantine.jsonl: phase train needs 1 systems, but 0 of its 1 are usable; in quarantine: localhost. ",
             id="too-few-systems",
         ),
     ],

@@ -161,4 +161,4 @@ def test_a_port_that_is_taken_is_told_and_the_run_goes_on(tmp_path: Path) -> Non
         pass
     (notice,) = notices
     assert isinstance(notice, Notice)
-    assert notice.text.startswith("no metrics on 127.0.0.1:")
+    assert notice.text.startswith("cannot serve metrics on 127.0.0.1:")

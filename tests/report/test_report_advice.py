@@ -49,7 +49,9 @@ def test_what_a_journal_knows() -> None:
     [
         pytest.param(advice(failures=0), ["Nothing failed"], id="no-failure"),
         pytest.param(
-            advice(), ["one every 1 h", "every 10 min", "One took 10 s", "one every 4 min 2"], id="all"
+            advice(),
+            ["one every 1 h", "every 10 min", "A checkpoint took 10 s", "The best interval is 4 min 2"],
+            id="all",
         ),
         pytest.param(advice(failures=2), ["a rough estimate"], id="few"),
         pytest.param(advice(cost_s=None), ["the best one if it is 56 s"], id="cost-unknown"),
