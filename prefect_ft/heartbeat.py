@@ -27,7 +27,7 @@ from collections import namedtuple
 from operator import index
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
-__all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoint"]
+__all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoint", "skips"]
 
 STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
 """The stages of a training; their order is their code in the file: append only."""
@@ -39,12 +39,13 @@ STACKS_SIGNAL = 57
 """The signal that asks for them; one of the real-time signals, which programs hardly use."""
 
 _VARIABLE = "PREFECT_FT_HEARTBEAT"
+_SKIPPED = "PREFECT_FT_SKIP_STEPS"
 _MAGIC = b"PFTHB-1"
 _SIZE = 64
 _NOTICE_AT = len(_MAGIC)
 _RECORD_AT = 8
 _RECORD = struct.Struct("QqQ24s")  # beats, t_ns, step, stage part
-_STAGE_PART = struct.Struct("qQQ")  # stage_t_ns, stage_step, code
+_STAGE_PART = struct.Struct("qQII")  # stage_t_ns, stage_step, code, steps apart
 _SEALED = struct.Struct("48sI")  # record, checksum
 _SEALED_PLACE = slice(_RECORD_AT, _RECORD_AT + _SEALED.size)
 _ASKED = struct.Struct("I")
@@ -53,16 +54,22 @@ _ASKED_PLACE = slice(_ASKED_AT, _SIZE)
 _pack_record, _seal = _RECORD.pack, _SEALED.pack
 _CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
 _UNTOLD = 2**64 - 1  # in the place of a step
+_FAR = 2**32 - 1  # in the place of a distance that is not known, or as long
 _NOTICE_NS = 1_000_000_000
 _TRIES = 100
 _HIGH_FD = 900
 
 
-class Beat(namedtuple("Beat", ("beats", "t_ns", "step", "stage", "stage_t_ns", "stage_step"))):
+class Beat(
+    namedtuple(
+        "Beat", ("beats", "t_ns", "step", "stage", "stage_t_ns", "stage_step", "every"), defaults=(None,)
+    )
+):
     """The last beat of a rank: its number from 1, its time, and where the training stood.
 
     Times are nanoseconds of CLOCK_BOOTTIME. `stage_t_ns` and `stage_step` tell when and at which step
-    the stage began. What the script did not say is None.
+    the stage began. `every` is the smallest distance between two steps that were reported one after the other.
+    What the script did not say is None.
     """
 
     __slots__ = ()
@@ -73,6 +80,7 @@ class Beat(namedtuple("Beat", ("beats", "t_ns", "step", "stage", "stage_t_ns", "
     stage: str | None
     stage_t_ns: int | None
     stage_step: int | None
+    every: int | None
 
 
 def beat(step: int | None = None, stage: str | None = None) -> None:
@@ -99,6 +107,44 @@ def should_checkpoint() -> bool:
         return _process.is_asked()
     except Exception:  # as in `beat`
         return False
+
+
+def skips(step: int) -> bool:
+    """Return whether the batch of a step is to be consumed and not trained on, on all ranks alike.
+
+    The orchestrator names the steps in `PREFECT_FT_SKIP_STEPS` after a failure that came back at its step. To skip one:
+    read its batch, advance the step counter, update nothing. Never raises; false where no steps are named.
+    """
+    return _skipping.covers(step)
+
+
+def _windows(text: str) -> tuple[tuple[int, int], ...]:
+    """Read `195-234,301-310`; what cannot be read is left out."""
+    windows = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and last.isdecimal():
+            windows.append((int(first), int(last)))
+    return tuple(windows)
+
+
+class _Skipping:
+    """The steps to be skipped, as the environment names them; a parked process gets its environment late."""
+
+    __slots__ = ("_text", "_windows")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._windows: tuple[tuple[int, int], ...] = ()
+
+    def covers(self, step: int) -> bool:
+        text = os.environ.get(_SKIPPED, "")
+        if text != self._text:
+            self._text, self._windows = text, _windows(text)
+        return any(first <= step <= last for first, last in self._windows)
+
+
+_skipping = _Skipping()
 
 
 def ask_checkpoint(path: str | os.PathLike[str]) -> None:
@@ -153,7 +199,7 @@ def _read(fd: int) -> Beat | None:
 
 def _unpack(record: bytes) -> Beat:
     beats, t_ns, step, part = _RECORD.unpack(record)
-    stage_t_ns, stage_step, code = _STAGE_PART.unpack(part)
+    stage_t_ns, stage_step, code, every = _STAGE_PART.unpack(part)
     told = 0 < code <= len(STAGES)
     return Beat(
         beats=beats,
@@ -162,6 +208,7 @@ def _unpack(record: bytes) -> Beat:
         stage=STAGES[code - 1] if told else None,
         stage_t_ns=stage_t_ns if told else None,
         stage_step=stage_step if told and stage_step != _UNTOLD else None,
+        every=every if 0 < every < _FAR else None,
     )
 
 
@@ -171,11 +218,13 @@ class _Writer:
     __slots__ = (
         "_answered",
         "_beats",
+        "_every",
         "_fd",
         "_identity",
         "_map",
         "_notice_due_ns",
         "_stage",
+        "_stage_began",
         "_stage_part",
         "_step",
     )
@@ -186,7 +235,9 @@ class _Writer:
         self._beats = self._notice_due_ns = 0
         self._step = _UNTOLD
         self._stage: str | None = None
-        self._stage_part = _STAGE_PART.pack(0, _UNTOLD, 0)
+        self._stage_began = (0, _UNTOLD, 0)
+        self._every = _FAR
+        self._stage_part = _STAGE_PART.pack(0, _UNTOLD, 0, _FAR)
         self._answered = bytes(_ASKED.size)
 
     def is_asked(self) -> bool:
@@ -200,6 +251,8 @@ class _Writer:
         now_ns = clock_gettime_ns(CLOCK_BOOTTIME)
         if step is not None:
             if type(step) is int and 0 <= step < _UNTOLD:
+                if 0 < step - self._step < self._every:
+                    self._come_closer(step)
                 self._step = step
             else:
                 self._take_foreign_step(step)
@@ -219,14 +272,22 @@ class _Writer:
         except Exception:  # it runs code of the argument's class
             return
         if 0 <= number < _UNTOLD:
+            if 0 < number - self._step < self._every:
+                self._come_closer(number)
             self._step = number
+
+    def _come_closer(self, step: int) -> None:
+        """Note a distance between two steps that is smaller than those before."""
+        self._every = step - self._step
+        self._stage_part = _STAGE_PART.pack(*self._stage_began, self._every)
 
     def _enter(self, stage: object, now_ns: int) -> None:
         code = _CODES.get(stage) if isinstance(stage, str) else None
         if code is None or STAGES[code - 1] == self._stage:
             return
         self._stage = STAGES[code - 1]
-        self._stage_part = _STAGE_PART.pack(now_ns, self._step, code)
+        self._stage_began = (now_ns, self._step, code)
+        self._stage_part = _STAGE_PART.pack(*self._stage_began, self._every)
         self._notice_due_ns = now_ns
 
     def _notify(self, now_ns: int) -> None:

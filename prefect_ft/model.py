@@ -24,6 +24,7 @@ Kind = Literal[
     "rebuild_failed",
     "in_place_failed",
     "in_process",
+    "handed_over",
 ]
 FailureClass = Literal[
     "hardware",
@@ -67,6 +68,9 @@ Resume = Literal["auto", "never"]
 LastSystem = Literal["fail", "keep"]
 Gated = Literal["isolate", "fail"]
 AnswerKind = Literal["approve", "reject", "change"]
+Confidence = Literal["high", "low"]
+Window = tuple[int, int]
+"""Steps to be skipped, the first and the last."""
 
 RESTARTS: frozenset[Action] = frozenset(
     ("restart_in_place", "replace_workers", "rebuild", "isolate_and_rebuild")
@@ -114,6 +118,8 @@ class Incident:
     left out; where it is `None`, only the steps that incidents named are known. `started_from` is the step
     from which the attempt really started, 0: from scratch; where it is `None`, it is the one that was decided.
     `counted` says that steps are the numbers of versions, since nothing told them: no target can be held against them.
+    `reached` is the last step that the failed rank reported, else the highest one that any rank did, and
+    `reached_every` the distance between reported steps. `systems` of a `handed_over` are the next pool.
     """
 
     t: float
@@ -129,11 +135,14 @@ class Incident:
     verified: tuple[int, ...] | None = None
     started_from: int | None = None
     counted: bool | None = None
+    reached: int | None = None
+    reached_every: int | None = None
     exit_code: int | None = None
     signal: int | None = None
     failure_class: FailureClass | None = None
     signature: str | None = None
     recoverable: Recoverable = None
+    confidence: Confidence | None = None
     log: tuple[str, ...] = ()
     device: str | None = None
     code: str | None = None
@@ -156,6 +165,7 @@ class Counters(NamedTuple):
     consecutive_unconditional: int = 0
     worker_replacements: int = 0
     preemptions: int = 0
+    hand_overs: int = 0
     same_failure: int = 0
     same_device_fault: Mapping[str, int] = MappingProxyType({})
     suspects: Mapping[str, int] = MappingProxyType({})
@@ -168,7 +178,8 @@ class Decision:
     `placement[i]` is the system of worker `i` in the attempt that follows (unchanged where none
     does). `recreate` holds the workers, by their new numbers, that are created anew; `isolate` the
     systems that this decision takes out of use. `resume_step` is the step of the checkpoint to
-    resume from, `None` for from scratch. `delay_s` is waited before the action.
+    resume from, `None` for from scratch. `delay_s` is waited before the action. `skip_steps` are all the steps that
+    the next attempt skips.
     """
 
     n: int
@@ -181,6 +192,7 @@ class Decision:
     recreate: tuple[int, ...] = ()
     delay_s: float = 0.0
     resume_step: int | None = None
+    skip_steps: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +226,10 @@ class Policy:
 
     `systems` is the pool in its order, `workers` the configured size of the gang.
     `isolated` are systems that were out of use when the phase began. `autorestart` off means that
-    nothing is restarted. `environment_only` turns `checkpoint-unreadable`, `numeric` and
+    nothing is restarted. `environment_only` turns `checkpoint-unreadable`, `skip-steps`, `numeric` and
     `confirm-once` off (the annotations front door without unconditional retry). `last_system` says what
     happens where a system would be isolated without which there are too few.
+    `skip_steps` is the length of the first window of steps to be skipped, 0: none are.
     Limits of `None` do not exist; `same_failure` is off with `stop_on_repeat=0`.
     """
 
@@ -252,6 +265,10 @@ class Policy:
     isolation_ttl_s: float | None = None
     max_suspension_restarts: int = 3
     max_preemptions: int | None = None
+    max_hand_overs: int = 5
+    skip_steps: int = 0
+    max_skips: int = 3
+    max_skips_per_phase: int = 10
     suspension_restart: bool = False
     elastic: bool = True
     target_step: int | None = None

@@ -24,6 +24,7 @@ from prefect_ft.journal.forms import (
 from prefect_ft.model import (
     Action,
     Blame,
+    Confidence,
     Counters,
     Decision,
     Evidence,
@@ -65,6 +66,9 @@ incidents = st.builds(
     seen_step=known | counts,
     baseline_step=known | counts,
     verified=known | lists_of(counts),
+    reached=known | counts,
+    reached_every=known | st.integers(1, 99),
+    confidence=known | labels(Confidence),
     exit_code=known | st.integers(-255, 255),
     signal=known | counts,
     failure_class=known | labels(FailureClass),
@@ -80,6 +84,7 @@ incidents = st.builds(
     stage_step=known | counts,
     evidence=known | evidences,
 )
+windows = st.tuples(counts, counts).map(sorted).map(tuple)
 counters = st.builds(
     Counters,
     failures_without_progress=counts,
@@ -87,6 +92,7 @@ counters = st.builds(
     consecutive_unconditional=counts,
     worker_replacements=counts,
     preemptions=counts,
+    hand_overs=counts,
     same_failure=counts,
     same_device_fault=st.dictionaries(texts, counts, max_size=3),
     suspects=st.dictionaries(texts, counts, max_size=3),
@@ -103,6 +109,7 @@ decisions = st.builds(
     recreate=lists_of(counts),
     delay_s=seconds,
     resume_step=known | counts,
+    skip_steps=lists_of(windows),
 )
 
 
@@ -138,11 +145,14 @@ def test_every_field_of_an_incident_has_a_name_on_the_wire():
         "verified": [90, 100],
         "started_from": 50,
         "counted": True,
+        "reached": 120,
+        "reached_every": 10,
         "exit_code": 1,
         "signal": 9,
         "class": "hardware",
         "signature": "3f6c",
         "recoverable": "confirm",
+        "confidence": "low",
         "log": ["a", "b"],
         "device": "0",
         "code": "A1",
@@ -176,6 +186,7 @@ def test_a_decision_looks_as_scripts_know_it():
         counters=Counters(failures_without_progress=1, same_device_fault={"s1/0/A1": 2}),
         isolate=("s1",),
         recreate=(1,),
+        skip_steps=((195, 234),),
     )
     assert decision_to_json(decision) == {
         "n": 1,
@@ -186,12 +197,14 @@ def test_a_decision_looks_as_scripts_know_it():
         "placement": {"0": "s0", "1": "s2"},
         "delay_s": 0,
         "resume_step": None,
+        "skip_steps": [[195, 234]],
         "counters": {
             "failures_without_progress": 1,
             "consecutive_suspensions": 0,
             "consecutive_unconditional": 0,
             "worker_replacements": 0,
             "preemptions": 0,
+            "hand_overs": 0,
             "same_failure": 0,
             "same_device_fault": {"s1/0/A1": 2},
             "suspects": {},

@@ -137,6 +137,31 @@ class AutoRestart(Section):
         default=_DEFAULT.max_preemptions,
         description="Restarts after a preemption, after which the next one fails the phase; absent: no limit",
     )
+    max_hand_overs: Annotated[WholeNumber, ADDED] = Field(
+        default=_DEFAULT.max_hand_overs,
+        ge=0,
+        le=MAX_COUNT,
+        description="Allocations that may end without progress, one after the other; the next one fails the phase",
+    )
+    skip_steps: Annotated[WholeNumber, ADDED] = Field(
+        default=_DEFAULT.skip_steps,
+        ge=0,
+        le=100000,
+        description="Steps to skip where numbers or data go bad at the same step again; twice as many each further "
+        "time; 0 never skips",
+    )
+    max_skips: Annotated[WholeNumber, ADDED] = Field(
+        default=_DEFAULT.max_skips,
+        ge=1,
+        le=10,
+        description="Restarts that skip steps, without progress",
+    )
+    max_skips_per_phase: Annotated[WholeNumber, ADDED] = Field(
+        default=_DEFAULT.max_skips_per_phase,
+        ge=1,
+        le=MAX_COUNT,
+        description="Restarts that skip steps, in a phase",
+    )
     last_system: Annotated[LastSystem, ADDED] = Field(
         default=_DEFAULT.last_system,
         description="What happens where a fault would take a system out of use without which too few are left: fail "
@@ -189,6 +214,10 @@ class AutoRestart(Section):
             isolation_ttl_s=self.isolation_ttl_s,
             max_suspension_restarts=self.max_suspension_restarts,
             max_preemptions=self.max_preemptions,
+            max_hand_overs=self.max_hand_overs,
+            skip_steps=self.skip_steps,
+            max_skips=self.max_skips,
+            max_skips_per_phase=self.max_skips_per_phase,
             last_system=self.last_system,
         )
 

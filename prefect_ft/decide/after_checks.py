@@ -64,8 +64,8 @@ def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
 
 
 def min_systems(s: Situation, proposal: Proposal) -> Proposal:
-    """Fail where the gang would have to shrink further than it may; only isolation makes it shrink."""
-    if not proposal.isolate or _are_enough(s, proposal.isolate):
+    """Fail where the gang would have to shrink further than it may: systems are isolated, or the pool is another."""
+    if not (proposal.isolate or s.incident.kind == "handed_over") or _are_enough(s, proposal.isolate):
         return proposal
     usable = s.pool.count_usable(without=proposal.isolate)
     why = f"only {usable} of the {_needed(s)} systems that it needs are usable"

@@ -17,8 +17,6 @@ from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident,
 
 DEVICE_FAULT_WINDOW_S = 86400
 
-_NO_CLASSES: frozenset[FailureClass] = frozenset()
-
 
 def limits_of(policy: Policy) -> dict[str, int | None]:
     """Return a policy's limits by the names of the counters that they bound; None: there is none."""
@@ -27,6 +25,7 @@ def limits_of(policy: Policy) -> dict[str, int | None]:
         "consecutive_suspensions": policy.max_suspension_restarts,
         "worker_replacements": policy.max_worker_replacements,
         "preemptions": policy.max_preemptions,
+        "hand_overs": policy.max_hand_overs,
     }
 
 
@@ -39,27 +38,31 @@ class Budgets:
     consecutive_unconditional: int = 0
     worker_replacements: int = 0
     preemptions: int = 0
+    hand_overs: int = 0
     same_failure: int = 0
     suspects: dict[str, int] = field(default_factory=dict)
     transient_since_progress: bool = False
-    confirmed_since_progress: frozenset[FailureClass] = _NO_CLASSES
-    _last_failure: tuple[str, int] | None = None
+    confirmed_since_progress: dict[FailureClass, tuple[int | None, ...]] = field(default_factory=dict)
+    """For each class that had its confirming restart, the steps that these failures had reached."""
+    _last_failure: Incident | None = None
 
     def end_attempt(self, incident: Incident, progress: bool) -> None:
         """Reset what the end of an attempt and its progress reset, before anything of this incident is counted."""
         if progress:
             self.failures_without_progress = self.consecutive_suspensions = 0
-            self.consecutive_unconditional = self.same_failure = 0
+            self.consecutive_unconditional = self.same_failure = self.hand_overs = 0
             self.transient_since_progress = False
-            self.confirmed_since_progress = _NO_CLASSES
+            self.confirmed_since_progress = {}
         if incident.kind != "suspended":
             self.consecutive_suspensions = 0
+        if incident.kind == "handed_over":
+            self.hand_overs += 1
         if incident.signature is None or incident.step is None or incident.kind != "exit":
             self.same_failure = 0
             return
-        failure = (incident.signature, incident.step)
-        if failure != self._last_failure:
-            self.same_failure, self._last_failure = 0, failure
+        if self._last_failure is None or not _is_identical(self._last_failure, incident):
+            self.same_failure = 0
+        self._last_failure = incident
         self.same_failure += 1
 
     def suspect(self, systems: Iterable[str]) -> None:
@@ -67,11 +70,11 @@ class Budgets:
         for system in systems:
             self.suspects[system] = self.suspects.get(system, 0) + 1
 
-    def count(self, effects: Effects, action: Action, failure_class: FailureClass | None) -> bool:
+    def count(self, effects: Effects, action: Action, incident: Incident) -> bool:
         """Count a decision in each budget that it draws on; say whether it is a counted failure."""
         if action in RESTARTS:
             if effects.budget is not None:
-                self._draw_on(effects.budget, failure_class)
+                self._draw_on(effects.budget, incident)
             if action == "replace_workers":
                 self.worker_replacements += 1
         if action not in effects.counted:
@@ -79,7 +82,7 @@ class Budgets:
         self.failures_without_progress += 1
         return True
 
-    def _draw_on(self, budget: Budget, failure_class: FailureClass | None) -> None:
+    def _draw_on(self, budget: Budget, incident: Incident) -> None:
         match budget:
             case "transient_since_progress":
                 self.transient_since_progress = True
@@ -90,8 +93,11 @@ class Budgets:
             case "preemptions":
                 self.preemptions += 1
             case "confirmed_since_progress":
-                if failure_class is not None:
-                    self.confirmed_since_progress |= {failure_class}
+                if (name := incident.failure_class) is not None:
+                    earlier = self.confirmed_since_progress.get(name, ())
+                    self.confirmed_since_progress[name] = (*earlier, incident.reached)
+            case "skips":
+                pass  # counted with the windows
             case _:
                 assert_never(budget)
 
@@ -99,6 +105,13 @@ class Budgets:
         """Forget what a system was suspected of: it is isolated, or usable again."""
         for system in systems:
             self.suspects.pop(system, None)
+
+
+def _is_identical(earlier: Incident, now: Incident) -> bool:
+    """Return whether two failures have the same signature at the same place, as far as both tell it."""
+    if (earlier.signature, earlier.step) != (now.signature, now.step):
+        return False
+    return earlier.reached is None or now.reached is None or earlier.reached == now.reached
 
 
 @dataclass(slots=True)
@@ -155,6 +168,7 @@ def counters(budgets: Budgets, faults: DeviceFaults, now: float) -> Counters:
         consecutive_unconditional=budgets.consecutive_unconditional,
         worker_replacements=budgets.worker_replacements,
         preemptions=budgets.preemptions,
+        hand_overs=budgets.hand_overs,
         same_failure=budgets.same_failure,
         same_device_fault=faults.counts(now),
         suspects=dict(budgets.suspects),

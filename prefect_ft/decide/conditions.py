@@ -14,8 +14,18 @@ def anyhow(_: Situation) -> bool:
 
 def is_non_recoverable(s: Situation) -> bool:
     """Return whether no restart can help; a configuration that has worked is not one that is wrong."""
-    if s.policy.unconditional:
+    if s.policy.unconditional or s.incident.confidence == "low":
         return False
+    return _is_hopeless(s)
+
+
+def is_doubted(s: Situation) -> bool:
+    """Return whether only the doubt about its class keeps a failure from being non-recoverable."""
+    is_in_doubt = s.incident.confidence == "low" and not s.policy.unconditional
+    return is_in_doubt and not s.policy.environment_only and _is_hopeless(s)
+
+
+def _is_hopeless(s: Situation) -> bool:
     wrong = s.incident.failure_class in ("compile", "assertion") or (
         s.incident.failure_class == "config" and not s.progress
     )
@@ -45,6 +55,14 @@ def is_node_lost(s: Situation) -> bool:
 def is_any_class_restarted(s: Situation) -> bool:
     """Return whether other failures than those of the environment are restarted."""
     return not s.policy.environment_only
+
+
+def is_skippable(s: Situation) -> bool:
+    """Return whether the steps before a failure that is bound to its step may be skipped, and there are some."""
+    policy, skipping = s.policy, s.skipping
+    is_within = skipping.since_progress < policy.max_skips and skipping.in_phase < policy.max_skips_per_phase
+    may_skip = policy.skip_steps > 0 and not policy.environment_only and skipping.is_bound
+    return may_skip and is_within and s.window() is not None
 
 
 def is_repeated(s: Situation) -> bool:

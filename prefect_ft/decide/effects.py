@@ -18,13 +18,15 @@ Budget = Literal[
     "consecutive_suspensions",
     "consecutive_unconditional",
     "preemptions",
+    "skips",
     "transient_since_progress",
     "confirmed_since_progress",
 ]
-"""What else restarts by a rule are counted in: a field of `Budgets`, which owns what resets it."""
+"""What else restarts by a rule are counted in, beside failures: `Budgets` owns most of it, `Skipping` the skips."""
 
-StepBack = Literal["below_last", "set_aside"]
-"""Where a restart resumes: below the last checkpoint, and so do others until progress; without the unreadable one."""
+StepBack = Literal["below_last", "set_aside", "to_start"]
+"""Where a restart resumes: below the last checkpoint, and so do others until progress; without the unreadable one;
+after a numeric failure where the failed attempt started, and so do others until progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,5 +22,12 @@ def fold(policy: Policy, history: Iterable[Entry]) -> Situation:
         done = entry.decision
         if done is not None:
             situation.arrive(entry.incident, done.action == "continue")
-            situation.settle(effects[done.rule], done.action, done.isolate, done.placement, done.resume_step)
+            situation.settle(
+                effects[done.rule],
+                done.action,
+                done.isolate,
+                done.placement,
+                resume_step=done.resume_step,
+                windows=done.skip_steps,
+            )
     return situation

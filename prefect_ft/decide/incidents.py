@@ -84,7 +84,7 @@ def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
 
 def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
     """Return the systems of the pool that are to blame: those where it happened, unless the line denies it."""
-    if incident.blame in NOT_HERE:
+    if incident.blame in NOT_HERE or incident.kind == "handed_over":
         return ()
     system, worker = incident.system, incident.worker
     if incident.systems:

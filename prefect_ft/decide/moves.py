@@ -53,10 +53,31 @@ def first_in_place(s: Situation) -> Move:
 
 
 def confirm(s: Situation) -> Move:
-    """Restart once for each class, to see whether it was chance."""
-    if s.incident.failure_class in s.budgets.confirmed_since_progress:
+    """Restart once for each class, to see whether it was chance: failures at other steps confirm nothing."""
+    failure_class, reached = s.incident.failure_class, s.incident.reached
+    earlier = s.budgets.confirmed_since_progress.get(failure_class, ()) if failure_class is not None else ()
+    is_elsewhere = reached is not None and None not in earlier and reached not in earlier
+    if earlier and not is_elsewhere:
         return Move("fail", (), "the confirming restart has failed in the same way")
-    return Move("restart_in_place", (), "once, to confirm")
+    return Move("restart_in_place", (), "at another step than before" if earlier else "once, to confirm")
+
+
+def step_back(s: Situation) -> Move:
+    """Restart from an older checkpoint, unless the failure comes at its step from there too."""
+    if s.skipping.is_bound:
+        return Move(
+            "fail",
+            (),
+            f"it fails at step {s.incident.reached} from wherever it starts: the data or the code is bad",
+        )
+    return Move("restart_in_place", (), "one checkpoint further back")
+
+
+def skip(s: Situation) -> Move:
+    """Restart with steps to be skipped."""
+    window = s.window()
+    steps = "" if window is None else f", steps {window[0]} to {window[1]} are skipped"
+    return Move("restart_in_place", (), f"failed at step {s.incident.reached} again{steps}")
 
 
 def set_aside(s: Situation) -> Move:
@@ -84,6 +105,13 @@ def unconditional(s: Situation) -> Move:
 def preempted(s: Situation) -> Move:
     """Rebuild where the scheduler took a machine, as often as the policy allows."""
     return _within(s.policy.max_preemptions, s.budgets.preemptions, "rebuild", "max_preemptions is used up")
+
+
+def handed_over(s: Situation) -> Move:
+    """Rebuild in the next allocation, so many times without progress."""
+    if s.budgets.hand_overs > s.policy.max_hand_overs:
+        return Move("fail", (), "max_hand_overs is used up")
+    return Move("rebuild")
 
 
 def _within(limit: int | None, used: int, action: Action, used_up: str) -> Move:

@@ -46,6 +46,8 @@ class Pool:
     ttl_s: float
     next_release_t: float = inf
     _isolated_until: dict[str, float] = field(default_factory=dict)
+    _left: tuple[str, ...] = ()
+    """The gang's systems that are not in the pool any more."""
 
     @classmethod
     def at_start(cls, policy: Policy) -> Pool:
@@ -55,6 +57,11 @@ class Pool:
         if policy.isolated:
             pool.isolate(policy.isolated, 0.0)
         return pool
+
+    def move_to(self, policy: Policy) -> None:
+        """Let the systems of another pool take the place of the present ones; isolated ones stay so."""
+        self.policy = policy
+        self._left = tuple([name for name in self.gang if name not in policy.systems])
 
     def release_expired(self, now: float) -> list[str]:
         """Make systems usable whose isolation has lasted as long as the policy says, and say which."""
@@ -108,6 +115,7 @@ class Pool:
             case "replace_workers":
                 return self._moved(isolate, self.gang)
             case "rebuild" | "isolate_and_rebuild":
+                isolate = (*isolate, *self._left) if self._left else isolate
                 missing = self.policy.workers - len(self.gang)
                 if not missing and not isolate:
                     return self.gang

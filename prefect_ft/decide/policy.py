@@ -22,7 +22,7 @@ def propose(s: Situation) -> Proposal:
     rule, move = rules.TABLE.first_match(s)
     if s.goes_on:
         return Proposal(rule, "continue", move.isolate, "")
-    if move.action in RESTARTS and not s.policy.autorestart:
+    if move.action in RESTARTS and rule.needs_autorestart and not s.policy.autorestart:
         refused = rules.NOT_RESTARTABLE.then(s).action
         return Proposal(rules.NOT_RESTARTABLE, refused, move.isolate, "autorestart is not configured")
     return Proposal(rule, move.action, move.isolate, move.why)
@@ -37,6 +37,11 @@ class InTurn:
         """`history` is what has been decided before."""
         self._situation = fold(policy, history)
         self._number = len(history)
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """The pool, which a hand-over exchanges."""
+        return self._situation.policy.systems
 
     def decide(self, incident: Incident, answer: Answer | None = None) -> Decision:
         """Decide about the next incident; `answer` is what a person says to that."""
@@ -75,7 +80,9 @@ def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
     delay_s = backoff_s(s, proposal)
     effects = rule.effects
     resume_step = s.checkpoints.next_step(s.incident, effects.step_back) if action in RESTARTS else None
-    s.settle(effects, action, isolate, gang, resume_step)
+    window = s.window() if effects.budget == "skips" else None
+    windows = () if window is None else (window,)
+    s.settle(effects, action, isolate, gang, resume_step=resume_step, windows=windows)
     return Decision(
         n=number,
         rule=rule.name,
@@ -85,6 +92,7 @@ def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
         placement=gang,
         delay_s=delay_s,
         resume_step=resume_step,
+        skip_steps=s.skipping.windows if action in RESTARTS else (),
         counters=s.counters(),
         reason=sentence(s, proposal, before, recreate, delay_s=delay_s, resume_step=resume_step),
     )

@@ -26,6 +26,7 @@ _WORDS: Mapping[Kind, str] = {
     "rebuild_failed": "rebuilding the gang failed",
     "in_place_failed": "a worker's agent or container is gone",
     "in_process": "the ranks restarted by themselves",
+    "handed_over": "hand-over to the next allocation",
 }
 MAX_QUOTE = 160
 """Characters of a failure's own words that a reason quotes."""

@@ -85,6 +85,8 @@ class Checkpoints:
     def next_step(self, incident: Incident, step_back: StepBack | None) -> int | None:
         """Choose the step from which a restart resumes; `None` is from scratch."""
         last = self._hold.step if self._hold else self._last(incident)
+        if step_back == "to_start" and incident.failure_class == "numeric":
+            last = self.resumed_from
         if last is None:
             return None
         if step_back == "below_last":
@@ -104,8 +106,9 @@ class Checkpoints:
 
     def step_back(self, incident: Incident, how: StepBack, resume_step: int | None) -> None:
         """Take note of a restart that stepped back: what it sets aside, or where it holds the phase."""
-        if how == "below_last":
+        if how == "below_last" or (how == "to_start" and incident.failure_class == "numeric"):
             self._hold = Hold(resume_step)
+        if how != "set_aside":
             return
         bad = self.unreadable(incident)
         if bad is not None:

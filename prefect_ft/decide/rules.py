@@ -16,11 +16,13 @@ from prefect_ft.decide.conditions import (
     anyhow,
     asks_for_confirmation,
     is_any_class_restarted,
+    is_doubted,
     is_healable,
     is_node_lost,
     is_non_recoverable,
     is_repeated,
     is_repeated_fault,
+    is_skippable,
     is_unhealed,
     needs_confirmation,
 )
@@ -36,6 +38,7 @@ RuleName = Literal[
     "in-process",
     "non-recoverable",
     "preempted",
+    "handed-over",
     "fault-user-induced",
     "fault-repeated",
     "fault-healed",
@@ -48,6 +51,7 @@ RuleName = Literal[
     "suspended",
     "suspension-reported",
     "checkpoint-unreadable",
+    "skip-steps",
     "numeric",
     "unconditional",
     "repeated-failure",
@@ -68,7 +72,8 @@ class Rule:
     """One row: it matches incidents of some kinds where `when` holds of them, and `then` chooses.
 
     Of exits it matches those of some `classes`; `None`: of any. Without kinds it matches nothing: an after-check
-    gives its name to what it stops. `standing` says in a reason where the budget of its own stands. `meaning`
+    gives its name to what it stops. Without `needs_autorestart` it restarts also where the policy restarts nothing.
+    `standing` says in a reason where the budget of its own stands. `meaning`
     says for somebody who does not know the policy why it decides so.
     """
 
@@ -78,6 +83,7 @@ class Rule:
     when: Callable[[Situation], bool] = anyhow
     then: Callable[[Situation], Move]
     effects: Effects = ONLY_A_FAILURE
+    needs_autorestart: bool = True
     standing: Callable[[Situation], str] | None = None
     meaning: str
 
@@ -97,6 +103,16 @@ def preemptions(s: Situation) -> str:
     """Return how many restarts after preemption there have been."""
     limit_known = "" if s.policy.max_preemptions is None else f" of {s.policy.max_preemptions}"
     return f"restart after preemption {s.budgets.preemptions}{limit_known}"
+
+
+def hand_overs(s: Situation) -> str:
+    """Return how many allocations have ended without progress."""
+    return f"hand-over {s.budgets.hand_overs} of {s.policy.max_hand_overs} without progress"
+
+
+def skips(s: Situation) -> str:
+    """Return how many restarts have skipped steps."""
+    return f"skip {s.skipping.since_progress} of {s.policy.max_skips}"
 
 
 def faults_within_a_day(s: Situation) -> str:
@@ -168,6 +184,7 @@ RULES: tuple[Rule, ...] = (
         then=always("fail", "a restart would not help"),
         meaning="a failure of this kind comes back at every start, so a restart would not help",
     ),
+    replace(CONFIRM_ONCE, when=is_doubted),
     Rule(
         name="preempted",
         kinds=("preempted", "exit"),
@@ -176,6 +193,15 @@ RULES: tuple[Rule, ...] = (
         effects=Effects(counted=NOTHING, budget="preemptions"),
         standing=preemptions,
         meaning="the scheduler took the machine, which says nothing against the training and uses up no restart",
+    ),
+    Rule(
+        name="handed-over",
+        kinds=("handed_over",),
+        then=moves.handed_over,
+        effects=Effects(counted=NOTHING),
+        needs_autorestart=False,
+        standing=hand_overs,
+        meaning="the allocation reached its time limit; training continues in the next one, and no restart is used up",
     ),
     Rule(
         name="fault-user-induced",
@@ -267,11 +293,21 @@ RULES: tuple[Rule, ...] = (
         meaning="the checkpoint cannot be read, so it is set aside and an older one is taken",
     ),
     Rule(
+        name="skip-steps",
+        kinds=EXIT,
+        classes=("numeric", "data"),
+        when=is_skippable,
+        then=moves.skip,
+        effects=Effects(budget="skips", step_back="to_start"),
+        standing=skips,
+        meaning="it failed at the same step again, so the steps before it are skipped in case their data is bad",
+    ),
+    Rule(
         name="numeric",
         kinds=EXIT,
         classes=("numeric",),
         when=is_any_class_restarted,
-        then=always("restart_in_place", "one checkpoint further back"),
+        then=moves.step_back,
         effects=Effects(step_back="below_last"),
         meaning="from the same checkpoint the numbers would most likely go bad again, so one further back is taken",
     ),
@@ -310,7 +346,8 @@ RULES: tuple[Rule, ...] = (
     MAX_RESTARTS,
     MIN_SYSTEMS,
 )
-"""The first that matches decides. `confirm-once` stands twice: an entry's own word comes before its class."""
+"""The first that matches decides. `confirm-once` stands three times: a doubt about a class comes before all other
+rules of exits, and an entry's own word before its class."""
 
 Asked = tuple[tuple[Rule, Callable[[Situation], bool], Callable[[Situation], Move]], ...]
 """What is asked of an incident whose kind and class are known: each rule with its `when` and `then`."""

@@ -22,12 +22,14 @@ from prefect_ft.decide.incidents import (
 )
 from prefect_ft.decide.placement import Gang, Pool
 from prefect_ft.decide.resume import Checkpoints
+from prefect_ft.decide.skipping import Skipping
 from prefect_ft.model import (
     RESTARTS,
     Action,
     Counters,
     Incident,
     Policy,
+    Window,
 )
 
 READ_MORE = frozenset(("device_fault", "completed"))
@@ -49,6 +51,7 @@ class Situation:
     checkpoints: Checkpoints
     budgets: Budgets = field(default_factory=Budgets)
     device_faults: DeviceFaults = field(default_factory=DeviceFaults)
+    skipping: Skipping = field(default_factory=Skipping)
     incident: Incident = field(init=False)
     incomplete: bool = False
     goes_on: bool = False
@@ -104,8 +107,22 @@ class Situation:
             return
         self.ended_by = incident
         self.checkpoints.started(incident.started_from)
+        started_from = self.checkpoints.resumed_from
         self.progress = self.checkpoints.end_attempt()
         self.budgets.end_attempt(incident, self.progress)
+        self.skipping.end_attempt(incident, progress=self.progress, started_from=started_from)
+        if incident.kind == "handed_over" and incident.systems:
+            self._move_to(incident.systems)
+
+    def _move_to(self, systems: tuple[str, ...]) -> None:
+        """Let another pool take the place of the present one."""
+        self.policy = replace(self.policy, systems=tuple(dict.fromkeys(systems)))
+        self.pool.move_to(self.policy)
+
+    def window(self) -> Window | None:
+        """Return the steps that a restart because of the last incident would skip; None: there are none."""
+        start = self.checkpoints.next_step(self.incident, "to_start") or 0
+        return self.skipping.window(self.incident, self.policy.skip_steps, start)
 
     def _nothing_ran(self, failed: Incident) -> bool:
         """Return whether a recovery failed before the next attempt began."""
@@ -119,11 +136,18 @@ class Situation:
         return was_in_place and not self.checkpoints.is_progress
 
     def settle(
-        self, effects: Effects, action: Action, isolate: tuple[str, ...], gang: Gang, resume_step: int | None
+        self,
+        effects: Effects,
+        action: Action,
+        isolate: tuple[str, ...],
+        gang: Gang,
+        *,
+        resume_step: int | None,
+        windows: tuple[Window, ...],
     ) -> None:
         """Let the decision about the last incident take effect; `effects` are those of its rule."""
         incident, pool, budgets = self.incident, self.pool, self.budgets
-        if budgets.count(effects, action, incident.failure_class):
+        if budgets.count(effects, action, incident):
             suspected = suspected_systems(incident, self.policy, pool.gang)
             if suspected:
                 budgets.suspect(suspected)
@@ -131,6 +155,8 @@ class Situation:
             if effects.step_back is not None:
                 self.checkpoints.step_back(incident, effects.step_back, resume_step)
             self.checkpoints.resumed_from = resume_step
+            if effects.budget == "skips":
+                self.skipping.open(windows)
         if isolate:
             pool.isolate(isolate, incident.t)
             budgets.clear_suspicion(isolate)

@@ -15,6 +15,7 @@ from prefect_ft.model import (
     Answer,
     AnswerKind,
     Blame,
+    Confidence,
     Counters,
     Decision,
     Evidence,
@@ -81,6 +82,17 @@ def _in_order(value: Any) -> tuple[str, ...]:
 
 
 _PLACEMENT = Form('an object from each worker to its system, {"0": "s0", "1": "s1"}', _in_order)
+
+
+def _windows(value: Any) -> tuple[tuple[int, int], ...]:
+    windows = list_of(COUNTS).read(value)
+    if not all(len(window) == 2 and window[0] <= window[1] for window in windows):
+        raise FormError("is no list of windows")
+    return tuple([(window[0], window[1]) for window in windows])
+
+
+WINDOWS = Form("a list of windows, each the first and the last step: [[195, 234]]", _windows)
+_STEPS_APART = form("a whole number from 1", lambda value: type(value) is int and value >= 1)
 
 
 # -- objects ---------------------------------------------------------------------------------------
@@ -177,11 +189,14 @@ _INCIDENT: Mapping[str, Form] = {
     "verified": COUNTS,
     "started_from": COUNT,
     "counted": FLAG,
+    "reached": COUNT,
+    "reached_every": _STEPS_APART,
     "exit_code": WHOLE,
     "signal": WHOLE,
     "class": _label(FailureClass),
     "signature": TEXT,
     "recoverable": _RECOVERABLE,
+    "confidence": _label(Confidence),
     "log": TEXTS,
     "device": TEXT,
     "code": TEXT,
@@ -239,6 +254,7 @@ _COUNTERS: Mapping[str, Form] = {
     "consecutive_unconditional": COUNT,
     "worker_replacements": COUNT,
     "preemptions": COUNT,
+    "hand_overs": COUNT,
     "same_failure": COUNT,
     "same_device_fault": _COUNT_BY_NAME,
     "suspects": _COUNT_BY_NAME,
@@ -254,13 +270,14 @@ _DECISION: Mapping[str, Form] = {
     "placement": _PLACEMENT,
     "delay_s": SECONDS,
     "resume_step": COUNT,
+    "skip_steps": WINDOWS,
     "counters": COUNTERS,
     "reason": TEXT,
 }
 
 
 def _as_decision(told: Any) -> Decision:
-    required = tuple(name for name in _DECISION if name != "resume_step")
+    required = tuple(name for name in _DECISION if name not in ("resume_step", "skip_steps"))
     return Decision(**_fields(told, _DECISION, required))
 
 
@@ -284,6 +301,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "placement": {str(worker): system for worker, system in enumerate(decision.placement)},
         "delay_s": decision.delay_s,
         "resume_step": decision.resume_step,
+        "skip_steps": [list(window) for window in decision.skip_steps],
         "counters": counters_to_json(decision.counters),
         "reason": decision.reason,
     }

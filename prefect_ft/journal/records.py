@@ -23,10 +23,11 @@ from prefect_ft.journal.forms import (
     INCIDENT,
     TEXT,
     TEXTS,
+    WINDOWS,
     decision_to_json,
     incident_to_json,
 )
-from prefect_ft.model import Decision, Incident
+from prefect_ft.model import Decision, Incident, Window
 from prefect_ft.records import Record, absent, of, record, written
 from prefect_ft.worker.forms import (
     NUMBER,
@@ -388,6 +389,7 @@ class ProposedLine(Line):
     placement: Mapping[str, str] | None = absent(_unchecked(object_of(TEXT)))
     delay_s: float | None = absent(ANY_TIME)
     resume_step: int | None = absent(ANY_COUNT)
+    skip_steps: tuple[Window, ...] | None = absent(_unchecked(WINDOWS))
     counters: Mapping[str, Any] | None = absent(_unchecked(OBJECT))
     reason: str = of(TEXT)
     until: str = of(UTC)
@@ -396,7 +398,9 @@ class ProposedLine(Line):
     @classmethod
     def about(cls, decision: Decision, *, until: str, default: str) -> Self:
         """Return the line of a decision that waits for an answer `until` its `default` holds."""
-        told = {**decision_to_json(decision), "isolate": decision.isolate, "recreate": decision.recreate}
+        told = decision_to_json(decision)
+        for name in ("isolate", "recreate", "skip_steps"):
+            told[name] = getattr(decision, name)
         return cls(**told, until=until, default=default)
 
 

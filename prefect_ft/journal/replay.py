@@ -125,7 +125,7 @@ def replay(policy: Policy, recording: Recording, catalogue: Catalogue | None = N
             return
         try:
             _check_end(last if has_ended else None)
-            _check_place(policy, last, entry.incident)
+            _check_place(deciding.systems, last, entry.incident, policy)
         except ConfigError as exc:
             raise ConfigError(exc.message, file=recording.file, line=number, field=exc.field) from exc
         last = deciding.decide(classified(entry.incident, catalogue))
@@ -139,14 +139,14 @@ def _check_end(end: Decision | None) -> None:
         )
 
 
-def _check_place(policy: Policy, last: Decision | None, incident: Incident) -> None:
-    """Make sure that what a machine reports is put to a machine's account."""
+def _check_place(systems: tuple[str, ...], last: Decision | None, incident: Incident, policy: Policy) -> None:
+    """Make sure that what a machine reports is put to a machine's account; `systems` is the pool at that time."""
     if incident.kind not in ("device_fault", "system_lost"):
         return
     for name in (incident.system, *incident.systems):
-        if name is not None and name not in policy.systems:
+        if name is not None and name not in systems:
             field = "system" if name == incident.system else "systems"
-            raise ConfigError(f"unknown system {name!r}; known are {', '.join(policy.systems)}", field=field)
+            raise ConfigError(f"unknown system {name!r}; known are {', '.join(systems)}", field=field)
     if incident.system is not None or incident.systems:
         return
     if incident.worker is None:
@@ -158,7 +158,17 @@ def _check_place(policy: Policy, last: Decision | None, incident: Incident) -> N
 
 # -- comparing --------------------------------------------------------------------------------------
 
-COMPARED = ("rule", "action", "isolate", "recreate", "placement", "resume_step", "delay_s", "counters")
+COMPARED = (
+    "rule",
+    "action",
+    "isolate",
+    "recreate",
+    "placement",
+    "resume_step",
+    "skip_steps",
+    "delay_s",
+    "counters",
+)
 """The fields of a decision by which it is another; its reason is only their sentence."""
 
 

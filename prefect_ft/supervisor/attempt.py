@@ -16,6 +16,9 @@ from prefect_ft.supervisor.events import Beat, Call, Event, Excerpt, Exited, Los
 COMMAND_NOT_STARTED = 127
 """The exit code that a shell gives for a command that is not there."""
 
+MOST_APART = 10
+"""Steps between two that are reported, above which the last one does not say where a rank failed."""
+
 NOT_STARTED = "start-failed"
 """The rule of evidence that a command could not be started."""
 
@@ -50,6 +53,8 @@ class RankState:
     was_stopped: bool = False
     """Whether it ended because the attempt was being ended: how it ended then says nothing about it."""
     step: int | None = None
+    every: int | None = None
+    """The distance between the steps that it reports."""
     stage: Stage | None = None
     stage_step: int | None = None
     output: LogScanner = field(default_factory=LogScanner)
@@ -202,6 +207,7 @@ class Attempt:
     def _beat(self, event: Beat) -> None:
         state = self.ranks[event.rank]
         state.step, state.stage, state.stage_step = event.step, event.stage, event.stage_step
+        state.every = event.every
         if event.step is not None:
             self.first_step = event.step if self.first_step is None else self.first_step
             self.last_step = max(event.step, self.last_step or 0)
@@ -214,6 +220,23 @@ class Attempt:
 
     def incident(self, t: float, *, cancelled_by: str | None = None) -> Incident:
         """Return what ended this attempt, as it is to be judged at `t`; `cancelled_by` is who stopped it."""
+        incident = self._end(t, cancelled_by)
+        is_told = incident.reached is not None or incident.kind == "cancelled"
+        return incident if is_told else self._with_reached(incident, None)
+
+    def _with_reached(self, incident: Incident, failed: RankState | None) -> Incident:
+        """Return an incident with the last step that the failed rank reported, else the highest that any did.
+
+        It is unknown if none did, or if they are reported too rarely to say where it failed.
+        """
+        known = [state for state in (failed,) if state is not None and state.step is not None]
+        known = known or [state for state in self.ranks.values() if state.step is not None]
+        last = max(known, key=lambda state: state.step or 0, default=None)
+        if last is None or last.step is None or last.every is None or last.every > MOST_APART:
+            return incident
+        return replace(incident, reached=last.step, reached_every=last.every)
+
+    def _end(self, t: float, cancelled_by: str | None) -> Incident:
         incident = Incident(t=t, kind="exit", attempt=self.number)
         if cancelled_by is not None:
             evidence = Evidence(rule="stop-request", text=cancelled_by)
@@ -277,7 +300,7 @@ class Attempt:
         root = self._root(verdict)
         seen = root if root.failed else first
         return replace(
-            with_verdict(incident, verdict),
+            self._with_reached(with_verdict(incident, verdict), root),
             worker=root.worker,
             exit_code=seen.exit_code,
             signal=seen.signal,

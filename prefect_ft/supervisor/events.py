@@ -250,6 +250,7 @@ class Beat(Event):
     stage: Stage | None = of(STAGE)
     stage_t_ns: int | None = of(or_null(INT))
     stage_step: int | None = of(or_null(INT))
+    every: int | None = absent(or_null(INT))
 
 
 class Sampled(Event):

@@ -142,6 +142,9 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
         env[KEY_VARIABLE] = launch.in_process_key
     if launch.skip_eval_at_step is not None:
         env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
+    if launch.decision is not None and launch.decision.skip_steps:
+        windows = launch.decision.skip_steps
+        env["PREFECT_FT_SKIP_STEPS"] = ",".join(f"{first}-{last}" for first, last in windows)
     return env
 
 

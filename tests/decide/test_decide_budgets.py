@@ -201,6 +201,7 @@ def test_limits_have_the_names_of_their_counters():
         "consecutive_suspensions": 4,
         "worker_replacements": 2,
         "preemptions": 5,
+        "hand_overs": 5,
     }
     assert limits.keys() <= set(Counters._fields)
 

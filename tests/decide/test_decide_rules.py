@@ -75,6 +75,21 @@ ONE_LINE = [
     ("config-in-eval-is-not-recoverable", failed("config", step=100), EVAL, "non-recoverable: fail"),
     ("the-entry-says-not-recoverable", failed("network", recoverable=False), POLICY, "non-recoverable: fail"),
     ("not-recoverable-but-unconditional", failed("compile"), UNCONDITIONAL, "unconditional: rebuild"),
+    ("compile-in-doubt-is-confirmed-first", failed("compile", confidence="low"), POLICY,
+     "confirm-once: restart_in_place"),
+    ("config-in-doubt-without-progress-too", failed("config", confidence="low"), POLICY,
+     "confirm-once: restart_in_place"),
+    ("an-entry-in-doubt-forbids-nothing", failed("network", recoverable=False, confidence="low"), POLICY,
+     "confirm-once: restart_in_place"),
+    ("a-class-in-doubt-that-is-restarted-anyway", failed("network", confidence="low"), POLICY, IN_PLACE),
+    ("compile-of-high-confidence", failed("compile", confidence="high"), POLICY, "non-recoverable: fail"),
+    ("in-doubt-but-unconditional", failed("compile", confidence="low"), UNCONDITIONAL, "unconditional: rebuild"),
+    ("in-doubt-where-only-the-environment-is-restarted", failed("compile", confidence="low"), ENVIRONMENT, REFUSED),
+    ("handed-over", {"kind": "handed_over"}, POLICY, "handed-over: rebuild"),
+    ("handed-over-without-autorestart", {"kind": "handed_over"}, replace(POLICY, autorestart=False),
+     "handed-over: rebuild"),
+    ("handed-over-past-a-limit-of-0", {"kind": "handed_over"}, replace(POLICY, max_hand_overs=0),
+     "handed-over: fail"),
     ("preempted-by-kind", {"kind": "preempted", "system": "s1"}, POLICY, "preempted: rebuild"),
     ("preempted-by-class", failed("preempted"), POLICY, "preempted: rebuild"),
     ("preempted-but-its-entry-forbids", failed("preempted", recoverable=False), POLICY,
@@ -193,7 +208,7 @@ def test_nor_does_a_limit_that_is_passed(decisions):
 
 
 def test_the_table_has_a_case_for_every_rule():
-    limited = {"fault-user-induced", "fault-repeated", "repeated-failure"}
+    limited = {"fault-user-induced", "fault-repeated", "repeated-failure", "skip-steps"}
     told = {expected.split(":")[0] for *_, expected in ONE_LINE} | limited
     assert {rule.name for rule in RULES if rule.kinds} == told
 

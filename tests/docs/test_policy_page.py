@@ -28,6 +28,7 @@ POLICIES = [
     POLICY,
     replace(POLICY, max_worker_replacements=9),
     replace(POLICY, unconditional=True, max_preemptions=1, suspension_restart=True),
+    replace(POLICY, skip_steps=10, max_hand_overs=1),
 ]
 GAP_S = 60.0
 TIMES = 5
@@ -65,6 +66,7 @@ def exits(**fields: object) -> list[Incident]:
     return [
         *known,
         *(replace(known[0], failure_class="network", recoverable=asked) for asked in (False, "confirm")),
+        replace(known[0], failure_class="compile", confidence="low"),
     ]
 
 
@@ -74,6 +76,7 @@ def incidents() -> list[Incident]:
     return [
         *somewhere,
         *(replace(incident, worker=1) for incident in (*plain, *exits(signature="a", step=100))),
+        *exits(step=100, reached=120),
         *(replace(incident, worker=1, blame="none") for incident in somewhere),
     ]
 

@@ -33,8 +33,15 @@ def raised(rank: int, text: str) -> Event:
     return said(rank, "Traceback (most recent call last):", '  File "/a/train.py", line 3, in step', text)
 
 
-def beat(rank: int, step: int | None, stage: str | None = None, stage_step: int | None = None) -> Event:
-    return WORKERS[rank], heard("beat", rank=rank, step=step, stage=stage, stage_step=stage_step)
+def beat(
+    rank: int,
+    step: int | None,
+    stage: str | None = None,
+    stage_step: int | None = None,
+    every: int | None = None,
+) -> Event:
+    fields = {"step": step, "stage": stage, "stage_step": stage_step, "every": every}
+    return WORKERS[rank], heard("beat", rank=rank, **fields)
 
 
 def start_failed(worker: int, number: int | None, what: str = "/bin/prog") -> Event:
@@ -132,6 +139,30 @@ CASES = {
     "stage-of-the-cause": (
         [beat(2, 40, "validate", 38), beat(0, 41, "train", 0), raised(2, "EOFError"), exited(2, 1)],
         failed("network", 2, "EOFError", stage="validate", stage_step=38),
+    ),
+    "the-step-of-the-rank-with-the-cause": (
+        [beat(0, 44, every=1), beat(2, 43, every=2), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", reached=43, reached_every=2),
+    ),
+    "the-highest-step-where-that-rank-reported-none": (
+        [beat(0, 44, every=1), beat(1, 45, every=1), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", reached=45, reached_every=1),
+    ),
+    "no-step-is-known-that-was-reported-once": (
+        [beat(2, 43), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError"),
+    ),
+    "each-tenth-says-where-it-was": (
+        [beat(2, 40, every=10), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", reached=40, reached_every=10),
+    ),
+    "each-eleventh-does-not": (
+        [beat(2, 44, every=11), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError"),
+    ),
+    "the-highest-step-of-a-lost-worker's-attempt": (
+        [beat(0, 44, every=1), lost(1)],
+        incident(kind="in_place_failed", worker=1, reached=44, reached_every=1),
     ),
     "its-line-counts-from-the-beginning-of-the-output": (
         [said(0, *["step"] * 1200), raised(0, "TypeError: no"), exited(0, 1)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,21 @@ def nobody_left() -> None:
                 "PREFECT_FT_RESTART_ACTION": "replace_workers",
             },
             id="replaced",
+        ),
+        pytest.param(
+            launch(
+                attempt=2,
+                decision=replace(
+                    decision("skip-steps", "restart_in_place"), skip_steps=((195, 234), (301, 310))
+                ),
+            ),
+            {
+                "PREFECT_FT_ATTEMPT": "2",
+                "PREFECT_FT_RESTART_REASON": "skip-steps",
+                "PREFECT_FT_RESTART_ACTION": "restart_in_place",
+                "PREFECT_FT_SKIP_STEPS": "195-234,301-310",
+            },
+            id="with-steps-to-be-skipped",
         ),
         pytest.param(
             launch(skip_eval_at_step=40), {"PREFECT_FT_SKIP_EVAL_AT_STEP": "40"}, id="failed-in-a-validation"

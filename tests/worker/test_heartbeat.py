@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from prefect_ft import heartbeat
 from prefect_ft.heartbeat import STAGES, Beat, ask_checkpoint, read
 
 SOURCE = Path(importlib.util.find_spec("prefect_ft.heartbeat").origin)
@@ -56,24 +57,39 @@ def path(tmp_path):
         pytest.param([(5, None)], Beat(1, 100, 5, None, None, None), id="step-only"),
         pytest.param([(None, "load")], Beat(1, 100, None, "load", 100, None), id="stage-only"),
         pytest.param([(0, "train")], Beat(1, 100, 0, "train", 100, 0), id="step-0-is-known"),
-        pytest.param([(3, "train"), (4, None), ()], Beat(3, 102, 4, "train", 100, 3), id="none-is-unchanged"),
+        pytest.param(
+            [(3, "train"), (4, None), ()], Beat(3, 102, 4, "train", 100, 3, 1), id="none-is-unchanged"
+        ),
         pytest.param(
             [(3, "train"), (4, "train"), (5, "train")],
-            Beat(3, 102, 5, "train", 100, 3),
+            Beat(3, 102, 5, "train", 100, 3, 1),
             id="the-same-stage-goes-on",
         ),
         pytest.param(
             [(3, "train"), (None, "validate"), (4, "train")],
-            Beat(3, 102, 4, "train", 102, 4),
+            Beat(3, 102, 4, "train", 102, 4, 1),
             id="a-stage-entered-again-begins-again",
         ),
         pytest.param(
             [(None, "load"), (7, None)], Beat(2, 101, 7, "load", 100, None), id="stage-began-at-unknown-step"
         ),
         pytest.param([(9, "train"), (2, None)], Beat(2, 101, 2, "train", 100, 9), id="steps-may-fall"),
-        pytest.param([(1, "train"), (2, "lunch")], Beat(2, 101, 2, "train", 100, 1), id="unknown-stage"),
-        pytest.param([(1, "train"), (2, 7)], Beat(2, 101, 2, "train", 100, 1), id="stage-no-string"),
-        pytest.param([(1, "train"), (2, ["load"])], Beat(2, 101, 2, "train", 100, 1), id="stage-unhashable"),
+        pytest.param([(1, "train"), (2, "lunch")], Beat(2, 101, 2, "train", 100, 1, 1), id="unknown-stage"),
+        pytest.param([(1, "train"), (2, 7)], Beat(2, 101, 2, "train", 100, 1, 1), id="stage-no-string"),
+        pytest.param(
+            [(1, "train"), (2, ["load"])], Beat(2, 101, 2, "train", 100, 1, 1), id="stage-unhashable"
+        ),
+        pytest.param(
+            [(0, None), (10, None), (20, None)], Beat(3, 102, 20, None, None, None, 10), id="every-tenth"
+        ),
+        pytest.param(
+            [(0, None), (9, None), (12, None)], Beat(3, 102, 12, None, None, None, 3), id="the-least"
+        ),
+        pytest.param([(4, None), (4, None)], Beat(2, 101, 4, None, None, None), id="no-distance-to-itself"),
+        pytest.param(
+            [(1, "load"), (4, None), (9, "train")], Beat(3, 102, 9, "train", 102, 9, 3), id="in-any-stage"
+        ),
+        pytest.param([(0, None), (2**40, None)], Beat(2, 101, 2**40, None, None, None), id="too-far-apart"),
         pytest.param([(1, None), ("2", "load")], Beat(2, 101, 1, "load", 101, 1), id="step-a-string"),
         pytest.param([(1, None), (2.5, None)], Beat(2, 101, 1, None, None, None), id="step-a-float"),
         pytest.param([(1, None), (-1, None)], Beat(2, 101, 1, None, None, None), id="step-negative"),
@@ -118,7 +134,7 @@ def test_read_takes_a_descriptor_and_leaves_it_open(path, monkeypatch):
     fd = os.open(path, os.O_RDONLY)
     try:
         rank.beat(2)
-        assert [read(fd), read(fd)] == [Beat(2, 101, 2, None, None, None)] * 2
+        assert [read(fd), read(fd)] == [Beat(2, 101, 2, None, None, None, 1)] * 2
     finally:
         os.close(fd)
 
@@ -437,3 +453,28 @@ def test_what_is_no_heartbeat_is_not_written_to(path, content):
     with pytest.raises(ValueError, match="no heartbeat"):
         ask_checkpoint(path)
     assert path.read_bytes() == content
+
+
+# -- steps to be skipped -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        pytest.param("195-234,301-301", [195, 200, 233, 234, 301], id="windows"),
+        pytest.param("", [], id="none"),
+        pytest.param("a-b,7,-3,5-", [], id="nothing-that-can-be-read"),
+        pytest.param("a-b,233-233", [233], id="what-can-be-read"),
+    ],
+)
+def test_steps_that_are_to_be_skipped(text, skipped, monkeypatch):
+    monkeypatch.setenv("PREFECT_FT_SKIP_STEPS", text)
+    asked = [0, 3, 5, 7, 194, 195, 200, 233, 234, 235, 300, 301, 302]
+    assert [step for step in asked if heartbeat.skips(step)] == skipped
+
+
+def test_a_process_that_is_parked_hears_late_of_them(monkeypatch):
+    monkeypatch.delenv("PREFECT_FT_SKIP_STEPS", raising=False)
+    assert not heartbeat.skips(7)
+    monkeypatch.setenv("PREFECT_FT_SKIP_STEPS", "7-7")
+    assert heartbeat.skips(7)

@@ -1,0 +1,65 @@
+"""A failure that comes back at its step, from different checkpoints: its steps are skipped, and the run completes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prefect_ft import train_flow
+from prefect_ft.config import JobConfig
+from prefect_ft.errors import RunFailedError
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine, IncidentLine
+from prefect_ft.model import Decision, Incident
+
+Make = Callable[..., JobConfig]
+
+CODE = """
+from prefect_ft.heartbeat import beat, skips
+start, trained = 0, []
+if resume:
+    start = int(resume.split("step-")[1].split(".")[0])
+    trained = json.loads(zipfile.ZipFile(resume).read("weights"))
+for step in range(start + 1, 41):
+    beat(step=step)
+    if not skips(step):
+        if step == 33:
+            raise FloatingPointError("loss is nan")
+        trained.append(step)
+    if step % 10 == 0 and rank == 0:
+        with zipfile.ZipFile(f"ck/.tmp-{step}", "w") as file:
+            file.writestr("weights", json.dumps(trained))
+        os.replace(f"ck/.tmp-{step}", f"ck/step-{step}.npz")
+with open(f"trained-{rank}", "w") as file:
+    json.dump(trained, file)
+"""
+
+
+def told(job: JobConfig) -> tuple[list[Incident], list[Decision]]:
+    lines = read_lines(next(Path(job.model_dir).glob("*_restartable/journal.jsonl")))
+    incidents = [line.incident for line in lines if isinstance(line, IncidentLine)]
+    return incidents, [line.decision for line in lines if isinstance(line, DecisionLine)]
+
+
+def test_bad_numbers_that_come_back_are_skipped(job: Make, tmp_path: Path) -> None:
+    config = job(CODE, autorestart={"max_num_restarts": 3, "skip_steps": 5})
+    assert train_flow(config)[0]["status"] == "completed"
+    incidents, decisions = told(config)
+    assert [(each.reached, each.reached_every) for each in incidents[:2]] == [(33, 1)] * 2
+    assert [(each.rule, each.resume_step, each.skip_steps) for each in decisions] == [
+        ("numeric", 20, ()),
+        ("skip-steps", 20, ((30, 34),)),
+        ("completed", None, ()),
+    ]
+    expected = [step for step in range(1, 41) if not 30 <= step <= 34]
+    assert [json.loads((tmp_path / f"trained-{rank}").read_text()) for rank in (0, 1)] == [expected] * 2
+
+
+def test_they_end_the_phase_where_nothing_may_be_skipped(job: Make) -> None:
+    config = job(CODE)
+    with pytest.raises(RunFailedError, match="fails at step 33 from wherever it starts"):
+        train_flow(config)
+    assert [each.rule for each in told(config)[1]] == ["numeric", "numeric"]
