@@ -19,7 +19,7 @@ from pathlib import Path
 
 import prefect_ft
 
-_PARTS = ("__init__.py", "callbacks", "heartbeat.py", "inprocess", "worker")
+_PARTS = ("__init__.py", "callbacks", "compat", "heartbeat.py", "inprocess", "worker")
 _MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 

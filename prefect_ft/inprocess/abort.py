@@ -17,13 +17,18 @@ class AbortTorchDistributed:
     """
 
     def __call__(self, state: State) -> None:  # noqa: ARG002  (what every hook is given)
-        dist = sys.modules.get("torch.distributed")
-        if dist is None or not dist.is_available() or not dist.is_initialized():
-            return
-        core = sys.modules["torch.distributed.distributed_c10d"]
-        with contextlib.suppress(AttributeError):  # torch before 2.6 does not have it
-            if any("nccl" in dist.get_backend(group) for group in list(core._world.pg_map)):
-                core._abort_process_group()
-        if dist.is_initialized():
-            gloo.hang_up()
-            dist.destroy_process_group()
+        abort_process_groups()
+
+
+def abort_process_groups() -> None:
+    """Take down all process groups of this rank."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return
+    core = sys.modules["torch.distributed.distributed_c10d"]
+    with contextlib.suppress(AttributeError):  # torch before 2.6 does not have it
+        if any("nccl" in dist.get_backend(group) for group in list(core._world.pg_map)):
+            core._abort_process_group()
+    if dist.is_initialized():
+        gloo.hang_up()
+        dist.destroy_process_group()

@@ -30,14 +30,27 @@ main(*map(int, sys.argv[2:]))
 class Killer:
     """The rank's side. Until the first `allow` nothing is killed."""
 
-    def __init__(self) -> None:
-        """Raises OSError where the process cannot be started."""
+    def __init__(self, grace_s: float = 0.0) -> None:
+        """Raises OSError where the process cannot be started.
+
+        `grace_s` is how long a rank may live after SIGTERM before it gets SIGKILL; 0: it gets SIGKILL alone.
+        """
         page = os.memfd_create("prefect-ft-deadline")
         try:
             os.ftruncate(page, _PAGE)
             self._deadline_ns = memoryview(mmap.mmap(page, _PAGE)).cast("q")
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, _ROOT, str(page), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-c",
+                    _START,
+                    _ROOT,
+                    str(page),
+                    str(os.getpid()),
+                    str(round(1000 * grace_s)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(page,),
@@ -51,16 +64,20 @@ class Killer:
         """Have the rank killed at that time of the monotonic clock, unless another is named before."""
         self._deadline_ns[0] = int(until_s * 1e9)
 
+    def spare(self) -> None:
+        """Have nothing killed until the next `allow`."""
+        self._deadline_ns[0] = 0
+
     def close(self) -> None:
         """Let the rank live. Idempotent."""
-        self._deadline_ns[0] = 0
+        self.spare()
         if self._process.returncode is None:
             self._held.send(signal.SIGKILL)
             self._held.close()
             self._process.wait()
 
 
-def main(page: int, pid: int) -> None:
+def main(page: int, pid: int, grace_ms: int) -> None:
     """Wait for the deadline or the rank's end; the page's descriptor is inherited."""
     deadline_ns = memoryview(mmap.mmap(page, _PAGE, prot=mmap.PROT_READ)).cast("q")
     with contextlib.suppress(ProcessLookupError):
@@ -73,6 +90,9 @@ def main(page: int, pid: int) -> None:
                 sys.stderr.write(
                     f"prefect-ft: process {pid} is killed: no progress, and not to be interrupted\n"
                 )
+                if grace_ms:
+                    rank.send(signal.SIGTERM)
+                    rank.ends(grace_ms / 1000)
                 rank.send(signal.SIGKILL)
                 return
 

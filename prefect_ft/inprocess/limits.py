@@ -17,6 +17,7 @@ class Limits(NamedTuple):
     heartbeat_s: float
     barrier_s: float
     completion_s: float
+    grace_s: float = 0.0
 
 
 def seconds(name: str, value: Duration) -> float:
@@ -33,6 +34,8 @@ def limits(
     heartbeat: Duration,
     barrier: Duration,
     completion: Duration,
+    *,
+    grace: Duration = 0.0,
 ) -> Limits:
     """Check the time-outs against each other; raises ValueError."""
     soft_s = None if soft is None else seconds("soft_timeout", soft)
@@ -45,4 +48,5 @@ def limits(
         seconds("heartbeat_timeout", heartbeat),
         seconds("barrier_timeout", barrier),
         seconds("completion_timeout", completion),
+        grace.total_seconds() if isinstance(grace, timedelta) else float(grace),
     )

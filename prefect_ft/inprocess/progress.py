@@ -23,6 +23,7 @@ class Progress:
         self._libc.sem_init(self._semaphore, 0, 0)
         self._post = ctypes.cast(self._libc.sem_post, ctypes.c_void_p)
         self._is_asked = False
+        self.is_watched = True
         self.begin()
 
     def begin(self) -> None:
@@ -41,6 +42,17 @@ class Progress:
             if self.step is None or step > self.step:
                 self.step = step
         self._pinged_s = time.monotonic()
+
+    def unwatched(self) -> None:
+        """Let it take as long as it wants, until `watched`."""
+        self.is_watched = False
+
+    def watched(self) -> None:
+        """Expect progress again, from now on."""
+        self._alive_s = time.monotonic()
+        if self._pinged_s is not None:
+            self._pinged_s = self._alive_s
+        self.is_watched = True
 
     def last_s(self) -> float:
         """Return when there was progress last, by the monotonic clock; asks for another sign of life."""

@@ -11,10 +11,14 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 
 
 class Member(NamedTuple):
-    """A rank that takes part. `rank` is its number in the iteration before; None: it was in reserve."""
+    """A rank that takes part. `rank` is its number in the iteration before; None: it was in reserve.
+
+    `key` is what the wrapper's `rank_key` gave there: its host, say.
+    """
 
     initial_rank: int
     rank: Optional[int]
+    key: Optional[str] = None
 
 
 Assignment = Callable[[List[Member]], Sequence[Member]]
@@ -44,6 +48,16 @@ def whole_groups(size: int) -> Assignment:
     def assign(members: List[Member]) -> List[Member]:
         there = Counter(member.initial_rank // size for member in members)
         return [member for member in members if there[member.initial_rank // size] == size]
+
+    return assign
+
+
+def whole_keys(size: int) -> Assignment:
+    """Leave out groups of ranks with one key (a host's, say) of which fewer than `size` are there."""
+
+    def assign(members: List[Member]) -> List[Member]:
+        there = Counter(member.key for member in members)
+        return [member for member in members if there[member.key] >= size]
 
     return assign
 

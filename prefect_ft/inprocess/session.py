@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import time
 from typing import Any, Callable, Collection, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
@@ -26,7 +27,7 @@ from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, port_se
 PORT_VARIABLE = "PREFECT_FT_INPROCESS_PORT"
 """The store's port on MASTER_ADDR where no agent serves it; if that is not set, the one after MASTER_PORT."""
 
-_ENTER = '{"op":"enter","rank":%d,"size":%d,"iteration":%d,"step":%s,"without":%s,"barrier_s":%r}'
+_ENTER = '{"op":"enter","rank":%d,"size":%d,"iteration":%d,"step":%s,"without":%s,"barrier_s":%r%s}'
 """Written by hand: json's encoder is set up anew for each message, which is a tenth of a rank's part in a restart."""
 
 _BIND_S = 5.0
@@ -36,22 +37,24 @@ _BIND_RETRY_S = 0.01
 class Round(NamedTuple):
     """What begins an iteration: the ranks that take no part in it, and what ended the one before.
 
-    `step` is the highest that any rank has named; None: none.
+    `step` is the highest that any rank has named; None: none. `keys` are those that ranks entered with.
     """
 
     without: FrozenSet[int]
     step: Optional[int]
     fault: Optional[Fault]
+    keys: Dict[int, str]
 
 
-def address(limits: Limits, call: int) -> Tuple[Address, bool]:
+def address(limits: Limits, call: int, store_port: Optional[int] = None) -> Tuple[Address, bool]:
     """Return where the store of this job is, and whether the agent serves it.
 
-    Raises KeyError where the environment does not say.
+    `store_port` is where it is unless an agent serves it or the environment names a port. Raises KeyError where
+    nothing does.
     """
-    master_port, key = os.environ["MASTER_PORT"], os.environ.get(KEY_VARIABLE, "")
+    key, master_port = os.environ.get(KEY_VARIABLE, ""), os.environ.get("MASTER_PORT", "")
     agents = port_served_at(os.environ.get(STORE_VARIABLE, ""), master_port)
-    port = agents or int(os.environ.get(PORT_VARIABLE) or int(master_port) + 1)
+    port = agents or int(os.environ.get(PORT_VARIABLE) or store_port or int(os.environ["MASTER_PORT"]) + 1)
     return Address(os.environ["MASTER_ADDR"], port, key, limits.heartbeat_s, call), agents is not None
 
 
@@ -59,14 +62,21 @@ class Session:
     """A rank's part in one call; `close` it in the end."""
 
     def __init__(
-        self, rank: int, size: int, limits: Limits, abort: Callable[[int], None], *, call: int
+        self,
+        rank: int,
+        size: int,
+        limits: Limits,
+        abort: Callable[[int], None],
+        *,
+        call: int,
+        store_port: Optional[int] = None,
     ) -> None:
         """Rank 0 starts the store, unless the agent hosts it. Raises OSError, StoreLostError.
 
         `abort` is as the watch takes it; `call` is the number of the call, the same in all ranks.
         """
         self.rank, self.size, self.limits = rank, size, limits
-        self.address, is_served = address(limits, call)
+        self.address, is_served = address(limits, call, store_port)
         self.progress = Progress()
         if rank == 0 and not is_served:
             _start_store(self.address)
@@ -74,7 +84,7 @@ class Session:
         self._alert = Connection(self.address, limits.barrier_s)
         self._alert.listen(rank)
         self.interrupter = Interrupter(self._alert.socket)
-        self._killer = Killer() if limits.hard_s is not None else None
+        self._killer = Killer(limits.grace_s) if limits.hard_s is not None else None
         self._watch = Watch(
             rank,
             self._alert,
@@ -86,17 +96,21 @@ class Session:
             abort=abort,
         )
 
-    def enter(self, iteration: int, without: Collection[int]) -> Round:
+    def enter(self, iteration: int, without: Collection[int], key: Optional[str] = None) -> Round:
         """Wait for all others that live; raises RestartAbort, ExcludedError, StoreLostError.
 
-        `without` are ranks that an earlier call has lost.
+        `without` are ranks that an earlier call has lost; `key` is told to all others.
         """
+        further = "" if key is None else ',"key":' + json.dumps(key)
         step = "null" if self.progress.step is None else "%d" % self.progress.step
-        told = _ENTER % (self.rank, self.size, iteration, step, list(without), self.limits.barrier_s)
+        told = _ENTER % (self.rank, self.size, iteration, step, list(without), self.limits.barrier_s, further)
         self._control.send_frame(frames.framed(told.encode("ascii")))
         answer = _checked(self._control.receive())
         fault = answer["fault"]
-        return Round(frozenset(answer["without"]), answer["step"], None if fault is None else Fault(**fault))
+        keys = {int(rank): str(each) for rank, each in answer.get("keys", {}).items()}
+        return Round(
+            frozenset(answer["without"]), answer["step"], None if fault is None else Fault(**fault), keys
+        )
 
     def announce(self, iteration: int, kind: str, text: str) -> None:
         """Tell the others that this rank has failed in that iteration; heard once, by whoever is first."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any, Iterator, NamedTuple, Optional
 
+from prefect_ft.heartbeat import beat
 from prefect_ft.inprocess.client import Address, Store
 from prefect_ft.inprocess.interrupt import Interrupter
 from prefect_ft.inprocess.progress import Progress
@@ -78,10 +79,12 @@ class CallWrapper:
         """Say that the training got on; costs less than a microsecond.
 
         Once it was called in an iteration it must go on to be, at least every `soft_timeout`. With `step`
-        only a step above the last one counts, and restarts without a new highest step are counted.
+        only a step above the last one counts, and restarts without a new highest step are counted. It is a
+        heartbeat, too.
         """
         if self._progress is not None:
             self._progress.ping(step)
+        beat(step)
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
@@ -91,6 +94,18 @@ class CallWrapper:
         else:
             with self._interrupter.atomic():
                 yield
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Let no timeout hold until the block is left; for what takes long and is known to end."""
+        if self._progress is None:
+            yield
+            return
+        self._progress.unwatched()
+        try:
+            yield
+        finally:
+            self._progress.watched()
 
     def store(self) -> Store:
         """Return keys that all ranks of this iteration share; close them when done. Raises as `Store`."""

@@ -145,6 +145,9 @@ class Watch:
             self._allow(interrupter.since_s)
         elif self._is_leaving():
             self._allow(max(interrupter.since_s, self._ended_s))
+        elif not self._progress.is_watched:
+            if self._killer is not None:
+                self._killer.spare()
         elif not interrupter.is_in_function:
             self._allow(now_s)  # it waits for others: that it lives is enough
         else:

@@ -10,7 +10,9 @@ import contextlib
 import functools
 import itertools
 import logging
+import math
 import os
+import sys
 import threading
 import time
 import traceback
@@ -36,6 +38,10 @@ Hooks = Union[None, Hook, Sequence[Hook]]
 logger = logging.getLogger("prefect_ft.inprocess")
 
 _MAX_TEXT = 500
+
+STORM_S = 0.1
+"""A restart of a function that ran shorter counts towards a storm of them."""
+
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
 _call_numbers = itertools.count()
@@ -63,9 +69,13 @@ class Wrapper:
         heartbeat_timeout: Duration = 30.0,
         barrier_timeout: Duration = 120.0,
         completion_timeout: Duration = 120.0,
+        rank_key: Optional[Callable[[State], str]] = None,
+        termination_grace_time: Duration = 0.0,
         max_restarts: Optional[int] = None,
         max_restarts_without_progress: Optional[int] = 3,
+        max_restart_storm: Optional[int] = None,
         min_world_size: int = 1,
+        store_port: Optional[int] = None,
         enabled: bool = True,
     ) -> None:
         """Durations are seconds or timedelta. Each hook may be one callable or several, called in order."""
@@ -77,12 +87,32 @@ class Wrapper:
             completion=_listed(completion),
             terminate=_listed(terminate),
             rank_assignment=rank_assignment,
-            limits=limits(soft_timeout, hard_timeout, heartbeat_timeout, barrier_timeout, completion_timeout),
+            limits=limits(
+                soft_timeout,
+                hard_timeout,
+                heartbeat_timeout,
+                barrier_timeout,
+                completion_timeout,
+                grace=termination_grace_time,
+            ),
             max_restarts=max_restarts,
             max_without_progress=max_restarts_without_progress,
+            max_storm=max_restart_storm,
             min_world_size=min_world_size,
+            rank_key=rank_key,
+            store_port=store_port,
+            handle=self._handle,
+            ends_by=self._ends_by,
         )
         self._enabled = enabled
+
+    def _ends_by(self, failure: Optional[BaseException], abort: RestartAbort) -> BaseException:
+        """Return what this rank ends by where there is no further restart; `failure` is its own."""
+        return failure or abort
+
+    def _handle(self, *arguments: Any) -> CallWrapper:
+        """Return what the function is given."""
+        return CallWrapper(*arguments)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, wrapped; for a rank that ends in reserve it gives None."""
@@ -91,9 +121,10 @@ class Wrapper:
         @functools.wraps(function)
         def wrapped(*arguments: Any, **named: Any) -> Any:
             call = injection.entry(arguments, named)
-            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             if not self._enabled:
-                return call(CallWrapper(State(0, rank, size, rank, size, None)))
+                rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+                return call(self._handle(State(0, rank, size, rank, size, None)))
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             with _restored_environment():
                 return _Call(self._settings, rank, size, call).run()
 
@@ -116,13 +147,20 @@ class _Settings:
         limits: Limits,
         max_restarts: Optional[int],
         max_without_progress: Optional[int],
+        max_storm: Optional[int],
         min_world_size: int,
+        rank_key: Optional[Callable[[State], str]],
+        store_port: Optional[int],
+        handle: Callable[..., CallWrapper],
+        ends_by: Callable[[Optional[BaseException], RestartAbort], BaseException],
     ) -> None:
         self.initialize, self.abort, self.finalize = initialize, abort, finalize
         self.health_check, self.completion, self.terminate = health_check, completion, terminate
         self.rank_assignment, self.limits = rank_assignment, limits
         self.max_restarts, self.max_without_progress = max_restarts, max_without_progress
-        self.min_world_size = min_world_size
+        self.max_storm, self.min_world_size = max_storm, min_world_size
+        self.rank_key, self.store_port = rank_key, store_port
+        self.handle, self.ends_by = handle, ends_by
 
 
 class _Call:
@@ -136,9 +174,18 @@ class _Call:
         self._abort_lock = threading.Lock()
         self._aborted = -1
         self._began_s = 0.0
+        self._ran_s = math.inf
+        """How long the function ran in the last iteration; infinite for a rank in reserve."""
         self._failure: Optional[BaseException] = None
         """What this rank itself failed with, until the others have come so far."""
-        self._session = Session(rank, size, settings.limits, self._abort, call=next(_call_numbers))
+        self._session = Session(
+            rank,
+            size,
+            settings.limits,
+            self._abort,
+            call=next(_call_numbers),
+            store_port=settings.store_port,
+        )
 
     def run(self) -> Any:
         """Return the function's result, of the iteration in which all ranks completed it.
@@ -149,7 +196,7 @@ class _Call:
             return self._iterate()
         except RestartAbort as exc:
             self._leave(exc)
-            end = self._failure or exc
+            end = self._settings.ends_by(self._failure, exc)
         except BaseException as exc:
             self._leave(exc)
             raise
@@ -160,6 +207,7 @@ class _Call:
     def _iterate(self) -> Any:
         while True:
             self._next_iteration()
+            self._ran_s = math.inf
             if self._state.rank is None:
                 is_complete, value = self._session.wait_for_end(self._state.iteration, None), None
             else:
@@ -173,8 +221,14 @@ class _Call:
 
     def _next_iteration(self) -> None:
         iteration = self._state.iteration + 1
-        without, step, fault = self._session.enter(iteration, _lost_ranks)
-        there = [member for member in self._members if member.initial_rank not in without]
+        rank_key = self._settings.rank_key
+        key = None if rank_key is None else rank_key(self._state)
+        without, step, fault, keys = self._session.enter(iteration, _lost_ranks, key)
+        there = [
+            member._replace(key=keys.get(member.initial_rank))
+            for member in self._members
+            if member.initial_rank not in without
+        ]
         _lost_ranks.update(without)
         active = list(self._settings.rank_assignment(there))
         rank_of = {member.initial_rank: rank for rank, member in enumerate(active)}
@@ -184,7 +238,7 @@ class _Call:
         self._state = State(iteration, own, size, rank_of.get(own), len(active), fault)
         if (before.rank, before.world_size) != (self._state.rank, self._state.world_size):
             self._state.export()
-        why = self._budget.spent(fault, step, len(active))
+        why = self._budget.spent(fault, step, len(active), ran_s=self._ran_s)
         if why is not None:
             self._session.give_up(why)
             raise RestartAbort(why)
@@ -195,10 +249,12 @@ class _Call:
     def _attempt(self) -> Any:
         """Enter the function; return whether all have completed it, and its value."""
         state, session = self._state, self._session
-        handle = CallWrapper(
+        handle = self._settings.handle(
             state, session.progress, session.interrupter, session.address, self._settings.limits.barrier_s
         )
         session.progress.begin()
+        entered_s = time.monotonic()
+        excepthook = sys.excepthook  # each process group of torch's puts its own around it
         try:
             value = session.interrupter.run(state.iteration, lambda: self._enter(handle))
         except Interrupted:
@@ -211,7 +267,9 @@ class _Call:
         else:
             return session.wait_for_end(state.iteration, state.world_size), value
         finally:
+            sys.excepthook = excepthook
             self._began_s = time.monotonic()
+            self._ran_s = self._began_s - entered_s
         return False, None
 
     def _enter(self, handle: CallWrapper) -> Any:
@@ -294,12 +352,20 @@ class _Budget:
         self._settings = settings
         self._restarts = self._without_progress = 0
         self._highest_step: Optional[int] = None
+        self._storm = 0
+        """Restarts in a row of a function that hardly ran."""
 
-    def spent(self, fault: Optional[Fault], step: Optional[int], world_size: int) -> Optional[str]:
-        """Count a restart, where a fault led here; return why there may not be one. None: there may."""
+    def spent(
+        self, fault: Optional[Fault], step: Optional[int], world_size: int, *, ran_s: float
+    ) -> Optional[str]:
+        """Count a restart, where a fault led here; return why there may not be one. None: there may.
+
+        `ran_s` is how long the function ran here. Ranks may see a storm one after the other: the first has all give up.
+        """
         settings = self._settings
         if fault is not None:
             self._count(step)
+            self._storm = self._storm + 1 if ran_s < STORM_S else 0
         if world_size < settings.min_world_size:
             return f"{world_size} ranks could run, min_world_size is {settings.min_world_size}"
         if settings.max_restarts is not None and self._restarts > settings.max_restarts:
@@ -307,6 +373,8 @@ class _Budget:
         limit = settings.max_without_progress
         if limit is not None and self._without_progress > limit:
             return f"max_restarts_without_progress is {limit}"
+        if settings.max_storm is not None and self._storm > settings.max_storm:
+            return f"max_restart_storm is {settings.max_storm}: each time it ran for less than {STORM_S:g} s"
         return None
 
     def _count(self, step: Optional[int]) -> None:

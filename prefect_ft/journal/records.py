@@ -377,6 +377,13 @@ class IncidentLine(Line):
         }
 
 
+def _as_ever(told: dict[str, Any]) -> dict[str, Any]:
+    """Leave out a counter that earlier versions do not know and refuse, where it says nothing."""
+    if told["counters"]["hand_overs"] == 0:
+        del told["counters"]["hand_overs"]
+    return told
+
+
 class ProposedLine(Line):
     """A decision that waits for a person; what is to be done may be of a later version."""
 
@@ -398,7 +405,7 @@ class ProposedLine(Line):
     @classmethod
     def about(cls, decision: Decision, *, until: str, default: str) -> Self:
         """Return the line of a decision that waits for an answer `until` its `default` holds."""
-        told = decision_to_json(decision)
+        told = _as_ever(decision_to_json(decision))
         for name in ("isolate", "recreate", "skip_steps"):
             told[name] = getattr(decision, name)
         return cls(**told, until=until, default=default)
@@ -432,7 +439,7 @@ class DecisionLine(Line):
         return super().read({**told, "facts": told})
 
     def told(self) -> dict[str, Any]:
-        return decision_to_json(self.decision)
+        return _as_ever(decision_to_json(self.decision))
 
 
 class RepairedLine(Line):

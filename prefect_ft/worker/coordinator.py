@@ -168,6 +168,9 @@ class Coordinator:
             "step": max(steps, default=None),
             "fault": self._fault,
         }
+        keys = {rank: message["key"] for rank, message in entered.items() if "key" in message}
+        if keys:
+            told["keys"] = keys
         self._fault = None
         self._send_all([self._seats[rank] for rank in entered], told)
 

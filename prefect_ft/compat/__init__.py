@@ -1,0 +1,1 @@
+"""Interfaces of other libraries on this one's engine, for scripts that are written for them."""

@@ -1,0 +1,1 @@
+"""What users of the in-process restart take from here."""
