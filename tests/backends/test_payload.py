@@ -20,7 +20,7 @@ def test_it_holds_the_worker_side_and_nothing_else(tmp_path: Path) -> None:
     inside = {path.name for path in (payload / "prefect_ft").iterdir()} - {"__pycache__"}
     assert (top, inside) == (
         {"__main__.py", "prefect_ft"},
-        {"__init__.py", "callbacks", "heartbeat.py", "inprocess", "worker"},
+        {"__init__.py", "callbacks", "compat", "heartbeat.py", "inprocess", "worker"},
     )
 
 

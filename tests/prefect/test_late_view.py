@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
@@ -185,3 +187,7 @@ def test_a_run_that_is_let_go_of_is_not_ended_in_prefect(job: Job, client: SyncP
     with pytest.raises(BaseException, match="lets go of the run: another orchestrator has it"):
         execution.follow()
     end_unwatched(vacancy(Path(config.model_dir)).resume(), "the test is over")
+    del execution
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of agents, which another orchestrator may have
+        gc.collect()

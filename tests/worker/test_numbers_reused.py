@@ -155,6 +155,7 @@ print(json.dumps({'killed': was_killed(other)}))
 OWNERS = {
     "prefect_ft/worker/processes.py": {"os.killpg", "signal.pidfd_send_signal"},
     "prefect_ft/prefect_edge/embedded/__main__.py": {"os.kill"},  # itself
+    "prefect_ft/compat/nvrx/inject_fault.py": {"os.kill"},  # itself
     "prefect_ft/backends/docker/transport.py": {"Popen.kill"},  # its own child, which nothing else collects
 }
 """The modules that send signals, and how."""
