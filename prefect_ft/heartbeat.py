@@ -27,7 +27,7 @@ from collections import namedtuple
 from operator import index
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
-__all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoint", "skips"]
+__all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoint", "skip_eval", "skips"]
 
 STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
 """The stages of a training; their order is their code in the file: append only."""
@@ -40,6 +40,7 @@ STACKS_SIGNAL = 57
 
 _VARIABLE = "PREFECT_FT_HEARTBEAT"
 _SKIPPED = "PREFECT_FT_SKIP_STEPS"
+_SKIPPED_EVAL = "PREFECT_FT_SKIP_EVAL_AT_STEP"
 _MAGIC = b"PFTHB-1"
 _SIZE = 64
 _NOTICE_AT = len(_MAGIC)
@@ -116,6 +117,15 @@ def skips(step: int) -> bool:
     read its batch, advance the step counter, update nothing. Never raises; false where no steps are named.
     """
     return _skipping.covers(step)
+
+
+def skip_eval(step: int) -> bool:
+    """Return whether the validation that begins at a step is to be left out, on all ranks alike.
+
+    The orchestrator names that step in `PREFECT_FT_SKIP_EVAL_AT_STEP` after a failure in a validation, which is then
+    not executed again: the training goes on with the loop after it. Never raises; false where no step is named.
+    """
+    return os.environ.get(_SKIPPED_EVAL, "") == str(step)
 
 
 def _windows(text: str) -> tuple[tuple[int, int], ...]:

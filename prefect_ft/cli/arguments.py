@@ -36,3 +36,14 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="override a value of the job file"
     )
+    add_command(parser)
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the command of a file that has no phases."""
+    parser.add_argument(
+        "--command",
+        metavar="WORDS",
+        dest="job_command",
+        help="the program and its arguments, where the file is a trainer configuration or a ModelArts request",
+    )

@@ -44,6 +44,7 @@ def run(
     overrides: Sequence[str],
     model_dir: str | None,
     *,
+    command: str | None,
     unfinished: Unfinished,
     is_restartable: bool,
     from_scratch: bool,
@@ -56,7 +57,7 @@ def run(
     `is_restartable`: somebody starts this again for as long as the code is not 0.
     """
     _prepare_prefect()
-    document = job_document(path, overrides, model_dir, blocks=saved_block)
+    document = job_document(path, overrides, model_dir, command=command, blocks=saved_block)
     job = job_in(document, path)
     if from_scratch and unfinished == "resume" and not is_restartable:
         remedy = "use --fresh instead"
@@ -71,7 +72,7 @@ def run(
     with _located(document):
         preflight.check(job)
         _check_startable(job, unfinished)
-    for warning in warnings(job):
+    for warning in (*document.warnings, *warnings(job)):
         print(plaintext.as_line(f"warning: {path}: {warning}"), file=sys.stderr)
     if not is_restartable:
         return _watch(job, unfinished, as_json=as_json)

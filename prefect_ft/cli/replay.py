@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from prefect_ft import plaintext
-from prefect_ft.cli.arguments import add_json
+from prefect_ft.cli.arguments import add_command, add_json
 from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal.forms import decision_to_json
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the job whose policy decides, and the incidents."""
     add_json(parser)
     parser.add_argument("job", metavar="JOB.yaml")
+    add_command(parser)
     parser.add_argument(
         "recording", metavar="INCIDENTS.jsonl", help="a file of incidents, or the journal.jsonl of a phase"
     )
@@ -42,11 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what the policy decides."""
     return _replay(
-        arguments.job, arguments.recording, arguments.phase, diff=arguments.diff, as_json=arguments.json
+        arguments.job,
+        arguments.recording,
+        arguments.phase,
+        command=arguments.job_command,
+        diff=arguments.diff,
+        as_json=arguments.json,
     )
 
 
-def _replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as_json: bool) -> int:
+def _replay(
+    path: str, recording_path: str, phase: str | None, *, command: str | None, diff: bool, as_json: bool
+) -> int:
     """Print the decision about each incident of a file, or none if any line is invalid.
 
     With `diff`, print only those that differ from the journal's.
@@ -56,7 +64,7 @@ def _replay(path: str, recording_path: str, phase: str | None, *, diff: bool, as
     from prefect_ft.journal.replay import compare, read_recording
     from prefect_ft.journal.replay import replay as decisions_of
 
-    job = load_job(path)
+    job = load_job(path, command=command)
     recording = read_recording(recording_path)
     if recording.damage is not None:
         print(f"warning: {recording.damage}", file=sys.stderr)

@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.job,
         arguments.set,
         arguments.model_dir,
+        command=arguments.job_command,
         unfinished="resume" if arguments.restartable else arguments.unfinished,
         is_restartable=arguments.restartable,
         from_scratch=arguments.from_scratch,

@@ -21,10 +21,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the fully resolved job; warnings go to standard error."""
     import yaml
 
-    from prefect_ft.config import load_job, resolved, warnings  # loads pydantic
+    from prefect_ft.config import job_document, job_in, resolved, warnings  # loads pydantic
 
-    job = load_job(arguments.job, arguments.set, blocks=saved_block)
-    for warning in warnings(job):
+    document = job_document(arguments.job, arguments.set, command=arguments.job_command, blocks=saved_block)
+    job = job_in(document, arguments.job)
+    for warning in (*document.warnings, *warnings(job)):
         print(plaintext.as_line(f"warning: {arguments.job}: {warning}"), file=sys.stderr)
     content = resolved(job)
     print(

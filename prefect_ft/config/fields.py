@@ -220,6 +220,11 @@ def _words(value: object) -> object:
     return value
 
 
+def _arguments(value: object) -> object:
+    """As `_words`, and there may be none: they follow a command."""
+    return value if isinstance(value, (list, tuple)) and not value else _words(value)
+
+
 def _env(value: object) -> object:
     """Whole numbers become the text that they were; anything else that is no text is refused."""
     return _variables(value, may_be_unset=False)
@@ -311,6 +316,7 @@ Processes = Annotated[
     Annotated[int, Field(ge=1, le=MAX_RANKS)] | Literal["auto"], BeforeValidator(_processes)
 ]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+ResumeArgs = Annotated[tuple[str, ...], BeforeValidator(_arguments)]
 _Items = TypeVar("_Items")
 Some = Annotated[_Items, AfterValidator(_some), Field(json_schema_extra={"minItems": 1})]
 Env = Annotated[dict[str, str], BeforeValidator(_env)]

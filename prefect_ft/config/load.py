@@ -7,6 +7,7 @@ validating, by the front doors, so that there is one set of models and one set o
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 
 from pydantic import ValidationError
@@ -37,15 +38,17 @@ def load_job(
     overrides: Iterable[str] = (),
     model_dir: str | os.PathLike[str] | None = None,
     *,
+    command: str | None = None,
     blocks: BlockLookup | None = None,
 ) -> JobConfig:
     """Read a job file; relative paths in it start at its directory.
 
     `overrides` are the `KEY=VALUE` of `--set`. `model_dir`, from the command line, wins over both; a
-    relative one starts at the current directory. `blocks` gives what a saved block says of an infrastructure;
+    relative one starts at the current directory. `command`, as a shell takes it, is that of a file without phases
+    (a trainer configuration, a request of ModelArts'). `blocks` gives what a saved block says of an infrastructure;
     None: there are none here. Raises `ConfigError` for the first thing that is wrong.
     """
-    return job_in(job_document(path, overrides, model_dir, blocks=blocks), path)
+    return job_in(job_document(path, overrides, model_dir, command=command, blocks=blocks), path)
 
 
 def job_document(
@@ -53,13 +56,27 @@ def job_document(
     overrides: Iterable[str] = (),
     model_dir: str | os.PathLike[str] | None = None,
     *,
+    command: str | None = None,
     blocks: BlockLookup | None = None,
 ) -> Document:
     """What a user wrote for a job, in its own keys, with the places; arguments as of `load_job`."""
     document = apply_overrides(read_document(path), overrides)
     if model_dir is not None:
         document = document.put(("model_dir",), _from_here(os.fspath(model_dir)), Place("--model-dir"))
+    if command is not None:
+        document = _with_command(document, command)
     return _through_front_doors(with_blocks(document, blocks))
+
+
+def _with_command(document: Document, command: str) -> Document:
+    place = Place("--command")
+    if "phases" in document.value:
+        message = "the phases of the job have commands; write --set 'phases.0.command=[…]'"
+        raise ConfigError(message, file=place.file)
+    try:
+        return document.put(("command",), shlex.split(command), place)
+    except ValueError as error:
+        raise ConfigError(f"cannot be read: {error}; close the quote", file=place.file) from error
 
 
 def job_in(document: Document, path: str | os.PathLike[str]) -> JobConfig:

@@ -17,6 +17,7 @@ from prefect_ft.config.fields import (
     NotBool,
     Processes,
     RankEnv,
+    ResumeArgs,
     Section,
     Text,
     WholeNumber,
@@ -42,6 +43,12 @@ class Phase(Section):
     command: Words = Field(
         description="The program and its arguments, which are not rewritten",
         examples=[["python", "train.py"]],
+    )
+    resume_args: Annotated[ResumeArgs, ADDED] = Field(
+        default=(),
+        description="Words appended to the command of an attempt that resumes, and to no other; {resume_from} in "
+        "them is the checkpoint",
+        examples=[["--checkpoint_path", "{resume_from}"]],
     )
     rewrite_launcher: StrictBool = Field(
         default=False,

@@ -19,6 +19,9 @@ from prefect_ft.worker.checkpoints.names import PatternNames, UsualNames
 _OF_A_RUN = re.compile(r"\.prefect-ft|[0-9]{8}_[0-9]{6}_restartable.*")
 """What runs make in their model directory."""
 
+_MADE = (".prefect-ft", "20000101_000000_restartable", "20000101_000000_restartable-1")
+"""Names of that kind."""
+
 
 def check_places(job: JobConfig) -> None:
     """Raise ConfigError, with the field, where a job with absolute paths mixes what has to be kept apart."""
@@ -35,7 +38,8 @@ def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
             continue
         field, path = f"phases[{index}].checkpoints.path", os.path.realpath(checkpoints.path)
         for name, directory in own.items():
-            if directory is not None and os.path.realpath(directory) == path:
+            is_shared = directory is not None and os.path.realpath(directory) == path
+            if is_shared and not _names_no_run(checkpoints):
                 yield field, f"is {name} too, where runs leave files of their own; {remedy}"
         if any(_OF_A_RUN.fullmatch(part) for part in _below(os.path.realpath(job.model_dir), path)[:1]):
             yield field, f"is inside what a run leaves in model_dir; {remedy}"
@@ -43,6 +47,14 @@ def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
         if step is not None:
             where = f"is inside the checkpoints of phase {phase.name!r}, where its name would make it the"
             yield "model_dir", f"{where} checkpoint of step {step}; write a directory beside them"
+
+
+def _names_no_run(checkpoints: Checkpoints) -> bool:
+    """Whether checkpoints are known by a pattern that takes nothing for one that a run makes beside them."""
+    if checkpoints.pattern is None:
+        return False
+    names = PatternNames(checkpoints.pattern)
+    return not any(names.read(name) or names.enters(name) or names.overwritten(name) for name in _MADE)
 
 
 def _is_here(path: str, infrastructure: Infrastructure) -> bool:

@@ -22,12 +22,14 @@ class Document:
     """A mapping of plain values, and the places of the keys and items that the user wrote, in their order.
 
     `origins` leads from fields of `value` to those that the user wrote in their place, where these are
-    others; what is below them follows.
+    others; what is below them follows. `warnings` say what of it has no effect here, or another, each as
+    `FIELD: MESSAGE`.
     """
 
     value: dict[str, Any]
     places: dict[FieldPath, Place]
     origins: Mapping[FieldPath, FieldPath] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def origin(self, path: FieldPath) -> FieldPath:
         """The field that the user wrote for the field at `path`."""
@@ -69,9 +71,20 @@ class Document:
         ways = (path[:end] for end in range(1, len(path) + 1))
         return replace(self, value=written, places=kept | {way: place for way in ways if way not in kept})
 
-    def rewritten(self, value: dict[str, Any], origins: Mapping[FieldPath, FieldPath]) -> Document:
-        """A copy that says `value` instead; `origins` leads from what is new in it to what the user wrote."""
-        return replace(self, value=value, origins={**self.origins, **origins})
+    def rewritten(
+        self,
+        value: dict[str, Any],
+        origins: Mapping[FieldPath, FieldPath],
+        warnings: Iterable[tuple[FieldPath, str]] = (),
+    ) -> Document:
+        """A copy that says `value` instead; `origins` leads from what is new in it to what the user wrote.
+
+        `warnings` name fields that the user wrote.
+        """
+        told = (f"{dotted(path)}: {message}" for path, message in warnings)
+        return replace(
+            self, value=value, origins={**self.origins, **origins}, warnings=(*self.warnings, *told)
+        )
 
 
 def _ways(value: object, path: FieldPath = ()) -> Iterator[FieldPath]:

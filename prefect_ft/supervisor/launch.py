@@ -25,6 +25,10 @@ SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """torchrun's default, which its ranks inherit."""
 
 
+RESUME_FROM = "{resume_from}"
+"""What stands for the checkpoint in `resume_args`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavesPlan:
     """Where a phase's checkpoints are, and which of them are its own. Times are seconds since the epoch.
@@ -52,6 +56,7 @@ class PhasePlan:
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
     `saves` is about what the phase saves, None where it has no checkpoints.
+    `resume_args` are the words that an attempt's command has besides, if the attempt resumes.
     `directory` is the phase's own, for what it leaves behind. `role` and `elastic_id` are torchrun's names of the
     ranks' role and of their job, None: the run's id.
     """
@@ -77,6 +82,7 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
+    resume_args: tuple[str, ...] = ()
     role: str = "default"
     elastic_id: str | None = None
     lost_ranks_last_s: float | None = None
@@ -169,7 +175,7 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
     """
     return {
         worker: {
-            "command": plan.command,
+            "command": _command(plan, launch),
             "cwd": plan.cwd,
             "env": worker_environment(plan, launch, worker),
             "ranks": rank_environments(plan, worker),
@@ -179,6 +185,13 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
         }
         for worker, system in enumerate(launch.placement)
     }
+
+
+def _command(plan: PhasePlan, launch: Launch) -> tuple[str, ...]:
+    """Return the command of an attempt: the words of one that resumes name the checkpoint."""
+    path = launch.resume_path
+    more = () if path is None else (word.replace(RESUME_FROM, path) for word in plan.resume_args)
+    return (*plan.command, *more)
 
 
 def _defaults(plan: PhasePlan) -> Environment:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from prefect_ft.config import Document, JobConfig, Phase, load_job, resolved, validate
+from prefect_ft.config import (
+    Document,
+    JobConfig,
+    Phase,
+    job_document,
+    job_in,
+    load_job,
+    resolved,
+    validate,
+)
 from prefect_ft.config.yaml_text import Place, parse
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import Policy
@@ -45,6 +54,9 @@ trainer:
 """
 
 
+RESUME_ARGS = ("--checkpoint_path", "{resume_from}")
+
+
 def loaded(text: str, folder: Path, *overrides: str) -> JobConfig:
     file = folder / "job.yaml"
     file.write_text(text)
@@ -73,7 +85,7 @@ def in_form(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return str if request.param == "yaml" else lambda text: json.dumps(parse(text, "")[0], indent=2)
 
 
-def test_a_trainer_is_a_phase_and_is_handed_to_the_command_whole(
+def test_a_trainer_is_a_phase_and_is_handed_to_the_command_without_its_restarts(
     in_form: Callable[[str], str], tmp_path: Path
 ) -> None:
     job = loaded(in_form(ONE), tmp_path)
@@ -82,14 +94,9 @@ def test_a_trainer_is_a_phase_and_is_handed_to_the_command_whole(
         "command": ["c"],
         "checkpoints": {"path": "/k"},
         "cwd": str(tmp_path),
-        "params": {
-            "init": {
-                "autorestart": {"max_num_restarts": 1, "min_num_csx": 2},
-                "precision": {"fp16": False},
-            },
-            "fit": {"lr": 0.5},
-        },
+        "params": {"trainer": {"init": {"precision": {"fp16": False}}, "fit": {"lr": 0.5}}},
         "autorestart": {"max_num_restarts": 1, "min_num_systems": 2},
+        "resume_args": RESUME_ARGS,
     }
     assert job.phases == (Phase.model_validate(expected),)
     assert job.policy(0) == Policy(
@@ -100,18 +107,18 @@ def test_a_trainer_is_a_phase_and_is_handed_to_the_command_whole(
 def test_each_trainer_of_a_list_is_a_phase_and_what_stands_beside_it_is_its_own(
     in_form: Callable[[str], str], tmp_path: Path
 ) -> None:
-    both = {"command": ["c"], "nproc_per_worker": 4, "cwd": str(tmp_path)}
+    both = {"command": ["c"], "nproc_per_worker": 4, "cwd": str(tmp_path), "resume_args": RESUME_ARGS}
     first = {
         "name": "trainer-1",
         "checkpoints": {"path": "/k"},
-        "params": {"init": {"autorestart": {"max_num_restarts": 1}}},
+        "params": {"trainer": {"init": {}}},
         "autorestart": {"max_num_restarts": 1},
     }
     second = {
         "name": "trainer-2",
         "checkpoints": {"path": "/l"},
         "mode": "train_and_eval",
-        "params": {"init": {"autorestart": {"max_num_restarts": 2}}, "fit": {"steps": 5}},
+        "params": {"trainer": {"init": {}, "fit": {"steps": 5}}},
         "autorestart": {"max_num_restarts": 2},
     }
     job = loaded(in_form(TWO), tmp_path)
@@ -168,9 +175,9 @@ def test_the_command_line_reaches_trainers(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         pytest.param(
-            one("restarts: 1", "restarts: 129"),
-            "9: trainer.init.autorestart.max_num_restarts: must be at most 128, got 129",
-            id="above-the-maximum",
+            one("restarts: 1", "restarts: -1"),
+            "9: trainer.init.autorestart.max_num_restarts: must be at least 1, got -1",
+            id="negative",
         ),
         pytest.param(
             one("      max_num_restarts: 1\n", ""),
@@ -200,8 +207,8 @@ def test_the_command_line_reaches_trainers(tmp_path: Path) -> None:
             id="typo",
         ),
         pytest.param(
-            two("restarts: 2", "restarts: 0"),
-            "12: trainer[1].trainer.init.autorestart.max_num_restarts: must be at least 1, got 0",
+            two("restarts: 2", "restarts: -2"),
+            "12: trainer[1].trainer.init.autorestart.max_num_restarts: must be at least 1, got -2",
             id="in-a-list",
         ),
         pytest.param(
@@ -250,9 +257,9 @@ def test_restarts_of_trainers_that_cannot_be_used(text: str, expected: str, tmp_
             id="command-of-all",
         ),
         pytest.param(
-            one("checkpoints: {path: /k}\n", ""),
-            "1: checkpoints: missing; a phase that trains and restarts needs them, like {path: checkpoints}",
-            id="no-checkpoints",
+            one("checkpoints: {path: /k}\n", "").replace("  fit:", "    model_dir: 3\n  fit:"),
+            '11: trainer.init.model_dir: must be text, got 3; write it in quotes, like "3"',
+            id="a-directory-that-is-a-number",
         ),
         pytest.param(
             two("checkpoints: {path: /l}", "checkpoints: {pat: /l}"),
@@ -261,8 +268,8 @@ def test_restarts_of_trainers_that_cannot_be_used(text: str, expected: str, tmp_
         ),
         pytest.param(
             two("    trainer:\n", "    name: x\n    trainer:\n"),
-            "11: trainer[1].name: unknown key; known keys: trainer, mode, command, nproc_per_worker, "
-            "checkpoints, target_step, elastic",
+            "11: trainer[1].name: unknown key; known keys: trainer, mode, command, resume_args, "
+            "nproc_per_worker, checkpoints, target_step, elastic",
             id="beside-a-trainer",
         ),
         pytest.param(
@@ -275,6 +282,209 @@ def test_restarts_of_trainers_that_cannot_be_used(text: str, expected: str, tmp_
 )
 def test_what_stands_beside_and_in_trainers(text: str, expected: str, tmp_path: Path) -> None:
     assert error_of(text, tmp_path) == f"job.yaml:{expected}"
+
+
+# -- the file as it is ---------------------------------------------------------------------------------
+
+ALONE = """\
+trainer:
+  init:
+    model_dir: runs/gpt
+    backend:
+      backend_type: CSX
+      cluster_config: {num_csx: 4}
+    loop: {max_steps: 1000, eval_frequency: 100}
+    checkpoint: {steps: 200}
+    autorestart: {max_num_restarts: 3, min_num_csx: 2}
+  fit:
+    train_dataloader: {data_processor: GptHDF5DataProcessor}
+    val_dataloader: [{data_processor: GptHDF5DataProcessor}]
+  validate_all: {val_dataloaders: []}
+"""
+NO_POOL = "has no effect without infrastructure:"
+OF_THE_CLUSTER = (
+    f"trainer.init.autorestart.min_num_csx: {NO_POOL} the command asks for its systems itself",
+    f"trainer.init.backend.cluster_config.num_csx: {NO_POOL} one worker runs the command, which asks for them itself",
+)
+OWN_TRAINER = "write a trainer of its own with mode: eval"
+ELSEWHERE = f"trainer.validate_all: is executed only where the command does it; {OWN_TRAINER}"
+
+
+def document_of(text: str, folder: Path, command: str | None = "python run.py") -> Document:
+    file = folder / "gpt.yaml"
+    file.write_text(text)
+    return job_document(file, command=command)
+
+
+def alone(old: str, new: str) -> str:
+    assert ALONE.count(old) == 1
+    return ALONE.replace(old, new)
+
+
+def test_a_trainer_configuration_alone_is_a_job(tmp_path: Path) -> None:
+    document = document_of(ALONE, tmp_path)
+    job = job_in(document, tmp_path / "gpt.yaml")
+    assert (job.name, job.model_dir) == ("gpt", str(tmp_path / "runs/gpt"))
+    (phase,) = job.phases
+    assert phase.command == ("python", "run.py")
+    assert phase.mode == "train_and_eval"
+    assert phase.target_step == 1000
+    assert phase.resume_args == RESUME_ARGS
+    assert phase.checkpoints is not None
+    assert (phase.checkpoints.path, phase.checkpoints.pattern) == (
+        str(tmp_path / "runs/gpt"),
+        "checkpoint_{step}*.mdl",
+    )
+    params = phase.params
+    assert params is not None
+    written = parse(ALONE, "")[0]
+    del written["trainer"]["init"]["autorestart"]
+    assert params == written
+    assert job.policy(0) == Policy(
+        systems=("localhost",), workers=1, max_num_restarts=3, mode="train_and_eval", target_step=1000
+    )
+    assert document.warnings == (*OF_THE_CLUSTER, ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "expected"),
+    [
+        pytest.param("cszoo fit", ALONE, "train_and_eval", id="fit"),
+        pytest.param("python run.py train", ALONE, "train", id="train"),
+        pytest.param("python run.py CSX --mode eval_all", ALONE, "eval", id="eval-all"),
+        pytest.param("cszoo validate", ALONE, "eval", id="validate"),
+        pytest.param(
+            "python run.py", alone("    val_dataloader:", "    # val:"), "train", id="nothing-to-validate"
+        ),
+        pytest.param("python run.py", "trainer: {fit: {}}", "train", id="fit-alone"),
+        pytest.param("python run.py", "trainer: {validate: {}}", "eval", id="validation-alone"),
+        pytest.param("python run.py", "trainer: {validate_all: {}}", "eval", id="all-validations-alone"),
+        pytest.param("python run.py train", f"mode: eval\n{ALONE}", "eval", id="what-is-written-beside-wins"),
+    ],
+)
+def test_what_the_command_does(command: str, text: str, expected: str, tmp_path: Path) -> None:
+    job = job_in(document_of(text, tmp_path, command), tmp_path / "gpt.yaml")
+    assert job.phases[0].mode == expected
+    assert (job.phases[0].checkpoints is None) == (expected == "eval")
+
+
+@pytest.mark.parametrize(
+    ("text", "restarts", "told"),
+    [
+        pytest.param(alone("restarts: 3", "restarts: 0"), None, OF_THE_CLUSTER[1:], id="none"),
+        pytest.param(
+            alone("restarts: 3, min_num_csx: 2", "restarts: 128"), 128, OF_THE_CLUSTER[1:], id="the-most"
+        ),
+        pytest.param(
+            alone("restarts: 3, min_num_csx: 2", "restarts: 200"),
+            128,
+            (
+                "trainer.init.autorestart.max_num_restarts: is 128 here, the most, got 200",
+                *OF_THE_CLUSTER[1:],
+            ),
+            id="more-than-the-most",
+        ),
+    ],
+)
+def test_how_many_restarts_there_may_be(
+    text: str, restarts: int | None, told: tuple[str, ...], tmp_path: Path
+) -> None:
+    document = document_of(text, tmp_path)
+    policy = job_in(document, tmp_path / "gpt.yaml").policy(0)
+    assert (policy.max_num_restarts if policy.autorestart else None) == restarts
+    assert document.warnings == (*told, ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(alone("max_steps: 1000, ", ""), None, id="none-written"),
+        pytest.param(
+            alone("max_steps: 1000", "max_steps: 1000, num_steps: 5"), None, id="steps-counted-anew"
+        ),
+        pytest.param(
+            alone("max_steps: 1000", "max_steps: 1000, num_epochs: 2"), None, id="or-so-many-epochs"
+        ),
+        pytest.param(alone("{steps: 200}", "{steps: 0}"), None, id="no-checkpoint-of-the-last"),
+        pytest.param(f"target_step: 7\n{ALONE}", 7, id="what-is-written-beside-wins"),
+    ],
+)
+def test_the_step_that_completes_a_trainer(text: str, expected: int | None, tmp_path: Path) -> None:
+    assert job_in(document_of(text, tmp_path), tmp_path / "gpt.yaml").phases[0].target_step == expected
+
+
+def test_what_is_said_of_trainers_that_cannot_go_on_where_they_were(tmp_path: Path) -> None:
+    text = alone("max_steps", "num_steps").replace("    checkpoint: {steps: 200}\n", "")
+    assert document_of(text, tmp_path).warnings[2:-1] == (
+        "trainer.init.checkpoint.steps: missing; without it the trainer saves nothing, and restarts begin from scratch",
+        "trainer.init.loop.num_steps: the trainer counts them anew from the checkpoint that it loads; write max_steps",
+    )
+    assert document_of(f"checkpoints: {{path: k}}\n{text}", tmp_path).warnings[2:-1] == (
+        "trainer.init.loop.num_steps: the trainer counts them anew from the checkpoint that it loads; write max_steps",
+    )
+
+
+def test_checkpoints_of_another_name_and_directory(tmp_path: Path) -> None:
+    text = alone("{steps: 200}", "{steps: 200, checkpoint_name: 'ck-{step:06}.mdl'}").replace(
+        "    model_dir: runs/gpt\n", ""
+    )
+    job = job_in(document_of(f"cwd: w\n{text}", tmp_path), tmp_path / "gpt.yaml")
+    checkpoints = job.phases[0].checkpoints
+    assert checkpoints is not None
+    assert (checkpoints.path, checkpoints.pattern) == (str(tmp_path / "w/model_dir"), "ck-{step}*.mdl")
+    assert job.model_dir == str(tmp_path / "model_dir")
+
+
+def test_trainers_with_directories_of_their_own_have_one_for_run_log(tmp_path: Path) -> None:
+    inner = ALONE.replace("\n", "\n    ").rstrip()
+    text = f"trainer:\n  - {inner}\n  - {inner.replace('runs/gpt', 'runs/b')}\n"
+    document = document_of(text, tmp_path)
+    job = job_in(document, tmp_path / "gpt.yaml")
+    assert job.model_dir == str(tmp_path / "runs/gpt")
+    assert [phase.checkpoints and phase.checkpoints.path for phase in job.phases] == [
+        str(tmp_path / "runs/gpt"),
+        str(tmp_path / "runs/b"),
+    ]
+    assert document.warnings[-1] == (
+        "trainer[1].trainer.init.model_dir: run.log is in 'runs/gpt', the directory of the first trainer; this one's "
+        "checkpoints stay"
+    )
+
+
+def test_a_pool_is_held_against_the_systems_that_are_wanted(tmp_path: Path) -> None:
+    pool = "infrastructure: {systems: [a, b, c], workers: 2}\n"
+    document = document_of(pool + ALONE, tmp_path)
+    assert job_in(document, tmp_path / "gpt.yaml").policy(0).min_num_systems == 2
+    assert document.warnings == (ELSEWHERE,)
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "expected"),
+    [
+        pytest.param(
+            ALONE,
+            "python 'run.py",
+            "--command: cannot be read: No closing quotation; close the quote",
+            id="quote",
+        ),
+        pytest.param(
+            ALONE,
+            "''",
+            '--command: command: must begin with a program; write its words, like ["python", "train.py"]',
+            id="empty",
+        ),
+        pytest.param(
+            "name: j\nmodel_dir: m\nphases: []\n",
+            "c",
+            "--command: the phases of the job have commands; write --set 'phases.0.command=[…]'",
+            id="beside-phases",
+        ),
+    ],
+)
+def test_commands_that_cannot_be_used(text: str, command: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job_in(document_of(text, tmp_path, command), tmp_path / "gpt.yaml")
+    assert str(caught.value) == expected
 
 
 SHAPE = "must be a mapping, like {init: …, fit: …}"
@@ -294,8 +504,8 @@ SHAPE = "must be a mapping, like {init: …, fit: …}"
         ),
         pytest.param(
             "[{init: {}}]",
-            "trainer[0].init: unknown key; known keys: trainer, mode, command, nproc_per_worker, checkpoints, "
-            "target_step, elastic",
+            "trainer[0].init: unknown key; known keys: trainer, mode, command, resume_args, "
+            "nproc_per_worker, checkpoints, target_step, elastic",
             id="list-of-bare-trainers",
         ),
         pytest.param("[{trainer: [x]}]", f"trainer[0].trainer: {SHAPE}, got a list", id="item-of-a-list"),
@@ -317,8 +527,8 @@ def test_what_is_no_trainer(trainer: str, expected: str, tmp_path: Path) -> None
 
 
 def test_an_error_of_what_the_command_line_said_is_blamed_on_it(tmp_path: Path) -> None:
-    said = error_of(ONE, tmp_path, "trainer.init.autorestart.max_num_restarts=129")
-    assert said == "--set: trainer.init.autorestart.max_num_restarts: must be at most 128, got 129"
+    said = error_of(ONE, tmp_path, "trainer.init.autorestart.max_num_restarts=-1")
+    assert said == "--set: trainer.init.autorestart.max_num_restarts: must be at least 1, got -1"
 
 
 SECTIONS = st.sampled_from([{"max_num_restarts": 3}, {"max_num_restarts": 3, "min_num_csx": 1}, {}, None])

@@ -160,7 +160,8 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         ),
         pytest.param(
             phase("trainer: {}"),
-            "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, rewrite_launcher, "
+            "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, resume_args, "
+            "rewrite_launcher, "
             "params, nproc_per_worker, checkpoints, resume, target_step, rendezvous, warm, warm_memory_mb, elastic, "
             "env, cwd, autorestart, suspension, infrastructure",
             id="in-a-phase",

@@ -166,6 +166,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "name": "p",
                 "mode": "train",
                 "command": ["python", "t.py"],
+                "resume_args": [],
                 "rewrite_launcher": False,
                 "params": None,
                 "nproc_per_worker": 1,

@@ -125,6 +125,12 @@ def test_a_directory_on_the_command_line_in_nobodys_home(tmp_path: Path) -> None
             id="a-link-to-model-dir",
         ),
         pytest.param(
+            {"phases[0].checkpoints.path": 'm", pattern: "{step}_*'},
+            "job.yaml:13: phases[0].checkpoints.path: is model_dir too, where runs leave files of their own; "
+            "write a directory for the checkpoints alone, like m/checkpoints",
+            id="model-dir-by-names-that-runs-have-too",
+        ),
+        pytest.param(
             {"phases[0].checkpoints.path": "jo"},
             "job.yaml:13: phases[0].checkpoints.path: is journal_dir too, where runs leave files of their own; "
             "write a directory for the checkpoints alone, like m/checkpoints",
@@ -177,6 +183,10 @@ def test_a_model_dir_of_the_command_line_is_held_against_the_checkpoints_too(tmp
         pytest.param({"model_dir": "ck/runs"}, id="model-dir-in-checkpoints"),
         pytest.param({"phases[0].checkpoints.path": "/v/m"}, id="in-a-volume-of-containers"),
         pytest.param({"phases[0].checkpoints.path": "s3://m"}, id="a-url"),
+        pytest.param(
+            {"phases[0].checkpoints.path": 'm", pattern: "checkpoint_{step}*.mdl'},
+            id="in-model-dir-by-names-of-their-own",
+        ),
     ],
 )
 def test_what_may_lie_in_each_other(tmp_path: Path, paths: dict[str, str]) -> None:

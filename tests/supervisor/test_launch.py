@@ -293,3 +293,23 @@ def test_ranks_are_told_where_they_agree_on_restarts_within_their_processes() ->
 def test_what_is_kept_for_a_comeback_is_sent_to_the_first_worker_alone() -> None:
     orders = start_orders(plan(), launch(), {"attempt": 1})
     assert {worker: order["note"] for worker, order in orders.items()} == {0: {"attempt": 1}, 1: {}}
+
+
+ARGS = ("--checkpoint_path", "{resume_from}", "--from={resume_from}", "{step}")
+
+
+@pytest.mark.parametrize(
+    ("resume_path", "more"),
+    [
+        pytest.param(None, (), id="from-scratch"),
+        pytest.param(
+            "/ck/step {resume_from}",
+            ("--checkpoint_path", "/ck/step {resume_from}", "--from=/ck/step {resume_from}", "{step}"),
+            id="from-a-checkpoint",
+        ),
+    ],
+)
+def test_an_attempt_that_resumes_has_more_words(resume_path: str | None, more: tuple[str, ...]) -> None:
+    asked = plan(command=("train", "{resume_from}"), resume_args=ARGS)
+    orders = start_orders(asked, launch(resume_path=resume_path), {})
+    assert {order["command"] for order in orders.values()} == {("train", "{resume_from}", *more)}

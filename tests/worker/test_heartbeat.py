@@ -478,3 +478,14 @@ def test_a_process_that_is_parked_hears_late_of_them(monkeypatch):
     assert not heartbeat.skips(7)
     monkeypatch.setenv("PREFECT_FT_SKIP_STEPS", "7-7")
     assert heartbeat.skips(7)
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [(None, []), ("", []), ("0", [0]), ("100", [100]), ("10", [10]), ("x", []), ("100 ", [])],
+)
+def test_the_validation_that_is_to_be_left_out(text, left_out, monkeypatch):
+    monkeypatch.delenv("PREFECT_FT_SKIP_EVAL_AT_STEP", raising=False)
+    if text is not None:
+        monkeypatch.setenv("PREFECT_FT_SKIP_EVAL_AT_STEP", text)
+    assert [step for step in (0, 1, 10, 100) if heartbeat.skip_eval(step)] == left_out
