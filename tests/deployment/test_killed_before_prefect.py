@@ -94,6 +94,9 @@ def assert_shown(site: Site, job: Path) -> None:
         for lines in journals(job.parent / "model").values()
         for line in of_type(lines, "decision")
     ]
+    deadline = time.monotonic() + LIMIT_S  # the server stores logs in its own time
+    while decisions_shown(site, flow_runs_of(site, job)) != told and time.monotonic() < deadline:
+        time.sleep(0.2)
     flow_runs = flow_runs_of(site, job)
     assert decisions_shown(site, flow_runs) == told
     last = site.wait_for(flow_runs[-1], "Completed", "Failed", "Crashed")
