@@ -25,7 +25,7 @@ from prefect_ft.errors import ConfigError
 FRONT_DOORS: Mapping[str, Callable[[Document], Document]] = {
     "kind": modelarts.without_kind,
     "trainer": cerebras.phases_of_trainers,
-    "metadata": modelarts.restarts_of_annotations,
+    **dict.fromkeys(("metadata", "algorithm", "spec", "tasks", "endpoints"), modelarts.job_of_request),
 }
 """What rewrites a document, by the key at its top that asks for it; in this order.
 

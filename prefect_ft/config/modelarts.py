@@ -1,7 +1,7 @@
 """The front door for ModelArts' jobs: `kind`, and `fault-tolerance/…` in `metadata.annotations`.
 
 Owns what these mean in a job's own keys (ModelArts, "Recovering a Training Job" and "Enabling Unconditional
-Auto Restart").
+Auto Restart"). The rest of a request is `modelarts_request`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prefect_ft.config.fields import shown, unknown_key
+from prefect_ft.config.modelarts_request import METADATA, NO_COUNTERPART, phase_of_algorithm
 from prefect_ft.config.sections import ENVIRONMENT_CLASSES
 from prefect_ft.config.source import Document
 from prefect_ft.config.yaml_text import FieldPath, dotted
@@ -64,12 +65,23 @@ def without_kind(document: Document) -> Document:
     return document.rewritten(_without("kind", document.value), {})
 
 
+def job_of_request(document: Document) -> Document:
+    """Put a job's own keys in the place of a request's. Raises `ConfigError`."""
+    if "metadata" in document.value:
+        document = restarts_of_annotations(document)
+    return phase_of_algorithm(document)
+
+
 def restarts_of_annotations(document: Document) -> Document:
-    """Put `autorestart` and `suspension.restart` in the place of annotations. Raises `ConfigError`."""
-    said = _said(document)
-    value = _without("metadata", document.value)
+    """Put `autorestart`, `faults` and `suspension.restart` in the place of annotations. Raises `ConfigError`."""
+    written = _annotations(document)
+    said = _said(document, written)
+    value = {**document.value, "metadata": _without("annotations", document.value["metadata"])}
+    unused: list[tuple[FieldPath, str]] = [
+        ((*_ANNOTATIONS, name), NO_COUNTERPART) for name in written if name not in said
+    ]
     if not said:
-        return document.rewritten(value, {})
+        return document.rewritten(value, {}, unused)
     _check_restarts(document, said)
     section = {_KNOWN[name].field[-1]: meant for name, meant in said.items() if name != _HANG_RETRY}
     section["rebuild_only"] = True
@@ -78,16 +90,35 @@ def restarts_of_annotations(document: Document) -> Document:
     value["autorestart"] = section
     if _HANG_RETRY in said:
         value = _with_suspension_restart(value, said[_HANG_RETRY])
-    origins: dict[FieldPath, FieldPath] = {("autorestart",): _ANNOTATIONS}
+    if value.get("faults") is None:
+        value["faults"] = {"logs": True, "preset": _preset(value)}
+        unused += _without_healing(value)
+    origins: dict[FieldPath, FieldPath] = {("autorestart",): _ANNOTATIONS, ("faults",): _ANNOTATIONS}
     origins |= {("autorestart", key): _ANNOTATIONS for key in section}
     origins |= {_KNOWN[name].field: (*_ANNOTATIONS, name) for name in said}
-    return document.rewritten(value, origins)
+    return document.rewritten(value, origins, unused)
 
 
-def _said(document: Document) -> dict[str, Any]:
-    """Return the annotations about fault tolerance; all others are somebody else's."""
+def _preset(value: Mapping[str, Any]) -> str:
+    """Return whose fault codes are read from the ranks' lines: NPUs', unless the request is for GPUs."""
+    spec = value.get("spec")
+    resource = spec.get("resource") if isinstance(spec, dict) else None
+    flavor = resource.get("flavor_id") if isinstance(resource, dict) else None
+    return "nvidia" if isinstance(flavor, str) and "gpu" in flavor.lower() else "ascend"
+
+
+def _without_healing(value: Mapping[str, Any]) -> Iterator[tuple[FieldPath, str]]:
+    """Say what in-place recovery needs to heal a device."""
+    infrastructure = value.get("infrastructure")
+    if not (isinstance(infrastructure, dict) and infrastructure.get("heal")):
+        message = "a faulty device takes its system out of use, unless infrastructure.heal is a command that resets it"
+        yield (*_ANNOTATIONS, _JOB_RETRY), message
+
+
+def _said(document: Document, written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations about fault tolerance."""
     said: dict[str, Any] = {}
-    for name, value in _annotations(document).items():
+    for name, value in written.items():
         if not name.startswith(_PREFIX):
             continue
         if name not in _KNOWN:
@@ -102,8 +133,9 @@ def _said(document: Document) -> dict[str, Any]:
 
 def _annotations(document: Document) -> dict[str, Any]:
     metadata = _mapping(document, _ANNOTATIONS[:1], document.value["metadata"])
-    if unknown := list(_without("annotations", metadata)):
-        raise document.error(("metadata", unknown[0]), unknown_key(unknown[0], ["annotations"]))
+    known = ("annotations", "name", *METADATA)
+    if unknown := [key for key in metadata if key not in known]:
+        raise document.error(("metadata", unknown[0]), unknown_key(unknown[0], known))
     return _mapping(document, _ANNOTATIONS, metadata.get("annotations", {}))
 
 

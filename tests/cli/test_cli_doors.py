@@ -109,3 +109,104 @@ def test_a_trainer_configuration_decides_about_incidents(
     assert main([*words, "--command", "python run.py train"]) == 0
     decided = [json.loads(line)["action"] for line in capsys.readouterr().out.splitlines()]
     assert decided == ["restart_in_place", "fail"]
+
+
+# -- requests of ModelArts' ----------------------------------------------------------------------------
+
+EXAMPLES = {
+    "unconditional": """\
+    {
+        "kind": "job",
+        "metadata": {
+            "annotations": {
+                "fault-tolerance/job-retry-num": "8",
+                "fault-tolerance/job-unconditional-retry": "true"
+            }
+        }
+    }""",
+    "upon-suspension": """\
+    {
+        "kind": "job",
+        "metadata": {
+            "annotations": {
+                "fault-tolerance/job-retry-num": "3",
+                "fault-tolerance/hang-retry": "true"
+            }
+        }
+    }""",
+    "all": """\
+    {
+        "kind": "job",
+        "metadata": {
+            "annotations": {
+                "fault-tolerance/job-retry-num": "8",
+                "fault-tolerance/job-unconditional-retry": "true",
+                "fault-tolerance/hang-retry": "true",
+               "fault-tolerance/pod-retry-num": "3"
+            }
+        }
+    }""",
+}
+"""The examples of the documents, word for word."""
+
+TRAINS = """
+import json, os, sys, time
+folder = next((word[12:] for word in sys.argv if word.startswith("--train_url=")), "runs/request/checkpoints")
+os.makedirs(folder, exist_ok=True)
+resume = os.environ["PREFECT_FT_RESUME_FROM"]
+print(" ".join(["from", os.path.basename(resume) or "nothing", *sys.argv[1:3]]), flush=True)
+if not resume and os.environ["RANK"] != "0":
+    time.sleep(60)
+if not resume:
+    with open(f"{folder}/.tmp", "w") as file:
+        json.dump({"files": []}, file)
+    os.replace(f"{folder}/.tmp", f"{folder}/step-5.json")
+    print("ConnectionResetError: connection reset by peer", file=sys.stderr, flush=True)
+    sys.exit(1)
+"""
+"""A trainer that saves once and then loses a connection, and that does nothing more once it resumes."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_the_documents_run_as_they_are(
+    name: str, prefect_server: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "request.json").write_text(EXAMPLES[name])
+    (tmp_path / "train.py").write_text(TRAINS)
+    words = [str(tmp_path / "request.json"), "--command", "python train.py"]
+    assert main(["validate", *words]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["faults"]["logs"] is True
+    done = run(tmp_path, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    (phase,) = json.loads(done.stdout)["phases"]
+    assert (phase["status"], phase["restarts"]) == ("completed", {"rebuild": 1})
+    assert [line for _, line in printed(tmp_path / "runs/request") if line.startswith("from")] == [
+        "from nothing",
+        "from step-5.json",
+    ]
+
+
+def test_a_whole_request_runs_as_it_is(prefect_server: None, tmp_path: Path) -> None:
+    request = {
+        "kind": "job",
+        "metadata": {"name": "whole", "annotations": {"fault-tolerance/job-retry-num": "3"}},
+        "algorithm": {
+            "code_dir": "/bucket/code/",
+            "boot_file": "/bucket/code/train.py",
+            "parameters": [{"name": "lr", "value": "0.1"}],
+            "outputs": [{"name": "train_url", "remote": {"obs": {"obs_url": "/bucket/out/"}}}],
+            "environments": {"SEED": "7"},
+        },
+        "spec": {"resource": {"flavor_id": "modelarts.vm.cpu.8u", "node_count": 2}},
+    }
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    (tmp_path / "train.py").write_text(TRAINS)
+    done = run(tmp_path, "request.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["phases"][0]["restarts"] == {"rebuild": 1}
+    output = tmp_path / "runs/whole/outputs/train_url"
+    assert [path.name for path in output.iterdir()] == ["step-5.json"]
+    said = [line for _, line in printed(tmp_path / "runs/whole") if line.startswith("from")]
+    words = f"--lr=0.1 --train_url={output}"
+    assert set(said) == {f"from nothing {words}", f"from step-5.json {words}"}
+    assert "warning: request.json: algorithm.code_dir: is not fetched from OBS" in done.stderr
