@@ -157,14 +157,15 @@ class CheckpointWatch:
         _block_on(self._asked_out)
         while True:
             self._wait(pause_s)
-            began = time.monotonic()
+            began = time.monotonic() - self._finder.hashing_s
             if self._asked.empty():
                 self._answer(Question())
             self._urgent.clear()
             while not self._asked.empty():
                 self._answer(self._asked.get())
             self._keep_copies()
-            pause_s = max(LOOK_DELAY_S, LOOK_SHARE * (time.monotonic() - began))
+            # Each checkpoint is hashed once, so that is no measure of what the next look costs.
+            pause_s = max(LOOK_DELAY_S, LOOK_SHARE * (time.monotonic() - self._finder.hashing_s - began))
 
     def _wait(self, pause_s: float) -> None:
         """Return as soon as something is asked, or `pause_s` after a change."""
@@ -213,14 +214,23 @@ class CheckpointWatch:
                 self._scan(question)
         except OSError as exc:
             why_not["."] = f"a copy cannot be put back: {exc}"
-        chosen = choose(self._found, criteria.limit, criteria.avoid)
+        damaged: Dict[str, str] = {}
+        avoid = [*criteria.avoid]
+        chosen = choose(self._found, criteria.limit, avoid)
+        while chosen is not None and (fault := self._finder.confirm(chosen)) is not None:
+            damaged[os.path.relpath(chosen.path, self._directory)] = fault
+            avoid.append(chosen.step)
+            chosen = choose(self._found, criteria.limit, avoid)
+        if damaged:
+            self._scan(question)
+            why_not.update(damaged)
         if chosen is None:
             return None
         try:
             return self._finder.put_back(chosen)
         except OSError as exc:
             why_not[os.path.relpath(chosen.path, self._directory)] = f"cannot be put back: {exc}"
-            return choose(self._found, criteria.limit, [*criteria.avoid, chosen.step])
+            return choose(self._found, criteria.limit, [*avoid, chosen.step])
 
     def _keep_copies(self) -> None:
         """Copy what will be overwritten, unless an attempt comes to wait for something meanwhile."""

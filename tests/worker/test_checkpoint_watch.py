@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
 import select
 import shutil
@@ -14,7 +17,7 @@ from agent_fixtures import MakeWorker, StartAgent
 from agents import DEADLINE_S, AgentClient, Gate, checkpoints, script
 
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
-from prefect_ft.worker.checkpoints import copies
+from prefect_ft.worker.checkpoints import copies, manifest
 
 LONG_S = 3600.0
 """A settle time that does not pass in a test: then only a rename proves a file whole."""
@@ -375,3 +378,105 @@ def test_a_file_system_that_hangs_holds_up_neither_stop_nor_leave(
     client.hear_to_the_end()
     assert agent.process.wait(timeout=DEADLINE_S) == 0
     assert not any(event["ev"] == "chosen" for event in client.heard)
+
+
+# -- hashes in a manifest ------------------------------------------------------------------------------
+
+
+def save_listed(directory: Path, step: int, content: bytes = b"abc") -> Path:
+    """Save a checkpoint of one file with a manifest of what it was to hold, and move it into place."""
+    scratch, path = directory / ".tmp", directory / f"step-{step}"
+    scratch.mkdir()
+    (scratch / "a").write_bytes(content)
+    digest = hashlib.sha256(b"abc").hexdigest()
+    listed = {"files": [{"path": "a", "size": len(content), "sha256": digest}]}
+    (scratch / "manifest.json").write_text(json.dumps(listed))
+    scratch.rename(path)
+    return path
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the checkpoints that have been read for their hashes."""
+    read: list[str] = []
+    compare = manifest._fault
+
+    def noting(path: str) -> str | None:
+        read.append(os.path.basename(path))
+        return compare(path)
+
+    monkeypatch.setattr(manifest, "_fault", noting)
+    return read
+
+
+DIFFERS = "a does not have the sha256 of the manifest"
+
+
+def test_a_new_checkpoint_is_hashed_once_where_it_is_verified(
+    watch: Watch, directory: Path, hashed: list[str]
+) -> None:
+    directory.mkdir()
+    watched = watch()
+    look(watched)
+    save_listed(directory, 3)
+    damaged = save_listed(directory, 4, b"abd")
+    assert look(watched) == [3]
+    answer = answer_of(watched, watched.choose(Criteria(None, [])))
+    assert (answer.chosen and answer.chosen.step, answer.why_not) == (3, {"step-4": DIFFERS})
+    assert sorted(hashed) == ["step-3", "step-4"]
+    (damaged / "a").write_bytes(b"abc")
+    assert look(watched) == [3, 4]
+    assert sorted(hashed) == ["step-3", "step-4", "step-4"]
+
+
+def test_of_what_was_there_before_only_what_is_resumed_from_is_hashed(
+    watch: Watch, directory: Path, hashed: list[str]
+) -> None:
+    directory.mkdir()
+    for step, content in ((1, b"abc"), (2, b"abc"), (3, b"abd"), (4, b"abd")):
+        path = save_listed(directory, step, content)
+        for file in path.iterdir():
+            os.utime(file, (1e9, 1e9))
+    watched = watch()
+    assert look(watched) == [1, 2, 3, 4]
+    assert hashed == []
+    for _ in range(2):
+        answer = answer_of(watched, watched.choose(Criteria(None, [])))
+        assert (answer.chosen and answer.chosen.step, steps(answer)) == (2, [1, 2])
+        assert answer.why_not == {"step-4": DIFFERS, "step-3": DIFFERS}
+    assert hashed == ["step-4", "step-3", "step-2"]
+
+
+def test_what_an_earlier_agent_has_verified_is_hashed_only_if_it_is_resumed_from(
+    watch: Watch, directory: Path, hashed: list[str]
+) -> None:
+    directory.mkdir()
+    first, second = watch(), watch()
+    look(first)
+    save_listed(directory, 3)
+    save_listed(directory, 4)
+    known = {item.path: item.known for item in answer_of(first, first.look()).found}
+    hashed.clear()
+    answer = answer_of(second, second.choose(Criteria(None, [], known)))
+    assert (answer.chosen and answer.chosen.step, hashed) == (4, ["step-4"])
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_resumed_from(
+    watch: Watch, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.mkdir()
+    for step in (1, 2):
+        for file in save_listed(directory, step).iterdir():
+            os.utime(file, (1e9, 1e9))
+    compare = manifest._fault
+
+    def failing(path: str) -> str | None:
+        if path.endswith("step-2"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return compare(path)
+
+    monkeypatch.setattr(manifest, "_fault", failing)
+    watched = watch()
+    answer = answer_of(watched, watched.choose(Criteria(None, [])))
+    assert (answer.chosen and answer.chosen.step, steps(answer)) == (1, [1, 2])
+    assert answer.why_not == {"step-2": "cannot be read: Input/output error"}

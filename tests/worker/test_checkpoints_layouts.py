@@ -481,7 +481,7 @@ def test_a_foreign_manifest_is_no_manifest(tmp_path: Path) -> None:
     assert [item.layout for item in scan(tmp_path)] == ["dcp"]
 
 
-def test_hashes_are_looked_at_on_request_only(tmp_path: Path) -> None:
+def test_hashes_of_what_was_there_before_are_looked_at_on_request_only(tmp_path: Path) -> None:
     sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     listed = {"files": [{"path": "a", "size": 3, "sha256": sha256}, {"path": "b", "size": 1}]}
     text = json.dumps(listed).encode()

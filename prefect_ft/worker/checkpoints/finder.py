@@ -26,7 +26,7 @@ from typing import (
 from prefect_ft.worker.checkpoints import copies, trackers
 from prefect_ft.worker.checkpoints.entry import Entry, Stat, Verdict, walk
 from prefect_ft.worker.checkpoints.layouts import LAYOUTS
-from prefect_ft.worker.checkpoints.manifest import BESIDE
+from prefect_ft.worker.checkpoints.manifest import BESIDE, Hashes
 from prefect_ft.worker.checkpoints.marks import Known, Mark
 from prefect_ft.worker.checkpoints.names import (
     TEMPORARY_NAME,
@@ -43,6 +43,9 @@ StepAt = Callable[[float], Optional[int]]
 """Tells which step the ranks were at, at a time in seconds since the epoch; `None`: nobody has told."""
 
 MAX_UNRECOGNISED = 100
+
+_MANIFEST = "manifest"
+"""The layout that lists hashes."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Finder:
         self._first_seen: Dict[str, int] = {}
         """When files of unknown names had been written that were seen for the first time (ns since the epoch)."""
         self._proofs = Proofs(settle_s)
+        self._hashes = Hashes()
         self._versions: Dict[str, Optional[int]] = {}
         """The files of the last scan that are overwritten and count, with their steps; None: not whole."""
         self._begun: Optional[float] = None
@@ -195,6 +199,23 @@ class Finder:
             else:
                 copies.set_aside(self._path, name)
         return bool(bad)
+
+    def confirm(self, chosen: Checkpoint) -> Optional[str]:
+        """Return why a checkpoint is not to be resumed from after all: its hashes differ; `None`: it may be."""
+        if chosen.layout != _MANIFEST:
+            return None
+        try:
+            fault = self._hashes.fault(chosen.path, chosen.known.mark)
+        except OSError as error:
+            return _unreadable(error)
+        if fault is not None:
+            self._judged.pop(os.path.relpath(chosen.path, self._path), None)
+        return fault
+
+    @property
+    def hashing_s(self) -> float:
+        """Return how many seconds hashes have taken so far."""
+        return self._hashes.taken_s
 
     def put_back(self, chosen: Checkpoint) -> Checkpoint:
         """Put a copy in the place of its file; return what was chosen as it lies there then. Raises OSError."""
@@ -290,7 +311,19 @@ class Finder:
     def _verify(self, entry: Entry) -> Tuple[str, Verdict]:
         """Apply the layout that was asked for or, in `auto`, the first that claims the entry."""
         name = next(name for name in self._layouts if len(self._layouts) == 1 or LAYOUTS[name].claims(entry))
-        return name, LAYOUTS[name].check(entry)
+        verdict = LAYOUTS[name].check(entry)
+        if name == _MANIFEST and verdict.complete and self._is_hashed_now(entry):
+            fault = self._hashes.fault(entry.path, mark_of(entry))
+            verdict = verdict if fault is None else Verdict(False, fault)
+        return name, verdict
+
+    def _is_hashed_now(self, entry: Entry) -> bool:
+        """Tell whether to compare hashes with the completeness, and not only when it is to be resumed from.
+
+        What was there before the first scan may be much, and only the newest of it matters.
+        """
+        is_new = entry.mtime_ns / 1e9 >= (self._begun or 0.0) and self._proofs.of(entry) is None
+        return is_new or self._hashes.knows(entry.path, mark_of(entry))
 
     def _entries(self) -> Iterator[Entry]:
         """Return every entry that may be a checkpoint and the state of its files."""

@@ -5,7 +5,7 @@
 It is `manifest.json` inside a checkpoint that is a directory, or `<name>.manifest.json` beside a
 checkpoint of either kind; the one inside is preferred. `path` is relative to the checkpoint's
 directory, with `/` and without `..`; where the checkpoint is one file, it is that file's name.
-`size` is in bytes. `sha256` (hexadecimal) is optional and looked at on request only.
+`size` is in bytes. `sha256` (hexadecimal) is optional: `Hashes` compares it once for each state of a checkpoint.
 Other keys are ignored, and so are files that are not listed. Write the manifest last, under a
 temporary name, and rename it.
 """
@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Dict, NamedTuple, Optional, Union
+import time
+from typing import Dict, NamedTuple, Optional, Tuple, Union
 
 from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Stat, Verdict, opened, read_at, walk
 from prefect_ft.worker.checkpoints.formats import MAX_JSON_BYTES, parsed
+from prefect_ft.worker.checkpoints.marks import Mark
 
 INSIDE = "manifest.json"
 BESIDE = ".manifest.json"
@@ -56,21 +58,48 @@ def check(entry: Entry) -> Verdict:
     return COMPLETE
 
 
+class Hashes:
+    """What the hashes of checkpoints say, each read once as long as the checkpoint stays the same."""
+
+    def __init__(self) -> None:
+        self.taken_s = 0.0
+        """Seconds that reading has taken so far."""
+        self._faults: Dict[str, Tuple[Mark, Optional[str]]] = {}
+
+    def fault(self, path: str, mark: Mark) -> Optional[str]:
+        """Return what differs from the manifest of a checkpoint in this state; None: nothing. Raises OSError."""
+        if not self.knows(path, mark):
+            began = time.monotonic()
+            try:
+                self._faults[path] = mark, _fault(path)
+            finally:
+                self.taken_s += time.monotonic() - began
+        return self._faults[path][1]
+
+    def knows(self, path: str, mark: Mark) -> bool:
+        """Tell whether a checkpoint has been read in this state."""
+        return path in self._faults and self._faults[path][0] == mark
+
+
 def hash_fault(path: str) -> Optional[str]:
     """Read a whole checkpoint and compare it with the hashes in its manifest: what differs, or `None`.
 
     `None` also where no hash is listed. Takes as long as reading the files takes.
     """
     try:
-        entry = _entry(os.path.abspath(path))
-        if INSIDE not in entry.files and entry.manifest is None:
-            return None
-        listed = _listed(parsed(_read(entry)))
-        if isinstance(listed, str):
-            return listed
-        return next((fault for name in listed if (fault := _differs(entry, name, listed[name].sha256))), None)
+        return _fault(os.path.abspath(path))
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+
+
+def _fault(path: str) -> Optional[str]:
+    entry = _entry(path)
+    if INSIDE not in entry.files and entry.manifest is None:
+        return None
+    listed = _listed(parsed(_read(entry)))
+    if isinstance(listed, str):
+        return listed
+    return next((fault for name in listed if (fault := _differs(entry, name, listed[name].sha256))), None)
 
 
 def _differs(entry: Entry, name: str, sha256: Optional[str]) -> Optional[str]:
