@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import threading
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import index
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,7 +30,7 @@ from prefect.states import Cancelled
 from prefect.tasks import Task
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.config import AutoRestart, JobConfig
+from prefect_ft.config import AutoRestart, Checkpoints, JobConfig
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
 from prefect_ft.errors import ConfigError
@@ -45,6 +49,7 @@ from prefect_ft.prefect_edge.embedded import own_server
 from prefect_ft.prefect_edge.timeouts import heeding_timeouts
 from prefect_ft.run import vacancy
 from prefect_ft.supervisor import AttemptFailedError
+from prefect_ft.worker.checkpoints import Finder
 
 own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
 
@@ -56,10 +61,19 @@ RETRIES = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
+Progress = Callable[[], "int | None"]
+"""Tells the step that is saved; None: it is not known."""
+
 Handler = Callable[["Task[..., Any]", TaskRun, "State[Any]"], bool]
 
 
-def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | None = None) -> Handler:
+def restart_handler(
+    policy: Policy | AutoRestart,
+    *,
+    journal: MemoryJournal | None = None,
+    progress: Progress | None = None,
+    checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
+) -> Handler:
     """Return a `retry_condition_fn` that restarts a task of your own as `policy` decides.
 
     `@task(retries=…, retry_condition_fn=restart_handler(AutoRestart(max_num_restarts=3)))`: Prefect asks it
@@ -67,9 +81,13 @@ def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | No
     `journal` before it takes effect. Without one each run of the task has a history of its own, which ends
     with the process; a journal that is given is one history for all runs, in all threads of this process, and
     keeps the handler from being sent to another: docs/prefect.md says what that means for each task runner.
+    `progress` is called after each failure and returns the step that is saved, None: it is not known. `checkpoints`
+    is where the task saves instead, looked at then. A failure after a higher step begins the budget anew; with
+    neither, nothing does. What `progress` raises is logged, and the step is not known.
     A policy with `restart_delay_s` sets the task's `retry_delay_seconds`. JournalError is logged by Prefect,
-    and nothing is restarted.
+    and nothing is restarted. Raises ConfigError where both sources of steps are given.
     """
+    step_now = _source_of_steps(progress, checkpoints)
     known = policy if isinstance(policy, Policy) else policy.onto(Policy(systems=("localhost",), workers=1))
     clock = PhaseClock(journal.last_t if journal is not None else 0.0)
     histories = _Histories(MemoryJournal)
@@ -77,8 +95,10 @@ def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | No
     # A plain function, because Prefect silently ignores callable objects and bound methods here.
     def handler(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
         history = histories[task_run.id] if journal is None else journal
-        decision = judge(history, known, _incident_of(state, clock.now()), clock)
-        task_run_logger(task_run, task).warning(
+        logger = task_run_logger(task_run, task)
+        incident = replace(_incident_of(state, clock.now()), step=_step(step_now, logger))
+        decision = judge(history, known, incident, clock)
+        logger.warning(
             "rule=%s action=%s delay_s=%g: %s",
             decision.rule,
             decision.action,
@@ -92,6 +112,37 @@ def restart_handler(policy: Policy | AutoRestart, *, journal: MemoryJournal | No
         return decision.action in RESTARTS
 
     return handler
+
+
+def _source_of_steps(
+    progress: Progress | None, checkpoints: str | os.PathLike[str] | Checkpoints | None
+) -> Progress:
+    """Return what tells the step that a task of a user's own has saved."""
+    if checkpoints is None:
+        return progress or (lambda: None)
+    if progress is not None:
+        raise ConfigError("cannot stand beside progress; pass one of the two", field="checkpoints")
+    places = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(path=os.fspath(checkpoints))
+    if "://" in places.path:
+        raise ConfigError("must be a directory of this machine; pass progress for a URL", field="checkpoints")
+
+    def highest() -> int | None:
+        """Look anew: the handler may be in any thread, and in a process that has never looked."""
+        finder = Finder(os.path.expanduser(places.path), places.layout, places.pattern, places.settle_s)
+        found = finder.scan(time.time() + places.settle_s)  # the task has ended, so nobody is writing
+        return max((each.step for each in found), default=None)
+
+    return highest
+
+
+def _step(step_now: Progress, logger: Any) -> int | None:
+    """Return the step that is saved; None: that cannot be told."""
+    try:
+        step = step_now()
+        return None if step is None else max(0, index(step))
+    except Exception:  # of the user's function
+        logger.warning("the step that is saved cannot be told", exc_info=True)
+        return None
 
 
 class _Histories(defaultdict[UUID, MemoryJournal]):

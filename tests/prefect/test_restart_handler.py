@@ -15,8 +15,8 @@ from prefect.futures import wait
 from prefect.states import Failed
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
-from prefect_ft.config import AutoRestart, JobConfig
-from prefect_ft.errors import JournalError
+from prefect_ft.config import AutoRestart, Checkpoints, JobConfig
+from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.journal.lines import Journal, MemoryJournal, read_lines
 from prefect_ft.journal.records import AttemptLine, DecisionLine
 from prefect_ft.model import Policy
@@ -112,6 +112,79 @@ def test_a_journal_that_goes_on_remembers_what_was_used_up(tmp_path: Path) -> No
         journal.close()
         assert work.calls == calls
     assert rules(Journal(path))[-1] == "max-restarts: fail"
+
+
+def test_progress_that_the_task_tells_begins_the_budget_anew() -> None:
+    """Six failures with a budget of two: the step rises after the second and the fourth."""
+    journal, work = MemoryJournal(), Failing(*[ConnectionError("reset")] * 6)
+    told = iter([None, 10, 20, 20, 30, 30])
+    handler = restart_handler(POLICY, journal=journal, progress=lambda: next(told))
+    (state,) = in_a_flow(work, handler)
+    assert (state.is_completed(), work.calls) == (True, 7)
+    assert [entry.incident.step for entry in journal.history()] == [None, 10, 20, 20, 30, 30]
+
+
+def test_without_progress_that_is_told_the_budget_ends() -> None:
+    journal, work = MemoryJournal(), Failing(*[ConnectionError("reset")] * 6)
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal, progress=lambda: 10))
+    assert (state.is_failed(), work.calls) == (True, 3)
+
+
+@pytest.mark.parametrize("as_section", [False, True], ids=["path", "section"])
+def test_progress_is_read_from_checkpoints(as_section: bool, tmp_path: Path) -> None:
+    """The task saves at each of its calls, and a temporary file is no checkpoint."""
+    calls: list[int] = []
+
+    def work() -> int:
+        calls.append(len(calls))
+        (tmp_path / f"step-{10 * len(calls)}.json").write_text("{}")
+        (tmp_path / f".step-{1000 * len(calls)}.json.tmp").write_text("{}")
+        if len(calls) < 6:
+            raise ConnectionError("reset")
+        return len(calls)
+
+    journal = MemoryJournal()
+    source = Checkpoints(path=str(tmp_path), settle_s=3600) if as_section else tmp_path
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal, checkpoints=source))
+    assert (state.is_completed(), len(calls)) == (True, 6)
+    assert [entry.incident.step for entry in journal.history()] == [10, 20, 30, 40, 50]
+
+
+def test_a_directory_without_checkpoints_is_no_progress(tmp_path: Path) -> None:
+    journal, work = MemoryJournal(), Failing(*[ConnectionError("reset")] * 6)
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal, checkpoints=tmp_path / "none"))
+    assert (state.is_failed(), work.calls) == (True, 3)
+    assert {entry.incident.step for entry in journal.history()} == {None}
+
+
+def test_a_source_of_steps_that_fails_keeps_nothing_from_its_restart() -> None:
+    def broken() -> int:
+        raise OSError("no such bucket")
+
+    journal, work = MemoryJournal(), Failing(ConnectionError("reset"))
+    (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal, progress=broken))
+    assert (state.is_completed(), work.calls) == (True, 2)
+    assert journal.history()[0].incident.step is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        pytest.param(
+            {"progress": lambda: 1, "checkpoints": "ck"},
+            "cannot stand beside progress; pass one of the two",
+            id="two-sources",
+        ),
+        pytest.param(
+            {"checkpoints": "s3://bucket/ck"},
+            "must be a directory of this machine; pass progress for a URL",
+            id="a-url",
+        ),
+    ],
+)
+def test_sources_of_steps_that_cannot_be_used(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        restart_handler(POLICY, **given)
 
 
 def test_a_class_that_the_user_restarts_on_is_not_confirmed_but_restarted() -> None:
