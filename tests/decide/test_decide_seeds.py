@@ -47,6 +47,27 @@ last_word = of("supervisor/test_launch.py", "test_who_has_the_last_word")
 changed = of("supervisor/test_enact.py", "test_what_a_restart_changes")
 stopped = of("worker/test_agent_attempts.py", "test_a_stop_ends_whatever_ranks_started")
 
+hangs = of("supervisor/test_hang_faults.py", "test_a_rank_that_hangs_is_found_blamed_and_restarted")
+hang_together = of(
+    "supervisor/test_hang_faults.py", "test_ranks_without_heartbeats_that_hang_together_are_found"
+)
+entered = of("inprocess/test_inprocess_restart.py", "test_all_ranks_enter_again")
+gone_on = of("inprocess/test_inprocess_restart.py", "test_the_others_go_on_without_a_rank_that_is_lost")
+unfit_rank = of(
+    "inprocess/test_inprocess_restart.py", "test_a_rank_that_is_not_fit_leaves_and_the_others_go_on"
+)
+given_up = of("inprocess/test_inprocess_restart.py", "test_giving_up_ends_all_ranks_each_with_its_own_reason")
+spare = of("inprocess/test_inprocess_restart.py", "test_a_spare_takes_the_place_however_the_rank_is_lost")
+torn_down = of(
+    "inprocess/test_inprocess_torch.py", "test_ranks_blocked_in_a_collective_come_out_when_another_fails"
+)
+assigned = of("inprocess/test_rank_assignment.py", "test_assignments")
+healed = of("e2e/test_ladder.py", "test_a_fault_is_healed_while_nobody_runs")
+in_place = of("config/test_modelarts_request.py", "test_auto_restart_includes_in_place_recovery")
+examples = of("cli/test_cli_doors.py", "test_the_examples_of_the_documents_run_as_they_are")
+limits = of("config/test_cerebras.py", "test_how_many_restarts_there_may_be")
+
+IN_PROCESS = "inprocess/test_inprocess_restart.py::test_"
 E2E = "e2e/test_train_flow.py::test_"
 GANG = "supervisor/test_agent_gang.py::test_"
 PROPERTIES = "decide/test_decide_properties.py::test_"
@@ -185,22 +206,42 @@ SHOWN: list[tuple[str, str, tuple[str, ...]]] = [
      annotated("yaml-pod-retry") + refused("pod-retry-num-without-the-first", "no-pod-retry", "pod-retry-above")),
     ("R", "unconditional retries need job-retry-num", refused("job-unconditional-retry-without-the-first")),
     ("R", "all four annotations can stand together", annotated("yaml-all-and-somebody-else's")),
+    ("H", "a suspension is noticed by what the processes do",
+     (*hangs("deadlock-in-python", "stopped", "busy-loop"), *hang_together("deadlock-in-python", "busy-loop"))),
+    ("H", "containers are kept while processes are ended",
+     ("backends/test_docker_backend.py::test_shared_memory_and_files_live_through_a_restart_in_place",)),
+    # -- N: in-process restart
+    ("N", "the function is entered again on all ranks at the same time",
+     entered("exception-2", "exception-8", "asynchronous-exception-4")),
+    ("N", "ranks that have ended or are unhealthy are left out",
+     (*gone_on("3-killed", "8-segfault"), *unfit_rank("unfit", "finalize-hangs"))),
+    ("N", "restarts go on until all ranks are done or an end is declared",
+     (*given_up("three-without-progress", "progress-begins-anew"),
+      f"{IN_PROCESS}the_users_condition_ends_all_ranks",
+      f"{IN_PROCESS}a_rank_that_completed_enters_again_when_another_fails")),
+    ("N", "process groups are torn down by the wrapper", torn_down("2", "8")),
+    ("N", "a deadlock is found by a time limit",
+     entered("asleep-without-progress-4", "live-lock-pings-the-same-step-4")),
+    ("N", "reassignment of ranks and the health check can be exchanged",
+     (*assigned("shift", "fill-with-the-reserve"), f"{IN_PROCESS}hooks_are_called_in_their_order")),
+    ("N", "spare ranks can wait beside", spare("killed", "in-c-with-the-interpreter")),
+    # -- R, besides what is decided
+    ("R", "healing of a device is tried when the processes have ended", healed("healed", "not-healed")),
+    ("R", "device faults reach the policy with code and severity",
+     ("supervisor/test_fault_records.py::test_a_line_that_names_an_npu_fault",
+      "supervisor/test_fault_sources.py::test_a_file_is_read_from_its_end_on_whole_lines_at_a_time")),
+    ("R", "auto restart includes in-place recovery", in_place("npu", "gpu", "unsaid")),
+    ("R", "a grace period lets the clean-up of old containers go on behind",
+     ("backends/test_docker_backend.py::test_a_removal_that_takes_long_goes_on_in_the_background",)),
+    ("R", "the examples of requests are taken as they are", examples("unconditional", "upon-suspension", "all")),
+    ("C", "a trainer's own file runs, and after a failed validation the next training loop follows",
+     ("cli/test_cli_doors.py::test_a_run_goes_on_with_the_training_loop_after_a_failed_validation",)),
+    ("C", "max_num_restarts is any whole number from 0, and 0 is none",
+     limits("none", "the-most", "more-than-the-most")),
 ]  # fmt: skip
 
 NOT_SHOWN: list[tuple[str, str, str]] = [
     ("C", "a job file of several trainers runs as the original's does", "no trainer of the original is run in tests"),
-    ("H", "a suspension is noticed by what the processes do", "suspension detection: not built yet"),
-    ("H", "containers are kept while processes are ended", "Docker backend: not built yet"),
-    ("N", "the function is entered again on all ranks at the same time", "in-process layer: not built yet"),
-    ("N", "ranks that have ended or are unhealthy are left out", "in-process layer: not built yet"),
-    ("N", "restarts go on until all ranks are done or an end is declared", "in-process layer: not built yet"),
-    ("N", "process groups are torn down by the wrapper", "in-process layer: not built yet"),
-    ("N", "a deadlock is found by a time limit", "in-process layer: not built yet"),
-    ("N", "reassignment of ranks and the health check can be exchanged", "in-process layer: not built yet"),
-    ("N", "spare ranks can wait beside", "in-process layer: not built yet"),
-    ("R", "healing of a device is tried when the processes have ended", "device fault sources: not built yet"),
-    ("R", "device faults reach the policy with code and severity", "device fault sources: not built yet"),
-    ("R", "a grace period lets the clean-up of old containers go on behind", "Docker backend: not built yet"),
 ]  # fmt: skip
 """What another part has to show, and which."""
 
