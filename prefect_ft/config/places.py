@@ -7,20 +7,16 @@ lies beside them. Reads links, and nothing else.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 
 from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.job import JobConfig
 from prefect_ft.config.sections import Checkpoints
 from prefect_ft.errors import ConfigError
-from prefect_ft.worker.checkpoints.names import PatternNames, UsualNames
-
-_OF_A_RUN = re.compile(r"\.prefect-ft|[0-9]{8}_[0-9]{6}_restartable.*")
-"""What runs make in their model directory."""
+from prefect_ft.worker.checkpoints.names import OF_A_RUN, PatternNames, UsualNames
 
 _MADE = (".prefect-ft", "20000101_000000_restartable", "20000101_000000_restartable-1")
-"""Names of that kind."""
+"""Names of what runs make in their model directory."""
 
 
 def check_places(job: JobConfig) -> None:
@@ -41,7 +37,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
             is_shared = directory is not None and os.path.realpath(directory) == path
             if is_shared and not _names_no_run(checkpoints):
                 yield field, f"is {name} too, where runs leave files of their own; {remedy}"
-        if any(_OF_A_RUN.fullmatch(part) for part in _below(os.path.realpath(job.model_dir), path)[:1]):
+        if any(OF_A_RUN.fullmatch(part) for part in _below(os.path.realpath(job.model_dir), path)[:1]):
             yield field, f"is inside what a run leaves in model_dir; {remedy}"
         step = _step_of(_below(path, os.path.realpath(job.model_dir)), checkpoints)
         if step is not None:
@@ -54,7 +50,8 @@ def _names_no_run(checkpoints: Checkpoints) -> bool:
     if checkpoints.pattern is None:
         return False
     names = PatternNames(checkpoints.pattern)
-    return not any(names.read(name) or names.enters(name) or names.overwritten(name) for name in _MADE)
+    taken = (names.read(name) is not None or names.enters(name) or names.overwritten(name) for name in _MADE)
+    return not any(taken)
 
 
 def _is_here(path: str, infrastructure: Infrastructure) -> bool:

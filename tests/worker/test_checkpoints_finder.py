@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -567,3 +568,23 @@ def test_a_thousand_verified_checkpoints_cost_a_listing(
     monkeypatch.setattr("builtins.open", refuse)
     monkeypatch.setattr(os, "open", refuse)
     assert len(finder.scan(NOW)) == 1000
+
+
+def test_what_runs_leave_beside_checkpoints_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "20261123_233630_restartable").mkdir()
+    (tmp_path / "20261123_233630_restartable-1").mkdir()
+    (tmp_path / ".prefect-ft").mkdir()
+    (tmp_path / "weights_5.mdl").write_bytes(b"x")
+    finder = Finder(str(tmp_path), pattern="checkpoint_{step}*.mdl")
+    assert finder.scan(time.time() + 1000) == []
+    assert list(finder.unrecognised()) == ["weights_5.mdl"]
+
+
+def test_a_time_behind_a_step_is_a_later_checkpoint_of_that_step(tmp_path: Path) -> None:
+    for name, written in (("checkpoint_100.mdl", 1e9), ("checkpoint_100_20240101_120000.mdl", 1e9 + 60)):
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (written, written))
+    found = Finder(str(tmp_path), pattern="checkpoint_{step}*.mdl").scan(time.time() + 1000)
+    assert [(item.step, os.path.basename(item.path)) for item in found] == [
+        (100, "checkpoint_100_20240101_120000.mdl")
+    ]

@@ -79,6 +79,9 @@ _OTHER_WORDS = frozenset(
 _WEIGHTS = re.compile(
     r"(?P<stem>.+?)\.(?:pt|pth|ckpt|bin|safetensors|npz|pkl|pickle|msgpack|h5|hdf5|keras|tar|zip|ubj)"
 )
+OF_A_RUN = re.compile(r"\.prefect-ft|[0-9]{8}_[0-9]{6}_restartable.*")
+"""What runs make in their model directory, where checkpoints may lie too."""
+
 _NO_CHECKPOINT = re.compile(
     r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
     r"|sha256|crc)$|\.manifest\.json$"
@@ -173,7 +176,9 @@ def holds_weights(name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def _resembles(lowered: str) -> bool:
-    if _reads_temporary(lowered) or not any(character.isdigit() for character in lowered):
+    if _reads_temporary(lowered) or OF_A_RUN.fullmatch(lowered):
+        return False
+    if not any(character.isdigit() for character in lowered):
         return False
     has_word = any(word.search(lowered) for word in _USUAL)
     return has_word or not (_NO_CHECKPOINT.search(lowered) or _COMPANION.search(lowered))
