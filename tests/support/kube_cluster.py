@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -90,7 +91,7 @@ class Cluster:
         self._begin_control()
         for node in NODES:
             self.begin_kubelet(node)
-        _until(lambda: len(self._ready()) == len(NODES) and self._has_account(), self._logs)
+        _until(self._up, self._logs)
 
     # -- network ----------------------------------------------------------------------------------
 
@@ -259,6 +260,20 @@ class Cluster:
             f"--container-runtime-endpoint=unix://{self.directory / f'n{node}.sock'}",
         ])  # fmt: skip
 
+    def _up(self) -> bool:
+        """Whether pods can be made; a kubelet that ended is started again, as a node's init does.
+
+        It ends where a control group goes away while it looks at all that the machine has.
+        """
+        for node in NODES:
+            if self._ended(f"kubelet-n{node}"):
+                self.begin_kubelet(node)
+        return len(self._ready()) == len(NODES) and self._has_account()
+
+    def _ended(self, name: str) -> bool:
+        pid = int((self.directory / "pid" / name).read_text())
+        return any(each.pid == pid and each.poll() is not None for each in self._begun)
+
     def kill(self, program: str, node: int) -> None:
         """End a node's `kubelet` or `containerd`, and nothing of what they run."""
         self._end(f"{program}-n{node}")
@@ -314,8 +329,13 @@ class Cluster:
         return bool(self._get("/api/v1/namespaces/default/serviceaccounts/default"))
 
     def _logs(self) -> str:
-        logs = sorted((self.directory / "log").iterdir())
-        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+        """The end of each program's log, after the lines of which it died."""
+        told = []
+        for log in sorted((self.directory / "log").iterdir()):
+            text = log.read_text(errors="replace")
+            fatal = [line for line in text.splitlines() if re.match(r"F\d{4} |panic:|fatal error:", line)]
+            told.append("\n".join([f"== {log.name}", *fatal, text[-1500:]]))
+        return "\n".join(told)
 
     # -- the end ----------------------------------------------------------------------------------
 
