@@ -66,6 +66,7 @@ class AgentSettings:
 
     `checkpoints` (path, layout, pattern, settle_s, keep_copies) goes to worker 0's agent, who looks for them.
     `device_command` prints how much the devices are in use; None: none of the user's does.
+    `detect` (by, every_s) says how they look for faults of devices; None: not at all.
     `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.
     `warm` (modules, memory_mb) is what ranks are to find imported; None: they start cold.
@@ -84,6 +85,7 @@ class AgentSettings:
     rendezvous: Mapping[str, Any] | None = None
     warm: Mapping[str, Any] | None = None
     device_command: tuple[str, ...] | None = None
+    detect: Mapping[str, Any] | None = None
     certificates: Certificates | None = field(default=None, repr=False)
 
 

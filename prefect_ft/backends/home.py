@@ -68,6 +68,7 @@ def agent_config(
         "output": settings.output,
         "signs": list(settings.signs),
         "device_command": settings.device_command,
+        "detect": settings.detect,
         "checkpoints": settings.checkpoints if worker.number == 0 else None,
         "rendezvous": settings.rendezvous if worker.number == 0 else None,
         "warm": settings.warm,

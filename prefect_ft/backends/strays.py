@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from prefect_ft.worker.processes import descendants, kill_and_wait, parent
 
 KILLED_TIMEOUT_S = 5.0
@@ -27,9 +29,7 @@ def end_strays(home: Path) -> None:
 
 
 def _strays(home: Path) -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid() and _belongs(int(name), home):
-            yield int(name)
+    return (pid for pid in psutil.pids() if pid != os.getpid() and _belongs(pid, home))
 
 
 def _belongs(pid: int, home: Path) -> bool:
@@ -38,15 +38,13 @@ def _belongs(pid: int, home: Path) -> bool:
     Then it was given a place in it, or writes into it. Only to read from it (`tail -f`) or to stand in
     it makes nobody a stray.
     """
-    inside = os.fsencode(home) + b"/"
-    with suppress(OSError):  # gone, or another user's
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if any(
-            item.startswith((b"TMPDIR=" + inside, b"PREFECT_FT_HEARTBEAT=" + inside)) for item in environment
-        ):
+    inside = f"{home}/"
+    with suppress(OSError, psutil.Error):  # gone, or another user's
+        environment = psutil.Process(pid).environ()
+        if any(environment.get(name, "").startswith(inside) for name in ("TMPDIR", "PREFECT_FT_HEARTBEAT")):
             return True
         return any(
-            os.fsencode(os.readlink(link)).startswith(inside) and _is_written_to(pid, link.name)
+            os.readlink(link).startswith(inside) and _is_written_to(pid, link.name)
             for link in Path(f"/proc/{pid}/fd").iterdir()
         )
     return False

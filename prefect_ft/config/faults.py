@@ -8,20 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import Field, StrictBool
 
-from prefect_ft.config.fields import DAY_S, Directory, Seconds, Section, Text, Words
+from prefect_ft.config.fields import ADDED, DAY_S, Directory, Seconds, Section, Text, Words
 from prefect_ft.model import Severity
 
 Preset = Literal["nvidia", "ascend"]
+Detector = Literal["nvml", "dcgm", "kernel", "npu"]
+"""A source of faults beside the ranks: NVIDIA's library, its DCGM, the kernel's log, Ascend's npu-smi."""
 
 
 class Faults(Section):
     """Who reports faults of devices and losses of systems, besides the ranks themselves."""
 
+    detect: Annotated[Literal["auto"] | tuple[Detector, ...] | None, ADDED] = Field(
+        default=None,
+        description="Where workers look for faults of their devices by themselves while ranks run: `nvml`, `dcgm`, "
+        "`kernel`, `npu`; `auto`: wherever they can. Healing then has a default: see `infrastructure.heal`",
+        examples=["auto"],
+    )
     file: Directory | None = Field(
         default=None,
         description="File to which a monitor appends reports, one JSON object a line; read from its end on",
@@ -36,7 +44,8 @@ class Faults(Section):
         default=30.0,
         gt=0,
         le=DAY_S,
-        description="Seconds between two executions of that command, which may last as long",
+        description="Seconds between two executions of that command, which may last as long, and between two looks "
+        "of detectors",
     )
     logs: StrictBool = Field(
         default=False,
@@ -57,9 +66,20 @@ class Faults(Section):
         description="Seconds in which the same fault, reported again by whomever, is still the same",
     )
 
+    @property
+    def detectors(self) -> list[Detector]:
+        """The sources that workers are to look at."""
+        return list(get_args(Detector) if self.detect == "auto" else self.detect or ())
+
     def severity_of(self, code: str, said: Severity | None = None) -> Severity | None:
         """How severe a fault is of which its reporter has `said` so much; `None`: nobody knows."""
-        return self.severities.get(code) or said or preset_severities(self.preset).get(code)
+        return self.severities.get(code) or said or self._documented().get(code)
+
+    def _documented(self) -> Mapping[str, Severity]:
+        """What documents say of codes: the preset's, and every vendor's where devices are looked at."""
+        if not self.detectors:
+            return documented_severities(self.preset)
+        return documented_severities(*([self.preset] if self.preset else get_args(Preset)), "detected")
 
     def knows(self, code: str) -> bool:
         """Whether the severity of a code is known without its reporter's word."""
@@ -67,12 +87,15 @@ class Faults(Section):
 
 
 @cache
-def preset_severities(preset: Preset | None) -> Mapping[str, Severity]:
-    """Return the severities of a vendor's codes."""
-    if preset is None:
-        return {}
+def documented_severities(*sections: str | None) -> Mapping[str, Severity]:
+    """Return the severities of the codes of these sections of the table; None is none."""
     table: dict[str, Any] = yaml.safe_load(
         files(__package__).joinpath("device_faults.yaml").read_text("utf-8")
     )
-    severities = table[preset]["severities"]
-    return {code: severity for severity, codes in severities.items() for code in codes.split()}
+    return {
+        code: severity
+        for section in sections
+        if section is not None
+        for severity, codes in table[section]["severities"].items()
+        for code in codes.split()
+    }

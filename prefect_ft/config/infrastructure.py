@@ -64,7 +64,8 @@ class Infrastructure(Section, ABC):
     heal: Words | None = Field(
         default=None,
         description="Command that mends a device of a system after a minor or major fault; exit code 0: healed. "
-        "It runs where the flow does, with the system and the fault in its environment",
+        "It runs where the flow does, with the system and the fault in its environment. Without it, where "
+        "`faults.detect` is on and the ranks run there too, the vendor's tool resets a device that nobody else uses",
         examples=[["./reset-device.sh"]],
     )
     heal_timeout_s: Seconds = Field(

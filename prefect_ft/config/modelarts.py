@@ -91,7 +91,7 @@ def restarts_of_annotations(document: Document) -> Document:
     if _HANG_RETRY in said:
         value = _with_suspension_restart(value, said[_HANG_RETRY])
     if value.get("faults") is None:
-        value["faults"] = {"logs": True, "preset": _preset(value)}
+        value["faults"] = {"logs": True, "preset": _preset(value), "detect": "auto"}
         unused += _without_healing(value)
     origins: dict[FieldPath, FieldPath] = {("autorestart",): _ANNOTATIONS, ("faults",): _ANNOTATIONS}
     origins |= {("autorestart", key): _ANNOTATIONS for key in section}
@@ -110,7 +110,8 @@ def _preset(value: Mapping[str, Any]) -> str:
 def _without_healing(value: Mapping[str, Any]) -> Iterator[tuple[FieldPath, str]]:
     """Say what in-place recovery needs to heal a device."""
     infrastructure = value.get("infrastructure")
-    if not (isinstance(infrastructure, dict) and infrastructure.get("heal")):
+    pool = infrastructure if isinstance(infrastructure, dict) else {}
+    if pool.get("type", "process") != "process" and not pool.get("heal"):
         message = "a faulty device takes its system out of use, unless infrastructure.heal is a command that resets it"
         yield (*_ANNOTATIONS, _JOB_RETRY), message
 

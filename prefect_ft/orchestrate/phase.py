@@ -391,6 +391,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         phase_index=index,
         sample_period_s=job.sample_period_s,
         device_command=job.suspension_of(index).device_command,
+        detect={"by": job.faults.detectors, "every_s": job.faults.every_s} if job.faults.detectors else None,
         orphan_timeout_s=job.orphan_timeout_s,
         spool_bytes=job.spool_mb << 20,
         output=job.output,

@@ -280,6 +280,22 @@ class Fault(Event):
     report: Mapping[str, Any] = of(FAULT)
 
 
+class Detected(Event):
+    """A fault of a device that the agent found by itself, at CLOCK_BOOTTIME `t_ns`."""
+
+    name = "detected"
+    t_ns: int = of(INT)
+    report: Mapping[str, Any] = of(FAULT)
+
+
+class Detecting(Event):
+    """By what the agent looks for faults of devices, and why not by others."""
+
+    name = "detecting"
+    by: tuple[str, ...] = of(list_of(STRING))
+    why_not: Mapping[str, str] = of(STRINGS)
+
+
 class InProcess(Event):
     """A restart within the processes, the `n`-th."""
 
@@ -376,6 +392,8 @@ _EVENTS: Mapping[str, type[Event]] = {
         *(Attached, Chosen, Started, StartFailed, Exited, Output, Dropped, Excerpt, Beat, Sampled, Diagnosis),
         *(
             Fault,
+            Detected,
+            Detecting,
             InProcess,
             Checkpoints,
             Unrecognised,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,14 +11,10 @@ from prefect_ft.errors import ConfigError
 from prefect_ft.files import parse_json
 from prefect_ft.journal.forms import incident_from_json
 from prefect_ft.model import Evidence, Incident
+from prefect_ft.worker.detectors import lines
 
 KINDS = ("device_fault", "system_lost", "preempted")
 _TAKEN = ("kind", "system", "systems", "device", "code", "severity", "healed")
-
-_XID = re.compile(r"\bXid \((?P<device>[^)]{1,40})\): (?P<number>[0-9]{1,4})\b")
-_NPU = re.compile(r"\b(?:device|NPU)\W{0,3}(?P<device>[0-9]{1,3})\b.{0,60}?\b(?:0x)?(?P<code>[0-9A-F]{8})\b")
-_MARKS = ("Xid (", "fault code")
-"""What stands in every line that is looked at more closely: most output is passed over by it."""
 
 
 def parsed(line: str) -> Mapping[str, Any]:
@@ -77,18 +72,12 @@ def in_output(text: str, faults: Faults) -> Iterator[tuple[int, Mapping[str, Any
 
     Each with the place in `text` at which its line begins.
     """
-    if not any(mark in text for mark in _MARKS):
+    if not any(mark in text for mark in lines.MARKS):
         return
     place = 0
     for line in text.splitlines(keepends=True):
-        for device, code in _named_in(line):
-            if faults.knows(code):
-                yield place, {"device": device, "code": code, "message": line.strip()[:1000]}
+        for named in lines.in_output(line):
+            if faults.knows(named.code):
+                said = {"device": named.device, "code": named.code, "severity": named.severity}
+                yield place, {**said, "message": line.strip()[:1000]}
         place += len(line)
-
-
-def _named_in(line: str) -> Iterator[tuple[str, str]]:
-    if found := _XID.search(line):
-        yield found["device"], f"xid-{found['number']}"
-    elif "fault code" in line and (found := _NPU.search(line)):
-        yield found["device"], found["code"]

@@ -17,6 +17,8 @@ from prefect_ft.supervisor.events import (
     Beat,
     CameUp,
     Checkpoints,
+    Detected,
+    Detecting,
     Diagnosis,
     Dropped,
     Event,
@@ -90,13 +92,10 @@ class Listener:
         match event:
             case Output() | Dropped() | Excerpt() | Started():
                 self._printed(worker, event)
-            case Fault():
-                self._fault(worker, event)
-            case Leaving():
-                self._leaving(worker, event)
-            case InProcess():
-                source = f"attempt {event.token[2]} rank {event.rank} restart {event.n}"
-                self._reports.hear_restart(event.report, worker, source)
+            case Fault() | Detected() | Leaving() | InProcess():
+                self._reported(worker, event)
+            case Detecting():
+                self._detecting(worker, event)
             case Unrecognised():
                 self._unsaved.unrecognised(event.names, self._number(event))
             case Checkpoints():
@@ -127,10 +126,33 @@ class Listener:
             case Dropped():
                 tell(Notice(text=f"{event.bytes} bytes of rank {event.rank}'s output came too fast to keep"))
 
+    def _reported(self, worker: int, event: Fault | Detected | Leaving | InProcess) -> None:
+        match event:
+            case Fault():
+                self._fault(worker, event)
+            case Detected():
+                self._detected(worker, event)
+            case Leaving():
+                self._leaving(worker, event)
+            case InProcess():
+                source = f"attempt {event.token[2]} rank {event.rank} restart {event.n}"
+                self._reports.hear_restart(event.report, worker, source)
+
     def _fault(self, worker: int, event: Fault) -> None:
         report = {**event.report, "system": self._system_of(worker)}
         source = f"attempt {event.token[2]} rank {event.rank} report {event.n}"
         self._reports.hear(report, f"rank {event.rank}", source)
+
+    def _detected(self, worker: int, event: Detected) -> None:
+        system = self._system_of(worker)
+        source = f"attempt {event.token[2]} worker {worker} detected at {event.t_ns}"
+        self._reports.hear({**event.report, "system": system}, f"the detectors on {system}", source)
+
+    def _detecting(self, worker: int, event: Detecting) -> None:
+        """Tell by what faults are found, and why not by the rest; the same of a system once."""
+        by = ", ".join(event.by) or "nothing"
+        why_not = "".join(f"; not by {name}: {why}" for name, why in sorted(event.why_not.items()))
+        self._complain(f"{self._system_of(worker)}: faults of devices are detected by {by}{why_not}")
 
     def _leaving(self, worker: int, event: Leaving) -> None:
         """Take it for the end of its worker, which is told in time to save before it."""

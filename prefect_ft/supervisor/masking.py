@@ -21,6 +21,8 @@ _TEXTS: Mapping[str, tuple[str, ...]] = {
     "excerpt": ("parts",),
     "diagnosis": ("ranks",),
     "fault": ("report",),
+    "detected": ("report",),
+    "detecting": ("why_not",),
     "in_process": ("report",),
     "start_failed": ("error", "what"),
 }

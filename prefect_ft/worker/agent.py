@@ -92,6 +92,7 @@ class Agent:
             on_idle=self._orphaned,
             rendezvous=config["rendezvous"],
             warm=config["warm"],
+            detect=config.get("detect"),
         )
         self._door = Door(self._loop, self._ordered, self._gone, self._execution.hand_on)
         self._door.open(listener, for_users(os.getuid(), 0, config["orchestrator_uid"]))

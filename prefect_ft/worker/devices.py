@@ -9,12 +9,12 @@ import contextlib
 import ctypes
 import json
 import math
-import os
 import signal
 import subprocess
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Tuple
 
+from prefect_ft.worker.detectors import nvml
 from prefect_ft.worker.processes import Held
 
 Usage = Dict[str, float]
@@ -31,22 +31,49 @@ class DeviceMeter:
         """`command` prints one JSON object, from device to percent."""
         self.latest: Optional[Usage] = None
         self._command = list(command) if command else None
+        self._nvml: Optional[Tuple[Any, Dict[str, ctypes.c_void_p]]] = None
+        self._is_missing = False
+        """Whether there is no library that could be asked."""
+        self._rests = False
         self._wanted = threading.Event()
         threading.Thread(target=self._work, name="devices", daemon=True).start()
 
     def ask(self) -> None:
         """Have the devices looked at; returns at once."""
+        self._rests = False
+        self._wanted.set()
+
+    def rest(self) -> None:
+        """Let go of the devices until they are asked for again: who resets one must be alone; returns at once."""
+        self._rests = True
         self._wanted.set()
 
     def _work(self) -> None:
-        read = self._by_command if self._command else _nvml()
-        while read is not None:
+        while True:
             self._wanted.wait()
             self._wanted.clear()
             try:
-                self.latest = read()
+                if self._rests:
+                    self._let_go()
+                else:
+                    self.latest = self._read()
             except Exception:  # a library or a command of whatever kind: it says nothing, and that is all
                 self.latest = None
+
+    def _read(self) -> Optional[Usage]:
+        if self._command is not None:
+            return self._by_command()
+        if self._nvml is None and not self._is_missing:
+            try:
+                self._nvml = nvml.opened()
+            except nvml.MissingError:
+                self._is_missing = True
+        return _rates(*self._nvml) if self._nvml is not None else None
+
+    def _let_go(self) -> None:
+        opened, self._nvml = self._nvml, None
+        if opened is not None:
+            opened[0].nvmlShutdown()
 
     def _by_command(self) -> Usage:
         assert self._command is not None
@@ -77,30 +104,6 @@ class _Rates(ctypes.Structure):
     """nvmlUtilization_t."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
-
-
-def _nvml() -> Optional[Callable[[], Usage]]:
-    """Return what reads the visible devices; None where the library or a device is missing."""
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        count = ctypes.c_uint()
-        if library.nvmlInit_v2() != 0 or library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-            return None
-    except (OSError, AttributeError):
-        return None
-    handles: Dict[str, ctypes.c_void_p] = {}
-    for index in _visible(count.value):
-        handle = ctypes.c_void_p()
-        if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
-            handles[str(index)] = handle
-    return (lambda: _rates(library, handles)) if handles else None
-
-
-def _visible(count: int) -> List[int]:
-    """Return the devices that the worker's environment lets its ranks see; all where it names none by number."""
-    words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    named = [int(word) for word in words if word.isdigit() and int(word) < count]
-    return named or list(range(count))
 
 
 def _rates(library: ctypes.CDLL, handles: Dict[str, ctypes.c_void_p]) -> Usage:

@@ -15,6 +15,7 @@ from prefect_ft.worker import processes, rank_environment
 from prefect_ft.worker.checkpoint_watch import CheckpointWatch
 from prefect_ft.worker.container import ContainerMeter
 from prefect_ft.worker.current import Current
+from prefect_ft.worker.detectors import Detectors
 from prefect_ft.worker.diagnosis import Diagnosis
 from prefect_ft.worker.forwarder import Forwarder
 from prefect_ft.worker.gang import Gang, Rank, executing, without
@@ -26,6 +27,9 @@ from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
 from prefect_ft.worker.termination import Termination
 from prefect_ft.worker.warm import Forked, WarmStart
+
+MAX_FAULTS = 1000
+"""Found faults of an attempt that are kept for whoever comes."""
 
 
 class Execution:
@@ -44,11 +48,13 @@ class Execution:
         on_idle: Callable[[], None],
         rendezvous: Optional[Dict[str, Any]],
         warm: Optional[Dict[str, Any]],
+        detect: Optional[Dict[str, Any]],
     ) -> None:
         """`io_directory` must exist; `checkpoints` looks at what the ranks save, in one worker of all.
 
         `container` is the one of which this process is the first. `rendezvous` says who serves it; None: never this
-        agent. `warm` says what ranks are to find imported already; None: nothing.
+        agent. `warm` says what ranks are to find imported already; None: nothing. `detect` (by, every_s) says how
+        faults of devices are looked for; None: not at all.
         """
         self._directory, self._keeping = io_directory, keeping
         self._loop, self._reporter = loop, reporter
@@ -71,6 +77,17 @@ class Execution:
             on_caught_up=lambda: self._termination.settle("output"),
         )
         self._warm = WarmStart(io_directory, warm, loop, lambda **fields: reporter.send("warm", **fields))
+        self._detectors = (
+            Detectors(
+                detect["by"], detect["every_s"], loop, on_fault=self._detected, on_begun=self._detecting
+            )
+            if detect
+            else None
+        )
+        self._faults: List[Dict[str, Any]] = []
+        """What was found in this attempt, for whoever comes."""
+        self._detects: Optional[Dict[str, Any]] = None
+        """By what faults are looked for in this attempt, once that is known."""
         self._note: Optional[Dict[str, Any]] = None
         """What the orchestrator wants to be told again of the last start."""
         self._is_unasked = False
@@ -132,6 +149,9 @@ class Execution:
         self._started(gang)
         self._warm.started(command, cwd, env, len(ranks))
         self._sampling.begin(list(gang.ranks.values()))
+        self._faults, self._detects = [], None
+        if self._detectors is not None:
+            self._detectors.begin(env.get("CUDA_VISIBLE_DEVICES"))
 
     def _gang(self, token: Token, secrets: Any) -> Gang:
         return Gang(
@@ -194,6 +214,7 @@ class Execution:
         """Hand on the last beats, and each rank's output from the offset on up to which the reader has it."""
         self._forwarder.rewind(have)
         self._warm.report_to_newcomer()
+        self._tell_detected()
         self._forwarder.hand_on()
         self._sampling.tell_all()
 
@@ -204,6 +225,21 @@ class Execution:
     def excerpts(self) -> Dict[int, Dict[str, Any]]:
         """Return an excerpt of all that each rank printed, for a reader that comes when this agent has gone."""
         return self._forwarder.excerpts()
+
+    def _detecting(self, **fields: Any) -> None:
+        self._detects = fields
+        self._reporter.send("detecting", **fields)
+
+    def _detected(self, **fields: Any) -> None:
+        self._faults.append(fields)
+        del self._faults[:-MAX_FAULTS]
+        self._reporter.send("detected", **fields)
+
+    def _tell_detected(self) -> None:
+        if self._detects is not None:
+            self._reporter.send("detecting", **self._detects)
+        for fault in self._faults:
+            self._reporter.send("detected", **fault)
 
     def _send_standing(self) -> None:
         self._reporter.send("call", **self._rendezvous.standing._asdict())
@@ -279,6 +315,8 @@ class Execution:
         `complete`: every rank of every worker has ended by itself, so nobody is writing any more.
         """
         self._end_diagnosis()
+        if self._detectors is not None:
+            self._detectors.end()  # who heals a device must find nobody at it
         self._termination.stop(grace_s, complete)
 
     def _killed(self, just_now: bool) -> None:
@@ -308,4 +346,6 @@ class Execution:
     def close(self) -> None:
         """End the ranks and whatever they started, and wait for it. Idempotent."""
         self._warm.close()
+        if self._detectors is not None:
+            self._detectors.end()
         self._termination.close()

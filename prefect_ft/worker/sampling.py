@@ -62,6 +62,8 @@ class Sampling:
     def end(self) -> None:
         """Forget the attempt. Idempotent."""
         self._loop.drop("sample")
+        if self._devices is not None:
+            self._devices.rest()
         if self._forest is not None:
             self._forest.close()
         self._forest = None

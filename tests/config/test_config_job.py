@@ -101,6 +101,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "check_timeout_s": 120.0,
         },
         "faults": {
+            "detect": None,
             "file": None,
             "command": None,
             "every_s": 30.0,

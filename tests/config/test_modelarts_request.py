@@ -104,7 +104,6 @@ def test_what_of_it_is_not_used_is_said_field_by_field(tmp_path: Path) -> None:
     assert warnings == (
         f"metadata.annotations.tensorboard/enable: {NOTHING}",
         f"metadata.annotations.job_template: {NOTHING}",
-        f"metadata.annotations.{RETRY}: {WITHOUT_HEAL}",
         f"endpoints: {NOTHING}",
         f"metadata.description: {NOTHING}",
         f"metadata.workspace_id: {NOTHING}",
@@ -142,7 +141,13 @@ def test_auto_restart_includes_in_place_recovery(
     request_: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     job, _ = read(tmp_path, request_)
-    assert (job.faults.logs, job.faults.preset) == (True, expected)
+    assert (job.faults.logs, job.faults.preset, job.faults.detect) == (True, expected, "auto")
+
+
+def test_that_devices_elsewhere_are_not_healed_is_said(tmp_path: Path) -> None:
+    pool = {"type": "docker", "image": "i", "systems": ["s0", "s1"]}
+    _, warnings = read(tmp_path, {**REQUEST, "infrastructure": pool})
+    assert f"metadata.annotations.{RETRY}: {WITHOUT_HEAL}" in warnings
 
 
 def test_faults_and_healing_that_are_written_are_kept(tmp_path: Path) -> None:

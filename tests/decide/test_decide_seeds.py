@@ -63,6 +63,7 @@ torn_down = of(
 )
 assigned = of("inprocess/test_rank_assignment.py", "test_assignments")
 healed = of("e2e/test_ladder.py", "test_a_fault_is_healed_while_nobody_runs")
+self_healed = of("e2e/test_ladder.py", "test_a_fault_that_no_rank_tells_of_is_found_and_the_device_is_reset")
 in_place = of("config/test_modelarts_request.py", "test_auto_restart_includes_in_place_recovery")
 examples = of("cli/test_cli_doors.py", "test_the_examples_of_the_documents_run_as_they_are")
 limits = of("config/test_cerebras.py", "test_how_many_restarts_there_may_be")
@@ -230,6 +231,7 @@ SHOWN: list[tuple[str, str, tuple[str, ...]]] = [
     ("R", "device faults reach the policy with code and severity",
      ("supervisor/test_fault_records.py::test_a_line_that_names_an_npu_fault",
       "supervisor/test_fault_sources.py::test_a_file_is_read_from_its_end_on_whole_lines_at_a_time")),
+    ("R", "faults of chips are detected, and the chip heals by itself", self_healed("reset", "in-use")),
     ("R", "auto restart includes in-place recovery", in_place("npu", "gpu", "unsaid")),
     ("R", "a grace period lets the clean-up of old containers go on behind",
      ("backends/test_docker_backend.py::test_a_removal_that_takes_long_goes_on_in_the_background",)),

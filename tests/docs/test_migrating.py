@@ -139,7 +139,6 @@ def test_the_example_of_a_request_is_a_job(tmp_path: Path) -> None:
     job, warnings = read(tmp_path, json.loads(example))
     assert (job["name"], job["infrastructure"]["workers"]) == ("resnet", 2)
     assert {text.partition(":")[0] for text in warnings} == {
-        RETRY,
         "algorithm.code_dir",
         "algorithm.outputs[0]",
         "spec.resource.flavor_id",

@@ -6,12 +6,14 @@ Systems are made to fail as they do: a rank reports a fault, a monitor does, or 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml
 
 import prefect_ft
 from prefect_ft import train_flow
@@ -301,6 +303,42 @@ def test_a_fault_is_healed_while_nobody_runs(
     pool = {**POOL, "heal": ["sh", "-c", HEAL.format(exit_code)]}
     assert ladder(FAULT.format("major"), pool) == [FIRST, expected]
     assert (tmp_path / "healed").read_text() == "s1 0 E1 major\n"
+
+
+@pytest.mark.parametrize(
+    ("in_use", "expected"),
+    [
+        pytest.param(
+            False,
+            after("fault-healed", "restart_in_place", (0, "s0", "1", "2"), (1, "s1", "1", "2")),
+            id="reset",
+        ),
+        pytest.param(
+            True,
+            after("fault-heal-failed", "isolate_and_rebuild", (0, "s0", "2", "1"), (1, "s2", "2", "1")),
+            id="in-use",
+        ),
+    ],
+)
+def test_a_fault_that_no_rank_tells_of_is_found_and_the_device_is_reset(
+    ladder: Ladder, tmp_path: Path, in_use: bool, expected: list[Row]
+) -> None:
+    """By a library that answers as NVIDIA's and a tool that is called as NVIDIA's; without a word in the job."""
+    nvml = FakeNvml(tmp_path / "nvml")
+    users = "echo 4242" if in_use else ":"
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\ncase "$*" in *query*) {users};; *) echo "$*" >> {tmp_path}/reset;; esac\n')
+    tool.chmod(0o755)
+    env = {**nvml.env, "PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    pool = {"systems": ["s0", {"name": "s1", "env": env}, "s2"], "workers": 2}
+    code = (
+        CODE + "if attempt == 1 and worker == 1: open('nvml/xid', 'w').write('95')\nif attempt == 1: wait()"
+    )
+    assert ladder(code, pool, faults={"detect": ["nvml"]}) == [FIRST, expected]
+    assert in_use != (tmp_path / "reset").exists()
+    if not in_use:
+        assert (tmp_path / "reset").read_text() == "--gpu-reset -i 1\n"
 
 
 def test_a_system_is_checked_before_it_is_used(ladder: Ladder, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_a_stage_of_a_later_version_is_unknown(said: str | None, stage: Stage | 
 
 FILLED = {
     "fault": {"report": {"device": "0", "code": "E1", "severity": "minor", "message": None}},
+    "detected": {"report": {"device": "0", "code": "E1", "severity": None, "message": "m"}},
     "in_process": {"report": {"iteration": 1, "rank": None, "kind": "fault", "text": "t", "took_ms": 0.5}},
     "exited": {"code": 3},
     "checkpoints": {"new": [{"step": 1, "path": "p", "mtime": 2.5}], "gone": [1]},

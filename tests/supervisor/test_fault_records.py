@@ -137,5 +137,5 @@ def test_lines_that_name_a_fault(line: str, expected: tuple[str, str] | None) ->
 def test_a_line_that_names_an_npu_fault() -> None:
     line = "device 3 fault code: 0x80E18402, fault level SeparateNPU"
     assert list(in_output(line, Faults(logs=True, preset="ascend"))) == [
-        (0, {"device": "3", "code": "80E18402", "message": line})
+        (0, {"device": "3", "code": "80E18402", "severity": None, "message": line})
     ]

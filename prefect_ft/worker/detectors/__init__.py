@@ -1,0 +1,105 @@
+"""Faults of this machine's devices, found while ranks run without their help.
+
+By NVIDIA's library and its DCGM, the kernel's log, and Ascend's tool. Owns
+the process that looks, one an attempt; what a fault means is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Optional, Sequence
+
+from prefect_ft.worker import rank_environment
+from prefect_ft.worker.loop import Loop
+
+KINDS = ("nvml", "dcgm", "kernel", "npu")
+"""The sources that there are."""
+
+_READ = 1 << 16
+_LONGEST = 1 << 20
+"""Bytes without the end of a line after which a process says nothing that could be used."""
+
+
+class Detectors:
+    """`begin` and `end` frame an attempt."""
+
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        every_s: float,
+        loop: Loop,
+        *,
+        on_fault: Callable[..., None],
+        on_begun: Callable[..., None],
+    ) -> None:
+        """`on_fault(t_ns, report)` is called for each; `on_begun(by, why_not)` once an attempt.
+
+        A report has `device`, `code`, `severity` and `message`; `t_ns` is of CLOCK_BOOTTIME.
+        """
+        self._words = [sys.executable, "-m", __name__, str(every_s), *kinds]
+        self._is_wanted = bool(kinds)
+        self._loop = loop
+        self._on_fault, self._on_begun = on_fault, on_begun
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._unread = b""
+
+    def begin(self, visible: Optional[str]) -> None:
+        """Look for faults from now on; `visible` is the ranks' CUDA_VISIBLE_DEVICES, if they have one."""
+        self.end()
+        if not self._is_wanted:
+            return
+        try:
+            self._process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=rank_environment.of_ranks({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}),
+                start_new_session=True,
+            )
+        except OSError as exc:
+            self._on_begun(by=[], why_not={"process": str(exc.strerror or exc)})
+            return
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._loop.watch(self._process.stdout, lambda _: self._read())
+
+    def end(self) -> None:
+        """Look no more, and let go of the devices. Idempotent."""
+        process, self._process, self._unread = self._process, None, b""
+        if process is None:
+            return
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self._loop.forget(process.stdout)
+        process.kill()
+        process.stdout.close()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.wait()
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        data = os.read(self._process.stdout.fileno(), _READ)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        if not data or len(self._unread) > _LONGEST:
+            self.end()
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            told: Any = json.loads(line)
+            fault, begun = told.get("fault"), told if "by" in told else None
+        except (ValueError, AttributeError):
+            return
+        if fault is not None:
+            self._on_fault(t_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME), report=fault)
+        elif begun is not None:
+            self._on_begun(by=begun["by"], why_not=begun["why_not"])

@@ -1,0 +1,197 @@
+"""Faults that NVIDIA's library tells of: Xids, uncorrected ECC errors, row remapping, NVLink, devices that are lost.
+
+The functions, structures and constants are those of nvml.h (NVML API reference).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from prefect_ft.worker.detectors.sources import Fault, Faults, MissingError
+
+__all__ = ["LIBRARY", "MissingError", "faults", "opened", "visible"]
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_DOUBLE_BIT_ECC, _XID_CRITICAL = 0x2, 0x8
+"""nvmlEventTypeDoubleBitEccError, nvmlEventTypeXidCriticalError."""
+
+_TIMEOUT, _NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED = 10, 6, 15, 16
+"""Of nvmlReturn_t."""
+
+_UNCORRECTED, _VOLATILE = 1, 0
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC."""
+
+_MAX_LINKS = 18
+"""NVML_NVLINK_MAX_LINKS."""
+
+_WAIT_MS = 1000
+
+_BROKEN = {
+    _GPU_IS_LOST: ("gpu-lost", "the device is lost: it has fallen off the bus or cannot be reached"),
+    _RESET_REQUIRED: ("gpu-reset-required", "the device must be reset before it can be used again"),
+}
+
+
+class _Event(ctypes.Structure):
+    """nvmlEventData_t."""
+
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class _State(NamedTuple):
+    """How a device stands; None where the library does not tell."""
+
+    broken: int
+    ecc: Any
+    rows: Any
+    links: Tuple[bool, ...]
+
+
+def visible(count: int) -> List[int]:
+    """Return the devices that the environment lets ranks see; all where it names none by number."""
+    words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    named = [int(word) for word in words if word.isdigit() and int(word) < count]
+    return named or list(range(count))
+
+
+def faults(every_s: float) -> Faults:
+    """Yield the faults of the visible devices as they come; raises MissingError without library or device."""
+    library, handles = opened()
+    events = _registered(library, handles)
+    names = {handle.value: name for name, handle in handles.items()}
+    states = {name: _state(library, handle) for name, handle in handles.items()}
+    yield None
+    for name, state in states.items():
+        yield from _changes(name, None, state)
+    due = time.monotonic() + every_s
+    while True:
+        if time.monotonic() >= due:
+            due = time.monotonic() + every_s
+            for name, handle in handles.items():
+                state = _state(library, handle)
+                yield from _changes(name, states[name], state)
+                states[name] = state
+        if events is None:
+            time.sleep(_WAIT_MS / 1000)
+        else:
+            yield from _next_event(library, events, names)
+        yield None
+
+
+def opened() -> Tuple[Any, Dict[str, ctypes.c_void_p]]:
+    """Start NVIDIA's library; return it, and the visible devices by their numbers. Raises MissingError."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+        count = ctypes.c_uint()
+        if (code := library.nvmlInit_v2()) != 0:
+            raise MissingError(f"NVIDIA's library does not start: error {code}")
+        if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0 or not count.value:
+            raise MissingError("there is no NVIDIA device")
+    except (OSError, AttributeError) as exc:
+        raise MissingError(f"{LIBRARY} cannot be loaded") from exc
+    handles = {}
+    for index in visible(count.value):
+        handle = ctypes.c_void_p()
+        if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
+            handles[str(index)] = handle
+    if not handles:
+        raise MissingError("no NVIDIA device can be asked")
+    return library, handles
+
+
+def _registered(library: Any, handles: Dict[str, ctypes.c_void_p]) -> Any:
+    """Return a set of the devices' events; None where no device tells of any."""
+    events = ctypes.c_void_p()
+    try:
+        if library.nvmlEventSetCreate(ctypes.byref(events)) != 0:
+            return None
+        kinds = ctypes.c_ulonglong(_XID_CRITICAL | _DOUBLE_BIT_ECC)
+        told = [library.nvmlDeviceRegisterEvents(handle, kinds, events) for handle in handles.values()]
+    except AttributeError:
+        return None
+    return events if 0 in told else None
+
+
+def _next_event(library: Any, events: Any, names: Dict[Any, str]) -> Iterator[Fault]:
+    event = _Event()
+    code = library.nvmlEventSetWait_v2(events, ctypes.byref(event), ctypes.c_uint(_WAIT_MS))
+    if code not in (0, _TIMEOUT):
+        time.sleep(_WAIT_MS / 1000)  # a lost device answers at once, again and again: its state tells of it
+    if code != 0 or (name := names.get(event.device)) is None:
+        return
+    if event.type == _XID_CRITICAL:
+        yield Fault(name, f"xid-{event.data}", None, f"NVML: Xid {event.data} on device {name}")
+    elif event.type == _DOUBLE_BIT_ECC:
+        yield Fault(name, "ecc-uncorrected", None, f"NVML: a double-bit ECC error on device {name}")
+
+
+def _state(library: Any, handle: ctypes.c_void_p) -> _State:
+    count = ctypes.c_ulonglong()
+    kind, counter = ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(_VOLATILE)
+    code = _asked(library, "nvmlDeviceGetTotalEccErrors", handle, kind, counter, ctypes.byref(count))
+    rows = [ctypes.c_uint() for _ in range(4)]
+    has_rows = _asked(library, "nvmlDeviceGetRemappedRows", handle, *map(ctypes.byref, rows)) == 0
+    return _State(
+        broken=_broken(library, handle, code),
+        ecc=count.value if code == 0 else None,
+        rows=(bool(rows[2].value), bool(rows[3].value)) if has_rows else None,
+        links=tuple(_links(library, handle)),
+    )
+
+
+def _broken(library: Any, handle: ctypes.c_void_p, code: int) -> int:
+    """Return the error with which a device answers that is lost or must be reset, else 0."""
+    memory = (ctypes.c_ulonglong * 3)()
+    codes = (code, _asked(library, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)))
+    return next((each for each in codes if each in _BROKEN), 0)
+
+
+def _links(library: Any, handle: ctypes.c_void_p) -> Iterator[bool]:
+    for link in range(_MAX_LINKS):
+        active = ctypes.c_uint()
+        if (
+            _asked(library, "nvmlDeviceGetNvLinkState", handle, ctypes.c_uint(link), ctypes.byref(active))
+            != 0
+        ):
+            return
+        yield bool(active.value)
+
+
+def _asked(library: Any, function: str, *arguments: Any) -> int:
+    """Return what a function answers that older libraries do not have."""
+    try:
+        return int(getattr(library, function)(*arguments))
+    except AttributeError:
+        return _NOT_FOUND
+
+
+def _changes(name: str, before: Optional[_State], now: _State) -> Iterator[Fault]:
+    """Yield what has gone wrong with a device since the last look; the first takes counts and links as they are."""
+    where = f"on device {name}"
+    if now.broken and (before is None or before.broken != now.broken):
+        code, text = _BROKEN[now.broken]
+        yield Fault(name, code, None, f"NVML: {text}: device {name}")
+    if now.rows is not None:
+        pending, failed = before.rows if before is not None and before.rows is not None else (False, False)
+        if now.rows[1] and not failed:
+            yield Fault(name, "row-remap-failed", None, f"NVML: remapping a row of memory has failed {where}")
+        elif now.rows[0] and not pending:
+            yield Fault(name, "row-remap-pending", None, f"NVML: a row of memory waits for a reset {where}")
+    if before is None:
+        return
+    if now.ecc is not None and before.ecc is not None and now.ecc > before.ecc:
+        more = now.ecc - before.ecc
+        yield Fault(name, "ecc-uncorrected", None, f"NVML: {more} more uncorrected ECC errors {where}")
+    for link, (was_active, is_active) in enumerate(zip(before.links, now.links)):
+        if was_active and not is_active:
+            yield Fault(name, "nvlink-down", None, f"NVML: NVLink {link} has gone down {where}")

@@ -1,0 +1,68 @@
+"""What a source of faults is: an iterator that waits by itself, and says so where it cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Dict, Iterator, NamedTuple, Optional, Sequence
+
+COMMAND_TIMEOUT_S = 30.0
+"""How long a vendor's tool may take; then it has said nothing."""
+
+
+class Fault(NamedTuple):
+    """A fault that a source has found. `severity` is its own word; None: the code tells."""
+
+    device: str
+    code: str
+    severity: Optional[str]
+    message: str
+
+
+class MissingError(Exception):
+    """A source that this machine, or this container, does not have; the text says why."""
+
+
+Faults = Iterator[Optional[Fault]]
+"""The first item is None: the source is there. After it, faults as they come, and None after each look without any."""
+
+
+class Standing:
+    """Faults that a tool goes on telling: each is one while it stands, and a new one when it comes back."""
+
+    def __init__(self) -> None:
+        self._before: Dict[Fault, bool] = {}
+
+    def new(self, faults: Sequence[Fault]) -> Iterator[Fault]:
+        """Yield those that did not stand the last time."""
+        now = dict.fromkeys(faults, True)
+        yield from (fault for fault in now if fault not in self._before)
+        self._before = now
+
+
+def tool(name: str) -> str:
+    """Return the path of a vendor's tool; raises MissingError."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingError(f"{name} is not installed")
+    return path
+
+
+def printed(words: Sequence[str]) -> str:
+    """Return what a tool prints; raises OSError where it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise OSError(f"{words[0]} took more than {COMMAND_TIMEOUT_S:g} s") from exc
+    told = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        last = (done.stderr.decode("utf-8", "replace").strip() or told.strip()).splitlines()[-1:]
+        raise OSError(f"{words[0]} exited with {done.returncode}{': ' + last[0][:200] if last else ''}")
+    return told
