@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any, Callable, Collection, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
-from prefect_ft.inprocess import server
+from prefect_ft.inprocess import launcher_store, server
 from prefect_ft.inprocess.client import Address, Connection
 from prefect_ft.inprocess.errors import ExcludedError, RestartAbort, StoreLostError
 from prefect_ft.inprocess.interrupt import Interrupter
@@ -25,7 +25,8 @@ from prefect_ft.worker import frames
 from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, port_served_at
 
 PORT_VARIABLE = "PREFECT_FT_INPROCESS_PORT"
-"""The store's port on MASTER_ADDR where no agent serves it; if that is not set, the one after MASTER_PORT."""
+"""The store's port on MASTER_ADDR where no agent serves it; if that is not set, torchrun's store tells of a free one,
+else it is the one after MASTER_PORT."""
 
 _ENTER = '{"op":"enter","rank":%d,"size":%d,"iteration":%d,"step":%s,"without":%s,"barrier_s":%r%s}'
 """Written by hand: json's encoder is set up anew for each message, which is a tenth of a rank's part in a restart."""
@@ -47,15 +48,19 @@ class Round(NamedTuple):
 
 
 def address(limits: Limits, call: int, store_port: Optional[int] = None) -> Tuple[Address, bool]:
-    """Return where the store of this job is, and whether the agent serves it.
+    """Return where the store of this job is, and whether the agent serves it; port 0: `launcher_store` tells.
 
     `store_port` is where it is unless an agent serves it or the environment names a port. Raises KeyError where
     nothing does.
     """
     key, master_port = os.environ.get(KEY_VARIABLE, ""), os.environ.get("MASTER_PORT", "")
     agents = port_served_at(os.environ.get(STORE_VARIABLE, ""), master_port)
-    port = agents or int(os.environ.get(PORT_VARIABLE) or store_port or int(os.environ["MASTER_PORT"]) + 1)
+    port = agents or int(os.environ.get(PORT_VARIABLE) or store_port or _usual_port())
     return Address(os.environ["MASTER_ADDR"], port, key, limits.heartbeat_s, call), agents is not None
+
+
+def _usual_port() -> int:
+    return 0 if launcher_store.is_there() else int(os.environ["MASTER_PORT"]) + 1
 
 
 class Session:
@@ -78,8 +83,8 @@ class Session:
         self.rank, self.size, self.limits = rank, size, limits
         self.address, is_served = address(limits, call, store_port)
         self.progress = Progress()
-        if rank == 0 and not is_served:
-            _start_store(self.address)
+        if not is_served:
+            self.address = _with_store(self.address, rank, limits.barrier_s)
         self._control = Connection(self.address, limits.barrier_s)
         self._alert = Connection(self.address, limits.barrier_s)
         self._alert.listen(rank)
@@ -156,7 +161,26 @@ _stores: List[Any] = []
 """The stores that this process has started; they end by themselves and have to be reaped."""
 
 
-def _start_store(where: Address) -> None:
+def _with_store(where: Address, rank: int, timeout_s: float) -> Address:
+    """Return where the store is that rank 0 has started, in rank 0 having started it."""
+    if where.port:
+        if rank == 0:
+            _start_store(where)
+        return where
+    try:
+        told = launcher_store.LauncherStore(where.call, timeout_s)
+        if rank == 0:
+            where = where._replace(port=_start_store(where))
+            told.tell(where.port)
+        else:
+            where = where._replace(port=told.port())
+    except RuntimeError as exc:  # torch's errors of stores are
+        raise StoreLostError(f"the launcher's store does not tell where rank 0 listens: {exc}") from exc
+    return where
+
+
+def _start_store(where: Address) -> int:
+    """Start the store and return its port."""
     _stores[:] = [store for store in _stores if store.poll() is None]
     deadline_s = time.monotonic() + _BIND_S
     while True:
@@ -167,5 +191,6 @@ def _start_store(where: Address) -> None:
                 raise
             time.sleep(_BIND_RETRY_S)
         else:
+            port: int = listening.getsockname()[1]
             _stores.append(server.start(listening, where.call))
-            return
+            return port

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import inprocess_ranks
 import pytest
+from ports import free_port
 from torches import torch_python
 
+import prefect_ft
 from tests.conftest import need
 
 PYTHON = torch_python() or sys.executable
@@ -146,3 +149,50 @@ def test_a_rank_lost_while_the_group_is_set_up_is_not_waited_for(tmp_path: Path)
     outcome = inprocess_ranks.run(tmp_path, 3, body, python=PYTHON)
     assert [outcome.places(rank)[-1][:3] for rank in (0, 1)] == [[2, 0, 2], [2, 1, 2]], outcome.output
     assert outcome.codes == [0, 0, 1]
+
+
+BESIDE = """
+import os, sys
+import torch.distributed as dist
+from prefect_ft.inprocess import CallWrapper, Wrapper
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+calls = []
+
+def train(call: CallWrapper):
+    port = int(os.environ["MASTER_PORT"]) + 1 + call.iteration
+    mine = dist.TCPStore("127.0.0.1", port, size, rank == 0)
+    mine.set(f"{call.iteration} {rank}", "here")
+    mine.wait([f"{call.iteration} {each}" for each in range(size)])
+    if call.iteration == 0:
+        if rank == 1:
+            raise RuntimeError("once")
+        while True:
+            call.ping()
+    return call.iteration
+
+for _ in range(2):
+    calls.append(Wrapper()(train)())
+print("rank", rank, calls)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_under_torchrun_the_port_after_its_own_is_left_to_the_application(tmp_path: Path) -> None:
+    """As in examples that have a store of their own there. Two calls, each with a restart."""
+    (tmp_path / "train.py").write_text(BESIDE)
+    where = [f"--master-port={free_port()}", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=static"]
+    done = subprocess.run(
+        [PYTHON, "-m", "torch.distributed.run", "--master-addr=127.0.0.1", *where, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(prefect_ft.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(line for line in done.stdout.splitlines() if "rank" in line) == [
+        "rank 0 [1, 1]",
+        "rank 1 [1, 1]",
+    ]
