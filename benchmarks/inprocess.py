@@ -1,10 +1,11 @@
 """A rank raises until all ranks have entered the wrapped function again: ours, and nvidia-resiliency-ext.
 
 Both sides run the same function with the same interpreter, in turn; the peer at its defaults and at the best
-settings that we know. The payload `idle` waits in sleeps of 5 ms, `busy` is a Python loop, `all_reduce` is
-blocked in a collective of gloo (not the peer: it waits for the group's time-out there). `SIGKILL, a spare`:
-rank 1 kills itself, one rank more than are to run has been started, and the others sleep. The rows `bare` are what
-the machine allows: benchmarks/inprocess_floor.py.
+settings that we know. `adapter` is the peer's function with one changed import, on our engine. The payload
+`idle` waits in sleeps of 5 ms, `busy` is a Python loop, `all_reduce` is blocked in a collective of gloo (not
+the peer: it waits for the group's time-out there). `SIGKILL, a spare`: rank 1 kills itself, one rank more
+than are to run has been started, and the others sleep. The rows `bare` are what the machine allows:
+benchmarks/inprocess_floor.py.
 
     python -m benchmarks.inprocess [--json FILE] [--quick] [--peers DIRECTORY] [--ranks N …]
         [--payloads NAME …] [--first]
@@ -29,6 +30,7 @@ PEER = "nvidia-resiliency-ext"
 REQUIREMENTS = ("torch==2.13.0", f"{PEER}==0.4.1", "numpy")
 SETTINGS = {
     (OURS, "default"): "ours",
+    (OURS, "adapter"): "adapter",
     ("bare", "floor"): "bare",
     (PEER, "default"): "default",
     (PEER, "tuned"): "tuned",
@@ -101,7 +103,10 @@ if side == "ours":
         train(call)
 else:
     from datetime import timedelta
-    import nvidia_resiliency_ext.inprocess as inprocess
+    if side == "adapter":
+        from prefect_ft.compat import nvrx as inprocess
+    else:
+        import nvidia_resiliency_ext.inprocess as inprocess
 
     seconds = {}
     if side == "tuned":
@@ -235,7 +240,8 @@ def sides_of(payload: str, with_peer: bool) -> Sides:
         PEER: with_peer and payload != "all_reduce",
         "bare": payload in ("idle", "all_reduce"),
     }
-    return [side for side in SETTINGS if has[side[0]]]
+    own_api = payload == "all_reduce"  # by the call's own store, which theirs does not have
+    return [side for side in SETTINGS if has[side[0]] and not (own_api and side[1] == "adapter")]
 
 
 def rows_of(python: str, payload: str, ranks: int, sides: Sides, arguments: Namespace) -> list[Row]:

@@ -71,6 +71,45 @@ noted(main)
     assert outcome.noted("end") == [[{"how": "returned", "value": 2}]] * 2
 
 
+@pytest.mark.parametrize("by_user", [False, True])
+def test_a_restart_frees_what_the_failed_iteration_made_and_looks_at_nothing_older(
+    tmp_path: Path, by_user: bool
+) -> None:
+    """What the script had frozen itself stays frozen."""
+    body = f"""
+import gc, weakref
+
+class Model:
+    def __init__(self):
+        self.itself = self
+
+models = []
+gc.collect()
+{"gc.freeze()" if by_user else "pass"}
+before = gc.get_freeze_count()
+
+@inprocess.Wrapper(**KWARGS)
+def main(call: inprocess.CallWrapper = None):
+    note("enter", living=[each() is not None for each in models], frozen=gc.get_freeze_count() > before)
+    model = Model()
+    models.append(weakref.ref(model))
+    together(call)
+    if call.iteration == 0 and ME == 1:
+        raise RuntimeError("boom")
+    while call.iteration == 0:
+        call.ping()
+    return 1
+
+main()
+note("end", frozen=gc.get_freeze_count() > 0)
+"""
+    outcome = run(tmp_path, 2, body)
+
+    entered, ended = outcome.noted("enter"), outcome.noted("end")
+    assert entered == [[{"living": [], "frozen": True}, {"living": [False], "frozen": True}]] * 2
+    assert ended == [[{"frozen": by_user}]] * 2
+
+
 def test_too_many_iterations_end_all_ranks_by_restart_abort(tmp_path: Path) -> None:
     """Which `except Exception` does not catch; what this rank failed with is its cause."""
     body = """
