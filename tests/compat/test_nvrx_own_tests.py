@@ -1,4 +1,4 @@
-"""The tests of nvidia-resiliency-ext itself, on our shim; docs/migrating.md lists those that fail, with reasons."""
+"""The tests and examples of nvidia-resiliency-ext itself; docs/migrating.md lists the tests that fail, with reasons."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from foreign import program
+from ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -92,3 +93,58 @@ def test_theirs_pass_but_for_those_that_are_explained(module: str) -> None:
 def test_those_that_are_explained_fail(test: str) -> None:
     done = python(["-m", "unittest", test], ONE_S)
     assert done is None or done.returncode != 0, f"{test} passes: docs/migrating.md says that it does not"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("example", ["basic", "advanced"])
+def test_an_example_of_theirs_runs_to_its_end_with_one_changed_line(
+    example: str, ranks: int, tmp_path: Path
+) -> None:
+    """With random faults on all ranks, each of which restarts all; and from its own checkpoints."""
+    theirs = program(f"nvidia-resiliency-ext/examples/inprocess/{example}_example.py", SOURCE).read_text()
+    changed = theirs.replace(
+        "import nvidia_resiliency_ext.inprocess as inprocess",
+        "from prefect_ft.compat import nvrx as inprocess",
+    )
+    assert changed.count("\n") == theirs.count("\n")
+    assert changed != theirs
+    (tmp_path / "example.py").write_text(changed)
+    words = [
+        "example.py",
+        "--device=cpu",
+        "--total-iterations=600",
+        "--chkpt-interval=20",
+        "--fault-prob=0.004",
+    ]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), sysconfig.get_paths()["purelib"]]),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(ranks),
+    }
+    interpreter = os.environ.get("PREFECT_FT_TORCH_PYTHON")
+    if not interpreter:
+        pytest.skip("needs an interpreter with torch: `make torch`")
+    with (tmp_path / "log").open("w") as log:
+        started = [
+            subprocess.Popen(
+                [interpreter, *words, f"--path={tmp_path}"],
+                cwd=tmp_path,
+                env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=log,
+                stderr=log,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            codes = [process.wait(300) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+    said = (tmp_path / "log").read_text()
+    assert codes == [0] * ranks, said[-3000:]
+    assert "iteration=599" in said
+    assert "example fault" in said
