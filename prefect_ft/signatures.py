@@ -155,6 +155,13 @@ def re2_options(memory_bytes: int = _MATCH_MEMORY_BYTES) -> Any:
     return options
 
 
+def capturing(pattern: str) -> Any:
+    """Compile a pattern of which a group is wanted. Raises re2.error."""
+    options = re2_options()
+    options.never_capture = False
+    return re2.compile(pattern, options)
+
+
 def compiled(pattern: str) -> Any:
     """Compile a pattern. Raises re2.error."""
     return re2.compile(pattern, re2_options())

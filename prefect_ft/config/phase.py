@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
@@ -23,6 +23,7 @@ from prefect_ft.config.fields import (
     WholeNumber,
     Words,
     problem,
+    shown,
 )
 from prefect_ft.config.kinds import AnyInfrastructure
 from prefect_ft.config.launcher import Launched, launched
@@ -30,6 +31,22 @@ from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints
 from prefect_ft.config.suspension import Suspension
 from prefect_ft.model import Mode, Resume
+
+
+def _steps(value: str | None) -> str | None:
+    if value is None:
+        return None
+    import re2  # noqa: PLC0415  (only jobs that name a pattern need it)
+
+    from prefect_ft.signatures import capturing  # noqa: PLC0415  (as above)
+
+    try:
+        groups = capturing(value).groups
+    except re2.error as exc:
+        raise problem(f"must be a pattern that RE2 takes, got {shown(value)}") from exc
+    if not groups:
+        raise problem(f"must have a group: put the step in parentheses, got {shown(value)}")
+    return value
 
 
 class Phase(Section):
@@ -49,6 +66,12 @@ class Phase(Section):
         description="Words appended to the command of an attempt that resumes, and to no other; {resume_from} in "
         "them is the checkpoint",
         examples=[["--checkpoint_path", "{resume_from}"]],
+    )
+    progress_pattern: Annotated[Text | None, AfterValidator(_steps), ADDED] = Field(
+        default=None,
+        description="Pattern (RE2) of the lines in which a rank prints its step, the number in its first group, where "
+        "ranks send no heartbeats with steps; absent: what is known of common trainers",
+        examples=[r"^step=(\d+) loss="],
     )
     rewrite_launcher: StrictBool = Field(
         default=False,

@@ -56,6 +56,7 @@ def phase_plan(
         phase_index=index,
         phases=len(job.phases),
         command=_command(phase, is_here=is_here),
+        progress_pattern=phase.progress_pattern,
         resume_args=phase.resume_args,
         cwd=str(phase.cwd or IMAGE_CWD),
         inherited=frozenset(os.environ) if is_here else frozenset(),

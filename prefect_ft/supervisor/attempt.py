@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from prefect_ft.backends.base import TAKEN_AWAY
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner, Resumption, judge
+from prefect_ft.decide.step_lines import StepLines
 from prefect_ft.model import Evidence, FailureClass, Incident, Kind, Stage, Verdict
 from prefect_ft.supervisor.events import Beat, Call, Event, Excerpt, Exited, Lost, Output, StartFailed
 
@@ -61,11 +63,16 @@ class RankState:
     """What its output has said so far; line numbers count from its beginning."""
     heard: int = 0
     """Up to which offset that is."""
+    printed: StepLines = field(default_factory=StepLines)
+    """The steps in its output, as long as it reports none."""
 
     def hear(self, offset: int, text: str) -> None:
         """Take output, so far as it is news."""
         data = text.encode("utf-8", "replace")  # as long as it was: a byte that was no UTF-8 is one again
-        self.output.feed(data[max(0, self.heard - offset) :])
+        news = data[max(0, self.heard - offset) :]
+        self.output.feed(news)
+        if self.step is None:
+            self.printed.feed(news.decode("utf-8", "replace"))
         self.heard = max(self.heard, offset + len(data))
 
     @property
@@ -77,6 +84,30 @@ class RankState:
         return not self.was_stopped and self.exit_code == 0
 
 
+_Reached = tuple[int, int | None]
+"""A step, and the distance between those that are told."""
+
+
+def _reported(ranks: Sequence[RankState]) -> list[_Reached]:
+    return [(state.step, state.every) for state in ranks if state.step is not None]
+
+
+def _printed(ranks: Sequence[RankState]) -> list[_Reached]:
+    found = [state.printed for state in ranks]
+    return [(steps.step, steps.every) for steps in found if steps.step is not None]
+
+
+class Start(NamedTuple):
+    """What an attempt resumes from; `None`: from scratch, or unknown."""
+
+    step: int | None = None
+    path: str | None = None
+
+
+START = Start()
+"""From scratch, or unknown."""
+
+
 class Attempt:
     """One attempt, from its start until all its ranks are gone."""
 
@@ -86,19 +117,24 @@ class Attempt:
         ranks: Mapping[int, int],
         catalogue: Catalogue | None = None,
         *,
-        resume_path: str | None = None,
+        start: Start = START,
+        progress_pattern: str | None = None,
         has_run_before: bool = False,
     ) -> None:
         """`ranks` maps each rank to its worker; `catalogue` is the package's own if not given.
 
-        `resume_path` is the checkpoint to resume from; `None`: from scratch, or unknown. `has_run_before`: ranks of
+        `start` is what it resumes from. `progress_pattern` tells steps in output. `has_run_before`: ranks of
         the phase have been started before, so that its systems can do that.
         """
         self._has_run_before = has_run_before
         self.number = number
-        self._resume_path = resume_path
+        self._resume_path = start.path
         self.ranks = {
-            rank: RankState(worker, output=LogScanner(f"rank{rank}", catalogue))
+            rank: RankState(
+                worker,
+                output=LogScanner(f"rank{rank}", catalogue),
+                printed=StepLines(progress_pattern, start=start.step),
+            )
             for rank, worker in ranks.items()
         }
         self.first_step: int | None = None
@@ -229,12 +265,12 @@ class Attempt:
 
         It is unknown if none did, or if they are reported too rarely to say where it failed.
         """
-        known = [state for state in (failed,) if state is not None and state.step is not None]
-        known = known or [state for state in self.ranks.values() if state.step is not None]
-        last = max(known, key=lambda state: state.step or 0, default=None)
-        if last is None or last.step is None or last.every is None or last.every > MOST_APART:
+        of_failed, of_all = [] if failed is None else [failed], list(self.ranks.values())
+        steps = _reported(of_failed) or _reported(of_all) or _printed(of_failed) or _printed(of_all)
+        step, every = max(steps, default=(0, None))
+        if every is None or every > MOST_APART:
             return incident
-        return replace(incident, reached=last.step, reached_every=last.every)
+        return replace(incident, reached=step, reached_every=every)
 
     def _end(self, t: float, cancelled_by: str | None) -> Incident:
         incident = Incident(t=t, kind="exit", attempt=self.number)

@@ -7,7 +7,7 @@ from prefect_ft.decide import skip_eval_at, start_counts
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import RESTARTS, Decision
-from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.attempt import Attempt, Start
 from prefect_ft.supervisor.comeback import has_run
 from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.launch import Launch, PhasePlan, ranks_by_worker
@@ -28,13 +28,14 @@ class Beginning:
         """Take note that the last decision is being carried out from now on."""
         self._begun_t = round(self._clock.now(), 6)
 
-    def attempt(self, number: int, placement: tuple[str, ...], resume_path: str | None) -> Attempt:
+    def attempt(self, number: int, placement: tuple[str, ...], start: Start) -> Attempt:
         """Return what is known of an attempt whose ranks are about to start, or are there."""
         return Attempt(
             number,
             ranks_by_worker(self._plan, placement),
             self._plan.catalogue,
-            resume_path=resume_path,
+            start=start,
+            progress_pattern=self._plan.progress_pattern,
             has_run_before=has_run(self._journal.lines),
         )
 

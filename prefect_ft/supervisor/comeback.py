@@ -16,7 +16,7 @@ from prefect_ft.journal.records import (
     IncidentLine,
     Line,
 )
-from prefect_ft.supervisor.attempt import NOT_STARTED
+from prefect_ft.supervisor.attempt import NOT_STARTED, START, Start
 from prefect_ft.supervisor.events import AgentStanding, Call, Event, Excerpt, Exited, Left
 from prefect_ft.worker.forms import FormError
 
@@ -28,14 +28,14 @@ class Standing:
     `attempt` is the number of the last attempt that is known, 0 for none. `watched` is its placement
     where it is to be watched on, running or over by itself; None: the last decision is to be carried out.
     `missing` are its workers that know nothing of it any more. `note` is its line for a journal that does
-    not have it. `resume_path` is the checkpoint that it was given to resume from.
+    not have it. `start` is what it was given to resume from.
     """
 
     attempt: int
     watched: tuple[str, ...] | None = None
     missing: tuple[int, ...] = ()
     note: AttemptLine | None = None
-    resume_path: str | None = None
+    start: Start = START
 
 
 def standing(
@@ -79,7 +79,7 @@ def _watched(
         for worker in range(len(placement))
         if not _has_started(agents.get(worker), number, phase_index, worker, ranks_per_worker)
     )
-    return Standing(number, placement, tuple(missing), resume_path=line.resume_path)
+    return Standing(number, placement, tuple(missing), start=Start(line.resume_step, line.resume_path))
 
 
 def _attempt_of(agent: AgentStanding, phase_index: int) -> int:

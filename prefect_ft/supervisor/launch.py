@@ -56,6 +56,7 @@ class PhasePlan:
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
     `saves` is about what the phase saves, None where it has no checkpoints.
+    `progress_pattern` tells steps in what ranks print; the package's own if not given.
     `resume_args` are the words that an attempt's command has besides, if the attempt resumes.
     `directory` is the phase's own, for what it leaves behind. `role` and `elastic_id` are torchrun's names of the
     ranks' role and of their job, None: the run's id.
@@ -82,6 +83,7 @@ class PhasePlan:
     upkeep: UpkeepPlan
     policy: Policy
     catalogue: Catalogue | None = None
+    progress_pattern: str | None = None
     resume_args: tuple[str, ...] = ()
     role: str = "default"
     elastic_id: str | None = None

@@ -161,6 +161,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             phase("trainer: {}"),
             "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, resume_args, "
+            "progress_pattern, "
             "rewrite_launcher, "
             "params, nproc_per_worker, checkpoints, resume, target_step, rendezvous, warm, warm_memory_mb, elastic, "
             "env, cwd, autorestart, suspension, infrastructure",
@@ -361,6 +362,17 @@ LONG = "n" * 65
             "job.yaml:12: phases[0].checkpoints.pattern: must be NAME or DIRECTORY/NAME inside path, "
             "got '../{step}.pt'",
             id="pattern-that-leaves-the-directory",
+        ),
+        pytest.param(
+            phase("progress_pattern: 'step \\d+'"),
+            "job.yaml:13: phases[0].progress_pattern: must have a group: put the step in parentheses, "
+            "got 'step \\\\d+'",
+            id="steps-without-a-group",
+        ),
+        pytest.param(
+            phase("progress_pattern: 'step (\\d+'"),
+            "job.yaml:13: phases[0].progress_pattern: must be a pattern that RE2 takes, got 'step (\\\\d+'",
+            id="steps-by-no-pattern",
         ),
         pytest.param(
             phase("nproc_per_worker: 0"),

@@ -168,6 +168,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "mode": "train",
                 "command": ["python", "t.py"],
                 "resume_args": [],
+                "progress_pattern": None,
                 "rewrite_launcher": False,
                 "params": None,
                 "nproc_per_worker": 1,

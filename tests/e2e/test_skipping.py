@@ -38,6 +38,13 @@ with open(f"trained-{rank}", "w") as file:
 """
 
 
+PRINTED = CODE.replace(
+    "    beat(step=step)\n",
+    "    if step % 2 == 0 and rank == 0: print(f'iter {step}: loss 2.5, time 300.00ms')\n",
+)
+"""The same without heartbeats: rank 0 prints every second step, as nanoGPT prints them."""
+
+
 def told(job: JobConfig) -> tuple[list[Incident], list[Decision]]:
     lines = read_lines(next(Path(job.model_dir).glob("*_restartable/journal.jsonl")))
     incidents = [line.incident for line in lines if isinstance(line, IncidentLine)]
@@ -56,6 +63,21 @@ def test_bad_numbers_that_come_back_are_skipped(job: Make, tmp_path: Path) -> No
     ]
     expected = [step for step in range(1, 41) if not 30 <= step <= 34]
     assert [json.loads((tmp_path / f"trained-{rank}").read_text()) for rank in (0, 1)] == [expected] * 2
+
+
+@pytest.mark.parametrize("pattern", [None, r"^iter (\d+): loss"])
+def test_steps_that_ranks_only_print_do_as_well(job: Make, tmp_path: Path, pattern: str | None) -> None:
+    autorestart = {"max_num_restarts": 3, "skip_steps": 5}
+    config = job(PRINTED, phase={"progress_pattern": pattern}, autorestart=autorestart)
+    assert train_flow(config)[0]["status"] == "completed"
+    incidents, decisions = told(config)
+    assert [(each.reached, each.reached_every) for each in incidents[:2]] == [(32, 2)] * 2
+    assert [(each.rule, each.skip_steps) for each in decisions[:2]] == [
+        ("numeric", ()),
+        ("skip-steps", ((30, 34),)),
+    ]
+    expected = [step for step in range(1, 41) if not 30 <= step <= 34]
+    assert json.loads((tmp_path / "trained-0").read_text()) == expected
 
 
 def test_they_end_the_phase_where_nothing_may_be_skipped(job: Make) -> None:

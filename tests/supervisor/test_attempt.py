@@ -11,7 +11,7 @@ import pytest
 from heard import heard
 
 from prefect_ft.model import Evidence, Incident
-from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.attempt import Attempt, Start
 from prefect_ft.supervisor.events import Lost, Output
 
 T = 9.5
@@ -61,7 +61,7 @@ ENDING: Event = (0, "ending")
 
 
 def attempt(*events: Event, resume_path: str | None = None) -> Attempt:
-    made = Attempt(7, WORKERS, resume_path=resume_path)
+    made = Attempt(7, WORKERS, start=Start(None, resume_path))
     for worker, event in events:
         if event == "ending":
             made.ending = True
@@ -158,6 +158,27 @@ CASES = {
     ),
     "each-eleventh-does-not": (
         [beat(2, 44, every=11), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError"),
+    ),
+    "steps-that-are-printed-where-none-are-reported": (
+        [said(0, "iter 40: loss 2", "iter 42: loss 2"), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", reached=42, reached_every=2),
+    ),
+    "its-own-printed-step-before-another-rank's": (
+        [
+            said(0, "iter 40: loss 2", "iter 50: loss 2"),
+            said(2, "iter 41: loss 2", "iter 42: loss 2"),
+            raised(2, "EOFError"),
+            exited(2, 1),
+        ],
+        failed("network", 2, "EOFError", line=5, reached=42, reached_every=1),
+    ),
+    "a-reported-step-before-printed-ones": (
+        [said(2, "iter 98: loss 2", "iter 99: loss 2"), beat(0, 44, every=1), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", line=5, reached=44, reached_every=1),
+    ),
+    "steps-that-are-printed-too-rarely": (
+        [said(0, "iter 100: loss 2", "iter 200: loss 2"), raised(2, "EOFError"), exited(2, 1)],
         failed("network", 2, "EOFError"),
     ),
     "the-highest-step-of-a-lost-worker's-attempt": (

@@ -16,6 +16,7 @@ from prefect_ft.journal.records import (
     Line,
 )
 from prefect_ft.model import Action, Counters, Decision, Incident
+from prefect_ft.supervisor.attempt import Start
 from prefect_ft.supervisor.comeback import Standing, comebacks_without_progress, standing
 from prefect_ft.supervisor.events import AgentStanding
 
@@ -65,7 +66,7 @@ CASES = {
     "it-resumed": (
         [attempt(1).but(resume_path="/ckpts/step-4")],
         (agent(1, 0), agent(1, 1)),
-        Standing(1, PLACEMENT, resume_path="/ckpts/step-4"),
+        Standing(1, PLACEMENT, start=Start(None, "/ckpts/step-4")),
     ),
     "a-worker-is-gone": ([attempt(1)], (agent(1, 0), None), Standing(1, PLACEMENT, (1,))),
     "all-are-gone": ([attempt(1)], (), Standing(1, PLACEMENT, (0, 1))),

@@ -154,7 +154,7 @@ def test_an_event_that_passes_is_understood(data: st.DataObject) -> None:
     except FormError:
         return
     if read is not None and event.get("rank", 0) == 0:
-        attempt = Attempt(1, {0: 0}, resume_path=None)
+        attempt = Attempt(1, {0: 0})
         attempt.take(0, read)
         assert isinstance(attempt.over, bool)
         if isinstance(read, Sampled):

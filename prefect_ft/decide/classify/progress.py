@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["PLACES", "Progress", "place_of"]
+__all__ = ["PLACES", "Progress", "is_no_progress", "place_of"]
 
 _SOURCES = (
     r"(?i:(?:\b|_)(?:step|epoch|iter|iteration|batch|update|trial)s?\b['\"]?[\s:=#/\[(]{0,12}\d)",
@@ -29,10 +29,15 @@ _NOT_PROGRESS = re.compile(
 _COLUMNS = 400
 
 
+def is_no_progress(text: str) -> bool:
+    """Return whether a line names a place for another reason than that the run has come there."""
+    return _NOT_PROGRESS.match(text) is not None
+
+
 def place_of(text: str) -> str | None:
     """Return where a run says that it is, `None` for a line that says no such thing."""
     text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
-    if _NOT_PROGRESS.match(text):
+    if is_no_progress(text):
         return None
     for name, pattern in (("step", _STEP), ("bar", _BAR), ("loss", _LOSS)):
         if found := pattern.findall(text):

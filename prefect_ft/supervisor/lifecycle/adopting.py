@@ -74,7 +74,7 @@ class Adopting:
     def _take_up(self, found: Standing, placement: tuple[str, ...]) -> None:
         """Know of an attempt what would be known had it been watched all the time."""
         ctx = self._context
-        ctx.set_out(found.attempt, placement, found.resume_path)
+        ctx.set_out(found.attempt, placement, found.start)
         for number in found.missing:
             worker = ctx.gang.worker(number) if number in ctx.gang.numbers else None
             ctx.running.take(number, self._loss(placement[number], worker))

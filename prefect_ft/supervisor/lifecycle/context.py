@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision
-from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.attempt import Attempt, Start
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.hangs import Hangs
@@ -75,9 +75,9 @@ class Context:
         """Whether the run is to stop, and the attempt that would be stopped has been asked for."""
         return self.stop.wanted is not None and not self.is_ahead
 
-    def set_out(self, number: int, placement: tuple[str, ...], resume_path: str | None) -> None:
+    def set_out(self, number: int, placement: tuple[str, ...], start: Start) -> None:
         """Listen to an attempt from now on."""
         self.placement = placement
         self.upkeep.trust(placement)
-        attempt = self.listener.attempt = self.beginning.attempt(number, placement, resume_path)
+        attempt = self.listener.attempt = self.beginning.attempt(number, placement, start)
         self.hangs.begin(attempt)

@@ -7,6 +7,7 @@ from prefect_ft.errors import BackendError
 from prefect_ft.model import Decision
 from prefect_ft.observe import AttemptStarted, tell
 from prefect_ft.supervisor.asking import Answers, Until
+from prefect_ft.supervisor.attempt import Start
 from prefect_ft.supervisor.enact import change_for, first_gang
 from prefect_ft.supervisor.events import Attached, Chosen, Started, StartFailed
 from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed, WorkerGoneError
@@ -119,7 +120,7 @@ class Starting:
         launch = self._launch = ctx.beginning.launch(
             ctx.number, ctx.decision, ctx.placement, choice, ctx.gang
         )
-        ctx.set_out(ctx.number, ctx.placement, launch.resume_path)
+        ctx.set_out(ctx.number, ctx.placement, Start(launch.resume_step, launch.resume_path))
         ctx.saves.begin_attempt()
         note = ctx.beginning.line(launch, ctx.token).told()
         orders = start_orders(ctx.plan, launch, note)
