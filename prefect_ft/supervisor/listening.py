@@ -149,10 +149,13 @@ class Listener:
         self._reports.hear({**event.report, "system": system}, f"the detectors on {system}", source)
 
     def _detecting(self, worker: int, event: Detecting) -> None:
-        """Tell by what faults are found, and why not by the rest; the same of a system once."""
+        """Tell by what faults are found, and why not by the rest; once, of the first system where it is so."""
         by = ", ".join(event.by) or "nothing"
         why_not = "".join(f"; not by {name}: {why}" for name, why in sorted(event.why_not.items()))
-        self._complain(f"{self._system_of(worker)}: faults of devices are detected by {by}{why_not}")
+        told = f"faults of devices are detected by {by}{why_not}"
+        if told not in self._said:
+            self._said.add(told)
+            tell(Notice(text=f"{self._system_of(worker)}: {told}"))
 
     def _leaving(self, worker: int, event: Leaving) -> None:
         """Take it for the end of its worker, which is told in time to save before it."""

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from prefect_ft.worker import rank_environment
 from prefect_ft.worker.loop import Loop
@@ -46,11 +46,15 @@ class Detectors:
         self._loop = loop
         self._on_fault, self._on_begun = on_fault, on_begun
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self._killed: List[subprocess.Popen[bytes]] = []
+        """Those that are not collected yet: a lost device may keep them in the kernel, for good."""
+        self._has_begun = False
         self._unread = b""
 
     def begin(self, visible: Optional[str]) -> None:
         """Look for faults from now on; `visible` is the ranks' CUDA_VISIBLE_DEVICES, if they have one."""
         self.end()
+        self._has_begun = False
         if not self._is_wanted:
             return
         try:
@@ -63,7 +67,7 @@ class Detectors:
                 start_new_session=True,
             )
         except OSError as exc:
-            self._on_begun(by=[], why_not={"process": str(exc.strerror or exc)})
+            self._begun(by=[], why_not={"process": str(exc.strerror or exc)})
             return
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
@@ -81,17 +85,27 @@ class Detectors:
         process.stdout.close()
         with contextlib.suppress(OSError):
             process.stdin.close()
-        process.wait()
+        self._killed = [each for each in (*self._killed, process) if each.poll() is None]
 
     def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
         data = os.read(self._process.stdout.fileno(), _READ)
         *lines, self._unread = (self._unread + data).split(b"\n")
-        if not data or len(self._unread) > _LONGEST:
-            self.end()
         for line in lines:
             self._take(line)
+        if not data or len(self._unread) > _LONGEST:
+            self._has_ended()
+
+    def _has_ended(self) -> None:
+        """Take note that the process looks no more, of itself."""
+        self.end()
+        if not self._has_begun:
+            self._begun(by=[], why_not={"process": "it has ended"})
+
+    def _begun(self, by: List[str], why_not: Dict[str, str]) -> None:
+        self._has_begun = True
+        self._on_begun(by=by, why_not=why_not)
 
     def _take(self, line: bytes) -> None:
         try:
@@ -102,4 +116,4 @@ class Detectors:
         if fault is not None:
             self._on_fault(t_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME), report=fault)
         elif begun is not None:
-            self._on_begun(by=begun["by"], why_not=begun["why_not"])
+            self._begun(begun["by"], begun["why_not"])

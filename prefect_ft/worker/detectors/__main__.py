@@ -7,6 +7,7 @@ The words are the names of the sources, and the seconds between two looks.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from typing import Any, Callable, Dict, List
@@ -70,6 +71,7 @@ def main(names: List[str], every_s: float) -> None:
     for name in names:
         threading.Thread(target=_watch, args=(name, every_s, told), daemon=True).start()
     sys.stdin.read()
+    os._exit(0)  # a thread may be in a library that does not come back
 
 
 if __name__ == "__main__":
