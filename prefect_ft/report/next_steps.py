@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from shlex import quote
 
+from prefect_ft.decide.skipping import BINDING
 from prefect_ft.report.story import LONG_SILENCE_S, Event, Story
 from prefect_ft.report.words import duration
 
@@ -23,6 +24,10 @@ def next_steps(story: Story) -> Iterator[str]:
             yield f"Nothing, if the end was intended; `prefect-ft resume {_run(story)}` resumes it{_from(story)}."
         case _ if not story.isolated:
             yield "Nothing: the run is complete."
+    for phase in story.phases:
+        yield from _look_at_batches(
+            phase.name, [event for event in story.events if event.phase == phase.name]
+        )
     for system in story.isolated:
         yield _look_at(system, story)
     for phase in story.phases:
@@ -70,6 +75,31 @@ def _quoted(event: Event | None) -> str:
 def _from(story: Story) -> str:
     step = story.events[-1].judged.incident.step if story.events else None
     return " from scratch" if step is None else f" from its last good checkpoint, step {step:,}"
+
+
+def _look_at_batches(phase: str, events: Sequence[Event]) -> Iterator[str]:
+    """Name the steps at which data or numbers failed again, and whether they were skipped in the end."""
+    started: dict[tuple[str, int, int], list[str]] = {}
+    start = ""
+    for event in events:
+        incident = event.judged.incident
+        if incident.failure_class in BINDING and incident.reached is not None:
+            at = (incident.failure_class or "", incident.reached, incident.reached_every or 1)
+            started.setdefault(at, []).append(start)
+        if event.start is not None:
+            start = "from scratch" if event.start.step is None else f"from step {event.start.step:,}"
+    skipped = [window for event in events for window in event.judged.decision.skip_steps]
+    for (failure_class, reached, every), starts in started.items():
+        if len(starts) > 1:
+            window = next((each for each in reversed(skipped) if each[0] <= reached <= each[1]), None)
+            first, last = window or (reached, reached + every)
+            ways = dict.fromkeys(filter(None, starts))
+            started_from = f", started {' and '.join(ways)}" if len(ways) > 1 else ""
+            what = f"{len(starts)} attempts of phase {_without_backticks(phase)}{started_from}"
+            yield (
+                f"{what} failed at step {reached:,} ({failure_class}): look at the data of steps {first:,} to {last:,}"
+                f"{', which were skipped' if window else ''}."
+            )
 
 
 def _look_at(system: str, story: Story) -> str:

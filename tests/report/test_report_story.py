@@ -185,6 +185,34 @@ def test_each_restart_has_its_stages_in_the_terminal_and_on_the_page() -> None:
     assert "How long each restart took" not in page(told()) + printed(told())
 
 
+def failed_again(skip_steps: int) -> Telling:
+    """A run whose numbers go bad at step 233 from two checkpoints."""
+    policy = Policy(systems=("node-a",), workers=1, max_num_restarts=3, skip_steps=skip_steps)
+    run = Telling(policy)
+    for number, step in enumerate((200, 150)):
+        run.attempt(1000.0 * number, saved_every=50, until=1000.0 * number + 10)
+        run.end_attempt(
+            1000.0 * number + 10, step=step, reached=233, is_told=True, worker=0, exit_code=1,
+            failure_class="numeric", evidence=Evidence(rule="nan", text="loss is nan"),
+        )  # fmt: skip
+    run.attempt(3000.0, saved_every=50, until=3010.0)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("skip_steps", "said"),
+    [
+        pytest.param(20, "look at the data of steps 215 to 234, which were skipped.", id="skipped"),
+        pytest.param(0, "look at the data of steps 233 to 234.", id="given-up"),
+    ],
+)
+def test_where_data_is_to_be_looked_at(skip_steps: int, said: str) -> None:
+    steps = list(next_steps(told(failed_again(skip_steps))))
+    (look,) = [step for step in steps if "look at the data" in step]
+    assert look == f"2 attempts of phase pretrain failed at step 233 (numeric): {said}"
+    assert not [step for step in next_steps(told(came_through())) if "look at the data" in step]
+
+
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:
     story = told(hung(), now_t=100_000.0)
     assert "when its journal went silent 1 d 2 h ago" in lead(story)

@@ -83,10 +83,19 @@ class Telling:
         return reached
 
     def end_attempt(
-        self, t: float, *, step: int | None, reached: int, noticed_s: float = 0.2, **fields: Any
+        self,
+        t: float,
+        *,
+        step: int | None,
+        reached: int,
+        noticed_s: float = 0.2,
+        is_told: bool = False,
+        **fields: Any,
     ) -> Decision:
-        """End it by an incident and have the core decide."""
+        """End it by an incident and have the core decide; `is_told`: a rank told the step that it reached."""
         known: dict[str, Any] = {"kind": "exit", "attempt": self.number, "step": step, **fields}
+        if is_told:
+            known |= {"reached": reached, "reached_every": 1}
         history = self.journal.history()
         incident = Incident(t=t + noticed_s, **known)
         self.journal.append_incident(
