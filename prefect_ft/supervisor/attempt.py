@@ -267,7 +267,7 @@ class Attempt:
         """
         of_failed, of_all = [] if failed is None else [failed], list(self.ranks.values())
         steps = _reported(of_failed) or _reported(of_all) or _printed(of_failed) or _printed(of_all)
-        step, every = max(steps, default=(0, None))
+        step, every = max(steps, key=lambda each: (each[0], each[1] is not None), default=(0, None))
         if every is None or every > MOST_APART:
             return incident
         return replace(incident, reached=step, reached_every=every)

@@ -177,6 +177,10 @@ CASES = {
         [said(2, "iter 98: loss 2", "iter 99: loss 2"), beat(0, 44, every=1), raised(2, "EOFError"), exited(2, 1)],
         failed("network", 2, "EOFError", line=5, reached=44, reached_every=1),
     ),
+    "the-distance-that-one-of-those-at-the-highest-step-knows": (
+        [beat(0, 44), beat(1, 44, every=2), raised(2, "EOFError"), exited(2, 1)],
+        failed("network", 2, "EOFError", reached=44, reached_every=2),
+    ),
     "steps-that-are-printed-too-rarely": (
         [said(0, "iter 100: loss 2", "iter 200: loss 2"), raised(2, "EOFError"), exited(2, 1)],
         failed("network", 2, "EOFError"),

@@ -19,6 +19,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -71,6 +72,10 @@ class Cluster:
         self._pki = directory / "pki"
         self._begun: list[subprocess.Popen[bytes]] = []
         """Those that this process began: a child that is forgotten while it runs is a warning."""
+        self._killed_kubelets: set[int] = set()
+        """The nodes whose kubelet was ended on purpose."""
+        self._is_over = threading.Event()
+        self._watcher = threading.Thread(target=self._keep_up, daemon=True)
 
     def start(self) -> None:
         """Start it, and wait until every node is ready; one at a time on a machine."""
@@ -92,6 +97,7 @@ class Cluster:
         for node in NODES:
             self.begin_kubelet(node)
         _until(self._up, self._logs)
+        self._watcher.start()
 
     # -- network ----------------------------------------------------------------------------------
 
@@ -251,6 +257,7 @@ class Cluster:
 
     def begin_kubelet(self, node: int) -> None:
         """Start what speaks for a node."""
+        self._killed_kubelets.discard(node)
         place = self.directory / f"n{node}"
         self._begin(f"kubelet-n{node}", [
             *self._enter(node), self._programs / "kubelet", f"--config={place / 'kubelet.json'}",
@@ -261,14 +268,22 @@ class Cluster:
         ])  # fmt: skip
 
     def _up(self) -> bool:
-        """Whether pods can be made; a kubelet that ended is started again, as a node's init does.
+        """Whether pods can be made."""
+        self._begin_ended_kubelets()
+        return len(self._ready()) == len(NODES) and self._has_account()
 
-        It ends where a control group goes away while it looks at all that the machine has.
+    def _keep_up(self) -> None:
+        while not self._is_over.wait(0.5):
+            self._begin_ended_kubelets()
+
+    def _begin_ended_kubelets(self) -> None:
+        """Start kubelets again that ended by themselves, as a node's init does.
+
+        One ends where a control group goes away while it looks at all that the machine has.
         """
         for node in NODES:
-            if self._ended(f"kubelet-n{node}"):
+            if node not in self._killed_kubelets and self._ended(f"kubelet-n{node}"):
                 self.begin_kubelet(node)
-        return len(self._ready()) == len(NODES) and self._has_account()
 
     def _ended(self, name: str) -> bool:
         pid = int((self.directory / "pid" / name).read_text())
@@ -276,6 +291,8 @@ class Cluster:
 
     def kill(self, program: str, node: int) -> None:
         """End a node's `kubelet` or `containerd`, and nothing of what they run."""
+        if program == "kubelet":
+            self._killed_kubelets.add(node)
         self._end(f"{program}-n{node}")
 
     def kill_container(self, node: int, name: str) -> None:
@@ -341,6 +358,9 @@ class Cluster:
 
     def stop(self) -> None:
         """End it, its pods, and all that it had."""
+        self._is_over.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
         for node in NODES:
             self._end(f"kubelet-n{node}")
         for node in NODES:
