@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from prefect_ft.worker import rank_environment
 from prefect_ft.worker.loop import Loop
+from prefect_ft.worker.processes import Held
 
 KINDS = ("nvml", "dcgm", "kernel", "npu")
 """The sources that there are."""
@@ -46,6 +48,7 @@ class Detectors:
         self._loop = loop
         self._on_fault, self._on_begun = on_fault, on_begun
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self._held: Optional[Held] = None
         self._killed: List[subprocess.Popen[bytes]] = []
         """Those that are not collected yet: a lost device may keep them in the kernel, for good."""
         self._has_begun = False
@@ -58,7 +61,7 @@ class Detectors:
         if not self._is_wanted:
             return
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 self._words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -69,9 +72,19 @@ class Detectors:
         except OSError as exc:
             self._begun(by=[], why_not={"process": str(exc.strerror or exc)})
             return
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self._loop.watch(self._process.stdout, lambda _: self._read())
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            self._held = Held(process.pid)
+        except OSError as exc:
+            process.stdout.close()
+            process.stdin.close()  # by which it ends
+            self._killed.append(process)
+            self._begun(by=[], why_not={"process": str(exc.strerror or exc)})
+            return
+        self._process = process
+        os.set_blocking(process.stdout.fileno(), False)
+        self._loop.watch(process.stdout, lambda _: self._read())
 
     def end(self) -> None:
         """Look no more, and let go of the devices. Idempotent."""
@@ -81,7 +94,10 @@ class Detectors:
         assert process.stdout is not None
         assert process.stdin is not None
         self._loop.forget(process.stdout)
-        process.kill()
+        if self._held is not None:
+            self._held.send(signal.SIGKILL)
+            self._held.close()
+            self._held = None
         process.stdout.close()
         with contextlib.suppress(OSError):
             process.stdin.close()
