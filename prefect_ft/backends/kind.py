@@ -18,6 +18,8 @@ from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.config import Infrastructure, Phase
 from prefect_ft.config.kinds import kind_named, usable_kinds
 from prefect_ft.journal.records import Line
+from prefect_ft.model import FailureClass
+from prefect_ft.model import Kind as IncidentKind
 
 _Config = TypeVar("_Config", bound=Infrastructure)
 
@@ -42,6 +44,45 @@ class Workers(Generic[_Config]):
     system_locks: Mapping[str, Path]
     checkpoints: str | None
     files: Mapping[str, Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One run, to a kind that gets systems for it.
+
+    `run_root` outlives an allocation, and every machine of the run sees it; `directory` is the run-time directory of
+    this machine.
+    """
+
+    run_id: str
+    job: str
+    model_dir: Path
+    run_root: Path
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenure:
+    """The systems that a run has for a time: one allocation of a scheduler, in one of its lives.
+
+    No two tenures of a run have the same `name`. `systems` are in the order of placement, `ends_s` is when the
+    scheduler takes them away, in seconds since the epoch; None: it does not. `contains_us`: this process ends with it.
+    """
+
+    name: str
+    systems: tuple[str, ...]
+    ends_s: float | None
+    contains_us: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenureEnd:
+    """How a tenure ended: the kind of the incident, with the class of an `exit` and the systems of a `system_lost`."""
+
+    kind: IncidentKind
+    reason: str
+    failure_class: FailureClass | None = None
+    systems: tuple[str, ...] = ()
 
 
 class Kind(ABC, Generic[_Config]):
@@ -78,6 +119,33 @@ class Kind(ABC, Generic[_Config]):
     @abstractmethod
     def ranks_per_worker(self, infrastructure: _Config, env: Mapping[str, str | None]) -> int:
         """Return how many ranks `nproc_per_worker: auto` means: as many as a worker has accelerators, else 1."""
+
+    def tenure(self, infrastructure: _Config, place: Place, is_stopped: Callable[[], bool]) -> Tenure | None:
+        """Return the systems of a run where the job does not name them; None: the job does, or `is_stopped` says so.
+
+        Waits until they can be used, for hours where a scheduler has a queue; another life of the orchestrator finds
+        what this one waits for. Raises ConfigError for what the scheduler refuses, BackendError for what else fails.
+        """
+        del infrastructure, place, is_stopped
+        return None
+
+    def renewed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> Tenure:
+        """Return a tenure as it is now: its end may have been moved. What cannot be known stays as it was."""
+        del infrastructure, place
+        return tenure
+
+    def end_of_tenure(self, infrastructure: _Config, place: Place, name: str) -> TenureEnd:
+        """Return how an earlier tenure of a run ended; where that is not known, it was handed over."""
+        del infrastructure, place
+        return TenureEnd(kind="handed_over", reason=f"{name} has ended")
+
+    def succeed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> str | None:
+        """Queue what follows a tenure, and return its name; None: nothing follows. Idempotent.
+
+        Raises BackendError.
+        """
+        del infrastructure, place, tenure
+        return None
 
     @abstractmethod
     def backend(self, workers: Workers[_Config]) -> Backend:

@@ -115,6 +115,11 @@ class Infrastructure(Section, ABC):
     def lost_ranks_last_s(self) -> float | None:
         """Return how many seconds the ranks of a lost system go on at most; None: they end with it, or nobody knows."""
 
+    def placed_on(self, systems: tuple[str, ...]) -> Self:
+        """Return it with the systems that a scheduler has given; where the job names them, it stays as it is."""
+        del systems
+        return self
+
     @abstractmethod
     def at(self, base: str) -> Self:
         """Return it with absolute paths; relative ones start at the directory `base`."""
