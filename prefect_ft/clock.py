@@ -56,6 +56,12 @@ def utc_after(utc: str, seconds: float) -> str | None:
     return later.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def utc_at(epoch_s: float) -> str:
+    """Return a time in seconds since the epoch as records have it, ISO 8601 in UTC with milliseconds."""
+    then = datetime.fromtimestamp(epoch_s, timezone.utc)
+    return then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def epoch_now() -> float:
     """Return the seconds since the epoch, as files' times count them."""
     return time.time()

@@ -58,6 +58,17 @@ class BackendError(PrefectFTError):
         super().__init__(message)
 
 
+class TenureEndedError(BackendError):
+    """The systems are the run's no more: the scheduler has taken all of them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, on_any_system=True)
+
+
+class NotStartedError(PrefectFTError):
+    """The run was cancelled before it had systems to run on."""
+
+
 class RunHeldError(PrefectFTError):
     """Another orchestrator holds the run; nothing has been touched."""
 

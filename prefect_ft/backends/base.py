@@ -116,13 +116,18 @@ TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown"))
 """The rules of evidence that a worker's place was taken away: that is a preemption, and nothing has failed."""
 
 
+TENURE_ENDED = "allocation-ended"
+"""The rule of evidence that the scheduler has taken all systems of the run."""
+
+
 class Backend(Protocol):
     """Creates and destroys workers. Errors are BackendError, with the system where it is known."""
 
     def create(self, workers: Sequence[Worker]) -> list[Address]:
         """Create these workers, in their order; raises BackendError with none of them left behind.
 
-        A worker that is there already, with its agent alive, stays as it is.
+        A worker that is there already, with its agent alive, stays as it is. TenureEndedError: no system is the
+        run's any more.
         """
 
     def destroy(self, workers: Sequence[Worker]) -> None:

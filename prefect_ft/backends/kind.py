@@ -66,13 +66,15 @@ class Tenure:
     """The systems that a run has for a time: one allocation of a scheduler, in one of its lives.
 
     No two tenures of a run have the same `name`. `systems` are in the order of placement, `ends_s` is when the
-    scheduler takes them away, in seconds since the epoch; None: it does not. `contains_us`: this process ends with it.
+    scheduler takes them away, in seconds since the epoch; None: it does not. The run is handed over so early that ranks
+    can save and end, and `reserve_s` are left. `contains_us`: this process ends with it.
     """
 
     name: str
     systems: tuple[str, ...]
     ends_s: float | None
     contains_us: bool = False
+    reserve_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,10 @@ class Kind(ABC, Generic[_Config]):
         """Return how an earlier tenure of a run ended; where that is not known, it was handed over."""
         del infrastructure, place
         return TenureEnd(kind="handed_over", reason=f"{name} has ended")
+
+    def release(self, infrastructure: _Config, place: Place, tenure: Tenure) -> None:
+        """Give the systems of a tenure back: the run waits for the next one. Idempotent; raises nothing."""
+        del infrastructure, place, tenure
 
     def succeed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> str | None:
         """Queue what follows a tenure, and return its name; None: nothing follows. Idempotent.

@@ -17,7 +17,7 @@ from prefect_ft.cli.saved_block import saved_block
 from prefect_ft.cli.show import print_report
 from prefect_ft.cli.view import watching
 from prefect_ft.config import Document, JobConfig, job_document, job_in, warnings
-from prefect_ft.errors import ConfigError, PrefectFTError
+from prefect_ft.errors import ConfigError, NotStartedError, PrefectFTError
 from prefect_ft.observe import Fact, PhaseStarted, Replay, observed_by
 from prefect_ft.orchestrate import preflight
 from prefect_ft.orchestrate.entering import Unfinished, enter
@@ -37,6 +37,7 @@ from prefect_ft.orchestrate.run import (
 )
 from prefect_ft.run import find_run, latest_run, vacancy
 from prefect_ft.run.ownership import take_as_moved
+from prefect_ft.supervisor import HandedOverError
 
 
 def run(
@@ -146,6 +147,12 @@ def _watch(job: JobConfig, unfinished: Unfinished, *, as_json: bool) -> int:
     with observed_by(note), watching(job):
         try:
             code, reason = _execute(job, unfinished)
+        except HandedOverError as exc:
+            print(plaintext.as_lines(f"handed over to the next allocation: {exc}"), file=sys.stderr)
+            return COMPLETED
+        except NotStartedError as exc:
+            print(plaintext.as_lines(f"cancelled: {exc}"), file=sys.stderr)
+            return CANCELLED
         except Exception as exc:
             error = exc
     _show_result(started, as_json=as_json)

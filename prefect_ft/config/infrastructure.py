@@ -99,6 +99,9 @@ class Infrastructure(Section, ABC):
     ranks_are_here: ClassVar[bool] = False
     """Whether ranks are processes of this machine, with its paths, its environment and its Python."""
 
+    shares_files: ClassVar[bool] = False
+    """Whether workers see the files of this machine by the same paths, as on a shared file system."""
+
     @abstractmethod
     def keeps(self, path: str) -> bool:
         """Whether a file of the workers is still there when the worker that wrote it has been removed."""

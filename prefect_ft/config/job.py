@@ -213,7 +213,7 @@ class JobConfig(Section):
         base = os.path.abspath(base_dir)
         cwd = absolute(self.cwd, base) or base
         phases = tuple(
-            _phase_at(phase, base, cwd if self.infrastructure_of(index).ranks_are_here else None)
+            _phase_at(phase, base, cwd if self.infrastructure_of(index).shares_files else None)
             for index, phase in enumerate(self.phases)
         )
         return self.model_copy(

@@ -290,6 +290,42 @@ class ComebackLine(Line):
     version: str | None = absent(ANY_TEXT)
 
 
+class TenureLine(Line):
+    """The phase has these systems until `until`, where a scheduler lends them."""
+
+    type = "tenure"
+    name: str = of(TEXT)
+    systems: tuple[str, ...] = of(TEXTS)
+    until: str | None = absent(_unchecked(UTC))
+
+
+class HandOverLine(Line):
+    """An orchestrator has left the phase to the next tenure. `is_clean`: it has stopped the ranks before.
+
+    `had_ended`: no attempt ran. What follows `step` is about the attempt, as in `incident`.
+    """
+
+    type = "hand-over"
+    attempt: int = of(COUNT)
+    reason: str = of(TEXT)
+    is_clean: bool | None = absent(ANY_FLAG)
+    had_ended: bool | None = absent(ANY_FLAG)
+    step: int | None = absent(STEP)
+    ended_t: float | None = absent(or_null(TIME))
+    deaths: tuple[float, ...] | None = absent(or_null(TIMES), default=None)
+    fences: tuple[tuple[float, float], ...] | None = absent(or_null(list_of(SPAN)), default=None)
+    first_step: int | None = absent(STEP, default=None)
+    last_step: int | None = absent(STEP, default=None)
+    healing_s: float | None = absent(or_null(TIME), default=None)
+    reaped_t: float | None = absent(or_null(TIME), default=None)
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """Return what is kept beside the incident by which the attempt is judged."""
+        names = ("deaths", "fences", "first_step", "last_step", "healing_s", "reaped_t", "ended_t")
+        return {name: getattr(self, name) for name in names}
+
+
 class HangLine(Line):
     """Ranks were found to hang."""
 
@@ -471,7 +507,8 @@ LINES: Mapping[str, type[Line]] = {
     line.type: line
     for line in (
         *(PhaseLine, EarlierSavesLine, AttemptLine, WarningLine, CameUpLine, CheckpointLine, ReportLine),
-        *(WarmLine, ComebackLine, HangLine, HangOverLine, StragglerLine, PaceLine, IncidentLine),
+        *(WarmLine, ComebackLine, TenureLine, HandOverLine),
+        *(HangLine, HangOverLine, StragglerLine, PaceLine, IncidentLine),
         *(ProposedLine, AnswerLine, DecisionLine, RepairedLine, EndLine),
     )
 }

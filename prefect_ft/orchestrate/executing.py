@@ -7,10 +7,11 @@ from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import RESTARTS
 from prefect_ft.orchestrate.entering import Entered
 from prefect_ft.orchestrate.live import Live, Stage
-from prefect_ft.orchestrate.phase import PhaseExecution, summary_of
+from prefect_ft.orchestrate.phase import PhaseExecution, placed_on, summary_of, tenancy_of
 from prefect_ft.orchestrate.run import run_to_its_end
+from prefect_ft.orchestrate.tenures import Tenancy
 from prefect_ft.run import Holding
-from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+from prefect_ft.supervisor import AttemptFailedError, HandedOverError, StopRequest, Supervisor
 
 
 def execute(entered: Entered, stop: StopRequest, live: Live) -> PhaseSummary:
@@ -33,7 +34,32 @@ def _execute_phases(entered: Entered, stop: StopRequest, live: Live) -> PhaseSum
 def _execute_phase(
     job: JobConfig, index: int, holding: Holding, stop: StopRequest, live: Live, *, by_hand: bool
 ) -> PhaseSummary:
-    phase = PhaseExecution(job, index, holding, stop)
+    """Execute a phase to its end, in as many tenures as that takes."""
+    while True:
+        tenancy = tenancy_of(job, index, holding.run, stop)
+        if tenancy is not None:
+            tenancy.queue_successor()
+        try:
+            placed = placed_on(job, index, holding.run, tenancy)
+            return _execute_in(tenancy, placed, index, holding, stop, live=live, by_hand=by_hand)
+        except HandedOverError:
+            if tenancy is None or tenancy.tenure.contains_us:
+                raise
+            tenancy.release()
+            stop.take_over()
+
+
+def _execute_in(
+    tenancy: Tenancy | None,
+    job: JobConfig,
+    index: int,
+    holding: Holding,
+    stop: StopRequest,
+    *,
+    live: Live,
+    by_hand: bool,
+) -> PhaseSummary:
+    phase = PhaseExecution(job, index, holding, stop, tenancy)
 
     def run_attempts(supervisor: Supervisor) -> None:
         with live.stage(phase.plan.phase) as stage:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from prefect_ft.backends.base import AgentSettings, Backend
 from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.kind import Workers, kind_of
+from prefect_ft.backends.kind import Place, Workers, kind_of
 from prefect_ft.clock import PhaseClock, seconds_since
 from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
 from prefect_ft.decide import limits_of
 from prefect_ft.decide.classify import signs_of
-from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
+from prefect_ft.errors import ComebackError, JournalError, LeaseLostError, NotStartedError
 from prefect_ft.files import write_json
 from prefect_ft.formats import written_by
 from prefect_ft.journal.judge import judge, judge_pending
@@ -28,6 +28,7 @@ from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.orchestrate.plan import files_of, phase_plan
+from prefect_ft.orchestrate.tenures import Tenancy
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.run.isolation_record import Recorder
 from prefect_ft.run.ownership import own_runtime, recorded_runtime
@@ -36,12 +37,14 @@ from prefect_ft.supervisor import (
     TIMED_OUT,
     AttemptFailedError,
     Gate,
+    HandedOverError,
     PhasePlan,
     RunLog,
     StopRequest,
     Supervisor,
     comebacks_without_progress,
 )
+from prefect_ft.supervisor.moving import tenures
 
 RunAttempts = Callable[[Supervisor], None]
 """Runs a supervisor's attempts until a decision ends the phase; raises any error that prevents that."""
@@ -52,11 +55,21 @@ _STATUS = {"complete": "completed", "cancel": "cancelled"}
 class PhaseExecution:
     """The objects of one phase. A phase that an earlier orchestrator began is resumed."""
 
-    def __init__(self, job: JobConfig, index: int, holding: Holding, stop: StopRequest) -> None:
-        """Raises ComebackError if the phase cannot be resumed, other errors if it cannot begin."""
+    def __init__(
+        self,
+        job: JobConfig,
+        index: int,
+        holding: Holding,
+        stop: StopRequest,
+        tenancy: Tenancy | None = None,
+    ) -> None:
+        """Raises ComebackError if the phase cannot be resumed, other errors if it cannot begin.
+
+        `tenancy` has the systems of the phase, where the job does not name them.
+        """
         directory = unfinished_directory(holding.run, index)
         self._is_new = directory is None
-        self._stop = stop
+        self._stop, self._tenancy = stop, tenancy
         self._timed_out: CancelledError | None = None
         """The Prefect timeout that stopped the phase."""
         with self._leaving_workers_alone():
@@ -66,7 +79,7 @@ class PhaseExecution:
         self, job: JobConfig, index: int, holding: Holding, stop: StopRequest, directory: Path | None
     ) -> None:
         self._job, self._run = job, holding.run
-        self._runtime = _runtime_of(holding.run)
+        self._runtime = runtime_of(holding.run)
         self._directory = directory or holding.run.add_phase(job.phases[index].name, index, resolved(job))
         self._journal = Journal(_journal_path(job, self._directory, holding.run), holding.lease.check)
         isolated = _isolated_before(holding.run, self._directory)
@@ -133,7 +146,7 @@ class PhaseExecution:
         If this process has to end earlier (the lease is lost, or the process is stopped), it leaves the workers
         running for the next orchestrator.
         """
-        with self._recording(), self._isolating():
+        with self._recording(), self._isolating(), self._watching_tenure():
             return self._execute(run_attempts, by_hand=by_hand)
 
     def _recording(self) -> AbstractContextManager[None]:
@@ -150,6 +163,12 @@ class PhaseExecution:
             phase=self._plan.phase,
         )
         return recorder.recording()
+
+    def _watching_tenure(self) -> AbstractContextManager[None]:
+        """Return a context that asks for the hand-over when the systems are about to be taken away."""
+        if self._tenancy is None:
+            return contextlib.nullcontext()
+        return self._tenancy.watched(self._plan, self._stop)
 
     def _isolating(self) -> AbstractContextManager[None]:
         """Return a context that announces isolated systems outside the run, if the job asks for it."""
@@ -168,6 +187,10 @@ class PhaseExecution:
         except (Exception, KeyboardInterrupt, CancelledError) as exc:
             if isinstance(exc, (LeaseLostError, ComebackError)):
                 self._leave()
+                raise
+            if isinstance(exc, HandedOverError):
+                self._supervisor.close()
+                self._close_files()
                 raise
             self._supervisor.close()
             status = "failed" if isinstance(exc, Exception) else "cancelled"
@@ -191,7 +214,9 @@ class PhaseExecution:
             if pending is not None and pending.action not in (*RESTARTS, "continue"):
                 return _status(pending), pending.reason
             if not self._is_new:
-                self._supervisor.rejoin(by_hand=by_hand)
+                moved = self._rejoin(by_hand=by_hand)
+                if moved is not None and moved.action not in RESTARTS:
+                    return _status(moved), moved.reason
         if not self._is_new:
             count, limit = (
                 comebacks_without_progress(self._journal.lines),
@@ -210,6 +235,23 @@ class PhaseExecution:
         decision = self._journal.history()[-1].decision
         assert decision is not None
         return _status(decision), decision.reason
+
+    def _rejoin(self, *, by_hand: bool) -> Decision | None:
+        """Take up what an earlier orchestrator left; return what was decided if that was in another tenure."""
+        move = None if self._tenancy is None else self._tenancy.move(self._journal.lines)
+        self._note_tenure()
+        if move is not None:
+            return self._supervisor.move(move, by_hand=by_hand)
+        self._supervisor.rejoin(by_hand=by_hand)
+        return None
+
+    def _note_tenure(self) -> None:
+        """Record which systems the phase has from now on, where a scheduler lends them."""
+        if self._tenancy is None:
+            return
+        had = tenures(self._journal.lines)
+        if not had or had[-1].name != self._tenancy.tenure.name:
+            self._journal.append(self._tenancy.line, t=self._clock.now())
 
     def _stop_attempt(self) -> None:
         """End the running attempt after a Prefect timeout, which can be raised at any point."""
@@ -255,6 +297,7 @@ class PhaseExecution:
                 **written_by("journal"),
             )
             self._journal.append(line, t=0.0)
+            self._note_tenure()
         self._journal.sync()
         self._write_summary()
         tell(
@@ -305,6 +348,41 @@ class PhaseExecution:
         return summary
 
 
+def tenancy_of(job: JobConfig, index: int, run: Run, stop: StopRequest) -> Tenancy | None:
+    """Get the systems of a phase from their scheduler; None: the job names them, or the run is to stop.
+
+    Raises NotStartedError where the run is to stop and has no phase that could say so.
+    """
+    infrastructure = job.infrastructure_of(index)
+    place = Place(
+        run_id=run.run_id, job=job.name, model_dir=run.model_dir, run_root=run.root, directory=runtime_of(run)
+    )
+    tenure = kind_of(infrastructure).tenure(infrastructure, place, lambda: stop.wanted is not None)
+    if tenure is not None:
+        return Tenancy(infrastructure, place, tenure)
+    if stop.wanted is not None and not infrastructure.systems and systems_of(run, index) is None:
+        raise NotStartedError(f"{stop.wanted} before the run had systems")
+    return None
+
+
+def placed_on(job: JobConfig, index: int, run: Run, tenancy: Tenancy | None) -> JobConfig:
+    """Return the job with the systems of a phase where its scheduler has chosen them."""
+    systems = systems_of(run, index) if tenancy is None else tenancy.tenure.systems
+    if systems is None:
+        return job
+    placed = job.infrastructure_of(index).placed_on(systems)
+    phases = list(job.phases)
+    phases[index] = phases[index].model_copy(update={"infrastructure": placed})
+    return job.model_copy(update={"phases": tuple(phases)})
+
+
+def systems_of(run: Run, index: int) -> tuple[str, ...] | None:
+    """Return the systems that an unfinished phase began with; None: it has not begun, or does not say."""
+    directory = unfinished_directory(run, index)
+    head = head_of(_lines_of(directory)) if directory is not None else None
+    return head.systems if head is not None else None
+
+
 def summary_of(run: Run, index: int) -> PhaseSummary | None:
     """Return the summary of a phase's last execution; None: it has not begun."""
     lines = _lines_of(run.directory_of(index))
@@ -331,7 +409,7 @@ def _lines_of(directory: Path | None) -> list[Line]:
         raise JournalError(f"{directory / JOURNAL}: {exc.strerror}") from exc
 
 
-def _runtime_of(run: Run) -> Path:
+def runtime_of(run: Run) -> Path:
     """Return the run's directory for sockets; if it was removed, its unreachable processes are ended."""
     directory = recorded_runtime(run)
     if not directory.exists():

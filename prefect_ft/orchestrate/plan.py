@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from prefect_ft.backends.host import inherited_environment
@@ -21,6 +22,7 @@ from prefect_ft.errors import NewerFormatError
 from prefect_ft.files import write_yaml
 from prefect_ft.journal.lines import head_of, read_lines
 from prefect_ft.journal.records import Line, PhaseLine
+from prefect_ft.model import Policy
 from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,
@@ -76,11 +78,19 @@ def phase_plan(
         on_demand=phase.checkpoints.on_demand if phase.checkpoints is not None else None,
         sources=_sources(job, index, run, env),
         upkeep=_upkeep(job, index, run, env),
-        policy=job.policy(index, isolated),
+        policy=_policy(job, index, isolated, head),
         ask=_ask(job, index),
         catalogue=with_own(own_signatures(job.signatures)),
         saves=_saves(job, index, run, directory, head),
     )
+
+
+def _policy(job: JobConfig, index: int, isolated: Sequence[str], head: PhaseLine | None) -> Policy:
+    """Return the policy of a phase; one that has begun keeps the pool of its beginning, which the history changes."""
+    policy = job.policy(index, isolated)
+    if head is None or not head.systems or head.workers is None:
+        return policy
+    return replace(policy, systems=tuple(head.systems), workers=head.workers)
 
 
 def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLine | None) -> SavesPlan | None:

@@ -14,13 +14,20 @@ from typing import NoReturn
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kind import kind_of
 from prefect_ft.config import JobConfig, RecordedJob, read_recorded, recorded, secrets_of, with_secrets
-from prefect_ft.errors import ComebackError, ConfigError, LeaseLostError, NewerFormatError, UnfinishedRunError
+from prefect_ft.errors import (
+    ComebackError,
+    ConfigError,
+    LeaseLostError,
+    NewerFormatError,
+    NotStartedError,
+    UnfinishedRunError,
+)
 from prefect_ft.formats import check_run, how_to_get
 from prefect_ft.journal.lines import read_lines
 from prefect_ft.journal.records import CheckpointLine, EndLine, Line
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.observe import Notice, tell
-from prefect_ft.orchestrate.phase import PhaseExecution, summary_of, unfinished_directory
+from prefect_ft.orchestrate.phase import PhaseExecution, placed_on, summary_of, unfinished_directory
 from prefect_ft.orchestrate.preflight import check_engines, check_kept, quarantined
 from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
 from prefect_ft.run.identity import PROCESSES_ON
@@ -28,7 +35,7 @@ from prefect_ft.run.lookup import phases_of
 from prefect_ft.run.machine import this_machine
 from prefect_ft.run.ownership import check_own, own_runtime, recorded_runtime, removable_runtime
 from prefect_ft.run.runtime import runtime_root
-from prefect_ft.supervisor import AttemptFailedError, StopRequest, Supervisor
+from prefect_ft.supervisor import AttemptFailedError, HandedOverError, StopRequest, Supervisor
 
 ON_SIGTERM, LEAVE = "PREFECT_FT_ON_SIGTERM", "leave"
 """With this variable, SIGTERM leaves a run for the next orchestrator instead of cancelling it."""
@@ -238,11 +245,12 @@ def run_to_its_end(holding: Holding, stop: StopRequest, phases: Callable[[], Pha
     """
     try:
         last = phases()
-    except (LeaseLostError, ComebackError, NewerFormatError):
+    except (LeaseLostError, ComebackError, NewerFormatError, HandedOverError):
         raise
     except (Exception, KeyboardInterrupt, CancelledError) as exc:
         stop.settle()
-        conclude(holding, "failed" if isinstance(exc, Exception) else "cancelled")
+        is_failure = isinstance(exc, Exception) and not isinstance(exc, NotStartedError)
+        conclude(holding, "failed" if is_failure else "cancelled")
         raise
     stop.settle()
     conclude(holding, last.status)
@@ -259,7 +267,8 @@ def end_unwatched(holding: Holding, reason: str, *, with_checkpoint: bool = Fals
         stop.ask(reason, with_checkpoint)
         for index in range(len(job.phases)):
             if unfinished_directory(holding.run, index) is not None:
-                PhaseExecution(job, index, holding, stop).execute(_stop_attempt, by_hand=True)
+                placed = placed_on(job, index, holding.run, None)
+                PhaseExecution(placed, index, holding, stop).execute(_stop_attempt, by_hand=True)
         ends = [summary_of(holding.run, index) for index in range(len(job.phases))]
         is_complete = all(end is not None and end.status == "completed" for end in ends)
         stop.settle()

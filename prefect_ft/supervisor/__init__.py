@@ -2,7 +2,7 @@
 
 from prefect_ft.supervisor.comeback import comebacks_without_progress
 from prefect_ft.supervisor.core import Supervisor
-from prefect_ft.supervisor.failures import AttemptFailedError, describe
+from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError, describe
 from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.gate import AskPlan, Gate
 from prefect_ft.supervisor.hangs import SuspensionPlan, pauses_in
@@ -16,6 +16,7 @@ __all__ = [
     "AskPlan",
     "AttemptFailedError",
     "Gate",
+    "HandedOverError",
     "PhasePlan",
     "RunLog",
     "SavesPlan",

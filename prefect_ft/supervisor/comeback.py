@@ -105,6 +105,11 @@ def _has_ended(lines: Sequence[Line]) -> bool:
     return any(decisions.get(line.n) != "continue" for line in incidents)
 
 
+def is_open(lines: Sequence[Line]) -> bool:
+    """Whether an attempt has begun that nothing has ended yet, as far as the journal knows."""
+    return any(isinstance(line, AttemptLine) for line in lines) and not _has_ended(lines)
+
+
 def comebacks_without_progress(lines: Sequence[Line]) -> int:
     """Count how often an orchestrator came back by itself since a checkpoint was verified above all before."""
     count, highest = 0, 0

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_ft.backends.base import Backend, Worker
+from prefect_ft.backends.base import TENURE_ENDED, Backend, Worker
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import Gate
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.model import Evidence, Incident
+from prefect_ft.model import Decision, Evidence, Incident
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import Driver
 from prefect_ft.supervisor.ending import Ending
 from prefect_ft.supervisor.events import Lost
-from prefect_ft.supervisor.failures import AttemptFailedError
+from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.judging import Judging
@@ -26,6 +26,7 @@ from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.lifecycle import Context, Lifecycle
 from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.masking import masking
+from prefect_ft.supervisor.moving import Move
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
 from prefect_ft.supervisor.runlog import RunLog
@@ -132,6 +133,8 @@ class Supervisor:
 
     def _loss(self, system: str, worker: Worker | None) -> Lost:
         evidence = None if worker is None else self._backend.evidence(worker, is_gone=True)
+        if evidence is not None and evidence.rule == TENURE_ENDED:
+            self._stop.hand_over(evidence.text, is_over=True)
         return Lost(system_answers=self._backend.answers(system), evidence=evidence)
 
     # -- what the phase asks ------------------------------------------------------------------------
@@ -147,8 +150,18 @@ class Supervisor:
         self._lifecycle.adopt(found, self._driver.now_s(), by_hand=by_hand)
         self._driver.run(lambda: self._lifecycle.is_resting or self._lifecycle.is_running)
 
+    def move(self, move: Move, *, by_hand: bool) -> Decision:
+        """Go on in another tenure than the phase was in; return what was decided about the end of the earlier one.
+
+        In the place of `rejoin`: no worker of the earlier one is left.
+        """
+        return self._lifecycle.move(move, self._driver.now_s(), by_hand=by_hand)
+
     def attempt(self) -> None:
-        """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise."""
+        """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise.
+
+        Raises HandedOverError where the next tenure is to go on with it.
+        """
         self._reports.open(self._calls)
         self._lifecycle.begin(self._driver.now_s())
         self._driver.run(lambda: self._lifecycle.is_resting)
@@ -166,13 +179,21 @@ class Supervisor:
     def last_incident(self) -> Incident:
         """What ended the last attempt that has ended."""
         outcome = self._lifecycle.outcome
-        return self.journal.history()[-1].incident if outcome is None else outcome.incident
+        if isinstance(outcome, AttemptFailedError):
+            return outcome.incident
+        return self.journal.history()[-1].incident
 
     def start(self) -> AttemptFailedError | None:
-        """Carry the last decision out, and return once ranks run; or what kept it from being carried out."""
+        """Carry the last decision out, and return once ranks run; or what kept it from being carried out.
+
+        Raises HandedOverError where its systems were taken away.
+        """
         self._lifecycle.begin(self._driver.now_s())
         self._driver.run(lambda: self._lifecycle.is_resting or self._lifecycle.is_running)
-        return self._lifecycle.outcome if self._lifecycle.is_resting else None
+        outcome = self._lifecycle.outcome if self._lifecycle.is_resting else None
+        if isinstance(outcome, HandedOverError):
+            raise outcome
+        return outcome
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the attempt that runs has ended, or the time is over; return whether it has ended."""

@@ -18,6 +18,10 @@ class AttemptFailedError(PrefectFTError):
         super().__init__(describe(incident))
 
 
+class HandedOverError(PrefectFTError):
+    """The run waits for its next tenure: its ranks have been stopped, and nothing is decided yet."""
+
+
 class UnfitSystemsError(Exception):
     """Systems did not pass their check; `systems` has the reason for each."""
 

@@ -54,6 +54,7 @@ class StopRequest:
         self._signalled_s: float | None = None
         self._is_settled = False
         self._leaves_on_sigterm = leaves_on_sigterm
+        self._hand_over: tuple[str, bool] | None = None
         self._wish: tuple[str, bool] | None = None
         """One value, so that what one thread asks for is not mixed with what another does."""
         self.lost: LeaseLostError | None = None
@@ -68,6 +69,33 @@ class StopRequest:
         if self._wish is None:
             self._wish = source, checkpoint
         self._wake()
+
+    def hand_over(self, why: str, *, is_over: bool = False) -> None:
+        """Want the run handed over to its next tenure, after a checkpoint. Safe in a thread.
+
+        `is_over`: the tenure has ended already, with all that ran in it. A request to stop wins.
+        """
+        if self._hand_over is None or (is_over and not self._hand_over[1]):
+            self._hand_over = why, is_over
+        self._wake()
+
+    def take_over(self) -> None:
+        """Want no hand-over any more: the run has its next tenure."""
+        self._hand_over = None
+        if self._wish is None and self.lost is None:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._read_end, 4096):
+                    pass
+
+    @property
+    def hands_over(self) -> str | None:
+        """Why the run is to be handed over; None: it is not, or it is to stop."""
+        return self._hand_over[0] if self._hand_over is not None and self._wish is None else None
+
+    @property
+    def tenure_is_over(self) -> bool:
+        """Whether what ran in the tenure has ended with it."""
+        return self._hand_over is not None and self._hand_over[1]
 
     @property
     def wanted(self) -> str | None:

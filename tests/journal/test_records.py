@@ -23,6 +23,7 @@ from prefect_ft.journal.records import (
     DecisionLine,
     EarlierSavesLine,
     EndLine,
+    HandOverLine,
     HangLine,
     HangOverLine,
     IncidentLine,
@@ -36,6 +37,7 @@ from prefect_ft.journal.records import (
     ReportLine,
     Sign,
     StragglerLine,
+    TenureLine,
     UnknownLine,
     WarmLine,
     WarningLine,
@@ -84,6 +86,12 @@ EXAMPLES: list[Line] = [
     ComebackLine(
         epoch=2, by_hand=False, silent_s=3.25, attempt=None, goes_on=True, adopted=(0,), left=(1,), format=1,
         version="0.1",
+    ),
+    TenureLine(name="slurm-17", systems=("n0", "n1"), until=UTC),
+    HandOverLine(attempt=2, reason="slurm-17 ends", is_clean=True, had_ended=False, step=5, ended_t=1.25),
+    HandOverLine(
+        attempt=2, reason="slurm-17 ends", is_clean=False, had_ended=False, step=None, ended_t=1.25,
+        deaths=(1767322800.5,), fences=((1.5, 2.5),), first_step=None, last_step=9, healing_s=None, reaped_t=1.375,
     ),
     HangLine(
         n=1, attempt=1, response="report", scope="all-workers", ranks=(0, 1), blamed=None, worker=None, limit_s=60,

@@ -11,7 +11,7 @@ from simulated import Course, Troubles
 
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import history_of, read_lines
-from prefect_ft.journal.records import AttemptLine, DecisionLine
+from prefect_ft.journal.records import AttemptLine, DecisionLine, TenureLine
 from prefect_ft.supervisor.lifecycle import TRANSITIONS
 
 TROUBLES = {
@@ -24,9 +24,10 @@ TROUBLES = {
     "ranks-hang": Troubles(rank=0.2, hang=0.5, death=0.002, breaks=0.01),
     "devices-fail": Troubles(rank=0.2, fault=0.6, unfit=0.3, death=0.005, cancel=0.2),
     "disks-are-full": Troubles(disk=0.05, death=0.01),
+    "allocations-end": Troubles(rank=0.2, tenure=0.9, death=0.005, breaks=0.01, cancel=0.1, system=0.1),
     "everything": Troubles(
         death=0.01, zombie=0.003, breaks=0.02, late=0.01, twice=0.02, agent=0.01, no_room=0.05, system=0.1,
-        cancel=0.2, disk=0.002, hang=0.1, fault=0.1, unfit=0.1,
+        cancel=0.2, disk=0.002, hang=0.1, fault=0.1, unfit=0.1, tenure=0.2,
     ),
 }  # fmt: skip
 MEMORY = Path("/dev/shm")
@@ -55,8 +56,16 @@ def check(course: Course) -> None:
     assert numbers == sorted({*numbers})
     if last is not None and last.action == "complete":
         assert {*world.ended[attempts[-1].token].values()} == {0}
+    found = [entry.incident.evidence.text for entry in history if entry.incident.evidence is not None]
+    assert "the allocation has ended" not in found, "what a scheduler takes away has not failed"
+    pool: frozenset[str] | None = None
     for number, line in enumerate(lines):
+        if isinstance(line, TenureLine):
+            pool = frozenset(line.systems)
         if isinstance(line, AttemptLine):
+            assert pool is None or pool >= {*line.placement}, (
+                f"attempt {line.attempt} is outside of its allocation"
+            )
             before = sum(isinstance(each, DecisionLine) for each in lines[:number])
             assert line.decisions == before, f"attempt {line.attempt} is not explained by the last decision"
 

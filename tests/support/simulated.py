@@ -20,17 +20,18 @@ from unittest.mock import patch
 from agents import KEY, RUN
 from plans import beside
 
-from prefect_ft.backends.base import Address, Found, Worker
+from prefect_ft.backends.base import TENURE_ENDED, Address, Found, Worker
 from prefect_ft.clock import PhaseClock
 from prefect_ft.config import OnDemand
 from prefect_ft.decide.hang import Limits
-from prefect_ft.errors import BackendError, JournalError, LeaseLostError
+from prefect_ft.errors import BackendError, JournalError, LeaseLostError, TenureEndedError
 from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, history_of, read_lines
-from prefect_ft.journal.records import EndLine
+from prefect_ft.journal.records import EndLine, TenureLine
 from prefect_ft.model import RESTARTS, Decision, Evidence, Policy
 from prefect_ft.supervisor import (
     AttemptFailedError,
+    HandedOverError,
     PhasePlan,
     RunLog,
     StopRequest,
@@ -42,6 +43,7 @@ from prefect_ft.supervisor.command import Outcome
 from prefect_ft.supervisor.events import read_event
 from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
+from prefect_ft.supervisor.moving import Move, left_behind, tenures, was_left_in_order
 from prefect_ft.worker import protocol
 
 TOO_LONG_S = 200_000.0
@@ -92,6 +94,8 @@ class Troubles:
     """That a rank hangs, in each attempt, instead of ending."""
     fault: float = 0.0
     """That a rank reports a fault of a device, in each attempt."""
+    tenure: float = 0.0
+    """That a scheduler lends the systems for a time, and takes them away: after a word, or without one."""
     unfit: float = 0.0
     """That a system does not pass its check, and that a device is not healed."""
 
@@ -109,6 +113,9 @@ class World:
         self.lost: set[str] = set()
         """Systems that are not there any more."""
         self.epoch = 0
+        self.tenure = 1
+        """The allocation that the run has now, or had last."""
+        self.tenure_is_over = False
         self.is_cancelled = False
         self.ended: dict[tuple[int, ...], dict[int, int | None]] = {}
         """By the token of their start, the exit codes of ranks."""
@@ -554,8 +561,10 @@ class Infrastructure:
         self._world = world
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
-        self.destroy(old)
         world = self._world
+        if world.tenure_is_over:
+            raise TenureEndedError("the allocation has ended")
+        self.destroy(old)
         if gone := [worker for worker in new if worker.system in world.lost]:
             raise BackendError("the system is not there", system=gone[0].system)
         if new and world.chance(world.troubles.no_room):
@@ -574,10 +583,11 @@ class Infrastructure:
         return [Found(worker=worker, address=address(), result=agent.left) for worker, agent in agents]
 
     def answers(self, system: str) -> bool:
-        return system not in self._world.lost
+        return system not in self._world.lost and not self._world.tenure_is_over
 
     def evidence(self, _worker: Worker, *, is_gone: bool) -> Evidence | None:
-        assert is_gone in (True, False)
+        if is_gone and self._world.tenure_is_over:
+            return Evidence(rule=TENURE_ENDED, text="the allocation has ended")
         return None
 
     def close(self) -> None:
@@ -750,6 +760,9 @@ class Course:
         if self.world.chance(self.troubles.cancel):
             self.world.after(random.uniform(0, 60), self._cancel)
         self._stops: list[StopRequest] = []
+        self._pool = systems
+        if self.troubles.tenure:
+            self._lend()
 
     @property
     def story(self) -> list[tuple[float, str]]:
@@ -764,6 +777,46 @@ class Course:
     @property
     def journal(self) -> Path:
         return self.directory / "journal.jsonl"
+
+    def _lend(self) -> None:
+        """Let the allocation that begins end some time, which the orchestrator may be told before."""
+        world, random = self.world, self.world.random
+        if not world.chance(self.troubles.tenure):
+            return
+        ends_s = random.uniform(1, 60)
+        if random.random() < 0.6:
+            world.after(max(0.0, ends_s - random.uniform(0, 30)), lambda: self._give_notice(False))
+        tenure = world.tenure
+        world.after(ends_s, lambda: self._take_away(tenure))
+
+    def _give_notice(self, is_over: bool) -> None:
+        for stop in self._stops[-1:]:
+            stop.hand_over("the allocation ends", is_over=is_over)
+
+    def _take_away(self, tenure: int) -> None:
+        """End an allocation, unless the run has left it, with all that runs in it."""
+        world = self.world
+        if world.tenure != tenure or world.tenure_is_over:
+            return
+        world.tenure_is_over = True
+        for agent in list(world.agents.values()):
+            agent.dies()
+        world.agents.clear()
+        if world.chance(0.5):
+            self._give_notice(True)
+
+    def _next_tenure(self) -> None:
+        world, random = self.world, self.world.random
+        world.tenure, world.tenure_is_over = world.tenure + 1, False
+        for agent in list(world.agents.values()):
+            agent.dies()
+        world.agents.clear()
+        if random.random() < 0.7:
+            count = max(1, len(self.policy.systems) + random.choice((-1, 0, 0, 1)))
+            self._pool = tuple(random.sample([f"s{number}" for number in range(6)], count))
+        world.lost -= {*self._pool}
+        world.now_s += random.choice((1.0, 3600.0))
+        self._lend()
 
     def _cancel(self) -> None:
         self.world.is_cancelled = True
@@ -786,6 +839,9 @@ class Course:
                 return self.live()
             except KilledError:
                 self._comes_back()
+            except HandedOverError:
+                self._comes_back()
+                self._next_tenure()
             except JournalError:
                 return None
             except LeaseLostError as exc:
@@ -818,6 +874,8 @@ class Course:
     def live(self) -> Decision | None:
         """Live one orchestrator's life; raises KilledError at its death."""
         world = self.world
+        if world.tenure_is_over:
+            self._next_tenure()
         world.epoch += 1
         epoch = world.epoch
         with self._opened(epoch) as (supervisor, journal):
@@ -846,7 +904,8 @@ class Course:
                 run_id=RUN, phase="train", phase_index=0, phases=1, command=("train",), cwd="/",
                 inherited=frozenset(), env={}, system_env={}, ranks_per_worker=self._ranks_per_worker,
                 has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=5.0,
-                **{**beside(self.directory, self.policy.systems, **self._commands), **self._limits}, policy=self.policy,
+                **{**beside(self.directory, (*self.policy.systems, *self._pool), **self._commands), **self._limits},
+                policy=self.policy,
             )  # fmt: skip
             supervisor = Supervisor(
                 plan, Infrastructure(world), key=KEY, epoch=epoch, journal=journal,
@@ -887,13 +946,33 @@ class Course:
         policy, clock = self.policy, supervisor.clock
         pending = None if is_new else judge_pending(journal, policy, clock)
         if pending is None or pending.action in (*RESTARTS, "continue"):
-            if not is_new or self.world.epoch > 1:
+            moved = self._move(supervisor, journal)
+            if moved is None and (not is_new or self.world.epoch > 1):
                 supervisor.rejoin(by_hand=False)
-            self._attempts(supervisor, journal)
+            if moved is None or moved.action in RESTARTS:
+                self._attempts(supervisor, journal)
         last = journal.history()[-1].decision
         supervisor.close()
         journal.append(EndLine(status="over", reason="over"), t=clock.now())
         return last
+
+    def _move(self, supervisor: Supervisor, journal: Journal) -> Decision | None:
+        """Go on in the present allocation, if the phase was in another one."""
+        if not self.troubles.tenure or (self.world.is_cancelled and self.world.chance(0.5)):
+            return None
+        name = f"tenure-{self.world.tenure}"
+        before = left_behind(journal.lines, name)
+        had = tenures(journal.lines)
+        if not had or had[-1].name != name:
+            journal.append(TenureLine(name=name, systems=self._pool), t=supervisor.clock.now())
+        if before is None:
+            return None
+        kind = "handed_over"
+        if not was_left_in_order(journal.lines):
+            kind = self.world.random.choice(("handed_over", "preempted", "rebuild_failed", "system_lost"))
+        lost = had[-1].systems[:1] if kind == "system_lost" else ()
+        move = Move(before=before, name=name, systems=self._pool, kind=kind, reason="it ended", lost=lost)
+        return supervisor.move(move, by_hand=False)
 
     def _attempts(self, supervisor: Supervisor, journal: Journal) -> None:
         while True:

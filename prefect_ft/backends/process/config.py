@@ -25,6 +25,7 @@ class ProcessInfrastructure(Infrastructure):
     )
 
     ranks_are_here: ClassVar[bool] = True
+    shares_files: ClassVar[bool] = True
 
     def keeps(self, path: str) -> bool:
         """Whether a file is still there when the worker that wrote it has been removed: any, it is this machine's."""

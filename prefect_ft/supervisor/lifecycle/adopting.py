@@ -7,11 +7,13 @@ from contextlib import suppress
 
 from prefect_ft.backends.base import Found, Worker
 from prefect_ft.decide import set_aside
+from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.supervisor.asking import Adoption
-from prefect_ft.supervisor.comeback import Standing, standing, unheard
+from prefect_ft.supervisor.comeback import Standing, is_open, standing, unheard
 from prefect_ft.supervisor.events import AgentStanding, Event, Left, Lost
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Clear, Go, Step, Watch
+from prefect_ft.supervisor.moving import Move, hand_over_in, incidents
 from prefect_ft.supervisor.recording import Comeback
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
 from prefect_ft.worker.forms import FormError
@@ -70,6 +72,32 @@ class Adopting:
         for worker, event in [*_unheard(agents), *early]:
             ctx.listener.hear(worker, event)
         return Clear() if found.watched is None else Watch()
+
+    def move(self, move: Move, *, by_hand: bool) -> Decision:
+        """Have judged how the phase ended in an earlier tenure, of which no worker is left; return what follows."""
+        ctx, lines = self._context, self._context.journal.lines
+        ctx.saves.recall(lines, set_aside(ctx.plan.policy, ctx.journal.history()))
+        found = standing(lines, {}, ctx.plan.phase_index, ctx.plan.ranks_per_worker)
+        ctx.number, ctx.last_started = found.attempt, found.attempt or None
+        back = Comeback(ctx.epoch, by_hand=by_hand, silent_s=ctx.clock.now() - ctx.journal.last_t)
+        back.record(ctx.plan.phase, Standing(found.attempt), {}, (), journal=ctx.journal, clock=ctx.clock)
+        to_judge = incidents(
+            move,
+            lines,
+            attempt=found.attempt,
+            is_open=is_open(lines),
+            t=ctx.clock.now(),
+            known_saves=ctx.saves.facts() if ctx.plan.has_checkpoints else {},
+        )
+        left = hand_over_in(lines)
+        facts = left.beside if left is not None else {}
+        for incident in to_judge:
+            decision = ctx.judging.judge(incident, found.attempt, **facts)
+            if decision.action in RESTARTS:
+                facts = {}  # of the attempt, which has been ended
+            elif decision.action != "continue":
+                break
+        return decision
 
     def _take_up(self, found: Standing, placement: tuple[str, ...]) -> None:
         """Know of an attempt what would be known had it been watched all the time."""

@@ -72,8 +72,9 @@ class Context:
 
     @property
     def wants_stop(self) -> bool:
-        """Whether the run is to stop, and the attempt that would be stopped has been asked for."""
-        return self.stop.wanted is not None and not self.is_ahead
+        """Whether the run is to stop or be handed over, and the attempt that would be stopped has been asked for."""
+        is_wanted = self.stop.wanted is not None or self.stop.hands_over is not None
+        return is_wanted and not self.is_ahead
 
     def set_out(self, number: int, placement: tuple[str, ...], start: Start) -> None:
         """Listen to an attempt from now on."""

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from prefect_ft.config import OnDemand
+from prefect_ft.journal.records import HandOverLine
 from prefect_ft.model import Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.asking import AllStopped, Until
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.command import Command
 from prefect_ft.supervisor.ending import Ended, Ending
-from prefect_ft.supervisor.failures import AttemptFailedError
+from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Finish, Go, Step
 from prefect_ft.supervisor.lifecycle.watching import Watching
@@ -74,8 +75,12 @@ class Halting:
         return Go("saving", Until(is_enough, ctx.now_s + grace_s))
 
     def _can_save(self, attempt: Attempt) -> bool:
+        stop = self._context.stop
+        if stop.tenure_is_over and stop.wanted is None:
+            return False
         can_still_save = attempt.report is not None and attempt.report.kind != "system_lost"
-        return attempt.is_running and (can_still_save or self._context.stop.wants_checkpoint)
+        is_wanted = stop.wants_checkpoint or stop.hands_over is not None
+        return attempt.is_running and (can_still_save or is_wanted)
 
     def stop_ranks(self) -> Step:
         """Stop the ranks of all workers."""
@@ -92,8 +97,9 @@ class Halting:
     def _grace_s(self, attempt: Attempt | None) -> float:
         """Return how long ranks have between SIGTERM and SIGKILL; none where one of them has failed."""
         plan = self._context.plan
-        if self._context.stop.wanted is not None:
-            return plan.stop_grace_s
+        stop = self._context.stop
+        if stop.wanted is not None or stop.hands_over is not None:
+            return 0.0 if stop.tenure_is_over else plan.stop_grace_s
         is_suspended = attempt is not None and attempt.suspension is not None
         return plan.suspension.grace_s if is_suspended else 0.0
 
@@ -135,12 +141,34 @@ class Halting:
         ctx, ended = self._context, self._ended
         assert ended is not None
         ctx.listener.attempt = None
+        hand_over = ctx.stop.hands_over
+        if hand_over is not None and ended.attempt is None:
+            return self._hand_over(ended, hand_over)
         incident = self._ending.incident(ended, ctx.number, ctx.stop.wanted or self._ended_by)
+        if hand_over is not None and incident.kind != "completed":
+            return self._hand_over(ended, hand_over)
         facts = self._ending.facts(ended, ctx.resuming.deaths)
         if incident.kind not in ("completed", "cancelled"):
             return Finish(AttemptFailedError(incident, **facts))
         decision = ctx.judging.judge(incident, ctx.number, **facts)
         return Finish(None if decision.action == "complete" else AttemptFailedError(incident, decision))
+
+    def _hand_over(self, ended: Ended, why: str) -> Step:
+        """Record what the next tenure has to know of the attempt; what follows from it is decided there."""
+        ctx = self._context
+        facts = self._ending.facts(ended, ctx.resuming.deaths)
+        line = HandOverLine(
+            attempt=ctx.number,
+            reason=why,
+            is_clean=not ctx.stop.tenure_is_over,
+            had_ended=ended.attempt is None,
+            step=max(ctx.saves.verified, default=None),
+            ended_t=facts.pop("ended_t", None) or ended.t,
+            **facts,
+        )
+        ctx.journal.append(line, t=ctx.clock.now())
+        ctx.journal.sync()
+        return Finish(HandedOverError(why))
 
 
 def _signal_number(on_demand: OnDemand) -> int | None:

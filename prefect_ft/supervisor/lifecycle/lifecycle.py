@@ -11,10 +11,11 @@ from typing_extensions import assert_never
 
 from prefect_ft.backends.base import Found
 from prefect_ft.errors import LeaseLostError
+from prefect_ft.model import Decision
 from prefect_ft.supervisor.asking import Wait
 from prefect_ft.supervisor.ending import Ending
 from prefect_ft.supervisor.events import Event, Lost
-from prefect_ft.supervisor.failures import AttemptFailedError
+from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.gang import Exchanged, ExchangeFailed, Fact, Order, WorkerGoneError
 from prefect_ft.supervisor.lifecycle.adopting import Adopting, Loss
 from prefect_ft.supervisor.lifecycle.context import Context
@@ -24,6 +25,7 @@ from prefect_ft.supervisor.lifecycle.starting import Starting
 from prefect_ft.supervisor.lifecycle.states import HEEDS_STOP, RESTS, TRANSITIONS, State
 from prefect_ft.supervisor.lifecycle.step import Clear, Enact, Finish, Go, Halt, Meet, Step, Watch
 from prefect_ft.supervisor.lifecycle.watching import Watching
+from prefect_ft.supervisor.moving import Move
 from prefect_ft.supervisor.unsaved import Unsaved
 
 
@@ -39,7 +41,7 @@ class Lifecycle:
         self._obstacles = Obstacles(context)
         self._next = self._table()
         self.state: State = "idle"
-        self.outcome: AttemptFailedError | None = None
+        self.outcome: AttemptFailedError | HandedOverError | None = None
         self._wait: Wait | None = None
 
     def _table(self) -> Mapping[State, Callable[[], Step]]:
@@ -187,6 +189,11 @@ class Lifecycle:
         """Take up what an earlier life left: workers, an attempt that runs or has ended. `by_hand`: a person asked."""
         self._context.now_s, self._context.is_ahead = now_s, True
         self._take(self._adopting.begin(found, by_hand=by_hand))
+
+    def move(self, move: Move, now_s: float, *, by_hand: bool) -> Decision:
+        """Go on in another tenure than the phase was in; return what was decided about the end of the earlier one."""
+        self._context.now_s = now_s
+        return self._adopting.move(move, by_hand=by_hand)
 
     def sample_every(self, period_s: float) -> None:
         """Have the ranks sampled at this period."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect_ft.decide import initial_placement, set_aside
-from prefect_ft.errors import BackendError
+from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Decision
 from prefect_ft.observe import AttemptStarted, tell
 from prefect_ft.supervisor.asking import Answers, Until
@@ -14,7 +14,7 @@ from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed, Work
 from prefect_ft.supervisor.judging import Unfit
 from prefect_ft.supervisor.launch import Launch, start_orders
 from prefect_ft.supervisor.lifecycle.context import Context
-from prefect_ft.supervisor.lifecycle.step import Go, Meet, Step, Watch
+from prefect_ft.supervisor.lifecycle.step import Go, Halt, Meet, Step, Watch
 from prefect_ft.supervisor.resuming import Choice
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S, CHOOSE_TIMEOUT_S, start_timeout_s
 from prefect_ft.supervisor.upkeep import Checks
@@ -91,6 +91,9 @@ class Starting:
         """Wait for the new workers' agents; raises WorkerGoneError."""
         ctx, result, ordered = self._context, self._exchange, self._ordered
         assert ordered is not None
+        if isinstance(result, ExchangeFailed) and isinstance(result.error, TenureEndedError):
+            ctx.stop.hand_over(str(result.error), is_over=True)
+            return Halt()
         if isinstance(result, ExchangeFailed):
             error, number = result.error, (*ordered.new, *ordered.old)[0].number
             raise WorkerGoneError(number, str(error), error.system, on_any_system=error.on_any_system)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prefect_ft.model import Decision
 from prefect_ft.supervisor.asking import Wait
-from prefect_ft.supervisor.failures import AttemptFailedError
+from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.judging import Obstacle
 from prefect_ft.supervisor.lifecycle.states import State
 
@@ -52,7 +52,7 @@ class Clear:
 class Finish:
     """The attempt has ended; None: and with it the phase, complete."""
 
-    outcome: AttemptFailedError | None
+    outcome: AttemptFailedError | HandedOverError | None
 
 
 Step = Go | Enact | Watch | Halt | Meet | Clear | Finish

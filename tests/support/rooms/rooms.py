@@ -38,6 +38,7 @@ class Rooms(Infrastructure):
     systems: tuple[System, ...] = Field(description="The rooms")
 
     ranks_are_here: ClassVar[bool] = True
+    shares_files: ClassVar[bool] = True
 
     def keeps(self, path: str) -> bool:
         return True
