@@ -142,7 +142,7 @@ class Halting:
         assert ended is not None
         ctx.listener.attempt = None
         hand_over = ctx.stop.hands_over
-        if hand_over is not None and ended.attempt is None:
+        if hand_over is not None and (ended.attempt is None or not ended.attempt.is_complete):
             return self._hand_over(ended, hand_over)
         incident = self._ending.incident(ended, ctx.number, ctx.stop.wanted or self._ended_by)
         if hand_over is not None and incident.kind != "completed":
