@@ -110,7 +110,7 @@ class Crew:
 
     def choose(self, token: Token, **criteria: Any) -> Chosen:
         """Have worker 0's agent choose the checkpoint to resume from; raises WorkerGoneError."""
-        self.gang.choose(token, **criteria)
+        self.gang.choose(token, {0: criteria})
         self._await(Answers([0], (Chosen,), time.monotonic(), CHOOSE_TIMEOUT_S))
         chosen = self.gang.answer(0, Chosen)
         assert isinstance(chosen, Chosen)

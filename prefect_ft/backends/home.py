@@ -15,6 +15,7 @@ from prefect_ft.backends.base import Address, AgentSettings, Found, Worker, plac
 from prefect_ft.files import read_json
 from prefect_ft.formats import this_version
 from prefect_ft.worker.agent import LEFT
+from prefect_ft.worker.checkpoints.names import place_on
 from prefect_ft.worker.keys import verifiers_of
 
 SOCKET = "agent.sock"
@@ -69,7 +70,7 @@ def agent_config(
         "signs": list(settings.signs),
         "device_command": settings.device_command,
         "detect": settings.detect,
-        "checkpoints": settings.checkpoints if worker.number == 0 else None,
+        "checkpoints": _checkpoints(settings.checkpoints, worker),
         "rendezvous": settings.rendezvous if worker.number == 0 else None,
         "warm": settings.warm,
         "system_lock": str(system_lock) if system_lock else None,
@@ -77,6 +78,13 @@ def agent_config(
         "notice_s": notice_s,
         "release": this_version(),
     }
+
+
+def _checkpoints(checkpoints: Mapping[str, Any] | None, worker: Worker) -> Mapping[str, Any] | None:
+    """Return where a worker's agent looks for checkpoints; None: another one does."""
+    if checkpoints is None or not checkpoints.get("local"):
+        return checkpoints if worker.number == 0 else None
+    return {**checkpoints, "path": place_on(checkpoints["path"], worker.system)}
 
 
 def write_host(home: Path, host: str) -> None:

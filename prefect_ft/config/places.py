@@ -32,17 +32,19 @@ def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
         checkpoints = phase.checkpoints
         if checkpoints is None or not _is_here(checkpoints.path, job.infrastructure_of(index)):
             continue
-        field, path = f"phases[{index}].checkpoints.path", os.path.realpath(checkpoints.path)
-        for name, directory in own.items():
-            is_shared = directory is not None and os.path.realpath(directory) == path
-            if is_shared and not _names_no_run(checkpoints):
-                yield field, f"is {name} too, where runs leave files of their own; {remedy}"
-        if any(OF_A_RUN.fullmatch(part) for part in _below(os.path.realpath(job.model_dir), path)[:1]):
-            yield field, f"is inside what a run leaves in model_dir; {remedy}"
-        step = _step_of(_below(path, os.path.realpath(job.model_dir)), checkpoints)
-        if step is not None:
-            where = f"is inside the checkpoints of phase {phase.name!r}, where its name would make it the"
-            yield "model_dir", f"{where} checkpoint of step {step}; write a directory beside them"
+        field = f"phases[{index}].checkpoints.path"
+        systems = [system.name for system in job.infrastructure_of(index).systems]
+        for path in map(os.path.realpath, checkpoints.places(systems)):
+            for name, directory in own.items():
+                is_shared = directory is not None and os.path.realpath(directory) == path
+                if is_shared and not _names_no_run(checkpoints):
+                    yield field, f"is {name} too, where runs leave files of their own; {remedy}"
+            if any(OF_A_RUN.fullmatch(part) for part in _below(os.path.realpath(job.model_dir), path)[:1]):
+                yield field, f"is inside what a run leaves in model_dir; {remedy}"
+            step = _step_of(_below(path, os.path.realpath(job.model_dir)), checkpoints)
+            if step is not None:
+                where = f"is inside the checkpoints of phase {phase.name!r}, where its name would make it the"
+                yield "model_dir", f"{where} checkpoint of step {step}; write a directory beside them"
 
 
 def _names_no_run(checkpoints: Checkpoints) -> bool:

@@ -6,6 +6,7 @@ Each checks what it can know alone; what one demands of another is checked by th
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -303,6 +304,11 @@ class Checkpoints(Section):
         description="Keep copies of a file that each checkpoint overwrites, and put the newest whole one back where "
         "the file is cut; needs room for three of them",
     )
+    local: Annotated[StrictBool, ADDED] = Field(
+        default=False,
+        description="Each worker saves its part to a disk of its own, which the others do not see: a checkpoint counts "
+        "once all workers have their parts. `{system}` in path is the system's name",
+    )
     warn_after_s: Annotated[Seconds, ADDED] = Field(
         default=600.0,
         ge=0,
@@ -314,3 +320,18 @@ class Checkpoints(Section):
         description="Ask for a checkpoint before a planned stop: of a system that still works, on a notice of "
         "preemption, by cancel --checkpoint; absent: nobody asks",
     )
+
+    @model_validator(mode="after")
+    def _is_local_or_shared(self) -> Self:
+        if self.local and "://" in self.path:
+            raise problem("cannot stand beside a URL: all workers see that; keep one of the two", "local")
+        if self.local and self.keep_copies:
+            message = "cannot stand beside keep_copies; save each step under a name of its own"
+            raise problem(message, "local")
+        return self
+
+    def places(self, systems: Iterable[str]) -> list[str]:
+        """Return the directories of these systems' own disks, or the one that all share."""
+        from prefect_ft.worker.checkpoints.names import place_on  # noqa: PLC0415  # as for the layouts
+
+        return sorted({place_on(self.path, system) for system in systems}) if self.local else [self.path]

@@ -107,6 +107,7 @@ def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLin
         since_s=since_s,
         warn_after_s=phase.checkpoints.warn_after_s,
         keeps_copies=phase.checkpoints.keep_copies,
+        is_local=phase.checkpoints.local,
     )
 
 

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from prefect_ft.backends.kind import kind_of
-from prefect_ft.config import Infrastructure, JobConfig, check_places
+from prefect_ft.config import Checkpoints, Infrastructure, JobConfig, check_places
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import ConfigError
 from prefect_ft.run.quarantine import Quarantined, read
+from prefect_ft.worker.checkpoints.names import SYSTEM
 
 
 def check(job: JobConfig) -> None:
@@ -26,7 +27,7 @@ def check(job: JobConfig) -> None:
             infrastructure, phase, job.env_of(index), where, is_first=index == 0
         )
         if phase.checkpoints is not None:
-            _check_checkpoints(phase.checkpoints.path, infrastructure, f"{where}.checkpoints.path")
+            _check_checkpoints(phase.checkpoints, infrastructure, f"{where}.checkpoints.path")
 
 
 def check_kept(job: JobConfig, has_saved: Mapping[int, bool]) -> None:
@@ -41,7 +42,7 @@ def check_kept(job: JobConfig, has_saved: Mapping[int, bool]) -> None:
         if infrastructure.ranks_are_here and phase.cwd is not None:
             _check_kept(phase.cwd, f"{where}.cwd")
         path = phase.checkpoints.path if phase.checkpoints is not None and saved else None
-        if path is not None and not infrastructure.mounts(path):
+        if path is not None and SYSTEM not in path and not infrastructure.mounts(path):
             _check_kept(path, f"{where}.checkpoints.path")
 
 
@@ -112,15 +113,20 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
     )
 
 
-def _check_checkpoints(path: str, infrastructure: Infrastructure, field: str) -> None:
+def _check_checkpoints(checkpoints: Checkpoints, infrastructure: Infrastructure, field: str) -> None:
+    path = checkpoints.path
     if "://" in path:
         raise ConfigError("checkpoints at a URL cannot be verified yet; set a directory", field=field)
     if not infrastructure.keeps(path):
         raise ConfigError(
             f"{path} is not in a volume of the workers and would be lost with them", field=field
         )
-    if not infrastructure.mounts(path):  # else this machine cannot check it
-        _check_writable(path, field)
+    if infrastructure.mounts(path):  # this machine cannot check it
+        return
+    if checkpoints.local and SYSTEM in path and not infrastructure.ranks_are_here:
+        raise ConfigError(f"with {SYSTEM} it must be in a volume of the workers; add one", field=field)
+    for place in checkpoints.places(system.name for system in infrastructure.systems):
+        _check_writable(place, field)
 
 
 def _check_writable(directory: str, field: str) -> None:

@@ -61,6 +61,7 @@ class Beginning:
             in_process_key=gang.in_process_key,
             resume_step=choice.step,
             resume_path=choice.path,
+            resume_paths=choice.paths,
             why=self._resuming.why_elsewhere(decision, choice),
             passed_over=passed_over,
             skip_eval_at_step=skip_eval_at(self._plan.policy, history),

@@ -27,6 +27,7 @@ from prefect_ft.supervisor.lifecycle import Context, Lifecycle
 from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.moving import Move
+from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
 from prefect_ft.supervisor.runlog import RunLog
@@ -70,6 +71,7 @@ class Supervisor:
             key=key,
             epoch=epoch,
             loss=lambda worker: self._loss(worker.system, worker),
+            all_look=plan.saves is not None and plan.saves.is_local,
         )
         self._lifecycle = self._put_together(log, epoch, gate)
         self._driver = driven_by(
@@ -84,6 +86,7 @@ class Supervisor:
     def _put_together(self, log: RunLog, epoch: int, gate: Gate | None) -> Lifecycle:
         plan, journal, clock, gang = self.plan, self.journal, self.clock, self._gang
         saves = Saves()
+        parts = Parts() if plan.saves is not None and plan.saves.is_local else None
         if plan.saves is not None and plan.saves.since_s is not None:
             saves.fence(0.0, plan.saves.since_s)
         hangs = Hangs(plan.suspension, journal, clock, self._sample_every)
@@ -99,6 +102,7 @@ class Supervisor:
             clock=clock,
             system_of=lambda number: gang.worker(number).system,
             evidence=lambda number: self._backend.evidence(gang.worker(number), is_gone=True),
+            parts=parts,
         )
         resuming = Resuming(plan, saves, journal, clock, log)
         ending = Ending(plan, saves, journal, clock, self._evidence)
@@ -108,6 +112,7 @@ class Supervisor:
             gang=gang,
             listener=listener,
             saves=saves,
+            parts=parts,
             reports=self._reports,
             hangs=hangs,
             upkeep=self._upkeep,

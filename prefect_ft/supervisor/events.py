@@ -51,7 +51,10 @@ class RankEnd(Record):
 
 
 class Verified(Record):
-    """A whole checkpoint: size in bytes, `mtime` in seconds since the epoch; `counted`: a version, not a step."""
+    """A whole checkpoint: size in bytes, `mtime` in seconds since the epoch; `counted`: a version, not a step.
+
+    Or one worker's part of one: the files that it `has`, and those that it `needs` other workers to have.
+    """
 
     step: int = of(INT)
     path: str = of(STRING)
@@ -60,6 +63,8 @@ class Verified(Record):
     size: int | None = absent(INT)
     device: int | None = absent(INT)
     inode: int | None = absent(INT)
+    needs: tuple[str, ...] | None = absent(list_of(STRING))
+    has: tuple[str, ...] | None = absent(list_of(STRING))
 
 
 class Part(Record):

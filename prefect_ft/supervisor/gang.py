@@ -88,8 +88,12 @@ class Gang:
         key: str,
         epoch: int,
         loss: Callable[[Worker], Lost],
+        all_look: bool = False,
     ) -> None:
-        """`key` is the run's, of which each worker has its own. `loss` finds out what became of a worker."""
+        """`key` is the run's, of which each worker has its own. `loss` finds out what became of a worker.
+
+        `all_look`: every agent looks at checkpoints, not worker 0's alone.
+        """
         self._run_id, self._phase_index, self._key, self._epoch = run_id, phase_index, key, epoch
         self._loss = loss
         self._links = itertools.count(1)
@@ -100,8 +104,9 @@ class Gang:
         """Why nothing may be ordered any more: the workers are another orchestrator's."""
         self.breaks = 0
         """How many connections broke or could not be opened: only then may a worker have gone."""
+        self._all_look = all_look
         self.knows_checkpoints = False
-        """Whether worker 0's agent, of those that look at checkpoints, has been told what is known of them."""
+        """Whether the agents that look at checkpoints have been told what is known of them."""
         self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
         """Shown by ranks to each other's store; who knows it does not know the run's key."""
 
@@ -255,7 +260,8 @@ class Gang:
             self._connect(worker, host)
 
     def _connect(self, worker: Worker, host: str) -> None:
-        self.knows_checkpoints = self.knows_checkpoints and worker.number != 0
+        looks = self._all_look or worker.number == 0
+        self.knows_checkpoints = self.knows_checkpoints and not looks
         member = self._members[worker.number] = self._member(worker)
         self._hosts[worker.number] = host
         self._order(member.connect())
@@ -283,11 +289,13 @@ class Gang:
 
     # -- orders -------------------------------------------------------------------------------------
 
-    def choose(self, token: Token, **criteria: Any) -> None:
-        """Have worker 0's agent choose the checkpoint to resume from, among what is there now."""
-        self.require(0)
+    def choose(self, token: Token, criteria: Mapping[int, Mapping[str, Any]]) -> None:
+        """Have the agents of these workers choose the checkpoint to resume from, among what is there now."""
+        for number in criteria:
+            self.require(number)
         self.knows_checkpoints = True
-        self._ask(0, "choose", {"token": token, **criteria})
+        for number, fields in criteria.items():
+            self._ask(number, "choose", {"token": token, **fields})
 
     def start(self, orders: Mapping[int, Mapping[str, Any]], token: Token) -> None:
         """Start an attempt's ranks; raises WorkerGoneError."""

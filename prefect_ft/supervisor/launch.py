@@ -35,7 +35,8 @@ class SavesPlan:
 
     What was written before `run_began_s` is an earlier run's; None: nobody knows when it began. What was written up
     to `since_s` counts for nothing; None: all counts. After `warn_after_s` seconds without any a warning is due, 0:
-    never. `keeps_copies`: agents put copies back of files that are overwritten.
+    never. `keeps_copies`: agents put copies back of files that are overwritten. `is_local`: each worker has a part of
+    every checkpoint, on a disk that the others do not see.
     """
 
     directory: str
@@ -43,6 +44,7 @@ class SavesPlan:
     since_s: float | None = None
     warn_after_s: float = 0.0
     keeps_copies: bool = False
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,8 @@ class Launch:
     of worker 0's rendezvous, `has_store` whether its agent listens there; at `in_process_port` it coordinates
     restarts within the processes, None: it does not. `resume_step` and `resume_path` are `None` for from
     scratch; `why` says why that is not the step that was decided, `None` where it is; `passed_over`
-    are checkpoints that could not be resumed from, each with the reason.
+    are checkpoints that could not be resumed from, each with the reason. `resume_paths` are the workers' own paths of
+    the checkpoint, where each has a part of it.
     """
 
     attempt: int
@@ -118,6 +121,11 @@ class Launch:
     why: str | None = None
     passed_over: Mapping[str, str]
     skip_eval_at_step: int | None
+    resume_paths: Mapping[int, str] = field(default_factory=dict)
+
+    def path_for(self, worker: int) -> str | None:
+        """Return the checkpoint as the ranks of a worker find it; None: from scratch."""
+        return self.resume_paths.get(worker, self.resume_path)
 
 
 def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environment:
@@ -143,7 +151,7 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
         "PREFECT_FT_RESTART_COUNT": str(launch.restarts),
         "PREFECT_FT_RESTART_REASON": launch.decision.rule if launch.decision else "",
         "PREFECT_FT_RESTART_ACTION": launch.decision.action if launch.decision else "",
-        "PREFECT_FT_RESUME_FROM": launch.resume_path or "",
+        "PREFECT_FT_RESUME_FROM": launch.path_for(worker) or "",
     }
     if launch.in_process_port is not None:
         env[STORE_VARIABLE] = served_at(env["MASTER_PORT"], launch.in_process_port)
@@ -177,7 +185,7 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
     """
     return {
         worker: {
-            "command": _command(plan, launch),
+            "command": _command(plan, launch.path_for(worker)),
             "cwd": plan.cwd,
             "env": worker_environment(plan, launch, worker),
             "ranks": rank_environments(plan, worker),
@@ -189,9 +197,8 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
     }
 
 
-def _command(plan: PhasePlan, launch: Launch) -> tuple[str, ...]:
+def _command(plan: PhasePlan, path: str | None) -> tuple[str, ...]:
     """Return the command of an attempt: the words of one that resumes name the checkpoint."""
-    path = launch.resume_path
     more = () if path is None else (word.replace(RESUME_FROM, path) for word in plan.resume_args)
     return (*plan.command, *more)
 

@@ -35,10 +35,12 @@ from prefect_ft.supervisor.events import (
     Warm,
 )
 from prefect_ft.supervisor.hangs import Hangs
+from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.unsaved import Unsaved
+from prefect_ft.worker.protocol import Token
 
 
 class Listener:
@@ -57,11 +59,16 @@ class Listener:
         clock: PhaseClock,
         system_of: Callable[[int], str],
         evidence: Callable[[int], Evidence | None],
+        parts: Parts | None = None,
     ) -> None:
-        """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends."""
+        """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends.
+
+        `parts` puts together what each worker has saved a part of; None: one agent sees all.
+        """
         self.attempt: Attempt | None = None
         self._phase = phase
         self._log, self._saves, self._reports = log, saves, reports
+        self._parts = parts
         self._unsaved = unsaved
         self._hangs = hangs
         self._journal, self._clock = journal, clock
@@ -99,7 +106,7 @@ class Listener:
             case Unrecognised():
                 self._unsaved.unrecognised(event.names, self._number(event))
             case Checkpoints():
-                self._saved(event)
+                self._found(worker, event)
             case Warm():
                 self._warm(worker, event)
             case CameUp():
@@ -199,7 +206,24 @@ class Listener:
             line = CameUpLine(attempt=attempt, worker=worker, what=what, at_t=at_t)
             self._journal.append(line, t=self._clock.now())
 
-    def _saved(self, event: Checkpoints) -> None:
+    def _found(self, worker: int, event: Checkpoints) -> None:
+        if self._parts is None:
+            self.saved(event)
+            return
+        self._parts.take(self._system_of(worker), event)
+        news = self._parts.news(event.token)
+        if news.new or news.gone:
+            self.saved(news)
+
+    def agree(self, token: Token) -> None:
+        """Take for whole no more what is not, now that all agents have told which parts there are."""
+        assert self._parts is not None
+        news = self._parts.news(token)
+        gone = tuple(sorted({*self._saves.steps} - {*self._parts.whole}))
+        self.saved(Checkpoints(token=token, new=news.new, last=news.last, gone=gone))
+
+    def saved(self, event: Checkpoints) -> None:
+        """Learn which checkpoints are whole, and which are no more; record those that were not known."""
         for item in self._saves.report(event):
             if item.mtime is None:
                 continue  # never of an agent

@@ -26,11 +26,15 @@ LOOK_LASTS_S = 0.5
 
 
 class Choice(NamedTuple):
-    """The checkpoint to resume from, None: from scratch; and what is wrong with others, by name."""
+    """The checkpoint to resume from, None: from scratch; and what is wrong with others, by name.
+
+    `paths` are those of each worker's part of it, where every worker has one.
+    """
 
     step: int | None = None
     path: str | None = None
     why_not: Mapping[str, str] = {}
+    paths: Mapping[int, str] = {}
 
     @classmethod
     def of(cls, chosen: Chosen) -> Choice:
@@ -56,7 +60,7 @@ class Resuming:
     def already(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
         """Return what needs no look: nothing, or what was whole a moment ago; None: an agent has to choose.
 
-        `agent_knows`: worker 0's agent has been told what is known of checkpoints.
+        `agent_knows`: the agents that look have been told what is known of checkpoints.
         """
         looked, self._last_look = self._last_look, None
         if not self._plan.has_checkpoints or (agent_knows and _is_from_scratch(decision)):
@@ -68,10 +72,10 @@ class Resuming:
     ) -> Choice | None:
         """Return the newest checkpoint if a restart in place was decided from it, and it was whole a moment ago.
 
-        Not where copies are kept: choosing puts them back, too.
+        Not where copies are kept: choosing puts them back, too; nor where only all agents together see it.
         """
         saves, newest = self._plan.saves, self._saves.newest
-        if saves is not None and saves.keeps_copies:
+        if saves is not None and (saves.keeps_copies or saves.is_local):
             return None
         if decision is None or decision.action != "restart_in_place" or decision.delay_s:
             return None
@@ -114,7 +118,8 @@ class Resuming:
         if (
             saves.since_s is not None
         ):  # the look has shown what counts for nothing, which the agent does not know
-            chosen = Choice(*(self._saves.newest or (None, None)))
+            newest = None if saves.is_local else self._saves.newest
+            chosen = Choice(*(newest or (None, None)))
         began_s = saves.run_began_s
         if began_s is not None and (earlier := self._saves.earlier(began_s)):
             self._tell_earlier(saves, earlier, chosen.step, attempt)

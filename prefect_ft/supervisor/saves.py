@@ -47,6 +47,8 @@ def _verified(line: CheckpointLine) -> Verified:
         size=line.size,
         device=line.device,
         inode=line.inode,
+        needs=None,
+        has=None,
     )
 
 
@@ -187,6 +189,11 @@ class Saves:
             for step, save in sorted(self._whole.items())
             if step not in self._set_aside or self._set_aside[step] != save.identity
         )
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that are whole, those set aside among them."""
+        return tuple(sorted(self._whole))
 
     @property
     def marks(self) -> list[dict[str, Any]]:

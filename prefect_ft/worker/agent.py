@@ -384,7 +384,8 @@ class Agent:
 def _described(item: Checkpoint) -> Dict[str, Any]:
     """Return a checkpoint as it stands in events."""
     known = item.known
-    return {"step": item.step, "path": item.path, "counted": known.counted, **known.mark._asdict()}
+    part = {} if item.part is None else {"needs": list(item.part.needs), "has": list(item.part.has)}
+    return {"step": item.step, "path": item.path, "counted": known.counted, **known.mark._asdict(), **part}
 
 
 def _locked(directory: str) -> int:

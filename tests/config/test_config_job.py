@@ -178,6 +178,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                     "pattern": None,
                     "settle_s": 2.0,
                     "keep_copies": False,
+                    "local": False,
                     "warn_after_s": 600.0,
                     "on_demand": None,
                 },

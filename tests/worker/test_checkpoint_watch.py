@@ -401,9 +401,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     read: list[str] = []
     compare = manifest._fault
 
-    def noting(path: str) -> str | None:
+    def noting(path: str, *, is_local: bool = False) -> str | None:
         read.append(os.path.basename(path))
-        return compare(path)
+        return compare(path, is_local=is_local)
 
     monkeypatch.setattr(manifest, "_fault", noting)
     return read
@@ -470,10 +470,10 @@ def test_a_checkpoint_that_cannot_be_read_is_not_resumed_from(
             os.utime(file, (1e9, 1e9))
     compare = manifest._fault
 
-    def failing(path: str) -> str | None:
+    def failing(path: str, *, is_local: bool = False) -> str | None:
         if path.endswith("step-2"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return compare(path)
+        return compare(path, is_local=is_local)
 
     monkeypatch.setattr(manifest, "_fault", failing)
     watched = watch()

@@ -65,6 +65,8 @@ class Adopting:
             ctx.saves.begin_attempt()
             ctx.saves.set_aside(set_aside(ctx.plan.policy, ctx.journal.history()))
         comeback.record(ctx.plan.phase, found, agents, ctx.gang.reached, journal=ctx.journal, clock=ctx.clock)
+        if ctx.parts is not None:
+            ctx.parts.recall(ctx.journal.lines, ctx.clock.epoch() - ctx.clock.now())
         if found.watched is not None:
             self._take_up(found, found.watched)
         ctx.reports.recall()

@@ -14,6 +14,7 @@ from prefect_ft.supervisor.hangs import Hangs
 from prefect_ft.supervisor.judging import Judging
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.listening import Listener
+from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
 from prefect_ft.supervisor.saves import Saves
@@ -31,6 +32,7 @@ class Context:
     gang: Gang
     listener: Listener
     saves: Saves
+    parts: Parts | None
     reports: Reports
     hangs: Hangs
     upkeep: Upkeep

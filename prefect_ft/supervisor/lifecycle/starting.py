@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prefect_ft.decide import initial_placement, set_aside
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Decision
@@ -15,6 +17,7 @@ from prefect_ft.supervisor.judging import Unfit
 from prefect_ft.supervisor.launch import Launch, start_orders
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Go, Halt, Meet, Step, Watch
+from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.resuming import Choice
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S, CHOOSE_TIMEOUT_S, start_timeout_s
 from prefect_ft.supervisor.upkeep import Checks
@@ -32,6 +35,8 @@ class Starting:
         self._exchange: Exchanged | ExchangeFailed | None = None
         """What came of the exchange of workers that was ordered last."""
         self._choice: Choice | None = None
+        self._asked: dict[int, dict[str, Any]] = {}
+        """By what each worker's agent chooses a checkpoint."""
         self._launch: Launch | None = None
 
     def exchanged(self, result: Exchanged | ExchangeFailed) -> None:
@@ -52,13 +57,19 @@ class Starting:
         ctx.decision = decision
         if decision is not None:
             ctx.placement = decision.placement
+            self._place()
             return Go("backing-off", Until(lambda: not decision.delay_s, ctx.now_s + decision.delay_s))
         placement = initial_placement(ctx.plan.policy)
         if placement is None:
             workers = ctx.plan.policy.workers
             raise BackendError(f"phase {ctx.plan.phase}: too few usable systems for {workers} workers")
         ctx.placement = placement
+        self._place()
         return Go("backing-off", Until(lambda: True))
+
+    def _place(self) -> None:
+        if self._context.parts is not None:
+            self._context.parts.placement = self._context.placement
 
     def backed_off(self) -> Step:
         """Check the systems."""
@@ -110,21 +121,62 @@ class Starting:
         self._choice = ctx.resuming.already(ctx.decision, agent_knows=ctx.gang.knows_checkpoints)
         if self._choice is not None:
             return Go("choosing", Until(lambda: True))
-        ctx.gang.choose(ctx.token, **ctx.resuming.criteria(ctx.decision))
-        return Go("choosing", Answers([0], (Chosen,), ctx.now_s, CHOOSE_TIMEOUT_S))
+        lookers = range(len(ctx.placement)) if ctx.parts is not None else (0,)
+        criteria = ctx.resuming.criteria(ctx.decision)
+        return self._ask({number: {**criteria, **self._known_on(number)} for number in lookers})
+
+    def _known_on(self, worker: int) -> dict[str, Any]:
+        ctx = self._context
+        return {} if ctx.parts is None else {"verified": ctx.parts.marks(ctx.placement[worker])}
+
+    def _ask(self, criteria: dict[int, dict[str, Any]]) -> Step:
+        ctx, self._asked = self._context, criteria
+        ctx.gang.choose(ctx.token, criteria)
+        return Go("choosing", Answers([*criteria], (Chosen,), ctx.now_s, CHOOSE_TIMEOUT_S))
 
     def chose(self) -> Step:
-        """Start the ranks."""
+        """Start the ranks, once it is known from where."""
         ctx = self._context
-        choice, chosen = self._choice, ctx.gang.answer(0, Chosen)
-        if choice is None:
-            assert isinstance(chosen, Chosen)
-            choice = Choice.of(chosen)
+        if self._choice is not None:
+            return self._start(self._choice)
+        answers = {number: ctx.gang.answer(number, Chosen) for number in self._asked}
+        chosen = {number: each for number, each in answers.items() if isinstance(each, Chosen)}
+        if ctx.parts is None:
+            return self._start(Choice.of(chosen[0]))
+        return self._agree(ctx.parts, chosen)
+
+    def _agree(self, parts: Parts, chosen: dict[int, Chosen]) -> Step:
+        """Start from the highest step that is whole if every agent has chosen it; else have them choose it, or less."""
+        ctx = self._context
+        ctx.listener.agree(ctx.token)
+        limit: int | None = self._asked[0]["limit"]
+        allowed = [
+            step for step in parts.whole if step not in ctx.saves.avoided and (limit is None or step <= limit)
+        ]
+        why_not = {
+            f"{ctx.placement[number]}: {name}": why
+            for number, each in chosen.items()
+            for name, why in each.why_not.items()
+        }
+        why_not.update(parts.why_not())
+        if not allowed:
+            return self._start(Choice(why_not=why_not))
+        step = max(allowed)
+        paths = {number: each.path for number, each in chosen.items() if each.step == step and each.path}
+        if len(paths) == len(chosen):
+            return self._start(Choice(step, paths[0], why_not, paths))
+        below = step if limit is None or step < limit else step - 1
+        return self._ask({number: {**each, "limit": below} for number, each in self._asked.items()})
+
+    def _start(self, choice: Choice) -> Step:
+        ctx = self._context
         launch = self._launch = ctx.beginning.launch(
             ctx.number, ctx.decision, ctx.placement, choice, ctx.gang
         )
         ctx.set_out(ctx.number, ctx.placement, Start(launch.resume_step, launch.resume_path))
         ctx.saves.begin_attempt()
+        if ctx.parts is not None:
+            ctx.parts.begin(ctx.placement, ctx.clock.epoch())
         note = ctx.beginning.line(launch, ctx.token).told()
         orders = start_orders(ctx.plan, launch, note)
         ctx.gang.start(orders, ctx.token)

@@ -22,7 +22,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     "checking": frozenset(("exchanging", "choosing", "backing-off", "ended", *_OBSTRUCTED)),
     "exchanging": frozenset(("attaching", *_OBSTRUCTED)),
     "attaching": frozenset(("choosing", *_OBSTRUCTED)),
-    "choosing": frozenset(("starting", *_OBSTRUCTED)),
+    "choosing": frozenset(("choosing", "starting", *_OBSTRUCTED)),
     "starting": frozenset(("running", "saving", *_OBSTRUCTED)),
     "running": frozenset(("running", "diagnosing", "saving", "stopping")),
     "diagnosing": frozenset(("running", "saving", "stopping")),

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 MAX_FILES = 100_000
 MAX_DEPTH = 16
@@ -28,6 +28,18 @@ class Verdict(NamedTuple):
     complete: Optional[bool]
     reason: str = ""
     marked_ns: Optional[int] = None
+
+
+class Gap(str):
+    """The reason that files are missing, which may be on another machine's disk; `names` are those of its files."""
+
+    names: Tuple[str, ...]
+
+    def __new__(cls, reason: str, names: Iterable[str]) -> Gap:
+        """Return the reason with the names, sorted."""
+        gap = super().__new__(cls, reason)
+        gap.names = tuple(sorted(names))
+        return gap
 
 
 COMPLETE = Verdict(True)

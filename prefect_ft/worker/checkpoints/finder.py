@@ -36,6 +36,7 @@ from prefect_ft.worker.checkpoints.names import (
     UsualNames,
     holds_weights,
 )
+from prefect_ft.worker.checkpoints.parts import Part, part_of
 from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
@@ -55,6 +56,7 @@ class Checkpoint:
     `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
     those of the file or directory itself. `counted`: nothing told its step, so it is the number of a version.
     `follows` is the step that was known of the same file before, where this is a version that nobody has seen yet.
+    `part` is about one of which other machines have the rest.
     """
 
     step: int
@@ -66,6 +68,7 @@ class Checkpoint:
     inode: int = 0
     counted: bool = False
     follows: Optional[int] = None
+    part: Optional[Part] = None
 
     @property
     def known(self) -> Known:
@@ -79,10 +82,11 @@ class _Judged(NamedTuple):
     entry: Entry
     verdict: Verdict
     layout: str
+    part: Optional[Part] = None
 
     def checkpoint(self, step: int, *, counted: bool, follows: Optional[int]) -> Checkpoint:
-        mark = mark_of(self.entry)
-        return Checkpoint(step, self.entry.path, self.layout, *mark, counted=counted, follows=follows)
+        mark, path = mark_of(self.entry), self.entry.path
+        return Checkpoint(step, path, self.layout, *mark, counted=counted, follows=follows, part=self.part)
 
 
 class Finder:
@@ -95,11 +99,13 @@ class Finder:
         pattern: Optional[str] = None,
         settle_s: float = 2.0,
         keep_copies: bool = False,
+        *,
+        local: bool = False,
     ) -> None:
         """Raises ValueError for an unknown layout or a pattern that can match nothing.
 
         `layout` is `auto` or a key of `LAYOUTS`; `pattern` is for names that are not the usual ones.
-        `keep_copies`: of files that are overwritten with each checkpoint.
+        `keep_copies`: of files that are overwritten with each checkpoint. `local`: other machines have the rest.
         """
         if layout != "auto" and layout not in LAYOUTS:
             raise ValueError(f"unknown layout {layout!r}: write one of auto, {', '.join(LAYOUTS)}")
@@ -108,13 +114,14 @@ class Finder:
         self._names = PatternNames(pattern) if pattern is not None else UsualNames()
         self._settle_s = settle_s
         self._keeps_copies = keep_copies
+        self._is_local = local
         self._judged: Dict[str, _Judged] = {}
         self._why_not: Dict[str, str] = {}
         self._unrecognised: Dict[str, str] = {}
         self._first_seen: Dict[str, int] = {}
         """When files of unknown names had been written that were seen for the first time (ns since the epoch)."""
         self._proofs = Proofs(settle_s)
-        self._hashes = Hashes()
+        self._hashes = Hashes(is_local=local)
         self._versions: Dict[str, Optional[int]] = {}
         """The files of the last scan that are overwritten and count, with their steps; None: not whole."""
         self._begun: Optional[float] = None
@@ -306,7 +313,8 @@ class Finder:
             except OSError as error:
                 self._why_not[entry.name] = _unreadable(error)
                 continue
-            yield _Judged(entry, verdict, layout)
+            verdict, part = part_of(entry, verdict) if self._is_local else (verdict, None)
+            yield _Judged(entry, verdict, layout, part)
 
     def _verify(self, entry: Entry) -> Tuple[str, Verdict]:
         """Apply the layout that was asked for or, in `auto`, the first that claims the entry."""

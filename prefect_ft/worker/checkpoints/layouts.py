@@ -13,7 +13,15 @@ import re
 from typing import Callable, Dict, NamedTuple
 
 from prefect_ft.worker.checkpoints import manifest, trackers
-from prefect_ft.worker.checkpoints.entry import CLOCK_SKEW_NS, COMPLETE, UNMARKED, Entry, Verdict, read_at
+from prefect_ft.worker.checkpoints.entry import (
+    CLOCK_SKEW_NS,
+    COMPLETE,
+    UNMARKED,
+    Entry,
+    Gap,
+    Verdict,
+    read_at,
+)
 from prefect_ft.worker.checkpoints.formats import (
     FileCheck,
     document,
@@ -62,7 +70,7 @@ def _hf(entry: Entry) -> Verdict:
     if not any(_HF_WEIGHTS.fullmatch(name) for name in entry.files):
         return Verdict(False, "no weights")
     fault = tree_fault(entry) or index_fault(entry)
-    return Verdict(False, fault) if fault else _vouched(entry, HF_STATE)
+    return Verdict(False, fault) if fault else vouched(entry, HF_STATE)
 
 
 def _deepspeed(entry: Entry) -> Verdict:
@@ -84,7 +92,7 @@ def _deepspeed(entry: Entry) -> Verdict:
     fault = tree_fault(entry)
     if fault:
         return Verdict(False, fault)
-    return (entry.latest or UNMARKED) if "" in tags else _vouched(entry, LATEST)
+    return (entry.latest or UNMARKED) if "" in tags else vouched(entry, LATEST)
 
 
 def _megatron(entry: Entry) -> Verdict:
@@ -94,7 +102,7 @@ def _megatron(entry: Entry) -> Verdict:
     megatron/training/checkpointing.py.
     """
     if entry.iteration is None:
-        return Verdict(False, f"{ITERATION} is missing: it is written last")
+        return Verdict(False, Gap(f"{ITERATION} is missing: it is written last", [ITERATION]))
     if not entry.size:
         return Verdict(False, NO_FILES)
     fault = None if entry.iteration.complete is False else tree_fault(entry)
@@ -114,7 +122,7 @@ def _orbax(entry: Entry) -> Verdict:
     fault = tree_fault(entry) or orbax_fault(entry)
     if fault:
         return Verdict(False, fault)
-    return _vouched(entry, ORBAX_METADATA) if "commit_timestamp_nsecs" in metadata else UNMARKED
+    return vouched(entry, ORBAX_METADATA) if "commit_timestamp_nsecs" in metadata else UNMARKED
 
 
 def _dcp(entry: Entry) -> Verdict:
@@ -122,7 +130,7 @@ def _dcp(entry: Entry) -> Verdict:
     if not any(base.endswith(DCP_SHARD) for base in entry.by_directory().get("", [])):
         return Verdict(False, f"no {DCP_SHARD} file")
     fault = tree_fault(entry)
-    return Verdict(False, fault) if fault else _vouched(entry, DCP_METADATA)
+    return Verdict(False, fault) if fault else vouched(entry, DCP_METADATA)
 
 
 def _lightning(entry: Entry) -> Verdict:
@@ -218,7 +226,7 @@ def _claims_deepspeed(entry: Entry) -> bool:
     return entry.is_directory and any(is_deepspeed(bases) for bases in entry.by_directory().values())
 
 
-def _vouched(entry: Entry, marker: str) -> Verdict:
+def vouched(entry: Entry, marker: str) -> Verdict:
     """A marker speaks for what was there when it was written; what came later, time must tell."""
     if entry.mtime_ns > entry.files[marker].mtime_ns + CLOCK_SKEW_NS:
         return Verdict(None, f"it was written to after {marker}", entry.files[marker].mtime_ns)

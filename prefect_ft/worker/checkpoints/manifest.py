@@ -17,7 +17,7 @@ import os
 import time
 from typing import Dict, NamedTuple, Optional, Tuple, Union
 
-from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Stat, Verdict, opened, read_at, walk
+from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Gap, Stat, Verdict, opened, read_at, walk
 from prefect_ft.worker.checkpoints.formats import MAX_JSON_BYTES, parsed
 from prefect_ft.worker.checkpoints.marks import Mark
 
@@ -49,19 +49,24 @@ def check(entry: Entry) -> Verdict:
     listed = _listed(parsed(_read(entry)))
     if isinstance(listed, str):
         return Verdict(False, listed)
+    missing = []
     for path, file in listed.items():
         seen = _seen(entry, path)
         if seen is None:
-            return Verdict(False, f"{path} is in the manifest and missing")
-        if seen.size != file.size:
+            missing.append(path)
+        elif seen.size != file.size:
             return Verdict(False, f"{path} has {seen.size} of {file.size} bytes")
-    return COMPLETE
+    return (
+        Verdict(False, Gap(f"{missing[0]} is in the manifest and missing", missing)) if missing else COMPLETE
+    )
 
 
 class Hashes:
     """What the hashes of checkpoints say, each read once as long as the checkpoint stays the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_local: bool = False) -> None:
+        """`is_local`: files that are missing are on other machines."""
+        self._is_local = is_local
         self.taken_s = 0.0
         """Seconds that reading has taken so far."""
         self._faults: Dict[str, Tuple[Mark, Optional[str]]] = {}
@@ -71,7 +76,7 @@ class Hashes:
         if not self.knows(path, mark):
             began = time.monotonic()
             try:
-                self._faults[path] = mark, _fault(path)
+                self._faults[path] = mark, _fault(path, is_local=self._is_local)
             finally:
                 self.taken_s += time.monotonic() - began
         return self._faults[path][1]
@@ -92,14 +97,15 @@ def hash_fault(path: str) -> Optional[str]:
         return f"cannot be read: {error.strerror or error}"
 
 
-def _fault(path: str) -> Optional[str]:
+def _fault(path: str, *, is_local: bool = False) -> Optional[str]:
     entry = _entry(path)
     if INSIDE not in entry.files and entry.manifest is None:
         return None
     listed = _listed(parsed(_read(entry)))
     if isinstance(listed, str):
         return listed
-    return next((fault for name in listed if (fault := _differs(entry, name, listed[name].sha256))), None)
+    here = [name for name in listed if not is_local or _seen(entry, name) is not None]
+    return next((fault for name in here if (fault := _differs(entry, name, listed[name].sha256))), None)
 
 
 def _differs(entry: Entry, name: str, sha256: Optional[str]) -> Optional[str]:

@@ -23,6 +23,9 @@ class Overwritten(Enum):
     """So weights are named that somebody else trained, too: it has to be seen to be written."""
 
 
+SYSTEM = "{system}"
+"""What stands for a system's name in the path of checkpoints on its own disk."""
+
 TEMPORARY_NAME = "its name is a temporary one"
 
 _STEP = r"[-_=.]?(?P<step>[0-9]{1,18})(?![0-9a-z])"
@@ -86,6 +89,11 @@ _NO_CHECKPOINT = re.compile(
     r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
     r"|sha256|crc)$|\.manifest\.json$"
 )
+
+
+def place_on(path: str, system: str) -> str:
+    """Return where a system's own disk has the checkpoints of a path in which `{system}` may stand."""
+    return path.replace(SYSTEM, system)
 
 
 def is_temporary_inside(base: str) -> bool:

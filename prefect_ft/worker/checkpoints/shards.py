@@ -6,9 +6,9 @@ Each function takes an entry and one directory of its tree and says what is wron
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from prefect_ft.worker.checkpoints.entry import Entry, read_at
+from prefect_ft.worker.checkpoints.entry import Entry, Gap, read_at
 from prefect_ft.worker.checkpoints.formats import pickle_file
 from prefect_ft.worker.checkpoints.zips import central_directory, stored_bytes
 
@@ -39,7 +39,8 @@ def dcp_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
     """
     shards = [base for base in bases if base.endswith(DCP_SHARD)]
     if DCP_METADATA not in bases:
-        return f"{_place(directory)}{DCP_METADATA} is missing: it is written last"
+        name = f"{_place(directory)}{DCP_METADATA}"
+        return Gap(f"{name} is missing: it is written last", [name])
     metadata = _place(directory) + DCP_METADATA
     if entry.files[metadata].size == 0:
         return f"{metadata} is empty"
@@ -50,9 +51,10 @@ def dcp_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
         return f"{metadata}: {verdict.reason}"
     missing = {name.decode() for name in _NAMED_SHARD.findall(raw)} - set(shards)
     if missing:
-        return (
+        text = (
             f"{_place(directory)}{min(missing)} is missing ({len(missing)} of {len(missing) + len(shards)})"
         )
+        return Gap(text, (_place(directory) + name for name in missing))
     return None
 
 
@@ -66,20 +68,20 @@ def deepspeed_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[
     kinds: Dict[str, Set[Tuple[int, int]]] = {}
     sources: List[str] = []
     for base in bases:
-        match = _ZERO.fullmatch(base) or _MODEL.fullmatch(base)
-        if not match:
+        shard = _deepspeed_shard(base)
+        if shard is None:
             continue
-        parts = match.groupdict()
-        kind = f"ZeRO {parts['kind']}" if "dp" in parts else "model"
-        kinds.setdefault(kind, set()).add((int(parts.get("dp", 0)), int(parts["mp"])))
-        if "optim" not in kind:
+        kinds.setdefault(shard.kind, set()).add((shard.dp, shard.mp))
+        if "optim" not in shard.kind:
             sources.append(base)
     dp_size, mp_size = _world_sizes(entry, _place(directory) + sources[0]) if sources else (0, 0)
     for kind, seen in sorted(kinds.items()):
         dp = 1 if kind == "model" else max(dp_size, 1 + max(rank for rank, _ in seen))
         mp = max(mp_size, 1 + max(rank for _, rank in seen))
         if len(seen) < dp * mp:
-            return f"{dp * mp - len(seen)} of {dp * mp} {kind} shards are missing"
+            text = f"{dp * mp - len(seen)} of {dp * mp} {kind} shards are missing"
+            missing = {(dp_rank, mp_rank) for dp_rank in range(dp) for mp_rank in range(mp)} - seen
+            return Gap(text, (_place(directory) + DeepSpeedShard(kind, *each).label for each in missing))
     return None
 
 
@@ -95,8 +97,53 @@ def numbered_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[s
     for (name, total, rest), numbers in sorted(sets.items()):
         if len(numbers) < int(total):
             lacking = int(total) - len(numbers)
-            return f"{lacking} of {int(total)} files {_place(directory)}{name}…-of-{total}{rest} are missing"
+            text = f"{lacking} of {int(total)} files {_place(directory)}{name}…-of-{total}{rest} are missing"
+            return Gap(text, _numbered(f"{_place(directory)}{name}", total, rest, numbers))
     return None
+
+
+def shard_labels(names: Iterable[str]) -> Iterator[str]:
+    """Yield what stands for DeepSpeed's shards among these files where they are said to be missing."""
+    for name in names:
+        directory, _, base = name.rpartition("/")
+        shard = _deepspeed_shard(base)
+        if shard is not None:
+            yield _place(directory) + shard.label
+
+
+def is_of_a_set(name: str) -> bool:
+    """Tell whether a file belongs to a set of files that are a checkpoint only together."""
+    base = name.rpartition("/")[2]
+    return base == DCP_METADATA or base.endswith(DCP_SHARD) or _NUMBERED.fullmatch(base) is not None
+
+
+class DeepSpeedShard(NamedTuple):
+    """What one file of DeepSpeed holds: of which kind, of which data and model parallel rank."""
+
+    kind: str
+    dp: int
+    mp: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} shard {self.dp}/{self.mp}"
+
+
+def _deepspeed_shard(base: str) -> Optional[DeepSpeedShard]:
+    match = _ZERO.fullmatch(base) or _MODEL.fullmatch(base)
+    if not match:
+        return None
+    parts = match.groupdict()
+    kind = f"ZeRO {parts['kind']}" if "dp" in parts else "model"
+    return DeepSpeedShard(kind, int(parts.get("dp", 0)), int(parts["mp"]))
+
+
+def _numbered(name: str, total: str, rest: str, seen: Set[int]) -> Iterator[str]:
+    """Yield the missing names of a numbered set, which begins with 0 or with 1."""
+    first = 0 if 0 in seen else 1
+    for number in range(first, first + int(total)):
+        if number not in seen:
+            yield f"{name}{number:0{len(total)}}-of-{total}{rest}"
 
 
 def _world_sizes(entry: Entry, name: str) -> Tuple[int, int]:

@@ -5,9 +5,9 @@ Knows nothing of the layouts that directories follow; says what it finds or `Non
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, List, Optional
 
-from prefect_ft.worker.checkpoints.entry import Entry
+from prefect_ft.worker.checkpoints.entry import Entry, Gap
 from prefect_ft.worker.checkpoints.formats import (
     FileCheck,
     document,
@@ -42,17 +42,28 @@ _MAX_JSON_IN_TREE_BYTES = 1_000_000
 
 def tree_fault(entry: Entry) -> Optional[str]:
     """Say what is wrong with any file or set of files below a directory, or `None`."""
+    return next(_faults(entry), None)
+
+
+def tree_gap(entry: Entry) -> Optional[str]:
+    """Return all files that are missing below a directory as one `Gap`, or what else is wrong, or `None`."""
+    gaps: List[Gap] = []
+    for fault in _faults(entry):
+        if not isinstance(fault, Gap):
+            return fault
+        gaps.append(fault)
+    return Gap(gaps[0], (name for gap in gaps for name in gap.names)) if gaps else None
+
+
+def _faults(entry: Entry) -> Iterator[str]:
     for directory, all_bases in entry.by_directory().items():
         prefix = f"{directory}/" if directory else ""
         bases = [base for base in all_bases if not is_temporary_inside(base)]
         for base in bases:
             fault = _file_fault(entry, prefix + base)
             if fault:
-                return f"{prefix}{base}: {fault}"
-        fault = _set_fault(entry, directory, bases)
-        if fault:
-            return fault
-    return None
+                yield f"{prefix}{base}: {fault}"
+        yield from _set_faults(entry, directory, bases)
 
 
 def _file_fault(entry: Entry, name: str) -> Optional[str]:
@@ -67,13 +78,13 @@ def _file_fault(entry: Entry, name: str) -> Optional[str]:
     return verdict.reason if verdict.complete is False else None
 
 
-def _set_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
-    fault = numbered_fault(entry, directory, bases)
-    if not fault and any(base.endswith(DCP_SHARD) for base in bases):
-        fault = dcp_fault(entry, directory, bases)
-    if not fault and is_deepspeed(bases):
-        fault = deepspeed_fault(entry, directory, bases)
-    return fault
+def _set_faults(entry: Entry, directory: str, bases: List[str]) -> Iterator[str]:
+    faults = [numbered_fault(entry, directory, bases)]
+    if any(base.endswith(DCP_SHARD) for base in bases):
+        faults.append(dcp_fault(entry, directory, bases))
+    if is_deepspeed(bases):
+        faults.append(deepspeed_fault(entry, directory, bases))
+    yield from filter(None, faults)
 
 
 def index_fault(entry: Entry) -> Optional[str]:
@@ -88,5 +99,5 @@ def index_fault(entry: Entry) -> Optional[str]:
         prefix = name[: name.rfind("/") + 1]
         missing = sorted({f"{prefix}{shard}" for shard in shards.values()} - set(entry.files))
         if missing:
-            return f"{missing[0]} is named in {name} and missing"
+            return Gap(f"{missing[0]} is named in {name} and missing", missing)
     return None
