@@ -11,6 +11,10 @@ memory. It is not atomic, so the record carries its checksum: a reader that meet
 and looks again, on any memory model. inotify does not see such stores; the notice byte is there to be
 written with a system call, about once a second.
 
+Once a rank reports values, the file grows by a ring of the last of them, each with its own checksum (40 bytes: number,
+step, loss, gradient norm, which of the two were reported, CRC-32), and by one place for the sample (144 bytes). Readers
+of earlier versions look at the first 64 bytes alone.
+
 A rank that beats also writes the stacks of its threads, when its agent asks for them by STACKS_SIGNAL, to a file
 beside this one: faulthandler does that whatever the threads are doing, also in C and without the interpreter's lock.
 """
@@ -27,7 +31,18 @@ from collections import namedtuple
 from operator import index
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 
-__all__ = ["STAGES", "Beat", "ask_checkpoint", "beat", "read", "should_checkpoint", "skip_eval", "skips"]
+__all__ = [
+    "STAGES",
+    "Beat",
+    "Told",
+    "ask_checkpoint",
+    "beat",
+    "read",
+    "read_told",
+    "should_checkpoint",
+    "skip_eval",
+    "skips",
+]
 
 STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
 """The stages of a training; their order is their code in the file: append only."""
@@ -47,17 +62,29 @@ _NOTICE_AT = len(_MAGIC)
 _RECORD_AT = 8
 _RECORD = struct.Struct("QqQ24s")  # beats, t_ns, step, stage part
 _STAGE_PART = struct.Struct("qQII")  # stage_t_ns, stage_step, code, steps apart
+_ASKED = struct.Struct("I")
 _SEALED = struct.Struct("48sI")  # record, checksum
 _SEALED_PLACE = slice(_RECORD_AT, _RECORD_AT + _SEALED.size)
-_ASKED = struct.Struct("I")
 _ASKED_AT = _RECORD_AT + _SEALED.size
 _ASKED_PLACE = slice(_ASKED_AT, _SIZE)
-_pack_record, _seal = _RECORD.pack, _SEALED.pack
+_pack_record, _seal, _pack_checksum = _RECORD.pack, _SEALED.pack, _ASKED.pack
 _CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
 _UNTOLD = 2**64 - 1  # in the place of a step
 _FAR = 2**32 - 1  # in the place of a distance that is not known, or as long
+_VALUES = struct.Struct("QQddI")  # number, step, loss, gradient norm, which are told; its checksum follows
+_VALUES_AT = _SIZE
+_VALUES_SIZE = _VALUES.size + _ASKED.size
+_RING = 1024
+_RING_END = _VALUES_AT + _RING * _VALUES_SIZE
+_SAMPLE = struct.Struct("QII124s")  # step, length, -, text; then its checksum
+_SAMPLE_BYTES = 124
+_FULL_SIZE = _RING_END + _SAMPLE.size + _ASKED.size
+_SAMPLE_PLACE = slice(_RING_END, _FULL_SIZE)
+_LOSS, _GRAD_NORM = 1, 2
+_pack_values, _pack_sample = _VALUES.pack, _SAMPLE.pack
 _NOTICE_NS = 1_000_000_000
 _TRIES = 100
+_LONGEST_WINDOW = 40
 _HIGH_FD = 900
 
 
@@ -84,15 +111,37 @@ class Beat(
     every: int | None
 
 
-def beat(step: int | None = None, stage: str | None = None) -> None:
+class Told(namedtuple("Told", ("values", "sample_step", "sample"))):
+    """What a rank has reported of its numbers: `values` as (number from 1, step, loss, gradient norm), oldest first.
+
+    `sample` is the last one that it named, at `sample_step`. What it did not say is None.
+    """
+
+    __slots__ = ()
+
+    values: list[tuple[int, int | None, float | None, float | None]]
+    sample_step: int | None
+    sample: str | None
+
+
+def beat(
+    step: int | None = None,
+    stage: str | None = None,
+    *,
+    loss: float | None = None,
+    grad_norm: float | None = None,
+    sample: str | None = None,
+) -> None:
     """Report that this rank lives, the step it is at and the stage it is in; `None` is "unchanged".
 
+    `loss` and `grad_norm` are those of the step, of this rank or of all; `sample` names the data that the step is made
+    of, a shard for example: its first 124 bytes are kept.
     Does nothing where `PREFECT_FT_HEARTBEAT` does not name a file, and in processes that a beating
-    rank starts (data loaders). Never raises; a step that is no integer from 0 or a stage that is not
-    one of `STAGES` is left out.
+    rank starts (data loaders). Never raises; a step that is no integer from 0, a stage that is not
+    one of `STAGES` or a value that is no number is left out.
     """
     try:
-        _process.record(step, stage)
+        _process.record(step, stage, loss, grad_norm, sample)
     except Exception:  # whatever it is, the training is worth more than its heartbeat
         return
 
@@ -116,7 +165,10 @@ def skips(step: int) -> bool:
     The orchestrator names the steps in `PREFECT_FT_SKIP_STEPS` after a failure that came back at its step. To skip one:
     read its batch, advance the step counter, update nothing. Never raises; false where no steps are named.
     """
-    return _skipping.covers(step)
+    try:
+        return _skipping.covers(step)
+    except Exception:  # as in `beat`
+        return False
 
 
 def skip_eval(step: int) -> bool:
@@ -133,7 +185,7 @@ def _windows(text: str) -> tuple[tuple[int, int], ...]:
     windows = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if first.isdecimal() and last.isdecimal():
+        if first.isdecimal() and last.isdecimal() and len(part) < _LONGEST_WINDOW:
             windows.append((int(first), int(last)))
     return tuple(windows)
 
@@ -207,6 +259,48 @@ def _read(fd: int) -> Beat | None:
     return None
 
 
+def read_told(path: str | os.PathLike[str], after: int = 0) -> Told:
+    """Read the values that a rank has reported after the `after`-th, as far as they are still there, and its sample.
+
+    What is half stored or has been overwritten is left out. Raises OSError where a file that exists cannot be read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return Told([], None, None)
+    try:
+        if os.fstat(fd).st_size != _FULL_SIZE or not os.pread(fd, _SIZE, 0).startswith(_MAGIC):
+            return Told([], None, None)
+        return _told(os.pread(fd, _FULL_SIZE - _VALUES_AT, _VALUES_AT), after)
+    finally:
+        os.close(fd)
+
+
+def _told(content: bytes, after: int) -> Told:
+    values = []
+    for at in range(0, _RING * _VALUES_SIZE, _VALUES_SIZE):
+        number, step, loss, grad_norm, which = _VALUES.unpack_from(content, at)
+        if number > after and _is_sealed(content[at : at + _VALUES_SIZE]):
+            values.append(
+                (
+                    number,
+                    None if step == _UNTOLD else step,
+                    loss if which & _LOSS else None,
+                    grad_norm if which & _GRAD_NORM else None,
+                )
+            )
+    values.sort(key=lambda each: each[0])
+    sealed = content[_RING_END - _VALUES_AT :]
+    step, length, _, text = _SAMPLE.unpack_from(sealed)
+    if not length or not _is_sealed(sealed):
+        return Told(values, None, None)
+    return Told(values, None if step == _UNTOLD else step, text[:length].decode("utf-8", "replace"))
+
+
+def _is_sealed(stored: bytes) -> bool:
+    return _pack_checksum(crc32(stored[: -_ASKED.size])) == stored[-_ASKED.size :]
+
+
 def _unpack(record: bytes) -> Beat:
     beats, t_ns, step, part = _RECORD.unpack(record)
     stage_t_ns, stage_step, code, every = _STAGE_PART.unpack(part)
@@ -222,6 +316,14 @@ def _unpack(record: bytes) -> Beat:
     )
 
 
+def _number(value: object) -> float | None:
+    """Return the number that a value of another library is; None: it is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # that is the question
+    except Exception:  # it runs code of the argument's class
+        return None
+
+
 class _Writer:
     """The one writer of a heartbeat file, for as long as its process lives."""
 
@@ -231,12 +333,16 @@ class _Writer:
         "_every",
         "_fd",
         "_identity",
+        "_is_full",
         "_map",
         "_notice_due_ns",
+        "_places",
+        "_sample",
         "_stage",
         "_stage_began",
         "_stage_part",
         "_step",
+        "_values",
     )
 
     def __init__(self, path: str) -> None:
@@ -249,6 +355,10 @@ class _Writer:
         self._every = _FAR
         self._stage_part = _STAGE_PART.pack(0, _UNTOLD, 0, _FAR)
         self._answered = bytes(_ASKED.size)
+        self._values = 0
+        self._is_full = False
+        self._places: list[slice] = []
+        self._sample: object = None
 
     def is_asked(self) -> bool:
         asked = self._map[_ASKED_PLACE]
@@ -256,7 +366,7 @@ class _Writer:
         self._answered = asked
         return is_new
 
-    def record(self, step: object, stage: object) -> None:
+    def record(self, step: object, stage: object, loss: object, grad_norm: object, sample: object) -> None:
         # The hot path, about a microsecond: most of it are the clock, the checksum and two struct calls.
         now_ns = clock_gettime_ns(CLOCK_BOOTTIME)
         if step is not None:
@@ -268,12 +378,64 @@ class _Writer:
                 self._take_foreign_step(step)
         if stage is not self._stage and stage is not None:
             self._enter(stage, now_ns)
+        if loss is not None or grad_norm is not None:
+            self._tell(loss, grad_norm)
+        if sample is not None and sample is not self._sample:
+            self._name(sample)
         self._beats = beats = self._beats + 1
         record = _pack_record(beats, now_ns, self._step, self._stage_part)
         # One copy: `pack_into` would first fill the place with zeros for the reader to see.
         self._map[_SEALED_PLACE] = _seal(record, crc32(record))
         if now_ns >= self._notice_due_ns:
             self._notify(now_ns)
+
+    def _tell(self, loss: object, grad_norm: object) -> None:
+        """Store the values of a step into the ring; a reader is told at once of what is no finite number."""
+        which, is_finite = 0, True
+        a = b = 0.0
+        if loss is not None:
+            number = loss if isinstance(loss, float) else _number(loss)
+            if number is not None:
+                a, which, is_finite = number, _LOSS, number - number == 0.0
+        if grad_norm is not None:
+            number = grad_norm if isinstance(grad_norm, float) else _number(grad_norm)
+            if number is not None:
+                b, which, is_finite = number, which | _GRAD_NORM, is_finite and number - number == 0.0
+        if not which or not (self._places or self._grow()):
+            return
+        self._values = count = self._values + 1
+        values = _pack_values(count, self._step, a, b, which)
+        self._map[self._places[count % _RING]] = values + _pack_checksum(crc32(values))
+        if not is_finite:
+            self._notice_due_ns = 0
+
+    def _name(self, sample: object) -> None:
+        """Store what the step is made of."""
+        self._sample = sample
+        try:
+            text = sample.encode()  # type: ignore[attr-defined]  # almost always it is a text, and one of Unicode
+        except (AttributeError, UnicodeError):
+            text = str(sample).encode("utf-8", "replace")
+        if text and (self._places or self._grow()):
+            packed = _pack_sample(self._step, len(text), 0, text)
+            self._map[_SAMPLE_PLACE] = packed + _pack_checksum(crc32(packed))
+
+    def _grow(self) -> bool:
+        """Take the room for values, on their first report; false where there is none, and then no more is tried."""
+        if self._is_full:
+            return False
+        self._is_full = True
+        try:
+            if os.fstat(self._fd)[1:3] != self._identity:
+                return False  # as in `_notify`
+            os.posix_fallocate(
+                self._fd, 0, _FULL_SIZE
+            )  # a store into a hole of a full disk would be a bus error
+            self._map = mmap.mmap(self._fd, _FULL_SIZE)
+        except OSError:
+            return False
+        self._places = [slice(at, at + _VALUES_SIZE) for at in range(_VALUES_AT, _RING_END, _VALUES_SIZE)]
+        return True
 
     def _take_foreign_step(self, step: object) -> None:
         """Take the integers of NumPy and torch for what they are, and leave anything else out."""
@@ -320,12 +482,14 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
-        found = os.pread(fd, _SIZE + 1, 0)
-        ours = len(found) == _SIZE and (found.startswith(_MAGIC) or not any(found))
+        found = os.pread(fd, _SIZE, 0)
+        size = os.fstat(fd).st_size
+        ours = (size == _SIZE and not any(found)) or (size >= _SIZE and found.startswith(_MAGIC))
         if not stat.S_ISREG(os.fstat(fd).st_mode) or not (ours or not found):
             raise ValueError(f"{path} is no heartbeat file")
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         has_beaten = any(found[_SEALED_PLACE])  # another process, before this one
+        os.ftruncate(fd, len(found))  # values of another process
         os.pwrite(fd, _MAGIC.ljust(_SIZE if has_beaten or not found else _ASKED_AT, b"\0"), 0)
         return fd, mmap.mmap(fd, _SIZE)
     except BaseException:
@@ -377,15 +541,17 @@ class _Process:
             _offer_stacks(path + STACKS)
             self.record, self.is_asked = writer.record, writer.is_asked
 
-    def _open_and_record(self, step: object, stage: object) -> None:
+    def _open_and_record(
+        self, step: object, stage: object, loss: object, grad_norm: object, sample: object
+    ) -> None:
         self._open()
-        self.record(step, stage)
+        self.record(step, stage, loss, grad_norm, sample)
 
     def _open_and_ask(self) -> bool:
         self._open()
         return self.is_asked()
 
-    def _ignore(self, step: object, stage: object) -> None:
+    def _ignore(self, step: object, stage: object, loss: object, grad_norm: object, sample: object) -> None:
         """Nobody listens, or this process is not the rank."""
 
     def _answer_no(self) -> bool:

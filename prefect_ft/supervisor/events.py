@@ -6,7 +6,7 @@ The one table that events are checked and read by and docs/agent-protocol.md is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from prefect_ft.model import Evidence, Stage
 from prefect_ft.records import Record, absent, of, record
@@ -39,6 +39,32 @@ def _stage(value: Any) -> Stage | None:
 
 
 STAGE = Form("stage or null", _stage)
+
+
+def _value(value: Any) -> float | None:
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    return None if value is None else float(NUMBER.read(value))
+
+
+class Value(NamedTuple):
+    """What a rank reported of one step: its number from 1, the step, the loss, the norm of the gradients."""
+
+    number: int
+    step: int | None
+    loss: float | None
+    grad_norm: float | None
+
+
+def _values(value: Any) -> tuple[Value, ...]:
+    rows = list_of(list_of(ANY)).read(value)
+    if any(len(row) != len(Value._fields) for row in rows):
+        raise FormError("is no list of values")
+    step = or_null(INT).read
+    return tuple(Value(INT.read(row[0]), step(row[1]), _value(row[2]), _value(row[3])) for row in rows)
+
+
+VALUES = Form('[[number, step, loss, grad_norm]], null what is unknown, "nan", "inf", "-inf"', _values)
 
 
 class RankEnd(Record):
@@ -256,6 +282,9 @@ class Beat(Event):
     stage_t_ns: int | None = of(or_null(INT))
     stage_step: int | None = of(or_null(INT))
     every: int | None = absent(or_null(INT))
+    values: tuple[Value, ...] = absent(VALUES, default=())
+    sample: str | None = absent(STRING)
+    sample_step: int | None = absent(or_null(INT))
 
 
 class Sampled(Event):

@@ -105,7 +105,7 @@ class Forwarder:
     def _send_beat(self, rank: Rank) -> None:
         beat = rank.new_beat() if self._reporter.has_room else None
         if beat is not None:
-            self._reporter.send("beat", rank=rank.number, **beat._asdict())
+            self._reporter.send("beat", rank=rank.number, **beat._asdict(), **rank.new_values())
 
     def send_reports(self, rank: Rank) -> None:
         """Send what a rank has reported of in-process restarts and of faults."""

@@ -6,11 +6,12 @@ Owns their processes, output files and heartbeat files. Knows nothing of connect
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import time
-from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Container, Dict, List, Mapping, NamedTuple, Optional, Union
 
 from prefect_ft import heartbeat
 from prefect_ft.worker import faults, processes
@@ -59,6 +60,7 @@ class Rank:
         """Whether the exit has been told."""
         self.held: Optional[processes.Held] = processes.Held(process.pid)
         self._last_beats: Optional[int] = None
+        self._last_value = 0
 
     def ended(self, info: Any, has_run_out: Callable[[], bool]) -> Optional[int]:
         """Take the rank's end from waitid's answer, and return the exit code; None: a signal ended it.
@@ -96,6 +98,22 @@ class Rank:
         self._last_beats = beat.beats
         return beat
 
+    def new_values(self) -> Dict[str, Any]:
+        """Return the fields of a `beat` about values that were reported since the last call, and the sample."""
+        try:
+            told = heartbeat.read_told(self.beat_path, self._last_value)
+        except OSError:
+            return {}  # as in `last_beat`
+        fields: Dict[str, Any] = {}
+        if told.values:
+            self._last_value = told.values[-1][0]
+            fields["values"] = [
+                [number, step, *map(_as_json, numbers)] for number, step, *numbers in told.values
+            ]
+        if told.sample is not None:
+            fields["sample"], fields["sample_step"] = told.sample, told.sample_step
+        return fields
+
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
         if self.exit is not None:
@@ -107,10 +125,15 @@ class Rank:
 
     def rewind(self, position: int) -> None:
         """Return the last heartbeat and all reports again, and output from `position` on."""
-        self._last_beats = None
+        self._last_beats, self._last_value = None, 0
         self.faults.rewind()
         self.restarts.rewind()
         self.spool.rewind(position)
+
+
+def _as_json(value: Optional[float]) -> Union[float, str, None]:
+    """Return a number that JSON has, the name of one that it does not have."""
+    return value if value is None or math.isfinite(value) else repr(value)
 
 
 def without(env: Mapping[str, str], names: Container[str]) -> Dict[str, str]:

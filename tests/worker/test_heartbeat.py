@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from prefect_ft import heartbeat
-from prefect_ft.heartbeat import STAGES, Beat, ask_checkpoint, read
+from prefect_ft.heartbeat import STAGES, Beat, Told, ask_checkpoint, read, read_told
 
 SOURCE = Path(importlib.util.find_spec("prefect_ft.heartbeat").origin)
 SECOND = 1_000_000_000
@@ -465,12 +465,19 @@ def test_what_is_no_heartbeat_is_not_written_to(path, content):
         pytest.param("", [], id="none"),
         pytest.param("a-b,7,-3,5-", [], id="nothing-that-can-be-read"),
         pytest.param("a-b,233-233", [233], id="what-can-be-read"),
+        pytest.param(f"1-{'9' * 5000},301-301", [301], id="no-number-that-python-refuses-to-read"),
     ],
 )
 def test_steps_that_are_to_be_skipped(text, skipped, monkeypatch):
     monkeypatch.setenv("PREFECT_FT_SKIP_STEPS", text)
     asked = [0, 3, 5, 7, 194, 195, 200, 233, 234, 235, 300, 301, 302]
     assert [step for step in asked if heartbeat.skips(step)] == skipped
+
+
+@pytest.mark.parametrize("step", [None, "7", object()])
+def test_what_is_no_step_is_not_skipped(step, monkeypatch):
+    monkeypatch.setenv("PREFECT_FT_SKIP_STEPS", "7-7")
+    assert heartbeat.skips(step) is False
 
 
 def test_a_process_that_is_parked_hears_late_of_them(monkeypatch):
@@ -489,3 +496,147 @@ def test_the_validation_that_is_to_be_left_out(text, left_out, monkeypatch):
     if text is not None:
         monkeypatch.setenv("PREFECT_FT_SKIP_EVAL_AT_STEP", text)
     assert [step for step in (0, 1, 10, 100) if heartbeat.skip_eval(step)] == left_out
+
+
+# -- values ------------------------------------------------------------------------------------------
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Like:
+    """A number of another library, as torch's tensors are."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("calls", "values", "sample"),
+    [
+        pytest.param([], [], (None, None), id="none"),
+        pytest.param([{"loss": 2.5}], [(1, None, 2.5, None)], (None, None), id="before-a-step"),
+        pytest.param(
+            [{"step": 3, "loss": 2.5}, {"step": 4, "grad_norm": 0.5}],
+            [(1, 3, 2.5, None), (2, 4, None, 0.5)],
+            (None, None),
+            id="one-of-the-two",
+        ),
+        pytest.param(
+            [{"step": 3, "loss": 2, "grad_norm": Like(0.5)}],
+            [(1, 3, 2.0, 0.5)],
+            (None, None),
+            id="numbers-of-others",
+        ),
+        pytest.param(
+            [
+                {"step": 3, "loss": "low"},
+                {"step": 4, "loss": Like(RuntimeError("not now")), "grad_norm": 1.0},
+            ],
+            [(1, 4, None, 1.0)],
+            (None, None),
+            id="what-is-no-number-is-left-out",
+        ),
+        pytest.param(
+            [{"step": 3, "loss": INF, "grad_norm": -INF}], [(1, 3, INF, -INF)], (None, None), id="infinite"
+        ),
+        pytest.param([{"step": 3, "loss": 10**400}], [], (None, None), id="too-large-for-a-float"),
+        pytest.param([{"step": 3, "sample": "shard-7"}], [], (3, "shard-7"), id="a-sample"),
+        pytest.param(
+            [{"step": 3, "sample": "a"}, {"step": 4}, {"step": 5, "sample": 17}], [], (5, "17"), id="the-last"
+        ),
+        pytest.param([{"step": 3, "sample": "ä" * 200}], [], (3, "ä" * 62), id="only-its-beginning"),
+        pytest.param([{"step": 3, "sample": "\udcff"}], [], (3, "?"), id="what-is-no-unicode"),
+        pytest.param([{"step": 3, "sample": ""}], [], (None, None), id="an-empty-one"),
+    ],
+)
+def test_values_and_samples_are_read_as_they_were_told(calls, values, sample, path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    for call in calls or [{}]:
+        rank.beat(**call)
+    assert read_told(path) == Told(values, *sample)
+    assert read(path).beats == len(calls or [{}])
+
+
+def test_nan_is_read_as_nan(path, monkeypatch):
+    fresh_rank(path, monkeypatch).beat(3, loss=NAN)
+    (value,) = read_told(path).values
+    assert value[:2] == (1, 3)
+    assert value[2] != value[2]
+
+
+def test_only_what_is_new_is_read_and_only_what_is_still_there(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    for step in range(1, 2001):
+        rank.beat(step, loss=float(step))
+    assert [value[1] for value in read_told(path, after=1990).values] == [*range(1991, 2001)]
+    kept = read_told(path).values
+    assert [value[0] for value in kept] == [*range(2000 - 1024 + 1, 2001)]
+    assert all(number == step == loss for number, step, loss, _ in kept)
+
+
+def test_what_an_earlier_version_reads_is_as_it_was(path, monkeypatch):
+    """It looks at the first 64 bytes alone, and they say the same whether values are told or not."""
+    rank = fresh_rank(path, monkeypatch, times=[100, 101])
+    rank.beat(5, "train")
+    bare = path.read_bytes()
+    rank.beat(6, "train", loss=2.5, sample="a")
+    assert len(bare) == 64 < path.stat().st_size
+    path.write_bytes(path.read_bytes()[:64])
+    assert read(path) == Beat(2, 101, 6, "train", 100, 5, 1)
+    assert read_told(path) == Told([], None, None)
+
+
+def test_a_value_half_stored_is_left_out(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    for step in (1, 2):
+        rank.beat(step, loss=float(step))
+    content = bytearray(path.read_bytes())
+    for at in range(40):
+        changed = bytearray(content)
+        changed[64 + 40 + at] ^= 0x10
+        path.write_bytes(changed)
+        assert [value[1] for value in read_told(path).values] == [2]
+
+
+def test_what_is_no_finite_number_is_told_at_once(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch, times=[0, 1, 2, 3, 4])
+    rank.beat(0, "train", loss=1.0)
+    watch = Inotify(path)
+    seen = []
+    for values in ({"loss": 1.0}, {"loss": NAN}, {"loss": 1.0, "grad_norm": INF}, {"loss": 2.0}):
+        rank.beat(1, "train", **values)
+        seen.append(watch.noticed())
+    os.close(watch.fd)
+    assert seen == [False, True, True, False]
+
+
+def test_a_rank_that_is_started_again_has_no_old_values(path):
+    run("from heartbeat import beat; beat(70, 'train', loss=1.0, sample='a')", path)
+    run("from heartbeat import beat; beat(3, 'train')", path)
+    assert (read(path).step, read_told(path)) == (3, Told([], None, None))
+    run("from heartbeat import beat; beat(4, 'train', loss=2.0)", path)
+    assert read_told(path) == Told([(1, 4, 2.0, None)], None, None)
+
+
+def test_who_is_asked_for_a_checkpoint_still_is_once_it_tells_values(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    rank.beat(1, loss=1.0)
+    ask_checkpoint(path)
+    assert [rank.should_checkpoint(), rank.should_checkpoint()] == [True, False]
+
+
+def test_no_room_for_values_costs_no_beat(path):
+    """A limit on the size of files is met where a disk would be full."""
+    script = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from heartbeat import beat\n"
+        "for step in range(3): beat(step, loss=1.0, sample='a')"
+    )
+    run(script, path)
+    assert (read(path).step, read(path).beats, read_told(path)) == (2, 3, Told([], None, None))
