@@ -119,7 +119,8 @@ class Incident:
     from which the attempt really started, 0: from scratch; where it is `None`, it is the one that was decided.
     `counted` says that steps are the numbers of versions, since nothing told them: no target can be held against them.
     `reached` is the last step that the failed rank reported, else the highest one that any rank did, and
-    `reached_every` the distance between reported steps. `systems` of a `handed_over` are the next pool.
+    `reached_every` the distance between reported steps; `sample` is what that rank said last that a step is made of.
+    `systems` of a `handed_over` are the next pool.
     """
 
     t: float
@@ -137,6 +138,7 @@ class Incident:
     counted: bool | None = None
     reached: int | None = None
     reached_every: int | None = None
+    sample: str | None = None
     exit_code: int | None = None
     signal: int | None = None
     failure_class: FailureClass | None = None
@@ -229,7 +231,8 @@ class Policy:
     nothing is restarted. `environment_only` turns `checkpoint-unreadable`, `skip-steps`, `numeric` and
     `confirm-once` off (the annotations front door without unconditional retry). `last_system` says what
     happens where a system would be isolated without which there are too few.
-    `skip_steps` is the length of the first window of steps to be skipped, 0: none are.
+    `skip_steps` is the length of the first window of steps to be skipped, 0: none are. `numeric_elsewhere`: a worker
+    whose numbers went bad twice gets a spare once.
     Limits of `None` do not exist; `same_failure` is off with `stop_on_repeat=0`.
     """
 
@@ -269,6 +272,7 @@ class Policy:
     skip_steps: int = 0
     max_skips: int = 3
     max_skips_per_phase: int = 10
+    numeric_elsewhere: bool = False
     suspension_restart: bool = False
     elastic: bool = True
     target_step: int | None = None

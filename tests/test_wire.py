@@ -147,6 +147,7 @@ def test_every_field_of_an_incident_has_a_name_on_the_wire():
         "counted": True,
         "reached": 120,
         "reached_every": 10,
+        "sample": "shard-7",
         "exit_code": 1,
         "signal": 9,
         "class": "hardware",

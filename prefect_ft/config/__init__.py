@@ -7,6 +7,7 @@ from prefect_ft.config.infrastructure import Infrastructure, System
 from prefect_ft.config.job import JobConfig, resolved, warnings
 from prefect_ft.config.load import job_document, job_in, load_job, validate
 from prefect_ft.config.metrics import Metrics
+from prefect_ft.config.numeric import Numeric
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.places import check_places
 from prefect_ft.config.recorded import RecordedJob, read_recorded, recorded
@@ -25,6 +26,7 @@ __all__ = [
     "Infrastructure",
     "JobConfig",
     "Metrics",
+    "Numeric",
     "OnDemand",
     "Phase",
     "RecordedJob",

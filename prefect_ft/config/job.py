@@ -37,6 +37,7 @@ from prefect_ft.config.fields import (
 from prefect_ft.config.infrastructure import Infrastructure
 from prefect_ft.config.kinds import AnyInfrastructure, default_infrastructure
 from prefect_ft.config.metrics import Metrics
+from prefect_ft.config.numeric import Numeric
 from prefect_ft.config.phase import Phase
 from prefect_ft.config.sections import AutoRestart
 from prefect_ft.config.signatures import Signatures
@@ -71,6 +72,9 @@ class JobConfig(Section):
         default=None, description="Restarts after failures; absent: the first failure fails the job"
     )
     suspension: Suspension = Field(default=Suspension(), description="Detection of phases that get nowhere")
+    numeric: Annotated[Numeric, ADDED] = Field(
+        default=Numeric(), description="Watch over the losses and gradient norms that ranks report"
+    )
     faults: Faults = Field(default=Faults(), description="Reports of faults of devices and systems")
     env: RankEnv = Field(
         default={},
@@ -157,6 +161,10 @@ class JobConfig(Section):
     def suspension_of(self, phase_index: int) -> Suspension:
         """What happens when a phase gets nowhere; its time may be overruled: `hang_detect_time_s`."""
         return self.phases[phase_index].suspension or self.suspension
+
+    def numeric_of(self, phase_index: int) -> Numeric:
+        """What is watched of a phase's losses and gradient norms."""
+        return self.phases[phase_index].numeric or self.numeric
 
     def resume_of(self, phase_index: int) -> Resume:
         """What a phase begins with."""
@@ -252,6 +260,10 @@ def warnings(job: JobConfig) -> list[str]:
             said |= dict.fromkeys(f"{where}: {message}" for message in _useless_classes(section))
         if phase.mode == "eval" and phase.target_step is not None:
             said[f"phases[{index}].target_step: has no effect in the mode eval; leave it out"] = None
+        if phase.skip_args and not job.policy(index).skip_steps:
+            said[f"phases[{index}].skip_args: has no effect without autorestart.skip_steps; leave it out"] = (
+                None
+            )
         if phase.launched is not None and (options := phase.launched.without_effect):
             verb = "have" if len(options) > 1 else "has"
             message = f"{', '.join(options)} {verb} no effect with rewrite_launcher: {_DECIDED_HERE}"
@@ -262,6 +274,9 @@ def warnings(job: JobConfig) -> list[str]:
             said[f"{where}: is ignored; must be 10 to 720 minutes, got {shown(written)}"] = None
     return [*said, *dict.fromkeys(_without_a_spare(job))]
 
+
+MAX_SKIPPED_WORDS = 50_000
+"""Steps that a command may name: with their pointers half of what Linux gives a command and its environment."""
 
 _HANG_DETECT = "MA_HANG_DETECT_TIME"
 _NONE_LEFT = (
@@ -329,12 +344,21 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
         if section is None and job.suspension_of(index).restart:
             where = (*_where(job, index, "suspension"), "restart")
             yield where, "needs autorestart; write autorestart: {max_num_restarts: 3}, or restart: false"
+        if section is None and job.numeric_of(index).watch == "act":
+            where = (*_where(job, index, "numeric"), "watch")
+            yield where, "needs autorestart; write autorestart: {max_num_restarts: 3}, or watch: report"
         if section is None:
             continue
         if section.min_num_systems > workers:
             where = (*_where(job, index, "autorestart"), "min_num_systems")
             got = section.min_num_systems
             yield where, f"must be at most {workers}, the workers of phase {phase.name!r}, got {got}"
+        named = section.skip_steps * 2 ** (section.max_skips - 1) * section.max_skips_per_phase
+        if named > MAX_SKIPPED_WORDS and any("{steps}" in word for word in phase.skip_args):
+            message = (
+                f"may name {named} steps, and a command has room for {MAX_SKIPPED_WORDS}; write {{windows}}"
+            )
+            yield ("phases", index, "skip_args"), f"{message}, or a smaller skip_steps or max_skips_per_phase"
         if phase.mode != "eval" and phase.checkpoints is None:
             message = "missing; a phase that trains and restarts needs them, like {path: checkpoints}"
             yield ("phases", index, "checkpoints"), message

@@ -27,6 +27,7 @@ from prefect_ft.config.fields import (
 )
 from prefect_ft.config.kinds import AnyInfrastructure
 from prefect_ft.config.launcher import Launched, launched
+from prefect_ft.config.numeric import Numeric
 from prefect_ft.config.params import Params
 from prefect_ft.config.sections import AutoRestart, Checkpoints
 from prefect_ft.config.suspension import Suspension
@@ -66,6 +67,13 @@ class Phase(Section):
         description="Words appended to the command of an attempt that resumes, and to no other; {resume_from} in "
         "them is the checkpoint",
         examples=[["--checkpoint_path", "{resume_from}"]],
+    )
+    skip_args: Annotated[ResumeArgs, ADDED] = Field(
+        default=(),
+        description="Words appended to the command of an attempt that skips steps, and to no other; a word {steps} "
+        "becomes a word for each step, in a longer word it is the steps with commas between them, and {windows} is "
+        "195-234,301-310",
+        examples=[["--iterations-to-skip", "{steps}"]],
     )
     progress_pattern: Annotated[Text | None, AfterValidator(_steps), ADDED] = Field(
         default=None,
@@ -124,6 +132,7 @@ class Phase(Section):
     )
     autorestart: AutoRestart | None = Field(default=None, description="Replaces the job's autorestart")
     suspension: Suspension | None = Field(default=None, description="Replaces the job's suspension")
+    numeric: Annotated[Numeric | None, ADDED] = Field(default=None, description="Replaces the job's numeric")
     infrastructure: AnyInfrastructure | None = Field(
         default=None, description="Replaces the job's infrastructure"
     )

@@ -163,6 +163,11 @@ class AutoRestart(Section):
         le=MAX_COUNT,
         description="Restarts that skip steps, in a phase",
     )
+    numeric_elsewhere: Annotated[StrictBool, ADDED] = Field(
+        default=_DEFAULT.numeric_elsewhere,
+        description="Where the numbers of a worker go bad again, start it on a spare once, before its system or the "
+        "step is at fault",
+    )
     last_system: Annotated[LastSystem, ADDED] = Field(
         default=_DEFAULT.last_system,
         description="What happens where a fault would take a system out of use without which too few are left: fail "
@@ -219,6 +224,7 @@ class AutoRestart(Section):
             skip_steps=self.skip_steps,
             max_skips=self.max_skips,
             max_skips_per_phase=self.max_skips_per_phase,
+            numeric_elsewhere=self.numeric_elsewhere,
             last_system=self.last_system,
         )
 

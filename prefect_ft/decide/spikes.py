@@ -31,9 +31,9 @@ class Limits:
     Before there are `least` of them nothing is known of what is usual, and only what is not finite is told.
     """
 
-    window: int = 128
-    least: int = 32
-    deviations: float = 12.0
+    window: int
+    least: int
+    deviations: float
 
 
 class Odd(NamedTuple):

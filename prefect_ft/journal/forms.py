@@ -191,6 +191,7 @@ _INCIDENT: Mapping[str, Form] = {
     "counted": FLAG,
     "reached": COUNT,
     "reached_every": _STEPS_APART,
+    "sample": TEXT,
     "exit_code": WHOLE,
     "signal": WHOLE,
     "class": _label(FailureClass),

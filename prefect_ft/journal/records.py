@@ -374,6 +374,23 @@ class PaceLine(Line):
     pauses: Mapping[str, tuple[float, ...]] = of(object_of(TIMES))
 
 
+class OddValueLine(Line):
+    """A loss or a gradient norm was out of the usual; `value` is None where JSON has no such number."""
+
+    type = "odd-value"
+    attempt: int = of(COUNT)
+    rank: int = of(COUNT)
+    worker: int | None = absent(ANY_COUNT)
+    step: int = of(COUNT)
+    quantity: str = of(TEXT)
+    oddness: str | None = absent(ANY_TEXT)
+    value: float | None = absent(ANY_NUMBER)
+    usual: float | None = absent(ANY_NUMBER)
+    deviations: float | None = absent(ANY_NUMBER)
+    text: str = of(TEXT)
+    acted: bool | None = absent(ANY_FLAG)
+
+
 class IncidentLine(Line):
     """Something ended an attempt or a recovery, or was reported. `facts`, of its time, stand among its fields.
 
@@ -508,7 +525,7 @@ LINES: Mapping[str, type[Line]] = {
     for line in (
         *(PhaseLine, EarlierSavesLine, AttemptLine, WarningLine, CameUpLine, CheckpointLine, ReportLine),
         *(WarmLine, ComebackLine, TenureLine, HandOverLine),
-        *(HangLine, HangOverLine, StragglerLine, PaceLine, IncidentLine),
+        *(HangLine, HangOverLine, StragglerLine, PaceLine, OddValueLine, IncidentLine),
         *(ProposedLine, AnswerLine, DecisionLine, RepairedLine, EndLine),
     )
 }

@@ -16,6 +16,7 @@ from prefect_ft.backends.host import inherited_environment
 from prefect_ft.backends.kind import kind_of
 from prefect_ft.clock import epoch_now, seconds_since
 from prefect_ft.config import Infrastructure, JobConfig, Phase, given_in, own_signatures, plain
+from prefect_ft.decide import spikes
 from prefect_ft.decide.classify import with_own
 from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.errors import NewerFormatError
@@ -32,6 +33,7 @@ from prefect_ft.supervisor import (
     SuspensionPlan,
     SystemPlan,
     UpkeepPlan,
+    WatchPlan,
     pauses_in,
 )
 
@@ -60,6 +62,8 @@ def phase_plan(
         command=_command(phase, is_here=is_here),
         progress_pattern=phase.progress_pattern,
         resume_args=phase.resume_args,
+        skip_args=phase.skip_args,
+        watch=_watch(job, index),
         cwd=str(phase.cwd or IMAGE_CWD),
         inherited=frozenset(os.environ) if is_here else frozenset(),
         env=env,
@@ -154,6 +158,12 @@ def _suspension(job: JobConfig, index: int, run: Run, directory: Path) -> Suspen
         sample_period_s=job.sample_period_s,
         pauses=tuple(_earlier_pauses(run.model_dir, job.phases[index].name, directory)),
     )
+
+
+def _watch(job: JobConfig, index: int) -> WatchPlan:
+    section = job.numeric_of(index)
+    limits = spikes.Limits(window=section.window, least=section.min_values, deviations=section.deviations)
+    return WatchPlan(response=section.watch, limits=limits, max_acts=section.max_acts)
 
 
 def _earlier_pauses(

@@ -10,6 +10,7 @@ from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.stopping import TIMED_OUT, StopRequest
 from prefect_ft.supervisor.upkeep import SystemPlan, UpkeepPlan
+from prefect_ft.supervisor.values import WatchPlan
 
 __all__ = [
     "TIMED_OUT",
@@ -26,6 +27,7 @@ __all__ = [
     "SuspensionPlan",
     "SystemPlan",
     "UpkeepPlan",
+    "WatchPlan",
     "comebacks_without_progress",
     "describe",
     "pauses_in",

@@ -24,6 +24,9 @@ MOST_APART = 10
 NOT_STARTED = "start-failed"
 """The rule of evidence that a command could not be started."""
 
+OUT_OF_THE_USUAL = "value-out-of-the-usual"
+"""The rule of evidence that an attempt was ended because of a loss or a gradient norm."""
+
 GIVEN_UP = "in-process-given-up"
 """The signature of ranks that end because a wrapped call cannot go on: not why it cannot."""
 
@@ -63,6 +66,8 @@ class RankState:
     """What its output has said so far; line numbers count from its beginning."""
     heard: int = 0
     """Up to which offset that is."""
+    sample: str | None = None
+    """What it said last that a step is made of."""
     printed: StepLines = field(default_factory=StepLines)
     """The steps in its output, as long as it reports none."""
 
@@ -148,6 +153,9 @@ class Attempt:
         """How long it took to try to mend a device after it; None: that was not tried."""
         self.suspension: Incident | None = None
         """The verdict that its ranks hang, if that ends it."""
+        self.odd: Incident | None = None
+        """What is out of the usual in the values that ranks report, if that ends it."""
+        self._odd_workers: set[int] = set()
         self.hung_since_t: float | None = None
         """Since when they do, as far as that is known."""
         self.ending = False
@@ -200,7 +208,7 @@ class Attempt:
 
     @property
     def _ended_otherwise(self) -> bool:
-        reports = self.report or self.suspension
+        reports = self.report or self.suspension or self.odd
         return bool(self._failures or self.lost or self.start_error or reports)
 
     @property
@@ -216,6 +224,14 @@ class Attempt:
         """Whether ranks run, and none of them has failed or got lost."""
         left = any(state.ended_ns is None for state in self.ranks.values())
         return left and not (self._failures or self.lost or self.start_error)
+
+    def found_odd(self, found: Incident) -> None:
+        """Take note of values out of the usual: the first ends it, others say which workers have them too."""
+        if self.ending or self.is_complete:
+            return
+        self.odd = self.odd or found
+        if found.worker is not None:
+            self._odd_workers.add(found.worker)
 
     def _exited(self, event: Exited) -> None:
         state = self.ranks[event.rank]
@@ -244,6 +260,7 @@ class Attempt:
         state = self.ranks[event.rank]
         state.step, state.stage, state.stage_step = event.step, event.stage, event.stage_step
         state.every = event.every
+        state.sample = event.sample
         if event.step is not None:
             self.first_step = event.step if self.first_step is None else self.first_step
             self.last_step = max(event.step, self.last_step or 0)
@@ -285,11 +302,16 @@ class Attempt:
             return self._not_started(incident, self.start_error)
         if self._failures:
             return self._failure(incident)
-        if self.lost:
-            worker, loss = next(iter(self.lost.items()))
-            kind = kind_of_loss(loss.evidence, system_answers=loss.system_answers)
-            return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
-        return replace(incident, kind="completed", exit_code=0)
+        if self.odd is not None:
+            return replace(self.odd, t=t, attempt=self.number, reported=tuple(sorted(self._odd_workers)))
+        return self._lost_or_completed(incident)
+
+    def _lost_or_completed(self, incident: Incident) -> Incident:
+        if not self.lost:
+            return replace(incident, kind="completed", exit_code=0)
+        worker, loss = next(iter(self.lost.items()))
+        kind = kind_of_loss(loss.evidence, system_answers=loss.system_answers)
+        return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
 
     def _not_started(self, incident: Incident, event: StartFailed) -> Incident:
         """Return the incident of a command that could not be started; no system is to blame for its limits.
@@ -342,7 +364,8 @@ class Attempt:
             signal=seen.signal,
             stage=self._stage(root, verdict),
             stage_step=root.stage_step,
-            reported=self._reporters() if verdict.failure_class == "collective_timeout" else None,
+            sample=root.sample,
+            reported=self._reporters(verdict.failure_class),
         )
 
     def _findings(self, state: RankState) -> LogFindings:
@@ -362,13 +385,18 @@ class Attempt:
             return "load"
         return root.stage
 
-    def _reporters(self) -> tuple[int, ...]:
-        """Return the workers whose ranks reported that a collective took too long; the others kept silent."""
+    def _reporters(self, failure_class: FailureClass) -> tuple[int, ...] | None:
+        """Return the workers whose ranks reported that a collective took too long, or that numbers went bad.
+
+        The others kept silent.
+        """
+        if failure_class not in ("collective_timeout", "numeric"):
+            return None
         reporters = {
             state.worker
             for state in self.ranks.values()
             for finding in state.output.findings().findings
-            if finding.signature.failure_class == "collective_timeout"
+            if finding.signature.failure_class == failure_class
         }
         return tuple(sorted(reporters))
 

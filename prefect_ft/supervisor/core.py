@@ -35,6 +35,7 @@ from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.upkeep import Upkeep
+from prefect_ft.supervisor.values import Values
 
 
 class Supervisor:
@@ -98,6 +99,7 @@ class Supervisor:
             unsaved=unsaved,
             reports=self._reports,
             hangs=hangs,
+            values=Values(plan.phase, plan.watch, journal, clock),
             journal=journal,
             clock=clock,
             system_of=lambda number: gang.worker(number).system,

@@ -12,7 +12,7 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import Evidence, Incident
-from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.attempt import OUT_OF_THE_USUAL, Attempt
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.saves import Saves
 
@@ -30,6 +30,8 @@ class Ended:
     is_complete: bool = False
     reaped_t: float = 0.0
     deaths: list[float] = field(default_factory=list)
+    fences: tuple[tuple[float, float], ...] = ()
+    """Times in which nothing that was saved counts."""
 
 
 class Ending:
@@ -56,8 +58,17 @@ class Ending:
             assert cancelled_by is not None
             evidence = Evidence(rule="stop-request", text=cancelled_by)
             incident = Incident(t=ended.t, kind="cancelled", attempt=number, evidence=evidence)
+        self._distrust(incident, ended)
         incident = replace(self._explained(incident, attempt), **self.known_saves())
         return incident if attempt is None else replace(incident, started_from=self._started_from(attempt))
+
+    def _distrust(self, incident: Incident, ended: Ended) -> None:
+        """Have checkpoints count for nothing that were saved since values went out of the usual, which is seen late."""
+        evidence = incident.evidence
+        is_late = evidence is not None and evidence.rule == OUT_OF_THE_USUAL
+        if is_late and incident.reached is not None:
+            span = self._saves.distrust(incident.reached, round(self._clock.epoch(), 3))
+            ended.fences = () if span is None else (span,)
 
     def _explained(self, incident: Incident, attempt: Attempt | None) -> Incident:
         """Return a rank's bare death by SIGKILL with the cause that its agent or its infrastructure knows of."""
@@ -96,7 +107,7 @@ class Ending:
         unseen = [self._clock.epoch()] if attempt.lost else []
         return {
             "deaths": tuple(sorted({*ended.deaths, *found_deaths, *unseen})),
-            **self._fences(attempt),
+            **self._fences(ended, attempt),
             "ended_t": ended_t,
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
@@ -104,12 +115,12 @@ class Ending:
             "reaped_t": ended.reaped_t,
         }
 
-    def _fences(self, attempt: Attempt) -> dict[str, Any]:
-        """Have what lost ranks write from now on count for nothing; return what the journal says of it."""
+    def _fences(self, ended: Ended, attempt: Attempt) -> dict[str, Any]:
+        """Have what lost ranks write from now on count for nothing; return what the journal says of all such times."""
+        fences = ended.fences
         lasts_s = self._plan.lost_ranks_last_s
-        if lasts_s is None or all(loss.system_answers for loss in attempt.lost.values()):
-            return {}
-        now_s = self._clock.epoch()
-        fence = round(now_s, 3), round(now_s + lasts_s, 3)
-        self._saves.fence(*fence)
-        return {"fences": (fence,)}
+        if lasts_s is not None and not all(loss.system_answers for loss in attempt.lost.values()):
+            now_s = self._clock.epoch()
+            fences = (*fences, (round(now_s, 3), round(now_s + lasts_s, 3)))
+            self._saves.fence(*fences[-1])
+        return {"fences": fences} if fences else {}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prefect_ft.config import OnDemand, given_in, unset_in
 from prefect_ft.decide.classify import Catalogue
-from prefect_ft.model import Decision, Policy
+from prefect_ft.model import Decision, Policy, Window
 from prefect_ft.supervisor.fault_sources import SourcePlan
 from prefect_ft.supervisor.gate import AskPlan
 from prefect_ft.supervisor.hangs import SuspensionPlan
 from prefect_ft.supervisor.upkeep import UpkeepPlan
+from prefect_ft.supervisor.values import OFF, WatchPlan
 from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, served_at
 from prefect_ft.worker.rendezvous import USES_STORE
 
@@ -27,6 +28,9 @@ SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 RESUME_FROM = "{resume_from}"
 """What stands for the checkpoint in `resume_args`."""
+
+STEPS, WINDOWS = "{steps}", "{windows}"
+"""What stands for the steps that are skipped in `skip_args`, one by one and as windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,8 @@ class PhasePlan:
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
     `saves` is about what the phase saves, None where it has no checkpoints.
     `progress_pattern` tells steps in what ranks print; the package's own if not given.
-    `resume_args` are the words that an attempt's command has besides, if the attempt resumes.
+    `resume_args` are the words that an attempt's command has besides, if the attempt resumes; `skip_args`, if it skips
+    steps. `watch` is over losses and gradient norms.
     `directory` is the phase's own, for what it leaves behind. `role` and `elastic_id` are torchrun's names of the
     ranks' role and of their job, None: the run's id.
     """
@@ -87,6 +92,8 @@ class PhasePlan:
     catalogue: Catalogue | None = None
     progress_pattern: str | None = None
     resume_args: tuple[str, ...] = ()
+    skip_args: tuple[str, ...] = ()
+    watch: WatchPlan = OFF
     role: str = "default"
     elastic_id: str | None = None
     lost_ranks_last_s: float | None = None
@@ -159,9 +166,12 @@ def worker_environment(plan: PhasePlan, launch: Launch, worker: int) -> Environm
     if launch.skip_eval_at_step is not None:
         env["PREFECT_FT_SKIP_EVAL_AT_STEP"] = str(launch.skip_eval_at_step)
     if launch.decision is not None and launch.decision.skip_steps:
-        windows = launch.decision.skip_steps
-        env["PREFECT_FT_SKIP_STEPS"] = ",".join(f"{first}-{last}" for first, last in windows)
+        env["PREFECT_FT_SKIP_STEPS"] = _written(launch.decision.skip_steps)
     return env
+
+
+def _written(windows: Sequence[Window]) -> str:
+    return ",".join(f"{first}-{last}" for first, last in windows)
 
 
 def rank_environments(plan: PhasePlan, worker: int) -> dict[int, Environment]:
@@ -185,7 +195,7 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
     """
     return {
         worker: {
-            "command": _command(plan, launch.path_for(worker)),
+            "command": _command(plan, launch, launch.path_for(worker)),
             "cwd": plan.cwd,
             "env": worker_environment(plan, launch, worker),
             "ranks": rank_environments(plan, worker),
@@ -197,10 +207,21 @@ def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> di
     }
 
 
-def _command(plan: PhasePlan, path: str | None) -> tuple[str, ...]:
-    """Return the command of an attempt: the words of one that resumes name the checkpoint."""
+def _command(plan: PhasePlan, launch: Launch, path: str | None) -> tuple[str, ...]:
+    """Return the command of an attempt: words of one that resumes name the checkpoint, of one that skips the steps."""
     more = () if path is None else (word.replace(RESUME_FROM, path) for word in plan.resume_args)
-    return (*plan.command, *more)
+    windows = () if launch.decision is None else launch.decision.skip_steps
+    return (*plan.command, *more, *(_skipping(plan.skip_args, windows) if windows else ()))
+
+
+def _skipping(words: Sequence[str], windows: Sequence[Window]) -> Iterator[str]:
+    """Yield words with the steps in their places; a word that is only `{steps}` becomes one for each."""
+    for word in words:
+        steps = () if STEPS not in word else [str(step) for a, b in windows for step in range(a, b + 1)]
+        if word == STEPS:
+            yield from steps
+        else:
+            yield word.replace(STEPS, ",".join(steps)).replace(WINDOWS, _written(windows))
 
 
 def _defaults(plan: PhasePlan) -> Environment:

@@ -40,6 +40,7 @@ from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.unsaved import Unsaved
+from prefect_ft.supervisor.values import Values
 from prefect_ft.worker.protocol import Token
 
 
@@ -55,6 +56,7 @@ class Listener:
         unsaved: Unsaved,
         reports: Reports,
         hangs: Hangs,
+        values: Values,
         journal: MemoryJournal,
         clock: PhaseClock,
         system_of: Callable[[int], str],
@@ -70,7 +72,7 @@ class Listener:
         self._log, self._saves, self._reports = log, saves, reports
         self._parts = parts
         self._unsaved = unsaved
-        self._hangs = hangs
+        self._hangs, self._values = hangs, values
         self._journal, self._clock = journal, clock
         self._system_of = system_of
         self._evidence = evidence
@@ -93,6 +95,7 @@ class Listener:
             if attempt.last_step != step and isinstance(event, Beat):
                 self._step_reached(attempt, event)
             self._hangs.hear(worker, event)
+            self._values.hear(attempt, worker, event)
 
     def _take(self, worker: int, event: Event) -> None:
         """Take what is not the attempt's alone."""

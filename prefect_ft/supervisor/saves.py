@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -129,6 +130,30 @@ class Saves:
         """
         self._fences.append((since_s, until_s))
 
+    def distrust(self, from_step: int, until_s: float) -> tuple[float, float] | None:
+        """Have what was saved from a step on count for nothing; return the time in which it was. None: nothing was."""
+        late = [step for step in self._whole if step >= from_step]
+        known = [mtime for step in late if (mtime := self._whole[step].mtime) is not None]
+        self._lose(late)
+        if self._seen_step is not None and self._seen_step >= from_step:
+            below = [step for step in self._whole if step > (self._baseline_step or 0)]
+            self._seen_step = max(below, default=None)
+        if not known:
+            return None
+        since_s = math.floor(1000 * min(known)) / 1000
+        self.fence(since_s, until_s)
+        return since_s, until_s
+
+    def _forget_written(self, since_s: float, until_s: float) -> None:
+        """Have what is known and was written in this time count for nothing: it was when the fence was put up."""
+        times = {step: save.mtime for step, save in self._whole.items()}
+        self._lose(step for step, mtime in times.items() if mtime is not None and since_s <= mtime <= until_s)
+
+    def _lose(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            del self._whole[step]
+            self._strays.add(step)
+
     def _goes_astray(self, item: Verified) -> bool:
         """Whether a checkpoint was written where a fence is; it has taken the place of what was there."""
         step, written_s = item.step, item.mtime
@@ -146,6 +171,7 @@ class Saves:
                 case IncidentLine():
                     for since_s, until_s in line.fences or ():
                         self.fence(since_s, until_s)
+                        self._forget_written(since_s, until_s)
                 case AttemptLine():
                     self.begin_attempt()
                     if number == last_attempt:

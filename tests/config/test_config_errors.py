@@ -161,10 +161,10 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             phase("trainer: {}"),
             "job.yaml:13: phases[0].trainer: unknown key; known keys: name, mode, command, resume_args, "
-            "progress_pattern, "
+            "skip_args, progress_pattern, "
             "rewrite_launcher, "
             "params, nproc_per_worker, checkpoints, resume, target_step, rendezvous, warm, warm_memory_mb, elastic, "
-            "env, cwd, autorestart, suspension, infrastructure",
+            "env, cwd, autorestart, suspension, numeric, infrastructure",
             id="in-a-phase",
         ),
         pytest.param(
@@ -175,7 +175,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         pytest.param(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
-            "quarantine, autorestart, suspension, faults, env, signatures, "
+            "quarantine, autorestart, suspension, numeric, faults, env, signatures, "
             "cwd, resume, phases, metrics, stop_grace_s, sample_period_s, orphan_timeout_s, "
             "max_orchestrator_restarts, lease_s, output, spool_mb, run_log_mb, kind, trainer, metadata, "
             "algorithm, spec, tasks, endpoints",
@@ -458,6 +458,23 @@ def test_an_unknown_layout_is_answered_with_the_known_ones(tmp_path: Path) -> No
             "job.yaml:11: phases[0].suspension.restart: needs autorestart; "
             "write autorestart: {max_num_restarts: 3}, or restart: false",
             id="suspension-of-a-phase-without-restarts",
+        ),
+        pytest.param(
+            edited(f"autorestart:\n  {RESTARTS}", "numeric:\n  watch: act"),
+            "job.yaml:8: numeric.watch: needs autorestart; write autorestart: {max_num_restarts: 3}, "
+            "or watch: report",
+            id="acting-on-values-without-restarts",
+        ),
+        pytest.param(
+            GOOD + "numeric: {min_values: 9, window: 8}\n",
+            "job.yaml:13: numeric.min_values: must be at most window, 8, got 9",
+            id="more-values-than-the-window-has",
+        ),
+        pytest.param(
+            autorestart("skip_steps: 1251") + "    skip_args: [--skip, '{steps}']\n",
+            "job.yaml:14: phases[0].skip_args: may name 50040 steps, and a command has room for 50000; write {windows}"
+            ", or a smaller skip_steps or max_skips_per_phase",
+            id="more-steps-than-a-command-may-name",
         ),
         pytest.param(
             autorestart("environment_only: true"),

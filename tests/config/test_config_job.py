@@ -141,6 +141,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "skip_steps": 0,
             "max_skips": 3,
             "max_skips_per_phase": 10,
+            "numeric_elsewhere": False,
             "last_system": "fail",
             "ask_before": [],
             "ask_timeout_s": 3600.0,
@@ -158,6 +159,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
             "device_command": None,
             "grace_s": 5.0,
         },
+        "numeric": {"watch": "off", "window": 128, "min_values": 32, "deviations": 12.0, "max_acts": 3},
         "env": {},
         "signatures": [],
         "cwd": None,
@@ -168,6 +170,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "mode": "train",
                 "command": ["python", "t.py"],
                 "resume_args": [],
+                "skip_args": [],
                 "progress_pattern": None,
                 "rewrite_launcher": False,
                 "params": None,
@@ -192,6 +195,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
                 "cwd": None,
                 "autorestart": None,
                 "suspension": None,
+                "numeric": None,
                 "infrastructure": None,
             }
         ],
@@ -250,6 +254,37 @@ def test_bounds_of_autorestart(field: str, lowest: Any, too_low: Any, highest: A
     values = (lowest, too_low, highest, too_high, True, "inf", "nan", None)
     optional = field in {"isolation_ttl_s", "max_preemptions"}
     assert [allowed(value) for value in values] == [True, False, True, False, False, False, False, optional]
+
+
+@pytest.mark.parametrize(
+    ("field", "lowest", "too_low", "highest", "too_high"),
+    [
+        ("window", 32, 31, 10_000, 10_001),
+        ("min_values", 2, 1, 128, 129),
+        ("deviations", 1.001, 1, 1e6, 1e6 + 1),
+        ("max_acts", 1, 0, 128, 129),
+    ],
+)
+def test_bounds_of_numeric(field: str, lowest: Any, too_low: Any, highest: Any, too_high: Any) -> None:
+    for value in (lowest, highest):
+        assert getattr(job(numeric={field: value}).numeric, field) == value
+    for value in (too_low, too_high, True, "inf", None):
+        with pytest.raises(ValidationError):
+            job(numeric={field: value})
+
+
+def test_the_watch_of_a_phase_replaces_that_of_the_job() -> None:
+    both = job(numeric={"watch": "report"}, phases=[phase(), phase(name="q", numeric={"max_acts": 1})])
+    assert [both.numeric_of(index).watch for index in (0, 1)] == ["report", "off"]
+
+
+def test_words_for_skipped_steps_have_no_effect_where_none_are_skipped() -> None:
+    words = {"skip_args": ["--skip", "{steps}"], "checkpoints": {"path": "c"}}
+    told = "phases[0].skip_args: has no effect without autorestart.skip_steps; leave it out"
+    for section, expected in (({}, True), ({"skip_steps": 5}, False)):
+        autorestart = {"max_num_restarts": 1, "last_system": "keep", **section}
+        found = warnings(job(autorestart=autorestart, phases=[phase(**words)]))
+        assert (told in found) is expected
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ def told(values, limits=LIMITS):
     return [(odd.step, odd.oddness) for odd in found if odd is not None]
 
 
+USUAL = Limits(window=128, least=32, deviations=12.0)
+"""The defaults of a job file."""
+
 LEVEL = [2.0, 2.1, 1.9, 2.0]
 """Their median is 2.0, their median absolute deviation 0.05: a deviation is 0.074."""
 
@@ -68,9 +71,9 @@ def test_a_noisy_loss_that_falls_is_no_spike(seed):
     """Noise of a twentieth around an exponential fall, over 3000 steps, with the limits that are the default."""
     noise = random.Random(seed)
     losses = [1.5 + 9 * math.exp(-step / 400) * noise.gauss(1, 0.05) for step in range(3000)]
-    assert told(losses, Limits()) == []
+    assert told(losses, USUAL) == []
     losses[2500] *= 3
-    assert told(losses, Limits()) == [(2500, "spike")]
+    assert told(losses, USUAL) == [(2500, "spike")]
 
 
 @given(st.lists(st.floats(), max_size=60))

@@ -45,6 +45,33 @@ PRINTED = CODE.replace(
 """The same without heartbeats: rank 0 prints every second step, as nanoGPT prints them."""
 
 
+WATCHED = """
+from prefect_ft.heartbeat import beat, skips
+start, trained = 0, []
+if resume:
+    start = int(resume.split("step-")[1].split(".")[0])
+    trained = json.loads(zipfile.ZipFile(resume).read("weights"))
+def save(step):
+    with zipfile.ZipFile(f"ck/.tmp-{step}", "w") as file:
+        file.writestr("weights", json.dumps(trained))
+    os.replace(f"ck/.tmp-{step}", f"ck/step-{step}.npz")
+for step in range(start + 1, 61):
+    skipped = skips(step)
+    bad = step == 43 and not skipped
+    if not skipped:
+        trained.append(step)
+    beat(step=step, loss=(BAD if bad else 2.0 + step % 3 / 10), sample=f"shard-{step}")
+    if step % 10 == 0:
+        save(step)
+    if bad:
+        save(step + 1)  # the script does not see it, and goes on
+        time.sleep(60)
+with open("trained", "w") as file:
+    json.dump(trained, file)
+"""
+"""A script that would train on: its values alone say that something is wrong."""
+
+
 def told(job: JobConfig) -> tuple[list[Incident], list[Decision]]:
     lines = read_lines(next(Path(job.model_dir).glob("*_restartable/journal.jsonl")))
     incidents = [line.incident for line in lines if isinstance(line, IncidentLine)]
@@ -82,6 +109,30 @@ def test_steps_that_ranks_only_print_do_as_well(job: Make, tmp_path: Path, patte
     ]
     expected = [step for step in range(1, 41) if not 30 <= step <= 34]
     assert json.loads((tmp_path / "trained-0").read_text()) == expected
+
+
+@pytest.mark.parametrize("bad", ["float('nan')", "90.0"], ids=["nan", "a-jump"])
+def test_a_value_out_of_the_usual_is_skipped_where_it_comes_back(job: Make, tmp_path: Path, bad: str) -> None:
+    config = job(
+        "import time\n" + WATCHED.replace("BAD", bad),
+        phase={"nproc_per_worker": 1, "checkpoints": {"path": "ck", "settle_s": 0}},
+        autorestart={"max_num_restarts": 3, "skip_steps": 5},
+        numeric={"watch": "act", "window": 16, "min_values": 8},
+        sample_period_s=0.2,
+    )
+    assert train_flow(config)[0]["status"] == "completed"
+    incidents, decisions = told(config)
+    assert [(each.failure_class, each.reached, each.sample) for each in incidents[:2]] == [
+        ("numeric", 43, "shard-43")
+    ] * 2
+    assert [each.step for each in incidents[:2]] == [40, 40], "that of step 44 was saved too late"
+    assert [(each.rule, each.resume_step, each.skip_steps) for each in decisions] == [
+        ("numeric", 30, ()),
+        ("skip-steps", 30, ((40, 44),)),
+        ("completed", None, ()),
+    ]
+    expected = [step for step in range(1, 61) if not 40 <= step <= 44]
+    assert json.loads((tmp_path / "trained").read_text()) == expected
 
 
 def test_they_end_the_phase_where_nothing_may_be_skipped(job: Make) -> None:

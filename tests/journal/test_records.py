@@ -30,6 +30,7 @@ from prefect_ft.journal.records import (
     Line,
     Lost,
     Misread,
+    OddValueLine,
     PaceLine,
     PhaseLine,
     ProposedLine,
@@ -100,6 +101,11 @@ EXAMPLES: list[Line] = [
     HangOverLine(n=1, attempt=1, went_on=True, after_s=2.5),
     StragglerLine(attempt=1, rank=1, worker=0, step=5, others_step=9, pace=0.5, lasted_s=12.5),
     PaceLine(attempt=1, pauses={"train": (0.5, 1)}),
+    OddValueLine(
+        attempt=1, rank=1, worker=0, step=5, quantity="loss", oddness="spike", value=9.5, usual=2.0, deviations=94.4,
+        text="loss is 9.5", acted=True,
+    ),
+    OddValueLine(attempt=1, rank=1, step=5, quantity="loss", oddness="nan", text="loss is NaN"),
     IncidentLine(n=1, ended_t=1.25, facts=CRASH),
     IncidentLine(
         n=1, ended_t=1.25, facts=CRASH, deaths=(1767322800.5,), fences=((1.5, 2.5),), first_step=None, last_step=9,

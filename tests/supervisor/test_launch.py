@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from plans import beside
 
-from prefect_ft.model import Action, Counters, Decision, Policy
+from prefect_ft.model import Action, Counters, Decision, Policy, Window
 from prefect_ft.supervisor.launch import (
     Launch,
     PhasePlan,
@@ -293,6 +293,30 @@ def test_ranks_are_told_where_they_agree_on_restarts_within_their_processes() ->
 def test_what_is_kept_for_a_comeback_is_sent_to_the_first_worker_alone() -> None:
     orders = start_orders(plan(), launch(), {"attempt": 1})
     assert {worker: order["note"] for worker, order in orders.items()} == {0: {"attempt": 1}, 1: {}}
+
+
+SKIP_ARGS = ("--skip", "{steps}", "--list={steps}", "{windows}")
+
+
+@pytest.mark.parametrize(
+    ("windows", "more"),
+    [
+        pytest.param((), (), id="none"),
+        pytest.param(((7, 7),), ("--skip", "7", "--list=7", "7-7"), id="one-step"),
+        pytest.param(
+            ((3, 5), (9, 10)),
+            ("--skip", "3", "4", "5", "9", "10", "--list=3,4,5,9,10", "3-5,9-10"),
+            id="two-windows",
+        ),
+    ],
+)
+def test_an_attempt_that_skips_steps_has_more_words(
+    windows: tuple[Window, ...], more: tuple[str, ...]
+) -> None:
+    asked = plan(command=("train", "{steps}"), skip_args=SKIP_ARGS)
+    skipping = replace(decision("skip-steps", "restart_in_place"), skip_steps=windows)
+    orders = start_orders(asked, launch(decision=skipping), {})
+    assert {order["command"] for order in orders.values()} == {("train", "{steps}", *more)}
 
 
 ARGS = ("--checkpoint_path", "{resume_from}", "--from={resume_from}", "{step}")

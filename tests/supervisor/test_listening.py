@@ -19,6 +19,7 @@ from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.unsaved import Unsaved
+from prefect_ft.supervisor.values import OFF, Values
 
 SAMPLE = {
     "over": False, "state": "S", "cpu_s": 1.0, "wait_s": None, "io": None, "output": 0, "beats": 0, "beat_s": None,
@@ -43,6 +44,7 @@ def listener(tmp_path: Path) -> Listener:
         unsaved=Unsaved("train", None, journal, clock),
         reports=Reports(beside_ranks["sources"], ("s0", "s1"), journal, clock),
         hangs=Hangs(beside_ranks["suspension"], journal, clock, lambda _: None),
+        values=Values("train", OFF, journal, clock),
         journal=journal,
         clock=clock,
         system_of=lambda number: f"s{number}",

@@ -172,6 +172,42 @@ def test_a_fence_is_recalled() -> None:
     assert known.avoided == [30]
 
 
+def test_what_was_saved_since_values_went_wrong_counts_for_nothing() -> None:
+    known = saves(
+        report(20, 20, mtime=1),
+        None,
+        report(30, 30, mtime=2),
+        report(34, 34, mtime=3.0004),
+        report(40, 40, mtime=4),
+    )
+    assert known.distrust(33, 5.0) == (3.0, 5.0)
+    assert known.facts() == facts(30, 30, 20, 20, 30)
+    assert known.avoided == [34, 40]
+    known.begin_attempt()
+    known.report(report(40, 40, mtime=4))  # another connection
+    assert known.facts() == facts(30, None, 40, 20, 30)
+    known.report(report(34, 34, mtime=6))
+    assert (known.facts(), known.avoided) == (facts(34, 34, 40, 20, 30, 34), [40])
+
+
+def test_nothing_is_distrusted_that_was_saved_before() -> None:
+    known = saves(None, report(30, 30, mtime=2))
+    assert known.distrust(31, 5.0) is None
+    assert known.facts() == facts(30, 30, None, 30)
+    assert known.distrust(30, 5.0) == (2.0, 5.0)
+    assert known.facts() == facts(None, None, None)
+
+
+def test_a_later_life_does_not_trust_what_was_saved_since_values_went_wrong() -> None:
+    odd = IncidentLine(n=1, ended_t=1, facts=Incident(t=1, kind="exit"), fences=((3.0, 5.0),))
+    later = Saves()
+    later.recall([ATTEMPT, saved(30, 2.0), saved(34, 3.0), odd, ATTEMPT, saved(34, 6.0)], [])
+    assert later.facts() == facts(34, 34, 34, 30, 34)
+    later = Saves()
+    later.recall([ATTEMPT, saved(30, 2.0), saved(34, 3.0), odd], [])
+    assert (later.facts()["verified"], later.avoided) == ((30,), [34])
+
+
 def test_a_later_life_knows_what_the_one_before_it_did() -> None:
     """What was set aside is not good again because it is remembered; what was written anew since then is."""
     lines = [ATTEMPT, saved(10, 1.0), saved(20, 1.0), ATTEMPT, saved(30, 2.0)]
