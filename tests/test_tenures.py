@@ -17,6 +17,7 @@ from prefect_ft.backends.kind import Place, Tenure, TenureEnd, kind_of
 from prefect_ft.backends.process.kind import ProcessKind
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import NotStartedError
+from prefect_ft.journal.attempts import timeline_of
 from prefect_ft.journal.lines import read_lines
 from prefect_ft.journal.records import AttemptLine, DecisionLine, HandOverLine, IncidentLine, Line, TenureLine
 from prefect_ft.model import Kind
@@ -144,6 +145,9 @@ def test_a_run_saves_at_the_end_of_its_allocation_and_goes_on_in_the_next(
     assert (decision.rule, decision.action, decision.resume_step) == ("handed-over", "rebuild", 7)
     assert decision.counters.failures_without_progress == 0
     assert [line.placement for line in of(lines, AttemptLine)] == [("s0",), ("s1",)]
+    since_t, until_t = left.t, of(lines, TenureLine)[1].t
+    timeline = timeline_of(lines, lines[-1].t)
+    assert [(span.start, span.end) for span in timeline.spans if span.part == "queue"] == [(since_t, until_t)]
     said = next(tmp_path.glob("model/*_restartable/run.log")).read_text()
     assert "starts from 7 because of handed-over" in said
 

@@ -73,7 +73,9 @@ def is_incomplete(policy: Policy, highest_step: int, incident: Incident) -> bool
 
 
 def places(incident: Incident, gang: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the systems on which it happened; empty if the line does not say."""
+    """Return the systems on which it happened; empty if the line does not say: a hand-over names the next pool."""
+    if incident.kind == "handed_over":
+        return ()
     system, systems, worker = incident.system, incident.systems, incident.worker
     if systems:
         return tuple(dict.fromkeys(systems if system is None else (system, *systems)))

@@ -2,7 +2,8 @@
 
 Every moment belongs to one part: `start` (until the first attempt ran, or something failed before it),
 `productive` (work that the result rests on), `recompute` (work that was thrown away), for each failure `detect`
-(until it was noticed), `heal` (of its device), `decide` (until the decision was on disk, killing included),
+(until it was noticed), `queue` (until the scheduler had lent the run systems again), `heal` (of its device), `decide`
+(until the decision was on disk, killing included),
 `wait` (backoff) and `recover` (until the next attempt ran), and `stop` (from the last decision to the end).
 An incident that was not decided about, or was only reported, ended nothing.
 """
@@ -21,13 +22,15 @@ from prefect_ft.journal.records import (
     CheckpointLine,
     DecisionLine,
     EndLine,
+    HandOverLine,
     IncidentLine,
     Line,
     ProposedLine,
+    TenureLine,
 )
 from prefect_ft.model import RESTARTS, Decision, Incident
 
-PARTS = ("productive", "detect", "heal", "decide", "wait", "recover", "recompute", "start", "stop")
+PARTS = ("productive", "detect", "queue", "heal", "decide", "wait", "recover", "recompute", "start", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,10 @@ def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
         match line:
             case AttemptLine():
                 follower.begin(line)
+            case HandOverLine():
+                follower.left_t = line.t
+            case TenureLine():
+                follower.lent_t = line.t
             case DecisionLine() if line.n in recorded:
                 incident_line, entry = recorded[line.n]
                 assert entry.decision is not None
@@ -146,6 +153,10 @@ class _Follower:
     """Those of all parts but work, whose worth is seen at the end alone."""
     part: str = "start"
     since_t: float = 0.0
+    left_t: float | None = None
+    """When the run was left to its next tenure; None: it was not, since an attempt began."""
+    lent_t: float | None = None
+    """When that tenure began; None: none has, since an attempt began."""
     _wait_s: float = 0.0
 
     @property
@@ -172,6 +183,7 @@ class _Follower:
         """Begin an attempt; from where it resumes tells what the one before it lost."""
         self._count_loss(line.resume_step)
         start = self.turn(line.t, "work")
+        self.left_t = self.lent_t = None
         self.attempts.append(AttemptSummary(number=line.attempt, start=start, resume_step=line.resume_step))
         self.gangs.append(Gang(attempt=line.attempt, placement=line.placement))
 
@@ -196,6 +208,9 @@ class _Follower:
         if decision.action == "continue":
             return
         ended_t = self.turn(line.ended_t, "detect")
+        if self.lent_t is not None:
+            self.turn(ended_t if self.left_t is None else self.left_t, "queue")
+            self.turn(self.lent_t, "detect")
         self.turn(line.t, "decide")
         asked_t = decided_t if proposed_t is None else proposed_t
         self.turn(asked_t - (line.healing_s or 0.0), "heal")

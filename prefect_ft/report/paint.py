@@ -13,13 +13,13 @@ LEFT, RIGHT = 120, 24
 
 LIGHT = {
     "surface": "#fcfcfb", "ink": "#1a1a19", "soft": "#5f5e59", "line": "#dddcd6", "lane": "#f1f0ec",
-    "productive": "#2a78d6", "recompute": "#eb6834", "detect": "#e34948", "heal": "#4a3aa7",
+    "productive": "#2a78d6", "recompute": "#eb6834", "detect": "#e34948", "heal": "#4a3aa7", "queue": "#7c8aa5",
     "decide": "#e87ba4", "wait": "#a8a69e", "recover": "#eda100", "start": "#1baf7a", "stop": "#6b6a65",
     "good": "#0a7a3c", "bad": "#c22f2e",
 }  # fmt: skip
 DARK = {
     "surface": "#1a1a19", "ink": "#f4f3ef", "soft": "#b5b3ab", "line": "#3d3c39", "lane": "#262624",
-    "productive": "#3987e5", "recompute": "#d95926", "detect": "#e66767", "heal": "#9085e9",
+    "productive": "#3987e5", "recompute": "#d95926", "detect": "#e66767", "heal": "#9085e9", "queue": "#8796b3",
     "decide": "#d55181", "wait": "#8a8880", "recover": "#c98500", "start": "#199e70", "stop": "#a3a199",
     "good": "#4cc38a", "bad": "#f2777a",
 }  # fmt: skip

@@ -40,6 +40,7 @@ _CELLS = {
     "productive": ("█", "blue"),
     "recompute": ("▒", "bright_red"),
     "detect": ("!", "red"),
+    "queue": ("░", "blue"),
     "heal": ("+", "magenta"),
     "decide": ("!", "magenta"),
     "wait": ("·", "yellow"),

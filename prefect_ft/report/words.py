@@ -33,6 +33,7 @@ PART_NAMES: Mapping[str, str] = {
     "productive": "useful work",
     "recompute": "lost work",
     "detect": "noticing failures",
+    "queue": "waiting for an allocation",
     "heal": "healing devices",
     "decide": "stopping and deciding",
     "wait": "intended waiting",
@@ -44,6 +45,7 @@ PART_MEANINGS: Mapping[str, str] = {
     "productive": "training that counts towards the result",
     "recompute": "training after the last checkpoint before a failure: it is repeated",
     "detect": "from a failure until it was noticed",
+    "queue": "the scheduler had taken the systems back and not yet lent others",
     "heal": "the job's own command tried to heal a faulty device",
     "decide": "from then until the remaining processes had ended and the decision was made",
     "wait": "the restart delay set in the job, or the wait for approval",
@@ -111,6 +113,7 @@ _KINDS: Mapping[Kind, str] = {
     "replacement_failed": "Replacing workers failed",
     "rebuild_failed": "Recreating the workers failed",
     "in_place_failed": "A worker is gone, although its system is available",
+    "handed_over": "The allocation ended",
     "in_process": "The ranks restarted their function by themselves",
 }
 

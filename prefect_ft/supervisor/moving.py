@@ -99,5 +99,11 @@ def hand_over_in(lines: Sequence[Line]) -> HandOverLine | None:
     return None
 
 
+def heard_last_t(lines: Sequence[Line]) -> float:
+    """Return when something was last heard in the earlier tenure, in seconds since the phase began."""
+    ending = [number for number, line in enumerate(lines) if isinstance(line, TenureLine)]
+    return max((line.t for line in lines[: ending[-1]]), default=0.0) if ending else 0.0
+
+
 def _is_hand_over(line: Line) -> bool:
     return isinstance(line, IncidentLine) and line.incident.kind == "handed_over"

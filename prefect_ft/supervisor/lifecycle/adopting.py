@@ -13,7 +13,7 @@ from prefect_ft.supervisor.comeback import Standing, is_open, standing, unheard
 from prefect_ft.supervisor.events import AgentStanding, Event, Left, Lost
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Clear, Go, Step, Watch
-from prefect_ft.supervisor.moving import Move, hand_over_in, incidents
+from prefect_ft.supervisor.moving import Move, hand_over_in, heard_last_t, incidents
 from prefect_ft.supervisor.recording import Comeback
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
 from prefect_ft.worker.forms import FormError
@@ -78,6 +78,7 @@ class Adopting:
     def move(self, move: Move, *, by_hand: bool) -> Decision:
         """Have judged how the phase ended in an earlier tenure, of which no worker is left; return what follows."""
         ctx, lines = self._context, self._context.journal.lines
+        last_t = heard_last_t(lines)
         ctx.saves.recall(lines, set_aside(ctx.plan.policy, ctx.journal.history()))
         found = standing(lines, {}, ctx.plan.phase_index, ctx.plan.ranks_per_worker)
         ctx.number, ctx.last_started = found.attempt, found.attempt or None
@@ -92,7 +93,7 @@ class Adopting:
             known_saves=ctx.saves.facts() if ctx.plan.has_checkpoints else {},
         )
         left = hand_over_in(lines)
-        facts = left.beside if left is not None else {}
+        facts = left.beside if left is not None else {"ended_t": last_t}
         for incident in to_judge:
             decision = ctx.judging.judge(incident, found.attempt, **facts)
             if decision.action in RESTARTS:
