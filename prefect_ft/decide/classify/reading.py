@@ -10,7 +10,7 @@ from typing import Literal
 
 from prefect_ft.signatures import compiled
 
-__all__ = ["Reading", "reading_after"]
+__all__ = ["Reading", "is_library", "reading_after"]
 
 Reading = Literal["", "sample", "file", "state"]
 """`sample`: a data loader fetches. `file`: a library reads a checkpoint, and nothing of the user's is called
@@ -54,29 +54,35 @@ _APPLIES = compiled(
 """Where what has been read is put into a model, by file and function: what fails there is not the file."""
 
 
+@lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Return whether a frame's file is not the user's own."""
+    return _LIBRARY.search(file) is not None
+
+
 def reading_after(reading: Reading, file: str, function: str) -> Reading:
     """Say what is being read in a frame, by what was in the frame that called it."""
     if reading == "sample":
         return reading
-    kind, is_library = _kind_of(file, function)
+    kind, is_foreign = _kind_of(file, function)
     if kind in ("sample", "file"):
         return kind
     if kind == "applied":
         return ""
     if reading == "file":
-        return "file" if is_library else "state"  # a class of the user's own takes part
+        return "file" if is_foreign else "state"  # a class of the user's own takes part
     return reading or ("state" if kind == "state" else "")
 
 
 @lru_cache(maxsize=4096)
 def _kind_of(file: str, function: str) -> tuple[Literal["sample", "file", "state", "applied", "other"], bool]:
     """Return what a frame does, and whether it is a library's."""
-    is_library = _LIBRARY.search(file) is not None
+    is_foreign = is_library(file)
     if _SAMPLE.search(file):
-        return "sample", is_library
-    if is_library and _APPLIES.search(f"{file} {function}"):
-        return "applied", is_library
+        return "sample", is_foreign
+    if is_foreign and _APPLIES.search(f"{file} {function}"):
+        return "applied", is_foreign
     if _FILE.search(file) and _READS.search(function):
-        return "file", is_library
+        return "file", is_foreign
     is_state = _STATE.search(function) or _FILE_OF_ANY_KIND.search(file)
-    return "state" if is_state else "other", is_library
+    return "state" if is_state else "other", is_foreign

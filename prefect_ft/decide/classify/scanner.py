@@ -19,6 +19,7 @@ from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catal
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.findings import KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
+from prefect_ft.decide.classify.kinds import as_kind
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
@@ -371,7 +372,7 @@ class LogScanner:
         match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
         if match.signature.role == "noise":
             return
-        match = match._replace(signature=as_read(match.signature, raised))
+        match = match._replace(signature=as_kind(as_read(match.signature, raised), raised))
         finding = self._finding(match, line, at, raised)
         earlier = self._chain.pop(line.rank, None) if link else None
         if earlier is not None:

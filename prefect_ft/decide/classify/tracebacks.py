@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prefect_ft.decide.classify.reading import Reading, reading_after
+from prefect_ft.decide.classify.reading import Reading, is_library, reading_after
 
 __all__ = ["CHAINS", "FRAME", "HEADER", "Raised", "TracebackReader"]
 
@@ -47,7 +47,8 @@ _DIGITS = re.compile(r"\d+")
 class Raised:
     """An exception at the end of its traceback; `file` and `function` are its innermost frame's.
 
-    `begun` is the place of the traceback's first line among all lines of its log.
+    `begun` is the place of the traceback's first line among all lines of its log. `is_import`: a library was
+    being imported, and nothing of the user's own was called from there.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Raised:
     function: str = ""
     is_cleanup: bool = False
     is_aside: bool = False
+    is_import: bool = False
     reading: Reading = ""
 
     @property
@@ -77,6 +79,7 @@ class _Traceback:
     is_boxed: bool
     is_aside: bool
     is_cleanup: bool = False
+    is_import: bool = False
     frame: tuple[str, str] | None = None
     reading: Reading = ""
     patience: int = _PATIENCE_LINES
@@ -84,6 +87,7 @@ class _Traceback:
     def enter(self, file: str, function: str) -> None:
         self.frame = file, function
         self.reading = reading_after(self.reading, file, function)
+        self.is_import = is_library(file) and (function == "<module>" or self.is_import)
         self.is_cleanup |= _ENDING.match(function) is not None
 
 
@@ -167,6 +171,7 @@ def _raised(exception: re.Match[str], ended: _Traceback, file: str, function: st
         function=function,
         is_cleanup=ended.is_cleanup,
         is_aside=ended.is_aside,
+        is_import=ended.is_import,
         reading=ended.reading,
     )
 

@@ -1,0 +1,149 @@
+"""What an exception is by its kind where the catalogue knows no text of it: its name, its errno, where it was raised.
+
+Owns the tables of errors of the operating system, of HTTP status codes, of words in names of exceptions and of
+libraries. It corrects only answers that say no more than that something did not work.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from prefect_ft.decide.classify.reading import is_library
+from prefect_ft.model import FailureClass
+from prefect_ft.signatures import Signature, compiled
+
+if TYPE_CHECKING:
+    from prefect_ft.decide.classify.tracebacks import Raised
+
+__all__ = ["as_kind"]
+
+_GENERAL = frozenset(
+    (
+        "boosting-error", "py-arithmetic", "py-eof", "py-file-exists", "py-os-error", "py-runtime", "py-system-error",
+        "py-value", "python-exception", "tf-internal-error", "tf-invalid-argument",
+    )
+)  # fmt: skip
+"""Answers that any kind of failure may hide behind."""
+
+_OF_A_LIBRARY = frozenset(("py-attribute", "py-index", "py-key", "py-not-implemented"))
+"""Mistakes of the program, unless a library raises them where nothing of the program's own is read but its options."""
+
+_ERRNO = re.compile(
+    r"(?i)\[Errno (-?\d{1,3})\]|\(os error (\d{1,3})\)|\berrno(?:\s*[:=]\s*|\s+)(\d{1,3})\b|\bError #(\d{1,3})\b"
+)
+_CLASS_OF_ERRNO: dict[int, FailureClass] = {
+    **dict.fromkeys((1, 2, 13, 20, 21, 24, 36, 40), "config"),
+    **dict.fromkeys((5, 27, 28, 30, 37, 116, 121, 122), "storage"),
+    98: "port_in_use",
+    **dict.fromkeys((32, 99, 100, 101, 102, 103, 104, 107, 108, 110, 111, 112, 113), "network"),
+}
+"""Linux's numbers; those that are not here say nothing of a cause."""
+
+_WORDS: tuple[tuple[FailureClass, str], ...] = (
+    ("storage", r"(?i)no space left on device|disk quota exceeded|read-only file system|stale file handle|input/output error"),
+    ("port_in_use", r"(?i)address already in use"),
+    ("network", r"(?i)connection (?:refused|reset|timed out|aborted)|(?:network is|host) unreachable|no route to host|broken pipe"),
+    ("config", r"(?i)no such file or directory|permission denied|not a directory|too many open files"),
+)  # fmt: skip
+"""What the system's own words for these numbers are, where a library prints them without the number."""
+
+_STATUS = re.compile(
+    r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|response)\b[ :=(]{1,4}([45]\d\d)\b|\b([45]\d\d) (?:Client|Server) Error"
+)
+_PASSING_STATUS = frozenset((408, 409, 423, 425, 429))
+
+_NAMES: tuple[tuple[FailureClass, str], ...] = (
+    ("oom_device", r"^(?:\w*OutOfMemory(?:Error)?|OOMError|CUDAMemoryError)$"),
+    ("network", r"^\w*(?:Connect(?:ion)?|Timeout|TimedOut|Network|Socket|Unreachable|ServiceUnavailable|Rendezvous|Proxy|SSL|"
+                r"DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"),
+    ("config", r"^\w*(?:Config(?:uration)?|Settings?|Argument|Option|Usage|Validation|Credentials?|Auth(?:entication|"
+               r"orization)?|Unauthorized|Forbidden|License|Permission\w*|AccessDenied|Gated\w*|Import|Package\w*|"
+               r"Dependency|Requirement|Version\w*|Unsupported(?:Version|Platform|Hardware)|NoSuch(?:Bucket|Key|File)|"
+               r"(?:File|Path|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
+               r"DoesNotExist)|(?:NotFound|Missing)(?:File|Path|Module|Config\w*)|NotInstalled)(?:Error|Exception)?$"),
+    ("compile", r"^\w*(?:Compil(?:e|ation|er)|Codegen|Lowering|Trac(?:e|ing)r?)(?:Error|Exception|Failed|Failure)$"),
+    ("data", r"^\w*(?:Decod(?:e|ing|er)|Unidentified\w*|Corrupt\w*|BadZip\w*|BadGzip\w*|Parse|Parser|Truncated\w*|DataLoss|"
+             r"MalformedData|InvalidData|DataFormat|EmptyData|Tokenization)(?:Error|Exception|File)?$"),
+    ("storage", r"^\w*(?:DiskFull|OutOfDisk|Quota\w*|StorageFull|NoSpace)\w*$"),
+    ("numeric", r"^\w*(?:NaN|Nan|NonFinite|Diverge\w*|FloatingPoint)(?:Error|Exception|Loss\w*)?$"),
+)  # fmt: skip
+"""What the name of an exception says, whoever defined it."""
+
+_PLACES: tuple[tuple[FailureClass, str], ...] = (
+    ("config", r"(?:^|/)(?:argparse|optparse|getopt|configparser|gettext)\.py|(?:^|/)(?:absl/flags|omegaconf|hydra|"
+               r"jsonargparse|tyro|simple_parsing|draccus|fire|click|typer|pydantic(?:_core|_settings)?|dacite|marshmallow|"
+               r"yacs|pkg_resources)/|transformers/(?:hf_argparser|training_args\w*)\.py|"
+               r"(?:mmengine|mmcv)/(?:config|registry|utils/(?:config|registry))"),
+    ("network", r"(?:^|/)(?:requests|urllib3|httpx|httpcore|aiohttp|websockets?|paramiko|botocore|boto3|s3fs|gcsfs|adlfs|"
+                r"google/(?:api_core|cloud|auth|resumable_media)|azure/(?:core|storage)|grpc|redis|pymongo|http|urllib)/|"
+                r"(?:^|/)(?:socket|ssl|socketserver)\.py$"),
+    ("compile", r"(?:^|/)(?:torch/(?:_inductor|utils/(?:cpp_extension|hipify))|triton/(?:compiler|backends|runtime/(?:build|"
+                r"jit))|jax/_src/(?:interpreters/mlir|pallas)|jaxlib/mlir|tvm)\b"),
+    ("data", r"(?:^|/)(?:PIL|imageio|skimage/io|soundfile|librosa|torchaudio/(?:backend|io|_backend|_torchcodec)|torchcodec|"
+             r"torchvision/io|decord|av|pyarrow|fastparquet|h5py|netCDF4|zarr|nibabel|pydicom|SimpleITK|rasterio|"
+             r"pandas/io|pandas/_libs/parsers|csv|xml/etree|lxml|tarfile|zipfile|gzip|lzma|bz2|codecs)\b(?:/|\.pyx?|$)"),
+)  # fmt: skip
+"""Where an exception that says little was raised: a library, by its innermost frame."""
+
+_HINTS: dict[FailureClass, str] = {
+    "data": "A sample or file of the data set cannot be read; look at what the innermost frame was given.",
+    "network": "A connection or remote service failed; look whether it answers from this machine.",
+    "storage": "Look at space, quota and state of the file system that the message names.",
+    "config": "A restart meets the same set-up: correct it and start again.",
+    "compile": "A restart compiles the same: correct the code or the versions of the compilers.",
+}
+
+
+def as_kind(signature: Signature, raised: Raised) -> Signature:
+    """Correct an answer that says little by the exception's kind."""
+    if signature.id in _GENERAL:
+        if (failure_class := _by_errno(raised.message) or _by_status(raised.message)) is not None:
+            return _kind("errno", failure_class)
+        if (failure_class := _by_name(raised.plain_name)) is not None:
+            return _kind("name", failure_class)
+    elif signature.id not in _OF_A_LIBRARY:
+        return signature
+    if raised.is_import:
+        return _kind("import", "config")
+    failure_class = _by_place(raised.file)
+    if failure_class is None or (signature.id in _OF_A_LIBRARY and failure_class != "config"):
+        return signature
+    return _kind("place", failure_class)
+
+
+@cache
+def _kind(name: str, failure_class: FailureClass) -> Signature:
+    hint = _HINTS.get(failure_class, "")
+    return Signature(id=f"{name}-{failure_class}", failure_class=failure_class, pattern="Error", hint=hint)
+
+
+def _by_errno(message: str) -> FailureClass | None:
+    found = _ERRNO.search(message)
+    if found is not None:
+        number = next(int(group) for group in found.groups() if group is not None)
+        if (known := _CLASS_OF_ERRNO.get(abs(number))) is not None:
+            return known
+    return _first(_WORDS, message)
+
+
+def _by_status(message: str) -> FailureClass | None:
+    """Read an HTTP status: the service failed, or it refuses what it is asked for."""
+    found = _STATUS.search(message)
+    if found is None:
+        return None
+    status = int(found[1] or found[2])
+    return "network" if status >= 500 or status in _PASSING_STATUS else "config"
+
+
+def _by_name(name: str) -> FailureClass | None:
+    return _first(_NAMES, name)
+
+
+def _by_place(file: str) -> FailureClass | None:
+    return _first(_PLACES, file) if is_library(file) else None
+
+
+def _first(table: tuple[tuple[FailureClass, str], ...], text: str) -> FailureClass | None:
+    return next((each for each, pattern in table if compiled(pattern).search(text) is not None), None)
