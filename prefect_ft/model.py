@@ -96,7 +96,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why a run failed, as the classifier sees it (`prefect-ft classify`)."""
+    """Why a run failed, as the classifier sees it (`prefect-ft classify`).
+
+    With a `confidence` of `low` its class forbids no restart by itself.
+    """
 
     failure_class: FailureClass
     recoverable: Recoverable
@@ -104,6 +107,7 @@ class Verdict:
     signature: str | None
     evidence: Evidence | None = None
     cascades: tuple[Evidence, ...] = ()
+    confidence: Confidence = "high"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ from typing import IO
 from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner
 from prefect_ft.errors import ConfigError
 
-__all__ = ["STANDARD_INPUT", "read_log"]
+__all__ = ["STANDARD_INPUT", "lines_around", "read_log"]
 
 STANDARD_INPUT = "-"
 _PIECE_BYTES = 1 << 18
+_SHOWN_BYTES = 4000  # of a line that is shown again
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -36,6 +37,34 @@ def read_log(path: str, catalogue: Catalogue) -> LogFindings:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=path) from error
     except ValueError as error:
         raise ConfigError("is not a valid path", file=repr(path)) from error
+
+
+def lines_around(path: str, line: int, most: int) -> list[tuple[int, str]]:
+    """Return a line and up to `most` before and after it, with their numbers; none where it cannot be read again."""
+    first, last = max(1, line - most), line + most
+    found: list[tuple[int, str]] = []
+    try:
+        if path == STANDARD_INPUT or not stat.S_ISREG(os.stat(path).st_mode):
+            return []
+        with _opened(path) as stream:
+            number, rest = 1, b""
+            for piece in _Rejoined(_beginning(stream), stream).unpacked():
+                *lines, rest = (rest + piece).split(b"\n")
+                begin, end = max(0, first - number), max(0, last + 1 - number)
+                found += [(number + at, _shown(lines[at])) for at in range(begin, min(end, len(lines)))]
+                number += len(lines)
+                rest = rest[:_SHOWN_BYTES]
+                if number > last:
+                    return found
+            if first <= number <= last and rest:
+                found.append((number, _shown(rest)))
+    except OSError:
+        return []
+    return found
+
+
+def _shown(line: bytes) -> str:
+    return line[:_SHOWN_BYTES].decode(errors="replace").rstrip("\r")
 
 
 def _opened(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:

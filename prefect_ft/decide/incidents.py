@@ -34,6 +34,9 @@ def with_verdict(incident: Incident, verdict: Verdict) -> Incident:
         failure_class=verdict.failure_class,
         signature=verdict.signature if incident.signature is None else incident.signature,
         recoverable=narrowed if incident.recoverable is None else incident.recoverable,
+        confidence="low"
+        if incident.confidence is None and verdict.confidence == "low"
+        else incident.confidence,
         blame=verdict.blame if incident.blame is None else incident.blame,
         evidence=verdict.evidence if incident.evidence is None else incident.evidence,
     )

@@ -55,6 +55,7 @@ def test_the_document(run: Run) -> None:
     assert document == {
         "class": "storage",
         "recoverable": True,
+        "confidence": "high",
         "blame": "none",
         "role": "root",
         "file": "rank1.log",
@@ -68,7 +69,7 @@ def test_nothing_wrong(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("well.log", "--json")
     assert code == 0
     assert json.loads(out) == {
-        "class": "none", "recoverable": None, "blame": "none", "rule": None, "role": None, "file": None,
+        "class": "none", "recoverable": None, "confidence": "high", "blame": "none", "rule": None, "role": None, "file": None,
         "line": None, "evidence": None, "cascades": [], "signature": None, "hint": None,
     }  # fmt: skip
 
@@ -132,7 +133,13 @@ def test_what_breaks_off_is_read_as_far_as_it_goes(run: Run, tmp_path: Path) -> 
     ("arguments", "error"),
     [
         pytest.param(["none.log"], "none.log: cannot be read: No such file or directory", id="no-file"),
-        pytest.param(["."], ".: cannot be read: Is a directory", id="a-directory"),
+        pytest.param(["empty"], "empty: holds no log", id="a-directory-without-logs"),
+        pytest.param(
+            [".", "--exit-code", "1"],
+            ".: an exit code or a signal is one job's; name its log files",
+            id="whose",
+        ),
+        pytest.param([], "LOG: no log to read; name files or a directory", id="nothing"),
         pytest.param(["rank0.log", "-", "-"], "-: standard input can be read only once", id="twice"),
         pytest.param(
             ["rank0.log", "--signatures", "own.yaml"],
@@ -142,6 +149,7 @@ def test_what_breaks_off_is_read_as_far_as_it_goes(run: Run, tmp_path: Path) -> 
     ],
 )
 def test_an_error_is_one_line(run: Run, tmp_path: Path, arguments: list[str], error: str) -> None:
+    (tmp_path / "empty").mkdir()
     (tmp_path / "own.yaml").write_text("- id: mine\n  class: config\n  pattern: (oops\n")
     assert run(*arguments) == (2, "", f"error: {error}\n")
 

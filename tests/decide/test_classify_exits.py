@@ -185,7 +185,7 @@ def test_whole_classes_are_forgotten():
     store = Store()
     store.add(finding(0, "a", "crash"))
     store.add(finding(1, "b", "config"))
-    store.forget(lambda failure_class: failure_class == "crash")
+    store.forget(lambda failure_class: failure_class == "crash", "why")
     assert kept(store) == [1]
     store.clear()
     assert kept(store) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from prefect_ft.decide.classify.catalogue import Catalogue, builtin_catalogue, with_own
+from prefect_ft.decide.classify.explain import Lost, lost
 from prefect_ft.decide.classify.findings import LogFindings
 from prefect_ft.decide.classify.literals import texts_of
 from prefect_ft.decide.classify.root import judge
@@ -23,10 +24,12 @@ __all__ = [
     "Catalogue",
     "LogFindings",
     "LogScanner",
+    "Lost",
     "Resumption",
     "builtin_catalogue",
     "classify",
     "judge",
+    "lost",
     "signs_of",
     "with_own",
 ]

@@ -13,10 +13,27 @@ if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import Finding
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["BARE", "CASCADE", "GENERIC", "INTERRUPTED", "MENTIONED", "REPORT", "ROOT", "weight", "wraps"]
+__all__ = [
+    "ASIDE",
+    "BARE",
+    "BY_EXCEPTION",
+    "CASCADE",
+    "GENERIC",
+    "INTERRUPTED",
+    "MENTIONED",
+    "REPORT",
+    "ROOT",
+    "weight",
+    "wraps",
+]
 
-ROOT, INTERRUPTED, BARE, CASCADE, MENTIONED, REPORT = range(6)
-"""From what explains most to what explains least; BARE is a crash that does not say why."""
+ROOT, INTERRUPTED, BARE, CASCADE, MENTIONED, REPORT, ASIDE = range(7)
+"""From what explains most to what explains least; BARE is a crash that does not say why, ASIDE what goes wrong
+beside a run: a module that a job script does not find."""
+
+BY_EXCEPTION = frozenset(("config", "user_code", "assertion", "data", "compile", "numeric", "checkpoint"))
+"""Classes that end a program by an exception: what only follows from another failure, or stands beside it, says
+nothing of them."""
 
 GENERIC = Signature(id="python-exception", failure_class="user_code", pattern="Error")
 """An exception of which the catalogue knows nothing."""
@@ -47,7 +64,7 @@ def weight(finding: Finding) -> int:
     if signature.failure_class == "unknown":
         return REPORT
     if signature.role == "cascade":
-        return CASCADE
+        return ASIDE if signature.failure_class in BY_EXCEPTION else CASCADE
     if _is_aside(finding):
         return MENTIONED
     if signature.failure_class == "crash":

@@ -21,6 +21,7 @@ KEPT_LAST = 4
 """How many of the last findings of a rule are kept."""
 
 _RULES = 200
+_OVER = 32  # findings that were no end, which are remembered for who asks why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class LogFindings:
     """The place among all lines at which the run said that it is through; `None` if it never did."""
     resumption: Resumption | None = None
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
+    over: tuple[tuple[Finding, str], ...] = ()
+    """The last findings that were shown to be no end, each with how."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1
     """Counts the lines up to one of the tail, by its index there."""
 
@@ -73,6 +76,7 @@ class Store:
 
     def __init__(self) -> None:
         self._rules: dict[str, _Kept] = {}
+        self._over: deque[tuple[Finding, str]] = deque(maxlen=_OVER)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -101,16 +105,21 @@ class Store:
         if not kept.all():
             del self._rules[rule]
 
-    def forget(self, is_over: Callable[[FailureClass], bool]) -> None:
-        """Let go of whole classes."""
-        self._rules = {
-            rule: kept
-            for rule, kept in self._rules.items()
-            if not is_over(kept.all()[0].signature.failure_class)
-        }
+    def forget(self, is_over: Callable[[FailureClass], bool], why: str) -> None:
+        """Let go of whole classes, and remember how the first finding of each rule was shown to be no end."""
+        for rule, kept in list(self._rules.items()):
+            first = kept.all()[0]
+            if is_over(first.signature.failure_class):
+                self._over.append((first, why))
+                del self._rules[rule]
 
-    def clear(self) -> None:
-        self._rules.clear()
+    def clear(self, why: str) -> None:
+        """Let go of all."""
+        self.forget(lambda _: True, why)
+
+    def over(self) -> tuple[tuple[Finding, str], ...]:
+        """Return the last findings that were let go of, each with why."""
+        return tuple(self._over)
 
     def in_order(self) -> tuple[Finding, ...]:
         """Return what is kept in the log's order."""

@@ -42,49 +42,101 @@ _CLASS_OF_ERRNO: dict[int, FailureClass] = {
 """Linux's numbers; those that are not here say nothing of a cause."""
 
 _WORDS: tuple[tuple[FailureClass, str], ...] = (
-    ("storage", r"(?i)no space left on device|disk quota exceeded|read-only file system|stale file handle|input/output error"),
+    (
+        "storage",
+        (
+            r"(?i)no space left on device|disk quota exceeded|read-only file system|stale file handle|"
+            r"input/output error"
+        ),
+    ),
     ("port_in_use", r"(?i)address already in use"),
-    ("network", r"(?i)connection (?:refused|reset|timed out|aborted)|(?:network is|host) unreachable|no route to host|broken pipe"),
+    (
+        "network",
+        (
+            r"(?i)connection (?:refused|reset|timed out|aborted)|network is unreachable|no route to host|broken pipe|"
+            r"host (?:is )?(?:unreachable|down)"
+        ),
+    ),
     ("config", r"(?i)no such file or directory|permission denied|not a directory|too many open files"),
-)  # fmt: skip
+)
 """What the system's own words for these numbers are, where a library prints them without the number."""
 
 _STATUS = re.compile(
-    r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|response)\b[ :=(]{1,4}([45]\d\d)\b|\b([45]\d\d) (?:Client|Server) Error"
+    r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|response)\b[ :=(]{1,4}([45]\d\d)\b|"
+    r"\b([45]\d\d) (?:Client|Server) Error"
 )
 _PASSING_STATUS = frozenset((408, 409, 423, 425, 429))
 
 _NAMES: tuple[tuple[FailureClass, str], ...] = (
     ("oom_device", r"^(?:\w*OutOfMemory(?:Error)?|OOMError|CUDAMemoryError)$"),
-    ("network", r"^\w*(?:Connect(?:ion)?|Timeout|TimedOut|Network|Socket|Unreachable|ServiceUnavailable|Rendezvous|Proxy|SSL|"
-                r"DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"),
-    ("config", r"^\w*(?:Config(?:uration)?|Settings?|Argument|Option|Usage|Validation|Credentials?|Auth(?:entication|"
-               r"orization)?|Unauthorized|Forbidden|License|Permission\w*|AccessDenied|Gated\w*|Import|Package\w*|"
-               r"Dependency|Requirement|Version\w*|Unsupported(?:Version|Platform|Hardware)|NoSuch(?:Bucket|Key|File)|"
-               r"(?:File|Path|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
-               r"DoesNotExist)|(?:NotFound|Missing)(?:File|Path|Module|Config\w*)|NotInstalled)(?:Error|Exception)?$"),
-    ("compile", r"^\w*(?:Compil(?:e|ation|er)|Codegen|Lowering|Trac(?:e|ing)r?)(?:Error|Exception|Failed|Failure)$"),
-    ("data", r"^\w*(?:Decod(?:e|ing|er)|Unidentified\w*|Corrupt\w*|BadZip\w*|BadGzip\w*|Parse|Parser|Truncated\w*|DataLoss|"
-             r"MalformedData|InvalidData|DataFormat|EmptyData|Tokenization)(?:Error|Exception|File)?$"),
+    (
+        "network",
+        (
+            r"^\w*(?:Connect(?:ion)?|Timeout|TimedOut|Network|Socket|Unreachable|ServiceUnavailable|Rendezvous|Proxy|"
+            r"SSL|DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"
+        ),
+    ),
+    (
+        "config",
+        (
+            r"^\w*(?:Config(?:uration)?|Settings?|Argument|Option|Usage|Validation|Credentials?|Unauthorized|Forbidden|"
+            r"Auth(?:entication|orization)?|License|Permission\w*|AccessDenied|Gated\w*|Import|Package\w*|Dependency|"
+            r"Requirement|Version\w*|Unsupported(?:Version|Platform|Hardware)|NoSuch(?:Bucket|Key|File)|NotInstalled|"
+            r"(?:File|Path|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
+            r"DoesNotExist)|(?:NotFound|Missing)(?:File|Path|Module|Config\w*))(?:Error|Exception)?$"
+        ),
+    ),
+    (
+        "compile",
+        r"^\w*(?:Compil(?:e|ation|er)|Codegen|Lowering|Trac(?:e|ing)r?)(?:Error|Exception|Failed|Failure)$",
+    ),
+    (
+        "data",
+        (
+            r"^\w*(?:Decod(?:e|ing|er)|Unidentified\w*|Corrupt\w*|BadZip\w*|BadGzip\w*|Parse|Parser|Truncated\w*|"
+            r"DataLoss|MalformedData|InvalidData|DataFormat|EmptyData|Tokenization)(?:Error|Exception|File)?$"
+        ),
+    ),
     ("storage", r"^\w*(?:DiskFull|OutOfDisk|Quota\w*|StorageFull|NoSpace)\w*$"),
     ("numeric", r"^\w*(?:NaN|Nan|NonFinite|Diverge\w*|FloatingPoint)(?:Error|Exception|Loss\w*)?$"),
-)  # fmt: skip
+)
 """What the name of an exception says, whoever defined it."""
 
 _PLACES: tuple[tuple[FailureClass, str], ...] = (
-    ("config", r"(?:^|/)(?:argparse|optparse|getopt|configparser|gettext)\.py|(?:^|/)(?:absl/flags|omegaconf|hydra|"
-               r"jsonargparse|tyro|simple_parsing|draccus|fire|click|typer|pydantic(?:_core|_settings)?|dacite|marshmallow|"
-               r"yacs|pkg_resources)/|transformers/(?:hf_argparser|training_args\w*)\.py|"
-               r"(?:mmengine|mmcv)/(?:config|registry|utils/(?:config|registry))"),
-    ("network", r"(?:^|/)(?:requests|urllib3|httpx|httpcore|aiohttp|websockets?|paramiko|botocore|boto3|s3fs|gcsfs|adlfs|"
-                r"google/(?:api_core|cloud|auth|resumable_media)|azure/(?:core|storage)|grpc|redis|pymongo|http|urllib)/|"
-                r"(?:^|/)(?:socket|ssl|socketserver)\.py$"),
-    ("compile", r"(?:^|/)(?:torch/(?:_inductor|utils/(?:cpp_extension|hipify))|triton/(?:compiler|backends|runtime/(?:build|"
-                r"jit))|jax/_src/(?:interpreters/mlir|pallas)|jaxlib/mlir|tvm)\b"),
-    ("data", r"(?:^|/)(?:PIL|imageio|skimage/io|soundfile|librosa|torchaudio/(?:backend|io|_backend|_torchcodec)|torchcodec|"
-             r"torchvision/io|decord|av|pyarrow|fastparquet|h5py|netCDF4|zarr|nibabel|pydicom|SimpleITK|rasterio|"
-             r"pandas/io|pandas/_libs/parsers|csv|xml/etree|lxml|tarfile|zipfile|gzip|lzma|bz2|codecs)\b(?:/|\.pyx?|$)"),
-)  # fmt: skip
+    (
+        "config",
+        (
+            r"(?:^|/)(?:argparse|optparse|getopt|configparser|gettext)\.py|(?:^|/)(?:absl/flags|omegaconf|hydra|"
+            r"jsonargparse|tyro|simple_parsing|draccus|fire|click|typer|pydantic(?:_core|_settings)?|dacite|marshmallow|"
+            r"yacs|pkg_resources)/|transformers/(?:hf_argparser|training_args\w*)\.py|"
+            r"(?:mmengine|mmcv)/(?:config|registry|utils/(?:config|registry))"
+        ),
+    ),
+    (
+        "network",
+        (
+            r"(?:^|/)(?:requests|urllib3|httpx|httpcore|aiohttp|websockets?|paramiko|botocore|boto3|s3fs|gcsfs|adlfs|"
+            r"google/(?:api_core|cloud|auth|resumable_media)|azure/(?:core|storage)|grpc|redis|pymongo|http|urllib)/|"
+            r"(?:^|/)(?:socket|ssl|socketserver)\.py$"
+        ),
+    ),
+    (
+        "compile",
+        (
+            r"(?:^|/)(?:torch/(?:_inductor|utils/(?:cpp_extension|hipify))|triton/(?:compiler|backends|runtime/(?:build|"
+            r"jit))|jax/_src/(?:interpreters/mlir|pallas)|jaxlib/mlir|tvm)\b"
+        ),
+    ),
+    (
+        "data",
+        (
+            r"(?:^|/)(?:PIL|imageio|skimage/io|soundfile|librosa|torchaudio/(?:backend|io|_backend|_torchcodec)|"
+            r"torchcodec|torchvision/io|decord|av|pyarrow|fastparquet|h5py|netCDF4|zarr|nibabel|pydicom|SimpleITK|"
+            r"rasterio|pandas/io|pandas/_libs/parsers|csv|xml/etree|lxml|tarfile|zipfile|gzip|lzma|bz2|codecs)\b"
+            r"(?:/|\.pyx?|$)"
+        ),
+    ),
+)
 """Where an exception that says little was raised: a library, by its innermost frame."""
 
 _HINTS: dict[FailureClass, str] = {

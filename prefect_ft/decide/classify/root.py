@@ -9,20 +9,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from signal import Signals
 
-from prefect_ft.decide.classify.chains import BARE, CASCADE, GENERIC, MENTIONED, REPORT, ROOT, weight, wraps
+from prefect_ft.decide.classify.chains import (
+    BARE,
+    BY_EXCEPTION,
+    CASCADE,
+    GENERIC,
+    MENTIONED,
+    REPORT,
+    ROOT,
+    weight,
+    wraps,
+)
+from prefect_ft.decide.classify.confidence import confidence_in
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd, first_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
+from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived
 from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 
 __all__ = ["judge"]
-
-_BY_EXCEPTION = frozenset(("config", "user_code", "assertion", "data", "compile", "numeric", "checkpoint"))
-"""Classes that end a program by an exception: where one of them only stands in a line, a later exception
-that says more is what ended it."""
 
 _NEAR_LINES = 30
 _MESSAGE_LINES = 8
@@ -47,14 +55,15 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     if reported is not None:  # a launcher's own status says nothing of the rank that failed
         exit_code, signal = reported.exit_code, None
     is_known_to_fail = exit_code is not None or signal is not None
-    found = ((log, _first_of(log, is_known_to_fail=is_known_to_fail)) for log in logs)
+    candidates = [_candidates_of(log, is_known_to_fail=is_known_to_fail) for log in logs]
+    found = zip(logs, map(_first_of, logs, candidates), strict=True)
     firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
     told = _told(logs, exit_code, signal, reported)
     if chosen is not None and not (
         _says_more(told, chosen[1], exit_code, signal) or _came_first(reported, chosen)
     ):
-        return _verdict(chosen, logs)
+        return _verdict(chosen, logs, candidates)
     if told is not None:
         return _told_verdict(told, logs)
     has_lines = any(log.tail for log in logs)
@@ -103,7 +112,7 @@ def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal:
     number = signal_of(exit_code, signal)
     if told.failure_class == "crash":  # a watchdog aborts its own process
         return not (first.signature.failure_class == "collective_timeout" and number == Signals.SIGABRT)
-    if heavy == REPORT:
+    if heavy >= REPORT:
         return told.failure_class != "unknown"
     if first.signature.failure_class == "network":
         return number is not None
@@ -113,15 +122,22 @@ def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal:
 # -- one log ----------------------------------------------------------------------------------------
 
 
-def _first_of(log: LogFindings, *, is_known_to_fail: bool) -> Finding | None:
-    """Return what explains most in one log, the earliest of its kind."""
-    findings = log.findings if is_known_to_fail else _before_completion(log)
+def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]:
+    """Return what may be the root in one log: what explains most first, the earliest of its kind."""
+    findings = without_survived(log.findings if is_known_to_fail else _before_completion(log))
     ended = _ends_of(findings)
-    lines = [finding for finding in findings if finding.raised is None]
+    lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
-    candidates = sorted((*ended, *said), key=lambda finding: (_group(finding), finding.order))
-    first = next(iter(candidates), None)
-    return first and _in_its_message(_as_raised(first, ended), lines)
+    return with_word_of_scheduler(sorted((*ended, *said), key=lambda one: (_group(one), one.order)))
+
+
+def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None:
+    """Return what explains most in one log, by the line of its event that says most."""
+    if not candidates:
+        return None
+    lines = [finding for finding in log.findings if finding.raised is None]
+    ended = [finding for finding in candidates if finding.raised is not None]
+    return _in_its_message(_as_raised(candidates[0], ended), lines)
 
 
 def _before_completion(log: LogFindings) -> list[Finding]:
@@ -164,7 +180,7 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 
     What is said just before something is raised says why it is.
     """
-    return line.signature.failure_class in _BY_EXCEPTION and any(
+    return line.signature.failure_class in BY_EXCEPTION and any(
         weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > _NEAR_LINES
         for end in ended
     )
@@ -222,21 +238,24 @@ def _rank_of_cause(place: _Place, all_firsts: Sequence[_Place]) -> tuple[float, 
     return (order, order == CASCADE and not is_timeout, stamp)
 
 
-def _verdict(place: _Place, logs: Sequence[LogFindings]) -> Verdict:
+def _verdict(place: _Place, logs: Sequence[LogFindings], candidates: Sequence[Sequence[Finding]]) -> Verdict:
     log, finding = place
+    rivals = next(each for one, each in zip(logs, candidates, strict=True) if one is log)
     signature = finding.signature
     alike = (
         likeness_of_exception(finding.raised)
         if finding.raised
         else likeness_of_line(signature.id, finding.text)
     )
+    recoverable = _recoverable(signature.failure_class, signature.recoverable)
     return Verdict(
         failure_class=signature.failure_class,
-        recoverable=_recoverable(signature.failure_class, signature.recoverable),
+        recoverable=recoverable,
         blame=_blame(place, logs),
         signature=signature_of(alike),
         evidence=_evidence(log, finding, "root"),
         cascades=_cascades(logs, finding),
+        confidence=confidence_in(finding, recoverable, rivals),
     )
 
 

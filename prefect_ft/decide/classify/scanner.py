@@ -35,6 +35,11 @@ _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
+_GOT_ON, _NEW_RUN, _THROUGH = (
+    "the run went on after it",
+    "an earlier run",
+    "the run then said that it was through",
+)
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
 CountLines = Callable[[int, int], int]
@@ -165,6 +170,7 @@ class LogScanner:
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
             completed=self._completed,
+            over=self._kept.over(),
             number_of_tail=self._number_of_tail,
         )
 
@@ -299,7 +305,7 @@ class LogScanner:
             return
         self._catch_up()
         self._got_on = True
-        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2))
+        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), _GOT_ON)
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -311,7 +317,7 @@ class LogScanner:
         self._catch_up()
         self._order += 1
         if _RESTART.search(line.text):
-            self._kept.clear()
+            self._kept.clear(_NEW_RUN)
             self._chain.clear()
             self._progress.clear()
             self._completed = None
@@ -328,7 +334,7 @@ class LogScanner:
     def _complete(self) -> None:
         """Note that the run says that it is through: so it is, if it got on after what was said before."""
         if not self._kept or self._progress.places:
-            self._kept.clear()
+            self._kept.clear(_THROUGH)
             self._chain.clear()
             self._completed = self._order
 

@@ -1,0 +1,85 @@
+"""What a run survived: older findings that its later end from outside shows to have been no end.
+
+Owns the statements of schedulers by which an end from outside is known. A time limit, a cancellation or a preemption
+ends what still runs: so what was printed long before it did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefect_ft.decide.classify.chains import CASCADE, INTERRUPTED, ROOT, weight
+from prefect_ft.decide.classify.findings import Finding
+from prefect_ft.signatures import compiled
+
+__all__ = ["end_from_outside", "with_word_of_scheduler", "without_survived"]
+
+_SCHEDULER = compiled(
+    r"^(?:slurm|srun-interrupt|lsf|pbs|sge|condor|k8s|aws|gcp|azure|sagemaker|vertex|jax-tpu|kueue)-|^srun-interrupt$"
+)
+"""Entries of the catalogue, by their ids, with which a scheduler states an end itself."""
+
+_TIME_LIMITS = frozenset(
+    (
+        "k8s-deadline", "limit-cpu-time", "lsf-runlimit", "pbs-walltime", "sagemaker-stopped", "sge-limits",
+        "slurm-state-timeout", "slurm-time-limit",
+    )
+)  # fmt: skip
+
+_OUTSIDE = frozenset(("cancelled", "preempted"))
+
+_ENDS_ALL = frozenset(("hardware", "oom_host"))
+"""What may leave a job hanging until somebody ends it."""
+
+_FAR_LINES = 100
+"""Lines that a program still prints that a failure ends: tracebacks of other ranks, reports of launchers."""
+
+
+def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
+    """Put a scheduler's statement in the place of what a process tells of the signal that it got."""
+    stated = next((one for one in candidates if weight(one) == CASCADE and _is_schedulers(one)), None)
+    if stated is None:
+        return list(candidates)
+    return [stated if _is_signal_told(one) else one for one in candidates]
+
+
+def _is_signal_told(finding: Finding) -> bool:
+    is_outside = finding.signature.failure_class in _OUTSIDE
+    return is_outside and weight(finding) == CASCADE and not _is_schedulers(finding)
+
+
+def _is_schedulers(finding: Finding) -> bool:
+    is_outside = finding.signature.failure_class in _OUTSIDE
+    return is_outside and bool(_SCHEDULER.search(finding.signature.id))
+
+
+def end_from_outside(findings: Sequence[Finding]) -> Finding | None:
+    """Return the last statement that the run was ended from outside."""
+    ends = [
+        finding
+        for finding in findings
+        if finding.signature.failure_class in _OUTSIDE and weight(finding) in (ROOT, INTERRUPTED)
+    ]
+    return max(ends, key=lambda finding: finding.order, default=None)
+
+
+def without_survived(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out what a run went on after until it was ended from outside."""
+    end = end_from_outside(findings)
+    if end is None:
+        return list(findings)
+    last = {
+        one.signature.id: one for one in sorted(findings, key=lambda one: one.order) if one.order < end.order
+    }
+    return [one for one in findings if not _is_survived(one, last.get(one.signature.id, one), end)]
+
+
+def _is_survived(finding: Finding, last_alike: Finding, end: Finding) -> bool:
+    if finding.order >= end.order or finding.signature.failure_class in _OUTSIDE | _ENDS_ALL:
+        return False
+    if weight(finding) >= CASCADE:
+        return False
+    is_far = end.line - last_alike.line > _FAR_LINES
+    if finding.raised is None:
+        return is_far or end.signature.id in _TIME_LIMITS
+    return is_far
