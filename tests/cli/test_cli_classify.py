@@ -69,8 +69,8 @@ def test_nothing_wrong(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("well.log", "--json")
     assert code == 0
     assert json.loads(out) == {
-        "class": "none", "recoverable": None, "confidence": "high", "blame": "none", "rule": None, "role": None, "file": None,
-        "line": None, "evidence": None, "cascades": [], "signature": None, "hint": None,
+        "class": "none", "recoverable": None, "confidence": "high", "blame": "none", "rule": None, "role": None,
+        "file": None, "line": None, "evidence": None, "cascades": [], "signature": None, "hint": None,
     }  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def test_whole_classes_are_forgotten():
     store.add(finding(1, "b", "config"))
     store.forget(lambda failure_class: failure_class == "crash", "why")
     assert kept(store) == [1]
-    store.clear()
+    store.clear("why")
     assert kept(store) == []
 
 
