@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -13,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.backends.kind import Place, Tenure, TenureEnd, kind_of
+from prefect_ft.backends.kind import SUCCESSOR_OF, Place, Tenure, TenureEnd, kind_of
 from prefect_ft.backends.process.kind import ProcessKind
+from prefect_ft.cli import main
 from prefect_ft.config import JobConfig
 from prefect_ft.errors import NotStartedError
 from prefect_ft.journal.attempts import timeline_of
@@ -203,6 +207,41 @@ def when(condition: Callable[[], bool], call: Callable[[], None]) -> None:
     while not condition():
         time.sleep(0.01)
     call()
+
+
+def test_sigterm_in_the_allocation_hands_over_after_a_checkpoint(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(monkeypatch, lambda: None)
+    scheduler.contains_us = True
+    job = job_in(tmp_path, SAVES_WHEN_ASKED)
+    told = partial(os.kill, os.getpid(), signal.SIGTERM)
+    threading.Thread(target=when, args=((tmp_path / "begun").exists, told), daemon=True).start()
+    with pytest.raises(HandedOverError, match="SIGTERM: the allocation ends"):
+        run(job)
+    [left] = of(lines_of(job), HandOverLine)
+    assert (left.is_clean, left.step) == (True, 7)
+
+
+@pytest.mark.parametrize("status", ["running", "completed"])
+def test_a_successor_resumes_its_run_and_begins_no_other(
+    tmp_path: Path,
+    runtime_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: str,
+) -> None:
+    job = job_in(tmp_path, "print('trained', flush=True)")
+    (tmp_path / "job.yaml").write_text(json.dumps(json.loads(job.model_dump_json(exclude_defaults=True))))
+    entered = enter(job, "refuse")
+    with held(entered.holding, entered.job):
+        entered.holding.run.describe(status=status)
+    monkeypatch.setenv(SUCCESSOR_OF, entered.holding.run.run_id)
+    assert main(["run", str(tmp_path / "job.yaml")]) == 0
+    latest = latest_run(Path(job.model_dir))
+    assert latest is not None
+    assert (latest.run_id, latest.status) == (entered.holding.run.run_id, "completed")
+    assert ("no run is begun here" in capsys.readouterr().err) == (status == "completed")
 
 
 def test_a_run_that_is_cancelled_while_it_waits_for_systems_has_not_started(

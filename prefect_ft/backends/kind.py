@@ -21,6 +21,9 @@ from prefect_ft.journal.records import Line
 from prefect_ft.model import FailureClass
 from prefect_ft.model import Kind as IncidentKind
 
+SUCCESSOR_OF = "PREFECT_FT_SUCCESSOR_OF"
+"""With this variable, `prefect-ft run` resumes the run of this id if that has not ended, and begins no other."""
+
 _Config = TypeVar("_Config", bound=Infrastructure)
 
 
@@ -148,7 +151,7 @@ class Kind(ABC, Generic[_Config]):
     def succeed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> str | None:
         """Queue what follows a tenure, and return its name; None: nothing follows. Idempotent.
 
-        Raises BackendError.
+        What runs there finds the run by the variable `SUCCESSOR_OF`. Raises BackendError.
         """
         del infrastructure, place, tenure
         return None

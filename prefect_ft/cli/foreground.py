@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prefect_ft import plaintext
+from prefect_ft.backends.kind import SUCCESSOR_OF
 from prefect_ft.cli.exits import CANCELLED, COMPLETED, FAILED, INVALID, REFUSALS
 from prefect_ft.cli.prefect_view import shown_in_prefect
 from prefect_ft.cli.saved_block import saved_block
@@ -68,6 +69,15 @@ def run(
     if from_scratch:
         job = job.from_scratch()
     previous = latest_run(Path(job.model_dir))
+    before = os.environ.get(SUCCESSOR_OF)
+    if before and (previous is None or previous.run_id != before or previous.status != "running"):
+        print(
+            plaintext.as_lines(f"run {before} has ended; no run is begun here ({SUCCESSOR_OF})"),
+            file=sys.stderr,
+        )
+        return COMPLETED
+    if before:
+        unfinished = "resume"
     if previous is not None and previous.status != "completed" and unfinished == "resume":
         check_places_of(previous)  # before anything is made in their place
     with _located(document):

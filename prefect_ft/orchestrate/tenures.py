@@ -83,9 +83,11 @@ class Tenancy:
             target=self._watch, args=(margin_s, left, stop), name="prefect-ft-tenure", daemon=True
         )
         watch.start()
+        stop.hands_over_on_sigterm = self._tenure.contains_us
         try:
             yield
         finally:
+            stop.hands_over_on_sigterm = False
             left.set()
             watch.join()
 

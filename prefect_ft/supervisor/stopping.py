@@ -6,7 +6,8 @@ one that comes later: `timeout` signals its child and then the child's group, wh
 A time limit that a caller has set on this process by SIGALRM, as Prefect does for a flow's `timeout_seconds`, is
 such a wish too: what its handler raises waits until the run has been stopped.
 
-Where an orchestrator is moved about by others, SIGTERM is no such wish: it leaves, and the run goes on.
+Where an orchestrator is moved about by others, SIGTERM is no such wish: it leaves, and the run goes on. In an
+allocation of a scheduler SIGTERM announces its end: the run is handed over to the next one.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class StopRequest:
         self._signalled_s: float | None = None
         self._is_settled = False
         self._leaves_on_sigterm = leaves_on_sigterm
+        self.hands_over_on_sigterm = False
+        """Whether SIGTERM announces the end of the tenure that this process is in."""
         self._hand_over: tuple[str, bool] | None = None
         self._wish: tuple[str, bool] | None = None
         """One value, so that what one thread asks for is not mixed with what another does."""
@@ -163,6 +166,9 @@ class StopRequest:
                 os.close(end)
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGTERM and self.hands_over_on_sigterm:
+            self.hand_over("SIGTERM: the allocation ends")
+            return
         if number == signal.SIGTERM and self._leaves_on_sigterm:
             self.abandon(LeaseLostError("SIGTERM: it goes on as it stands, for whoever comes next"))
             return
