@@ -80,6 +80,8 @@ class Adopting:
         ctx, lines = self._context, self._context.journal.lines
         last_t = heard_last_t(lines)
         ctx.saves.recall(lines, set_aside(ctx.plan.policy, ctx.journal.history()))
+        if ctx.parts is not None:
+            ctx.parts.recall(lines, ctx.clock.epoch() - ctx.clock.now())
         found = standing(lines, {}, ctx.plan.phase_index, ctx.plan.ranks_per_worker)
         ctx.number, ctx.last_started = found.attempt, found.attempt or None
         back = Comeback(ctx.epoch, by_hand=by_hand, silent_s=ctx.clock.now() - ctx.journal.last_t)
