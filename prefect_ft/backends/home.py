@@ -51,7 +51,8 @@ def agent_config(
 ) -> dict[str, Any]:
     """Return what an agent is told whose directory is `home`.
 
-    `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) has it listen there too.
+    `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) has it listen there too; `fd` in it is
+    the descriptor of a socket that listens already.
     `notice_s` is how long it may take to leave once it has SIGTERM; 0: it leaves at once.
     """
     return {

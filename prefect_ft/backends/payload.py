@@ -20,7 +20,13 @@ from pathlib import Path
 import prefect_ft
 
 _PARTS = ("__init__.py", "callbacks", "compat", "heartbeat.py", "inprocess", "worker")
-_MAIN = "import sys\n\nfrom prefect_ft.worker.agent import main\n\nsys.exit(main(sys.argv[1:]))\n"
+_MAIN = """import sys
+from importlib import import_module
+
+words = sys.argv[1:]
+name = words.pop(0) if words[:1] in (["node"], ["holder"]) else "agent"
+sys.exit(import_module("prefect_ft.worker." + name).main(words))
+"""
 
 
 def payload_directory(parent: Path) -> Path:

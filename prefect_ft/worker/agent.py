@@ -102,15 +102,17 @@ class Agent:
 
     def _open_to_the_network(
         self,
+        *,
         port: int,
         identity: Dict[str, str],
         silence_timeout_s: float,
         partition_timeout_s: float,
         api: List[Tuple[str, int]],
+        fd: Optional[int] = None,
     ) -> Partition:
         from prefect_ft.worker import tls  # noqa: PLC0415  (most agents are reached by files, and need none)
 
-        listener = tls.listening(port)
+        listener = tls.listening(port) if fd is None else socket.socket(fileno=fd)
         if listener is not None:
             own = tls.Identity(identity["own"], identity["trusts"])
             self._door.open(listener, tls.TlsEntrance(own, silence_timeout_s))
@@ -118,7 +120,7 @@ class Agent:
             self._loop,
             partition_timeout_s,
             api,
-            port,
+            port if fd is None else None,
             is_attached=lambda: self._reporter.peer is not None,
             is_idle=lambda: self._execution.is_idle,
             on_cut=self._cut_off,
@@ -156,8 +158,9 @@ class Agent:
     def _hear_signals(self) -> None:
         """SIGTERM means go and SIGINT leave; without a wake-up the selector would sleep on through them.
 
-        SIGHUP gets a call that does nothing: to ignore it would make the ranks ignore it too. What is
-        ignored already, by `nohup` or in a shell's background, stays so, for the agent as for the ranks.
+        SIGHUP, and the signals by which a scheduler announces a job's end to all its processes, get a call that does
+        nothing: to ignore them would make the ranks ignore them too. What is ignored already, by `nohup` or in a
+        shell's background, stays so, for the agent as for the ranks.
         """
         self._hear, self._ring = socket.socketpair()
         self._hear.setblocking(False)
@@ -166,8 +169,9 @@ class Agent:
         signal.signal(signal.SIGTERM, lambda *_: self._told_to_go())
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, lambda *_: self.leave())
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
 
     def _told_to_go(self) -> None:

@@ -55,13 +55,13 @@ class Partition:
         loop: Loop,
         timeout_s: float,
         api: Sequence[Tuple[str, int]],
-        port: int,
+        port: Optional[int],
         *,
         is_attached: Callable[[], bool],
         is_idle: Callable[[], bool],
         on_cut: Callable[[float], None],
     ) -> None:
-        """`api` are addresses of the cluster's API; other agents listen at `port`."""
+        """`api` are addresses of the cluster's API; other agents listen at `port`; None: each at its own."""
         self._loop = loop
         self._timeout_s = timeout_s
         self._api: List[Target] = [*((host, at) for host, at in api), *_own_api()]
@@ -74,7 +74,8 @@ class Partition:
     def begin(self, peers: Sequence[str]) -> None:
         """Watch over an attempt from now on; `peers` are hosts of other workers."""
         self._end()
-        self._targets = [*self._api, *((host, self._port) for host in peers)]
+        port = self._port
+        self._targets = [*self._api, *((host, port) for host in peers if port is not None)]
         self._silence = Silence(self._timeout_s, now_s())
         self._look()
 

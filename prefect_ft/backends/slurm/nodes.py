@@ -1,0 +1,118 @@
+"""The orchestrator's side of node servers: one connection to each, with orders and their answers.
+
+Knows no Slurm: it is told where a node server listens. A connection that breaks is made again with the next order.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from prefect_ft.backends.direct import DirectWay
+from prefect_ft.errors import BackendError
+from prefect_ft.worker import frames
+from prefect_ft.worker.keys import worker_key
+from prefect_ft.worker.node import KEY_NAME
+
+ANSWER_TIMEOUT_S = 10.0
+"""How long a node server may take to answer what it does at once."""
+
+END_TIMEOUT_S = 45.0
+"""How long it may take to end agents, with all that runs below them."""
+
+
+class NodeLink:
+    """To the node server of one node. Safe in threads: one order at a time."""
+
+    def __init__(
+        self, way: DirectWay, system: str, host: str, port: int, *, run_id: str, key: str, name: str
+    ) -> None:
+        """`key` is the run's; `name` is that of the node servers' certificate."""
+        self._way, self.system, self.host, self._port = way, system, host, port
+        self._run_id, self._key, self._name = run_id, worker_key(key, KEY_NAME), name
+        self._connection: socket.socket | None = None
+        self._reader = frames.FrameReader()
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def ask(self, op: str, timeout_s: float = ANSWER_TIMEOUT_S, **fields: Any) -> Mapping[str, Any]:
+        """Give an order and return what is answered.
+
+        Raises OSError where nothing is answered, BackendError where the node server does not do it.
+        """
+        with self._lock:
+            was_open = self._connection is not None
+            try:
+                return self._asked(op, timeout_s, fields)
+            except OSError:
+                self._drop()
+                if not was_open:
+                    raise
+            try:
+                return self._asked(op, timeout_s, fields)  # the connection may have been a dead one
+            except OSError:
+                self._drop()
+                raise
+
+    def answers(self) -> bool:
+        """Whether the node server can be spoken with; False too where it was told to go."""
+        try:
+            return not self.ask("list").get("is_going")
+        except (OSError, BackendError):
+            return False
+
+    def connect(self, worker: str, port: int) -> socket.socket:
+        """Open a connection to the agent of a worker on this node; raises OSError."""
+        return self._way.connect(self.host, worker, port=port)
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        with self._lock:
+            self._drop()
+
+    def _asked(self, op: str, timeout_s: float, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        if self._connection is None:
+            self._connection = self._way.connect(self.host, self._name, port=self._port)
+            self._reader = frames.FrameReader()
+            self._say(deadline, op="attach", version=frames.VERSION, run=self._run_id, key=self._key)
+            told = self._hear(deadline)
+            if told.get("ev") != "attached" or told.get("node") != self.system:
+                self._drop()
+                why = told.get("why") or f"it is that of {told.get('node')}"
+                raise BackendError(f"the node server of {self.system} refuses: {why}", system=self.system)
+        self._number += 1
+        self._say(deadline, op=op, id=self._number, **fields)
+        while (told := self._hear(deadline)).get("id") != self._number:
+            pass  # the answer to an earlier order that was not waited for any more
+        if told.get("ev") != "done":
+            raise BackendError(f"{told.get('why') or 'it does not say why'}", system=self.system)
+        return told
+
+    def _say(self, deadline_s: float, **message: Any) -> None:
+        assert self._connection is not None
+        self._connection.settimeout(max(0.1, deadline_s - time.monotonic()))
+        self._connection.sendall(frames.encode(message))
+
+    def _hear(self, deadline_s: float) -> Mapping[str, Any]:
+        assert self._connection is not None
+        while True:
+            for message in self._reader.feed(b""):
+                return message
+            self._connection.settimeout(max(0.1, deadline_s - time.monotonic()))
+            data = self._connection.recv(1 << 16)
+            if not data:
+                raise ConnectionError(f"the node server of {self.system} has hung up")
+            try:
+                for message in self._reader.feed(data):
+                    return message
+            except frames.FrameError as exc:
+                raise ConnectionError(str(exc)) from exc
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
