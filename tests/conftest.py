@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have what needs the cluster come first, all of it, and return it and the engine time to start."""
     items.sort(key=lambda item: not _needs_cluster(item.nodeid))
     for item in items:
-        started = {"docker_engine", "kubernetes_cluster"}
+        started = {"docker_engine", "kubernetes_cluster", "slurm_cluster"}
         if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
 
@@ -134,6 +134,25 @@ def kubernetes_cluster() -> Iterator[Any]:
     need("kubernetes", why_not is None, why_not or "")
     with _cluster:
         yield _cluster.enter_context(kube.cluster_for_tests())
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Any]:
+    """A `slurm.Slurm` of four nodes, with accounting."""
+    import slurm
+
+    why_not = slurm.why_not(accounting=True)
+    need("slurm", why_not is None, why_not or "")
+    with slurm.slurm(accounting=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_nodes(slurm_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The same cluster, to which Slurm's commands go; without jobs before and after."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_cluster.conf))
+    yield slurm_cluster
+    slurm_cluster.clean()
 
 
 def need(name: str, present: bool, why: str) -> None:
