@@ -160,6 +160,22 @@ class Incident:
     evidence: Evidence | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtFault:
+    """What attempts have proven of failures of one class: `data_or_code`, `system`, `checkpoint` or `chance`.
+
+    `what` is a plain str: it may have been read from the journal of a version that knows more. `steps` are those at
+    which it failed, `systems` those that told it first, `checkpoint` the step of the one that is at fault.
+    """
+
+    what: str
+    text: str
+    failure_class: FailureClass | None = None
+    steps: tuple[int, ...] = ()
+    systems: tuple[str, ...] = ()
+    checkpoint: int | None = None
+
+
 class Counters(NamedTuple):
     """The budgets after a decision: folds over the phase's history, never stored or decremented.
 
@@ -185,7 +201,7 @@ class Decision:
     does). `recreate` holds the workers, by their new numbers, that are created anew; `isolate` the
     systems that this decision takes out of use. `resume_step` is the step of the checkpoint to
     resume from, `None` for from scratch. `delay_s` is waited before the action. `skip_steps` are all the steps that
-    the next attempt skips.
+    the next attempt skips. `at_fault` is what the attempt that ended has proven about it and those before it.
     """
 
     n: int
@@ -199,6 +215,7 @@ class Decision:
     delay_s: float = 0.0
     resume_step: int | None = None
     skip_steps: tuple[Window, ...] = ()
+    at_fault: AtFault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from prefect_ft.journal.forms import (
 )
 from prefect_ft.model import (
     Action,
+    AtFault,
     Blame,
     Confidence,
     Counters,
@@ -110,6 +111,16 @@ decisions = st.builds(
     delay_s=seconds,
     resume_step=known | counts,
     skip_steps=lists_of(windows),
+    at_fault=st.none()
+    | st.builds(
+        AtFault,
+        what=texts,
+        text=texts,
+        failure_class=st.none() | st.sampled_from(["numeric", "data"]),
+        steps=lists_of(counts),
+        systems=lists_of(texts),
+        checkpoint=st.none() | counts,
+    ),
 )
 
 
@@ -199,6 +210,7 @@ def test_a_decision_looks_as_scripts_know_it():
         "delay_s": 0,
         "resume_step": None,
         "skip_steps": [[195, 234]],
+        "at_fault": None,
         "counters": {
             "failures_without_progress": 1,
             "consecutive_suspensions": 0,

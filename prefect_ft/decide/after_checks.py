@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prefect_ft.decide.effects import StepBack
 from prefect_ft.decide.incidents import suspected_systems
 from prefect_ft.decide.moves import isolate_systems
 from prefect_ft.decide.placement import may_shrink_to
@@ -23,6 +24,8 @@ class Proposal:
     action: Action
     isolate: tuple[str, ...]
     why: str
+    avoid: tuple[str, ...] = ()
+    step_back: StepBack | None = None
 
 
 def suspect(s: Situation, proposal: Proposal) -> Proposal:

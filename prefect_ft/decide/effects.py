@@ -24,9 +24,10 @@ Budget = Literal[
 ]
 """What else restarts by a rule are counted in, beside failures: `Budgets` owns most of it, `Skipping` the skips."""
 
-StepBack = Literal["below_last", "set_aside", "to_start"]
+StepBack = Literal["below_last", "set_aside", "to_start", "second_try", "last"]
 """Where a restart resumes: below the last checkpoint, and so do others until progress; without the unreadable one;
-after a numeric failure where the failed attempt started, and so do others until progress."""
+after a numeric failure where the failed attempt started, and so do others until progress. The last two are other places
+for the first: not before the start of the failed attempt; the last checkpoint itself, unless others stay somewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from prefect_ft.decide.classify.exits import asks_for_other_hardware
+from prefect_ft.decide.effects import StepBack
 from prefect_ft.decide.situation import Situation
+from prefect_ft.decide.trials import told_first
 from prefect_ft.model import Action
 
 MAX_UNCONDITIONAL = 3
@@ -17,6 +20,10 @@ class Move(NamedTuple):
     action: Action
     isolate: tuple[str, ...] = ()
     why: str = ""
+    avoid: tuple[str, ...] = ()
+    """Systems whose workers take spares, and that stay usable."""
+    step_back: StepBack | None = None
+    """Where it resumes, if not where its rule says."""
 
 
 def always(action: Action, why: str = "") -> Callable[[Situation], Move]:
@@ -70,7 +77,24 @@ def step_back(s: Situation) -> Move:
             (),
             f"it fails at step {s.incident.reached} from wherever it starts: the data or the code is bad",
         )
+    elsewhere = suspected_of_numbers(s)
+    asks = asks_for_other_hardware(s.incident)
+    if elsewhere is not None:
+        within = s.budgets.worker_replacements < s.policy.max_worker_replacements
+        why = f"{elsewhere} told it first and gives its worker to a spare"
+        step: StepBack = "last" if asks else "second_try"
+        return Move("replace_workers" if within else "rebuild", (), why, (elsewhere,), step)
+    if asks:
+        return Move("restart_in_place", (), "from the checkpoint that it saved to be tried again", (), "last")
     return Move("restart_in_place", (), "one checkpoint further back")
+
+
+def suspected_of_numbers(s: Situation) -> str | None:
+    """Return the system that is left for a second try: once since progress, if a spare is there."""
+    if s.has_moved or not (s.policy.numeric_elsewhere or asks_for_other_hardware(s.incident)):
+        return None
+    system = told_first(s.incident, s.pool.gang)
+    return system if system is not None and s.pool.spares((system,)) else None
 
 
 def skip(s: Situation) -> Move:

@@ -6,7 +6,7 @@ would lead to.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -46,6 +46,8 @@ class Pool:
     ttl_s: float
     next_release_t: float = inf
     _isolated_until: dict[str, float] = field(default_factory=dict)
+    _avoided: tuple[str, ...] = ()
+    """Systems that were left because of a suspicion: the last that are taken as spares."""
     _left: tuple[str, ...] = ()
     """The gang's systems that are not in the pool any more."""
 
@@ -95,15 +97,22 @@ class Pool:
     def spares(self, without: Collection[str] = ()) -> list[str]:
         """List the usable systems that have no worker, as if `without` were isolated too."""
         taken = {*self._isolated_until, *without, *self.gang}
-        return [name for name in self.policy.systems if name not in taken]
+        free = [name for name in self.policy.systems if name not in taken]
+        return sorted(free, key=self._avoided.__contains__) if self._avoided else free
+
+    def avoid(self, systems: Iterable[str]) -> None:
+        """Take these systems as spares only where there are no others."""
+        self._avoided = (*self._avoided, *systems)
 
     def can_replace(self, systems: Collection[str]) -> bool:
         """Return whether some worker stands on these systems, and each that does could move to a spare."""
         displaced = len(set(self.gang).intersection(systems))
         return 0 < displaced <= len(self.spares(systems))
 
-    def next_gang(self, action: Action, isolate: Collection[str]) -> Gang:
+    def next_gang(self, action: Action, isolate: Collection[str], avoid: Collection[str] = ()) -> Gang:
         """Place the gang that an action leads to; without enough systems it is a smaller one.
+
+        Workers on the systems to `avoid` take spares as if these were isolated.
 
         Who can stay stays; the others take spares in the order of the pool, the lowest number first.
         Numbers are compacted where nobody could take a worker over. A rebuild fills the gang up to
@@ -113,8 +122,9 @@ class Pool:
             case "restart_in_place" | "complete" | "cancel" | "fail" | "continue":
                 return self.gang
             case "replace_workers":
-                return self._moved(isolate, self.gang)
+                return self._moved((*isolate, *avoid), self.gang)
             case "rebuild" | "isolate_and_rebuild":
+                isolate = (*isolate, *avoid) if avoid else isolate
                 isolate = (*isolate, *self._left) if self._left else isolate
                 missing = self.policy.workers - len(self.gang)
                 if not missing and not isolate:

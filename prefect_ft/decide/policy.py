@@ -25,7 +25,7 @@ def propose(s: Situation) -> Proposal:
     if move.action in RESTARTS and rule.needs_autorestart and not s.policy.autorestart:
         refused = rules.NOT_RESTARTABLE.then(s).action
         return Proposal(rules.NOT_RESTARTABLE, refused, move.isolate, "autorestart is not configured")
-    return Proposal(rule, move.action, move.isolate, move.why)
+    return Proposal(rule, move.action, move.isolate, move.why, move.avoid, move.step_back)
 
 
 class InTurn:
@@ -75,11 +75,12 @@ def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
     """Let a proposal take effect, and return it as a decision."""
     rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
-    gang = s.pool.next_gang(action, isolate)
+    gang = s.pool.next_gang(action, isolate, proposal.avoid)
     recreate = recreated(action, before, gang)
     delay_s = backoff_s(s, proposal)
     effects = rule.effects
-    resume_step = s.checkpoints.next_step(s.incident, effects.step_back) if action in RESTARTS else None
+    step_back = proposal.step_back or effects.step_back
+    resume_step = s.checkpoints.next_step(s.incident, step_back) if action in RESTARTS else None
     window = s.window() if effects.budget == "skips" else None
     windows = () if window is None else (window,)
     s.settle(effects, action, isolate, gang, resume_step=resume_step, windows=windows)
@@ -93,6 +94,7 @@ def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
         delay_s=delay_s,
         resume_step=resume_step,
         skip_steps=s.skipping.windows if action in RESTARTS else (),
+        at_fault=None if s.goes_on else s.trials.finding,
         counters=s.counters(),
         reason=sentence(s, proposal, before, recreate, delay_s=delay_s, resume_step=resume_step),
     )

@@ -89,6 +89,10 @@ class Checkpoints:
             last = self.resumed_from
         if last is None:
             return None
+        if step_back == "last":
+            return last if self._hold is None and last in self._good else self._next_below(last)
+        if step_back == "second_try":
+            return self._at_least_the_start(self._next_below(last))
         if step_back == "below_last":
             return self._next_below(last)
         if step_back == "set_aside":
@@ -112,8 +116,17 @@ class Checkpoints:
             return
         bad = self.unreadable(incident)
         if bad is not None:
-            self._good.discard(bad)
-            self.set_aside |= {bad}
+            self.put_aside(bad)
+
+    def put_aside(self, step: int) -> None:
+        """Set a checkpoint aside, until it is verified anew."""
+        self._good.discard(step)
+        self.set_aside |= {step}
+
+    def _at_least_the_start(self, step: int | None) -> int | None:
+        """Return a step, or the one that the failed attempt started from, whichever is later and good."""
+        start = self.resumed_from
+        return start if start is not None and start in self._good and start > (step or 0) else step
 
     def _last(self, incident: Incident) -> int | None:
         return max(self._good, default=None) if incident.step is None else incident.step

@@ -23,6 +23,7 @@ from prefect_ft.decide.incidents import (
 from prefect_ft.decide.placement import Gang, Pool
 from prefect_ft.decide.resume import Checkpoints
 from prefect_ft.decide.skipping import Skipping
+from prefect_ft.decide.trials import Trials
 from prefect_ft.model import (
     RESTARTS,
     Action,
@@ -52,6 +53,9 @@ class Situation:
     budgets: Budgets = field(default_factory=Budgets)
     device_faults: DeviceFaults = field(default_factory=DeviceFaults)
     skipping: Skipping = field(default_factory=Skipping)
+    trials: Trials = field(default_factory=Trials)
+    has_moved: bool = False
+    """Whether a worker whose numbers went bad has got another system since progress."""
     incident: Incident = field(init=False)
     incomplete: bool = False
     goes_on: bool = False
@@ -108,11 +112,25 @@ class Situation:
         self.ended_by = incident
         self.checkpoints.started(incident.started_from)
         started_from = self.checkpoints.resumed_from
+        seen = incident.seen_step
+        if incident.verified is None and self.checkpoints.is_progress:
+            seen = incident.step
         self.progress = self.checkpoints.end_attempt()
         self.budgets.end_attempt(incident, self.progress)
         self.skipping.end_attempt(incident, progress=self.progress, started_from=started_from)
+        if self.progress:
+            self.has_moved = False
+        self._weigh(incident, started_from, seen)
         if incident.kind == "handed_over" and incident.systems:
             self._move_to(incident.systems)
+
+    def _weigh(self, incident: Incident, started_from: int | None, seen: int | None) -> None:
+        """See what the attempt proves; a poisoned checkpoint is set aside, unless it was saved anew by then."""
+        is_bound = self.skipping.is_bound
+        self.trials.end_attempt(incident, self.pool.gang, started_from, is_bound=is_bound, seen=seen)
+        found = self.trials.finding
+        if found is not None and found.checkpoint is not None and (seen or 0) < found.checkpoint:
+            self.checkpoints.put_aside(found.checkpoint)
 
     def _move_to(self, systems: tuple[str, ...]) -> None:
         """Let another pool take the place of the present one."""
@@ -155,6 +173,9 @@ class Situation:
             if effects.step_back is not None:
                 self.checkpoints.step_back(incident, effects.step_back, resume_step)
             self.checkpoints.resumed_from = resume_step
+            if effects.step_back == "below_last" and not isolate and gang != pool.gang:
+                self.has_moved = True
+                pool.avoid([name for name in pool.gang if name not in gang])
             if effects.budget == "skips":
                 self.skipping.open(windows)
         if isolate:

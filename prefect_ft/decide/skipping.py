@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from prefect_ft.decide.classify.exits import asks_for_other_hardware
 from prefect_ft.model import FailureClass, Incident, Window
 
 BINDING: frozenset[FailureClass | None] = frozenset(("data", "numeric"))
@@ -43,7 +44,9 @@ class Skipping:
             self._earlier.clear()
             self.since_progress = 0
         self.is_bound = False
-        if incident.kind == "exit" and incident.failure_class in BINDING and incident.reached is not None:
+        is_open = asks_for_other_hardware(incident)  # by the trainer's own word it is not known yet
+        is_binding = incident.kind == "exit" and incident.failure_class in BINDING and not is_open
+        if is_binding and incident.reached is not None:
             at = _At(incident.failure_class, incident.reached, started_from)
             self.is_bound = any(_is_same(earlier, at) for earlier in self._earlier)
             self._earlier.append(at)

@@ -14,6 +14,7 @@ from prefect_ft.model import (
     Action,
     Answer,
     AnswerKind,
+    AtFault,
     Blame,
     Confidence,
     Counters,
@@ -262,6 +263,30 @@ _COUNTERS: Mapping[str, Form] = {
 }
 COUNTERS = Form("an object", lambda told: Counters(**_fields(told, _COUNTERS, ())))
 
+_AT_FAULT: Mapping[str, Form] = {
+    "what": TEXT,
+    "class": TEXT,
+    "steps": COUNTS,
+    "systems": TEXTS,
+    "checkpoint": COUNT,
+    "text": TEXT,
+}
+
+
+def _as_at_fault(told: Any) -> AtFault:
+    known = {name: told[name] for name in told if name in _AT_FAULT} if isinstance(told, Mapping) else told
+    fields = _fields(known, _AT_FAULT, ("what", "text"))
+    return AtFault(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
+
+
+AT_FAULT = Form("an object that says what is at fault", _as_at_fault)
+
+
+def at_fault_to_json(found: AtFault) -> dict[str, Any]:
+    """Return the object, without what is unknown."""
+    return _known({name: getattr(found, _ATTRIBUTES.get(name, name)) for name in _AT_FAULT})
+
+
 _DECISION: Mapping[str, Form] = {
     "n": COUNT,
     "rule": TEXT,
@@ -272,13 +297,14 @@ _DECISION: Mapping[str, Form] = {
     "delay_s": SECONDS,
     "resume_step": COUNT,
     "skip_steps": WINDOWS,
+    "at_fault": AT_FAULT,
     "counters": COUNTERS,
     "reason": TEXT,
 }
 
 
 def _as_decision(told: Any) -> Decision:
-    required = tuple(name for name in _DECISION if name not in ("resume_step", "skip_steps"))
+    required = tuple(name for name in _DECISION if name not in ("resume_step", "skip_steps", "at_fault"))
     return Decision(**_fields(told, _DECISION, required))
 
 
@@ -303,6 +329,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "delay_s": decision.delay_s,
         "resume_step": decision.resume_step,
         "skip_steps": [list(window) for window in decision.skip_steps],
+        "at_fault": None if decision.at_fault is None else at_fault_to_json(decision.at_fault),
         "counters": counters_to_json(decision.counters),
         "reason": decision.reason,
     }

@@ -461,6 +461,7 @@ class ProposedLine(Line):
         told = _as_ever(decision_to_json(decision))
         for name in ("isolate", "recreate", "skip_steps"):
             told[name] = getattr(decision, name)
+        del told["at_fault"]
         return cls(**told, until=until, default=default)
 
 

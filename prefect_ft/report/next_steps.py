@@ -7,7 +7,7 @@ from datetime import timedelta
 from shlex import quote
 
 from prefect_ft.decide.skipping import BINDING
-from prefect_ft.report.story import LONG_SILENCE_S, Event, Story
+from prefect_ft.report.story import LONG_SILENCE_S, Event, PhaseStory, Story
 from prefect_ft.report.words import duration
 
 
@@ -28,6 +28,8 @@ def next_steps(story: Story) -> Iterator[str]:
         yield from _look_at_batches(
             phase.name, [event for event in story.events if event.phase == phase.name]
         )
+        yield from _at_fault(phase.name, story.events)
+        yield from _odd_values(phase)
     for system in story.isolated:
         yield _look_at(system, story)
     for phase in story.phases:
@@ -80,12 +82,15 @@ def _from(story: Story) -> str:
 def _look_at_batches(phase: str, events: Sequence[Event]) -> Iterator[str]:
     """Name the steps at which data or numbers failed again, and whether they were skipped in the end."""
     started: dict[tuple[str, int, int], list[str]] = {}
+    samples: dict[tuple[str, int, int], dict[str, None]] = {}
     start = ""
     for event in events:
         incident = event.judged.incident
         if incident.failure_class in BINDING and incident.reached is not None:
             at = (incident.failure_class or "", incident.reached, incident.reached_every or 1)
             started.setdefault(at, []).append(start)
+            if incident.sample is not None:
+                samples.setdefault(at, {})[_without_backticks(incident.sample)] = None
         if event.start is not None:
             start = "from scratch" if event.start.step is None else f"from step {event.start.step:,}"
     skipped = [window for event in events for window in event.judged.decision.skip_steps]
@@ -94,12 +99,36 @@ def _look_at_batches(phase: str, events: Sequence[Event]) -> Iterator[str]:
             window = next((each for each in reversed(skipped) if each[0] <= reached <= each[1]), None)
             first, last = window or (reached, reached + every)
             ways = dict.fromkeys(filter(None, starts))
+            named = samples.get((failure_class, reached, every), {})
+            sample = f" ({' and '.join(named)})" if named else ""
             started_from = f", started {' and '.join(ways)}" if len(ways) > 1 else ""
             what = f"{len(starts)} attempts of phase {_without_backticks(phase)}{started_from}"
             yield (
                 f"{what} failed at step {reached:,} ({failure_class}): look at the data of steps {first:,} to {last:,}"
+                f"{sample}"
                 f"{', which were skipped' if window else ''}."
             )
+
+
+MAX_ODD = 3
+"""Values out of the usual that are named; the journal has all of them."""
+
+
+def _at_fault(phase: str, events: Sequence[Event]) -> Iterator[str]:
+    """Tell what attempts have proven of numbers and data that went bad, beside what the data at a step is told of."""
+    found = [event.judged.decision.at_fault for event in events if event.phase == phase]
+    for each in found:
+        if each is not None and each.what != "data_or_code":
+            yield f"Of phase {_without_backticks(phase)}, at fault: {_without_backticks(each.text)}."
+
+
+def _odd_values(phase: PhaseStory) -> Iterator[str]:
+    """Tell the first values that were out of the usual."""
+    where = f"phase {_without_backticks(phase.name)}"
+    for line in phase.odd_values[:MAX_ODD]:
+        yield f"In attempt {line.attempt} of {where}, rank {line.rank}: {_without_backticks(line.text)}."
+    if (more := len(phase.odd_values) - MAX_ODD) > 0:
+        yield f"{more:,} more values of {where} were out of the usual: its journal has them."
 
 
 def _look_at(system: str, story: Story) -> str:

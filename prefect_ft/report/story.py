@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prefect_ft.decide.incidents import places
 from prefect_ft.journal.attempts import PARTS, AttemptSummary, Gang, Judged, Span, Timeline, timeline_of
 from prefect_ft.journal.lines import head_of
-from prefect_ft.journal.records import AttemptLine, CheckpointLine, Line
+from prefect_ft.journal.records import AttemptLine, CheckpointLine, Line, OddValueLine
 from prefect_ft.journal.summary import HangSummary, PhaseSummary, reached_t, summarise
 from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
@@ -117,6 +117,7 @@ class PhaseStory:
     summary: PhaseSummary
     spans: tuple[Span, ...]
     climbs: tuple[Climb, ...]
+    odd_values: tuple[OddValueLine, ...]
     target_step: int | None
     limits: Mapping[str, int | None]
 
@@ -221,6 +222,7 @@ def _part(journal: PhaseJournal, offset: float) -> _Part:
         summary=summarise(lines, journal.known_t),
         spans=tuple(_moved(span, offset) for span in timeline.spans),
         climbs=tuple(_climbs(lines, timeline, offset, end_t)),
+        odd_values=tuple(line for line in lines if isinstance(line, OddValueLine)),
         target_step=head.target_step if head is not None else None,
         limits=(head.limits or {}) if head is not None else {},
     )

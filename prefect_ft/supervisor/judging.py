@@ -44,6 +44,8 @@ class Judging:
     def judge(self, incident: Incident, attempt: int, **facts: Any) -> Decision:
         """Have an incident decided; when this returns, the decision is on disk."""
         decision = judge(self._journal, self._plan.policy, incident, self._clock, gate=self._gate, **facts)
+        if decision.at_fault is not None:
+            tell(Notice(text=f"{self._plan.phase}: at fault: {decision.at_fault.text}"))
         tell(Decided(phase=self._plan.phase, attempt=attempt, incident=incident, decision=decision))
         return decision
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
+from prefect_ft.decide import with_verdict
+from prefect_ft.decide.classify import classify
+from prefect_ft.decide.classify.exits import (
+    Told,
+    asks_for_other_hardware,
+    by_last_words,
+    by_status,
+    signal_of,
+)
 from prefect_ft.decide.classify.findings import Finding, LogFindings, Store
 from prefect_ft.decide.classify.progress import Progress, place_of
-from prefect_ft.model import Evidence
+from prefect_ft.model import Evidence, Incident
 from prefect_ft.signatures import Signature
 
 SETUP = "a restart meets the same set-up: correct it and start again"
@@ -94,6 +102,68 @@ FORBIDDEN = "sh: ./x: Permission denied"
 
 def setup(rule, text, line):
     return Told("config", Evidence(rule=rule, text=text, file="a", line=line, hint=SETUP), text)
+
+
+AGAIN = (
+    "WARNING:megatron.core.rerun_state_machine:Saving a checkpoint and exiting now. Please resume the job from the "
+    "checkpoint to rerun the last iteration and establish a diagnostic"
+)
+SAME_DEVICE = "Exiting now. Please resume the job from the same checkpoint to rerun the last iteration"
+REJECTED = "Exiting now. A checkpoint at the last iteration already exists if further examination is needed"
+
+
+def megatron(rule, text, hint):
+    return Told("numeric", Evidence(rule=rule, text=text, file="a", line=1, hint=hint), text)
+
+
+ELSEWHERE = (
+    "the result came again on this device: resume from the checkpoint on another one to see who is wrong"
+)
+NO_MORE = "the trainer has rejected a result after trying it again: its own output says what came of that"
+
+
+@pytest.mark.parametrize(
+    ("tail", "exit_code", "expected"),
+    [
+        pytest.param((AGAIN,), 16, megatron("megatron-resume-elsewhere", AGAIN, ELSEWHERE), id="elsewhere"),
+        pytest.param(
+            (SAME_DEVICE,), 16, megatron("megatron-resume-elsewhere", SAME_DEVICE, ELSEWHERE), id="was-the-same-device"
+        ),
+        pytest.param((REJECTED, "bye"), 17, megatron("megatron-result-rejected", REJECTED, NO_MORE), id="rejected"),
+        pytest.param((AGAIN,), 17, None, id="the-words-with-the-other-code"),
+        pytest.param((REJECTED,), 16, None, id="and-the-other-way-round"),
+        pytest.param(("done",), 16, None, id="the-code-alone-says-nothing"),
+    ],
+)  # fmt: skip
+def test_what_a_rerun_of_megatron_ends_with(tail, exit_code, expected):
+    assert by_last_words([LogFindings(file="a", tail=tail)], exit_code) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "exit_code", "failure_class", "rule"),
+    [
+        pytest.param(
+            ["Unexpected result nan on rank 3 at iteration #150 invocation #1 (message='loss')", AGAIN], 16,
+            "numeric", "num-megatron-nan", id="nan-that-came-again",
+        ),
+        pytest.param(
+            ["Unexpected result 97.1 on rank 3 at iteration #150 invocation #1 (message='Spiky loss')", AGAIN], 16,
+            "numeric", "megatron-resume-elsewhere", id="a-jump-that-came-again",
+        ),
+        pytest.param(
+            [("Rank 3, node n, device 1, iteration #150: First rerun: unexpected result is not reproducible within the "
+             "tolerance (nan != 3.2)!"), REJECTED], 17,
+            "hardware", "megatron-transient-result", id="not-reproducible-on-its-device",
+        ),
+        pytest.param([REJECTED], 17, "numeric", "megatron-result-rejected", id="rejected-otherwise"),
+        pytest.param([], 16, "unknown", "exit-code", id="another-program's-code"),
+    ],
+)  # fmt: skip
+def test_what_megatrons_reruns_come_to(lines, exit_code, failure_class, rule):
+    verdict = classify({"rank3": lines}, exit_code=exit_code)
+    assert (verdict.failure_class, verdict.evidence.rule) == (failure_class, rule)
+    incident = with_verdict(Incident(t=0, kind="exit", exit_code=exit_code), verdict)
+    assert asks_for_other_hardware(incident) is (exit_code == 16 and failure_class == "numeric")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rich.console import Console
 from prefect_ft.decide.rules import RULES
 from prefect_ft.journal.attempts import PARTS
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.journal.records import AttemptLine, DecisionLine
+from prefect_ft.journal.records import AttemptLine, DecisionLine, IncidentLine
 from prefect_ft.journal.stages import STAGES
 from prefect_ft.model import Evidence, Policy
 from prefect_ft.report import Story, read_story, timeline
@@ -211,6 +211,51 @@ def test_where_data_is_to_be_looked_at(skip_steps: int, said: str) -> None:
     (look,) = [step for step in steps if "look at the data" in step]
     assert look == f"2 attempts of phase pretrain failed at step 233 (numeric): {said}"
     assert not [step for step in next_steps(told(came_through())) if "look at the data" in step]
+
+
+def test_the_sample_is_named_where_it_was_told() -> None:
+    run = failed_again(20)
+    lines = [
+        line.but(facts=replace(line.incident, sample="shard-`7`")) if isinstance(line, IncidentLine) else line
+        for line in run.lines
+    ]
+    (look,) = [
+        step for step in next_steps(story_of([PhaseJournal(lines=lines)])) if "look at the data" in step
+    ]
+    assert look.endswith("look at the data of steps 215 to 234 (shard-'7'), which were skipped.")
+
+
+def test_what_attempts_have_proven_is_told() -> None:
+    policy = Policy(systems=("node-a", "node-b"), workers=1, max_num_restarts=3, numeric_elsewhere=True)
+    run = Telling(policy)
+    run.attempt(0.0, saved_every=50, until=10.0)
+    run.end_attempt(
+        10.0, step=200, reached=233, is_told=True, worker=0, exit_code=1, failure_class="numeric",
+        evidence=Evidence(rule="nan", text="loss is nan"),
+    )  # fmt: skip
+    run.attempt(100.0, saved_every=50, until=110.0)
+    run.end_attempt(110.0, kind="completed", step=300, reached=300)
+    said = "node-a is suspect: it told the failure at step 233, which has gone since it is not in use"
+    assert f"Of phase pretrain, at fault: {said}." in [*next_steps(told(run))]
+
+
+def test_the_first_values_out_of_the_usual_are_named() -> None:
+    run = failed_again(20)
+    for step in range(231, 236):
+        run.append(
+            "odd-value",
+            3005.0,
+            attempt=3,
+            rank=1,
+            step=step,
+            quantity="loss",
+            text=f"loss is NaN at step {step}",
+        )
+    said = [step for step in next_steps(told(run)) if "values" in step or "NaN" in step]
+    assert said == [
+        *(f"In attempt 3 of phase pretrain, rank 1: loss is NaN at step {step}." for step in (231, 232, 233)),
+        "2 more values of phase pretrain were out of the usual: its journal has them.",
+    ]
 
 
 def test_of_a_run_that_has_long_been_silent_nothing_is_claimed() -> None:

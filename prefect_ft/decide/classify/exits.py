@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
-from prefect_ft.model import Evidence, FailureClass, Recoverable
+from prefect_ft.model import Evidence, FailureClass, Incident, Recoverable
 
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import LogFindings
 
-__all__ = ["CODES", "Told", "by_last_words", "by_status", "signal_of"]
+__all__ = ["CODES", "Told", "asks_for_other_hardware", "by_last_words", "by_status", "signal_of"]
 
 
 class Told(NamedTuple):
@@ -43,6 +43,10 @@ CODES: Mapping[int, ExitCode] = {
 """Exit codes that decide by themselves. 93 is what NVIDIA's resiliency extension and job scripts after its
 fashion give for "do not requeue"; 126 and 127 are the shell's."""
 
+RESUME_ELSEWHERE, RESULT_REJECTED = 16, 17
+"""What Megatron-LM's rerun state machine ends with (megatron/core/rerun_state_machine.py). Other programs use the codes
+for other things, so they mean that only beside its words."""
+
 _CRASHES = frozenset((Signals.SIGILL, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGSEGV))
 _SIGNAL_NAMES = {one.value: one.name for one in Signals}
 _KILLED_HINT = "a kill without a word is often the host's memory: look into its kernel log"
@@ -53,12 +57,28 @@ class _LastWords(NamedTuple):
     rule: str
     pattern: re.Pattern[str]
     codes: tuple[int, ...]
+    failure_class: FailureClass = "config"
+    hint: str = "a restart meets the same set-up: correct it and start again"
 
 
 _LAST_WORDS = (
     _LastWords("usage", re.compile(r"(?!slurm|srun)[\w./-]+(?: [\w-]+)*: error: "), (2,)),
     _LastWords(
         "no-such-command", re.compile(r".*: (?:(?:command )?not found|Permission denied)$"), (126, 127)
+    ),
+    _LastWords(
+        "megatron-resume-elsewhere",
+        re.compile(r".*[Ee]xiting now\. Please resume the job from the (?:same )?checkpoint"),
+        (RESUME_ELSEWHERE,),
+        "numeric",
+        "the result came again on this device: resume from the checkpoint on another one to see who is wrong",
+    ),
+    _LastWords(
+        "megatron-result-rejected",
+        re.compile(r".*Exiting now\. A checkpoint at the last iteration"),
+        (RESULT_REJECTED,),
+        "numeric",
+        "the trainer has rejected a result after trying it again: its own output says what came of that",
     ),
 )
 
@@ -75,18 +95,22 @@ def by_last_words(logs: Sequence[LogFindings], exit_code: int | None) -> Told | 
             last = len(log.tail) - 1
             for index in range(last, last - 1 if exit_code is None else -1, -1):
                 if index >= 0 and words.pattern.match(log.tail[index]):
-                    return _as_setup(words.rule, log, index)
+                    return _as_told(words, log, index)
     return None
 
 
-def _as_setup(rule: str, log: LogFindings, index: int) -> Told:
+def _as_told(words: _LastWords, log: LogFindings, index: int) -> Told:
     text = log.tail[index].strip()
     number = log.number_of_tail(index)
-    evidence = Evidence(rule=rule, text=text, file=log.file, line=number, hint=_CONFIG_HINT)
-    return Told("config", evidence, text)
+    evidence = Evidence(rule=words.rule, text=text, file=log.file, line=number, hint=words.hint)
+    return Told(words.failure_class, evidence, text)
 
 
-_CONFIG_HINT = "a restart meets the same set-up: correct it and start again"
+def asks_for_other_hardware(incident: Incident) -> bool:
+    """Return whether a trainer has ended so that its last checkpoint is tried on another device."""
+    by = incident.evidence.rule if incident.evidence is not None else ""
+    is_megatron = "megatron" in by or incident.signature == "megatron-resume-elsewhere"
+    return incident.exit_code == RESUME_ELSEWHERE and incident.failure_class == "numeric" and is_megatron
 
 
 def signal_of(exit_code: int | None, signal: int | None) -> int | None:
