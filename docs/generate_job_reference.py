@@ -85,7 +85,7 @@ REMARKS: Mapping[tuple[type[BaseModel], str], str] = {
     (AutoRestart, "isolation_ttl_s"): "It holds in the job's quarantine too",
     (Suspension, "stages"): "By stage: `load`, `compile`, `train`, `validate`, `checkpoint`, `finish`",
     (Suspension, "logs"): "With `output: workers` nobody reads them",
-    (Checkpoints, "path"): "**Runs refuse a URL so far**",
+    (Checkpoints, "path"): "At a URL the orchestrator looks: see [checkpoints.md](checkpoints.md#at-a-url)",
 }
 """What a reader must know of a field and its description does not say."""
 

@@ -329,12 +329,19 @@ class Checkpoints(Section):
 
     @model_validator(mode="after")
     def _is_local_or_shared(self) -> Self:
-        if self.local and "://" in self.path:
+        if self.keep_copies and self.is_remote:
+            raise problem("needs a directory, where a file can be put back", "keep_copies")
+        if self.local and self.is_remote:
             raise problem("cannot stand beside a URL: all workers see that; keep one of the two", "local")
         if self.local and self.keep_copies:
             message = "cannot stand beside keep_copies; save each step under a name of its own"
             raise problem(message, "local")
         return self
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether they are at a URL, where the orchestrator looks for them."""
+        return "://" in self.path
 
     def places(self, systems: Iterable[str]) -> list[str]:
         """Return the directories of these systems' own disks, or the one that all share."""

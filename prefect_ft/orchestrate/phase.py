@@ -483,7 +483,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
             "unset": unset_in(plan.env),
         },
         checkpoints=checkpoints.model_dump(exclude={"on_demand", "warn_after_s"})
-        if checkpoints and plan.has_checkpoints
+        if checkpoints and plan.has_checkpoints and not checkpoints.is_remote
         else None,
     )
     workers = Workers(
@@ -494,7 +494,7 @@ def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: P
         env=plan.env,
         system_env=plan.system_env,
         system_locks={system: lock_path(runtime, system) for system in run.record().get("systems", ())},
-        checkpoints=checkpoints.path if checkpoints is not None else None,
+        checkpoints=checkpoints.path if checkpoints is not None and not checkpoints.is_remote else None,
         files=files_of(plan.env),
     )
     return kind_of(infrastructure).backend(workers)

@@ -112,6 +112,10 @@ def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLin
         warn_after_s=phase.checkpoints.warn_after_s,
         keeps_copies=phase.checkpoints.keep_copies,
         is_local=phase.checkpoints.local,
+        look=phase.checkpoints.model_dump(include={"path", "layout", "pattern", "settle_s"})
+        if phase.checkpoints.is_remote
+        else None,
+        look_every_s=job.sample_period_s,
     )
 
 

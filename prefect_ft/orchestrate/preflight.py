@@ -12,6 +12,8 @@ from prefect_ft.config import Checkpoints, Infrastructure, JobConfig, check_plac
 from prefect_ft.decide import initial_placement
 from prefect_ft.errors import ConfigError
 from prefect_ft.run.quarantine import Quarantined, read
+from prefect_ft.supervisor.bucket import Bucket
+from prefect_ft.worker.checkpoints.entry import AwayError
 from prefect_ft.worker.checkpoints.names import SYSTEM
 
 
@@ -42,7 +44,7 @@ def check_kept(job: JobConfig, has_saved: Mapping[int, bool]) -> None:
         if infrastructure.ranks_are_here and phase.cwd is not None:
             _check_kept(phase.cwd, f"{where}.cwd")
         path = phase.checkpoints.path if phase.checkpoints is not None and saved else None
-        if path is not None and SYSTEM not in path and not infrastructure.mounts(path):
+        if path is not None and "://" not in path and SYSTEM not in path and not infrastructure.mounts(path):
             _check_kept(path, f"{where}.checkpoints.path")
 
 
@@ -115,8 +117,9 @@ def _check_enough(job: JobConfig, index: int, out: Collection[str], quarantine: 
 
 def _check_checkpoints(checkpoints: Checkpoints, infrastructure: Infrastructure, field: str) -> None:
     path = checkpoints.path
-    if "://" in path:
-        raise ConfigError("checkpoints at a URL cannot be verified yet; set a directory", field=field)
+    if checkpoints.is_remote:
+        _check_reachable(path, field)
+        return
     if not infrastructure.keeps(path):
         raise ConfigError(
             f"{path} is not in a volume of the workers and would be lost with them", field=field
@@ -127,6 +130,14 @@ def _check_checkpoints(checkpoints: Checkpoints, infrastructure: Infrastructure,
         raise ConfigError(f"with {SYSTEM} it must be in a volume of the workers; add one", field=field)
     for place in checkpoints.places(system.name for system in infrastructure.systems):
         _check_writable(place, field)
+
+
+def _check_reachable(url: str, field: str) -> None:
+    """List what is at a URL; whether ranks may write there only they find out."""
+    try:
+        Bucket(url).listing(url)
+    except AwayError as exc:
+        raise ConfigError(f"{url} {exc}", field=field) from exc
 
 
 def _check_writable(directory: str, field: str) -> None:

@@ -28,6 +28,7 @@ from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.moving import Move
 from prefect_ft.supervisor.parts import Parts
+from prefect_ft.supervisor.remote import Remote
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
 from prefect_ft.supervisor.runlog import RunLog
@@ -107,6 +108,7 @@ class Supervisor:
             parts=parts,
         )
         resuming = Resuming(plan, saves, journal, clock, log)
+        remote = self._remote = self._remote_looks(listener)
         ending = Ending(plan, saves, journal, clock, self._evidence)
         context = Context(
             plan=plan,
@@ -115,6 +117,7 @@ class Supervisor:
             listener=listener,
             saves=saves,
             parts=parts,
+            remote=remote,
             reports=self._reports,
             hangs=hangs,
             upkeep=self._upkeep,
@@ -126,6 +129,20 @@ class Supervisor:
             stop=self._stop,
         )
         return Lifecycle(context, ending=ending, unsaved=unsaved, loss=self._loss)
+
+    def _remote_looks(self, listener: Listener) -> Remote | None:
+        """Return what looks at a URL; None: agents look at a directory."""
+        saves = self.plan.saves
+        if saves is None or saves.look is None:
+            return None
+        return Remote(
+            saves.look,
+            saves.look_every_s,
+            self._calls,
+            hear=lambda event: listener.hear(0, event),
+            step_now=lambda: listener.attempt.last_step if listener.attempt is not None else None,
+            token=lambda: self._lifecycle.token,
+        )
 
     def _sample_every(self, period_s: float) -> None:
         self._lifecycle.sample_every(period_s)
@@ -225,6 +242,8 @@ class Supervisor:
         self._driver.hang_up()
 
     def _hear_no_more(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
         self._reports.close()
         self._upkeep.close()
         self._calls.close()

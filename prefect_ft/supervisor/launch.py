@@ -40,7 +40,8 @@ class SavesPlan:
     What was written before `run_began_s` is an earlier run's; None: nobody knows when it began. What was written up
     to `since_s` counts for nothing; None: all counts. After `warn_after_s` seconds without any a warning is due, 0:
     never. `keeps_copies`: agents put copies back of files that are overwritten. `is_local`: each worker has a part of
-    every checkpoint, on a disk that the others do not see.
+    every checkpoint, on a disk that the others do not see. `look` (path, layout, pattern, settle_s) is how the
+    orchestrator looks at a URL, every `look_every_s`; None: agents look at a directory.
     """
 
     directory: str
@@ -49,6 +50,8 @@ class SavesPlan:
     warn_after_s: float = 0.0
     keeps_copies: bool = False
     is_local: bool = False
+    look: Mapping[str, Any] | None = None
+    look_every_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class Resuming:
             if _is_from_scratch(decision) or (decision is None and self._begins_without)
             else limit,
             "avoid": self._saves.avoided,
-            "deaths": self._all_deaths(),
+            "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,
             "verified": self._saves.marks,
         }
@@ -103,8 +103,8 @@ class Resuming:
         """Whether the phase leaves alone what was there before it."""
         return self._plan.saves is not None and self._plan.saves.since_s is not None
 
-    def _all_deaths(self) -> list[float]:
-        """When writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
+    def all_deaths(self) -> list[float]:
+        """Return when writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
         ends = [line for line in self._journal.lines if isinstance(line, IncidentLine)]
         return sorted({*(death for line in ends for death in line.deaths or ()), *self.deaths})
 

@@ -19,8 +19,9 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
+from prefect_ft.worker.announcing import Announcements
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
-from prefect_ft.worker.checkpoints import Checkpoint, known_by_path
+from prefect_ft.worker.checkpoints import known_by_path
 from prefect_ft.worker.container import own_container
 from prefect_ft.worker.devices import DeviceMeter
 from prefect_ft.worker.door import Door, for_users
@@ -69,9 +70,7 @@ class Agent:
         self._hear_signals()
         self._reporter = Reporter()
         self._checkpoints = CheckpointWatch(config["checkpoints"]) if config["checkpoints"] else None
-        self._announced: List[Dict[str, Any]] = []
-        """What whoever is attached takes for verified, as far as this agent knows."""
-        self._has_told_unrecognised = False
+        self._announcements = Announcements()
         self._choosing: Optional[int] = None
         """The number of the question to which who is attached waits for `chosen`."""
         container = own_container()
@@ -222,8 +221,9 @@ class Agent:
     def _tell_looks(self) -> None:
         assert self._checkpoints is not None
         for answer in self._checkpoints.answers():
-            self._tell_found(answer)
-            self._tell_unrecognised(answer)
+            if self._reporter.peer is not None:
+                for name, fields in self._announcements.of(answer):
+                    self._reporter.send(name, **fields)
             if answer.number is None:
                 continue
             if answer.number == self._choosing:
@@ -234,26 +234,6 @@ class Agent:
         chosen = answer.chosen
         step, path = (chosen.step, chosen.path) if chosen else (None, None)
         self._reporter.send("chosen", step=step, path=path, why_not=answer.why_not)
-
-    def _tell_found(self, answer: Answer) -> None:
-        """Report what is verified now and was not the last time, and what is no longer; all of it after an attach."""
-        found = [_described(item) for item in answer.found]
-        if self._reporter.peer is None:
-            return
-        before = {item["step"]: item for item in self._announced}
-        new = [item for item in found if before.get(item["step"]) != item]
-        gone = sorted(before.keys() - {item["step"] for item in found})
-        self._announced = found
-        if new or gone:
-            last = found[-1]["step"] if found else None
-            self._reporter.send("checkpoints", new=new, gone=gone, last=last)
-
-    def _tell_unrecognised(self, answer: Answer) -> None:
-        """Report what looks like checkpoints where nothing is one, once there are two."""
-        names = answer.unrecognised
-        if self._reporter.peer is not None and len(names) > 1 and not self._has_told_unrecognised:
-            self._has_told_unrecognised = True
-            self._reporter.send("unrecognised", names=dict(names))
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -298,7 +278,7 @@ class Agent:
         )
         self._execution.report_to_newcomer(message["have"])
         self._tell_going()
-        self._announced = []
+        self._announcements.forget()
         self._look_again()
 
     def _take_over(self, peer: Peer, epoch: int) -> None:
@@ -347,8 +327,7 @@ class Agent:
         if self._checkpoints is None:
             raise RefusedError("this worker has no checkpoints to choose from")
         verified = message.get("verified", [])
-        known = {item["step"] for item in self._announced}
-        self._announced += [item for item in verified if item["step"] not in known]
+        self._announcements.know(verified)
         self._checkpoints.writers_died(*message["deaths"])
         criteria = Criteria(
             message["limit"], message["avoid"], known_by_path(verified), message.get("unreadable", [])
@@ -383,13 +362,6 @@ class Agent:
         }
         _write(os.path.join(self._config["directory"], LEFT), json.dumps(result))
         self.leave()
-
-
-def _described(item: Checkpoint) -> Dict[str, Any]:
-    """Return a checkpoint as it stands in events."""
-    known = item.known
-    part = {} if item.part is None else {"needs": list(item.part.needs), "has": list(item.part.has)}
-    return {"step": item.step, "path": item.path, "counted": known.counted, **known.mark._asdict(), **part}
 
 
 def _locked(directory: str) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Option
 
 from prefect_ft.worker import inotify
 from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose
+from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM, AwayError, Place
 
 LOOK_DELAY_S = 0.25
 """How long after a change the directory is looked at, so that one save is one look."""
@@ -66,16 +67,30 @@ class Answer(NamedTuple):
     chosen: Optional[Checkpoint]
     why_not: Dict[str, str]
     unrecognised: Mapping[str, str] = MappingProxyType({})
+    is_away: bool = False
+    """Whether the place could not be reached, so that this is what the look before it found."""
 
 
 class CheckpointWatch:
     """One checkpoint directory. `fileno()` is readable when `answers()` has something."""
 
-    def __init__(self, settings: Dict[str, Any]) -> None:
-        """`settings`: `path`, and what Finder takes: `layout`, `pattern`, `settle_s`, `keep_copies`."""
+    def __init__(
+        self,
+        settings: Dict[str, Any],
+        place: Place = FILE_SYSTEM,
+        *,
+        every_s: Optional[float] = None,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`settings`: `path`, and what Finder takes: `layout`, `pattern`, `settle_s`, `keep_copies`, `local`.
+
+        `place` is where they are. `every_s`: also look by itself as often, once it has begun. `on_answer` is called in
+        the thread that looks, when there is an answer.
+        """
+        self._every_s, self._on_answer = every_s, on_answer
         self._directory: str = settings["path"]
         self._steps = Steps()
-        self._finder = Finder(**settings)
+        self._finder = Finder(**settings, place=place)
         self._settle_s: float = settings["settle_s"]
         self._deaths: Tuple[float, ...] = ()
         self._numbers = itertools.count(1)
@@ -88,8 +103,9 @@ class CheckpointWatch:
         self._answered: "queue.SimpleQueue[Answer]" = queue.SimpleQueue()
         self._asked_out, self._asked_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._answered_out, self._answered_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._renames = _Renames(self._directory)
+        self._renames = _Renames(self._directory, is_watched=place is FILE_SYSTEM)
         self._found: List[Checkpoint] = []
+        self._closed = threading.Event()
         threading.Thread(target=self._work, name="checkpoints", daemon=True).start()
 
     def fileno(self) -> int:
@@ -145,6 +161,12 @@ class CheckpointWatch:
                 self._unanswered = None
         return answers
 
+    def close(self) -> None:
+        """Look no more; one that has begun comes to its end first, unheard. Nothing may be asked then. Idempotent."""
+        if not self._closed.is_set():
+            self._closed.set()
+            _ring(self._asked_in)
+
     def _ask(self, question: Question) -> None:
         self._has_begun = True
         self._asked.put(question)
@@ -155,8 +177,10 @@ class CheckpointWatch:
     def _work(self) -> None:
         pause_s = LOOK_DELAY_S
         _block_on(self._asked_out)
-        while True:
+        while not self._closed.is_set():
             self._wait(pause_s)
+            if self._closed.is_set():
+                break
             began = time.monotonic() - self._finder.hashing_s
             if self._asked.empty():
                 self._answer(Question())
@@ -166,6 +190,9 @@ class CheckpointWatch:
             self._keep_copies()
             # Each checkpoint is hashed once, so that is no measure of what the next look costs.
             pause_s = max(LOOK_DELAY_S, LOOK_SHARE * (time.monotonic() - self._finder.hashing_s - began))
+        self._renames.close()
+        for fd in (self._asked_out, self._asked_in, self._answered_out, self._answered_in):
+            os.close(fd)
 
     def _wait(self, pause_s: float) -> None:
         """Return as soon as something is asked, or `pause_s` after a change."""
@@ -174,7 +201,9 @@ class CheckpointWatch:
         changes = self._renames.fileno()
         if changes is not None:
             poll.register(changes, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll()]
+        ready = [
+            fd for fd, _ in poll.poll(None if self._every_s is None else 1000 * max(self._every_s, pause_s))
+        ]
         self._steps.note()
         if changes is not None and self._asked_out not in ready:
             poll.unregister(changes)
@@ -182,7 +211,7 @@ class CheckpointWatch:
         _drain(self._asked_out)
 
     def _answer(self, question: Question) -> None:
-        criteria, chosen = question.criteria, None
+        criteria, chosen, is_away = question.criteria, None, False
         unrecognised: Dict[str, str] = {}
         try:
             if criteria is not None:
@@ -192,12 +221,16 @@ class CheckpointWatch:
             unrecognised = {} if self._found else self._finder.unrecognised()
             if criteria is not None:
                 chosen = self._chosen(question, criteria, why_not)
+        except AwayError as exc:
+            is_away, why_not = True, {".": str(exc)}
+            chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
         except Exception as exc:  # whatever it is, an answer must come, and the thread goes on
             sys.excepthook(type(exc), exc, exc.__traceback__)
             why_not = {".": f"could not be looked at: {exc!r}"}
             chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
-        self._answered.put(Answer(question.number, self._found, chosen, why_not, unrecognised))
+        self._answered.put(Answer(question.number, self._found, chosen, why_not, unrecognised, is_away))
         _ring(self._answered_in)
+        self._on_answer()
 
     def _scan(self, question: Question) -> None:
         self._steps.note()
@@ -264,14 +297,19 @@ class Steps:
 class _Renames:
     """The names that were seen moved into the directory whole and not written to since."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, is_watched: bool) -> None:
         self._directory = directory
         self._names: Set[str] = set()
         self._watch: Optional[int] = None
         try:
-            self._changes: Optional[inotify.Inotify] = inotify.Inotify()
+            self._changes: Optional[inotify.Inotify] = inotify.Inotify() if is_watched else None
         except OSError:
             self._changes = None  # the user's limit of instances
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._changes is not None:
+            self._changes.close()
 
     def fileno(self) -> Optional[int]:
         """Return the descriptor to wait on for changes; None where they cannot be watched."""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from prefect_ft.worker.checkpoints import LAYOUTS, Checkpoint, Finder, Known, Mark, choose
-from prefect_ft.worker.checkpoints import finder as finder_module
+from prefect_ft.worker.checkpoints import entry as entry_module
 
 NOW = 1_700_000_000.0
 
@@ -245,7 +245,7 @@ def test_a_file_that_changes_while_it_is_read_waits(
 def test_what_vanishes_during_a_scan_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
         put(tmp_path / f"step-{step}" / "model.raw")
-    real = finder_module.walk
+    real = entry_module.walk
 
     def vanish(path: str) -> object:
         if path.endswith("step-2"):
@@ -253,7 +253,7 @@ def test_what_vanishes_during_a_scan_is_not_there(tmp_path: Path, monkeypatch: p
             (tmp_path / "step-2").rmdir()
         return real(path)
 
-    monkeypatch.setattr(finder_module, "walk", vanish)
+    monkeypatch.setattr(entry_module, "walk", vanish)
     finder = Finder(str(tmp_path))
     assert steps(finder) == [1]
     assert finder.why_not() == {"step-2": "cannot be read: No such file or directory"}

@@ -15,6 +15,7 @@ from prefect_ft.supervisor.judging import Judging
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.parts import Parts
+from prefect_ft.supervisor.remote import Remote
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
 from prefect_ft.supervisor.saves import Saves
@@ -33,6 +34,7 @@ class Context:
     listener: Listener
     saves: Saves
     parts: Parts | None
+    remote: Remote | None
     reports: Reports
     hangs: Hangs
     upkeep: Upkeep
@@ -83,4 +85,6 @@ class Context:
         self.placement = placement
         self.upkeep.trust(placement)
         attempt = self.listener.attempt = self.beginning.attempt(number, placement, start)
+        if self.remote is not None:
+            self.remote.begin(self.resuming.all_deaths())
         self.hangs.begin(attempt)

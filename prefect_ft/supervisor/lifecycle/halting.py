@@ -10,7 +10,7 @@ from prefect_ft.config import OnDemand
 from prefect_ft.journal.records import HandOverLine
 from prefect_ft.model import Incident
 from prefect_ft.observe import Notice, tell
-from prefect_ft.supervisor.asking import AllStopped, Until
+from prefect_ft.supervisor.asking import AllStopped, Until, Wait
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.command import Command
 from prefect_ft.supervisor.ending import Ended, Ending
@@ -18,10 +18,15 @@ from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Finish, Go, Step
 from prefect_ft.supervisor.lifecycle.watching import Watching
+from prefect_ft.supervisor.remote import LookedAfter
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
 
 FILE_CLOCK_S = 0.02
 """How far the time that a file system gives a file may lie behind the clock: a tick or two."""
+
+
+OBJECT_CLOCK_S = 1.0
+"""How far that of an object store may: it counts whole seconds."""
 
 
 class _Healing(NamedTuple):
@@ -62,7 +67,8 @@ class Halting:
         attempt, on_demand = ctx.attempt, ctx.plan.on_demand
         if attempt is None or on_demand is None or not self._can_save(attempt):
             return self.stop_ranks()
-        asked_s = ctx.clock.epoch() - FILE_CLOCK_S  # one that was written before may be reported only now
+        coarse_s = FILE_CLOCK_S if ctx.remote is None else OBJECT_CLOCK_S
+        asked_s = ctx.clock.epoch() - coarse_s  # one that was written before may be reported only now
         was_wanted = ctx.stop.wanted is not None
         ctx.gang.ask_checkpoint(ctx.token, _signal_number(on_demand))
         grace_s = on_demand.grace_s
@@ -92,7 +98,16 @@ class Halting:
         self._ended = Ended(attempt, ctx.clock.now())
         grace_s = self._grace_s(attempt)
         ctx.gang.stop(ctx.token, grace_s, complete=is_complete)
-        return Go("stopping", AllStopped(ctx.gang.reached, ctx.now_s, grace_s, ANSWER_TIMEOUT_S))
+        stopped: Wait = AllStopped(ctx.gang.reached, ctx.now_s, grace_s, ANSWER_TIMEOUT_S)
+        if ctx.remote is not None and attempt is not None:
+            stopped = LookedAfter(stopped, lambda: self._look_last(complete=is_complete), ctx.remote)
+        return Go("stopping", stopped)
+
+    def _look_last(self, *, complete: bool) -> None:
+        """Look at what was saved at a URL, now that nobody writes there any more."""
+        ctx = self._context
+        assert ctx.remote is not None
+        ctx.remote.look(ctx.gang.halt().deaths, settled=complete)
 
     def _grace_s(self, attempt: Attempt | None) -> float:
         """Return how long ranks have between SIGTERM and SIGKILL; none where one of them has failed."""
@@ -108,7 +123,7 @@ class Halting:
         ctx, ended = self._context, self._ended
         halt = ctx.gang.halt()
         assert ended is not None
-        ctx.resuming.looked(halt.passed_over)
+        ctx.resuming.looked(halt.passed_over if ctx.remote is None else ctx.remote.passed_over)
         ended.deaths, ended.reaped_t = halt.deaths, round(ctx.clock.now(), 6)
         ctx.hangs.end()
         if ended.attempt is not None:

@@ -27,6 +27,7 @@ from prefect_ft.supervisor.lifecycle.step import Clear, Enact, Finish, Go, Halt,
 from prefect_ft.supervisor.lifecycle.watching import Watching
 from prefect_ft.supervisor.moving import Move
 from prefect_ft.supervisor.unsaved import Unsaved
+from prefect_ft.worker.protocol import Token
 
 
 class Lifecycle:
@@ -161,6 +162,11 @@ class Lifecycle:
     def number(self) -> int:
         """The last attempt's, from 1; 0: none has begun."""
         return self._context.number
+
+    @property
+    def token(self) -> Token:
+        """The last attempt's token."""
+        return self._context.token
 
     def begin(self, now_s: float) -> None:
         """Begin the next attempt, or continue one that has begun."""

@@ -8,6 +8,7 @@ from prefect_ft.decide import initial_placement, set_aside
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Decision
 from prefect_ft.observe import AttemptStarted, tell
+from prefect_ft.supervisor import remote
 from prefect_ft.supervisor.asking import Answers, Until
 from prefect_ft.supervisor.attempt import Start
 from prefect_ft.supervisor.enact import change_for, first_gang
@@ -118,9 +119,13 @@ class Starting:
         ctx = self._context
         ctx.gang.check_usable()
         ctx.number += 1
-        self._choice = ctx.resuming.already(ctx.decision, agent_knows=ctx.gang.knows_checkpoints)
+        agent_knows = ctx.gang.knows_checkpoints or ctx.remote is not None
+        self._choice = ctx.resuming.already(ctx.decision, agent_knows=agent_knows)
         if self._choice is not None:
             return Go("choosing", Until(lambda: True))
+        if ctx.remote is not None:
+            ctx.remote.choose(ctx.resuming.criteria(ctx.decision))
+            return Go("choosing", remote.Chosen(ctx.remote, ctx.now_s))
         lookers = range(len(ctx.placement)) if ctx.parts is not None else (0,)
         criteria = ctx.resuming.criteria(ctx.decision)
         return self._ask({number: {**criteria, **self._known_on(number)} for number in lookers})
@@ -139,6 +144,9 @@ class Starting:
         ctx = self._context
         if self._choice is not None:
             return self._start(self._choice)
+        if ctx.remote is not None:
+            assert ctx.remote.choice is not None
+            return self._start(ctx.remote.choice)
         answers = {number: ctx.gang.answer(number, Chosen) for number in self._asked}
         chosen = {number: each for number, each in answers.items() if isinstance(each, Chosen)}
         if ctx.parts is None:

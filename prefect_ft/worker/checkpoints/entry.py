@@ -1,4 +1,4 @@
-"""A candidate as it lay on disk at one moment: which files, how large, how old.
+"""A candidate as it lay where checkpoints are at one moment: which files, how large, how old.
 
 Owns the walk over a candidate's tree and the opening of its files; knows no format. Everything that
 a check may depend on stands in the `Entry`, so that two equal entries have the same verdict.
@@ -10,12 +10,29 @@ import errno
 import os
 import stat
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import (
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Set,
+    Tuple,
+    Union,
+)
 
 MAX_FILES = 100_000
 MAX_DEPTH = 16
 CLOCK_SKEW_NS = 2_000_000_000
 """How far apart the clocks of two hosts that write one checkpoint may be."""
+
+
+class AwayError(Exception):
+    """Nobody can say what there is, since the place of checkpoints cannot be reached. What was seen before holds."""
 
 
 class Verdict(NamedTuple):
@@ -60,13 +77,65 @@ class Stat(NamedTuple):
         return cls(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
 
 
+class Ranges(Protocol):
+    """A file whose bytes are fetched."""
+
+    def fetch(self, length: int, offset: int) -> bytes:
+        """Return these bytes, fewer only at the end of the file; raises OSError."""
+
+
+Readable = Union[int, Ranges]
+"""An open file: a descriptor, or what fetches its bytes."""
+
+
+class Item(Protocol):
+    """What a listing says of a file or a directory."""
+
+    @property
+    def name(self) -> str:
+        """The name in its directory."""
+
+    def stat(self) -> os.stat_result:
+        """Return its state; raises OSError."""
+
+
+class Place(Protocol):
+    """Where checkpoints are. Every method raises OSError, and AwayError where nothing can be said of any of them."""
+
+    def listing(self, path: str) -> Mapping[str, Item]:
+        """Return what is in a directory, by name."""
+
+    def walk(self, path: str) -> Dict[str, Stat]:
+        """Return the state of every file below a directory, by its path relative to that."""
+
+    def opened(self, path: str, seen: Stat) -> ContextManager[Readable]:
+        """Open a file that was seen in this state; an OSError also if it has changed since."""
+
+
+class _FileSystem:
+    """This machine's directories."""
+
+    def listing(self, path: str) -> Mapping[str, Item]:
+        with os.scandir(path) as items:
+            return {item.name: item for item in items}
+
+    def walk(self, path: str) -> Dict[str, Stat]:
+        return walk(path)
+
+    def opened(self, path: str, seen: Stat) -> ContextManager[Readable]:
+        return opened(path, seen)
+
+
+FILE_SYSTEM = _FileSystem()
+
+
 class Entry(NamedTuple):
     """One candidate. `name` is relative to the checkpoint directory, `path` absolute; `step` is what the name tells.
 
     `files` maps paths below `path` to their state; a single file is `{"": state}`. `manifest` is the
     state of `<name>.manifest.json` beside it. `latest` and `iteration` are what the trackers of
     DeepSpeed and Megatron in the checkpoint directory say of it, `None` where there is none.
-    `device` and `inode` are those of the file or directory itself.
+    `device` and `inode` are those of the file or directory itself. `place` is where it is.
     """
 
     name: str
@@ -79,6 +148,7 @@ class Entry(NamedTuple):
     iteration: Optional[Verdict] = None
     device: int = 0
     inode: int = 0
+    place: Place = FILE_SYSTEM
 
     @property
     def size(self) -> int:
@@ -99,11 +169,11 @@ class Entry(NamedTuple):
         return found
 
     @contextmanager
-    def open(self, name: str = "") -> Iterator[Tuple[int, int]]:
-        """Open one of its files for reading: (descriptor, size in bytes); raises OSError."""
+    def open(self, name: str = "") -> Iterator[Tuple[Readable, int]]:
+        """Open one of its files for reading: (the open file, size in bytes); raises OSError."""
         path = os.path.join(self.path, name) if name else self.path
-        with opened(path, self.files[name]) as descriptor:
-            yield descriptor, self.files[name].size
+        with self.place.opened(path, self.files[name]) as file:
+            yield file, self.files[name].size
 
 
 def newest_ns(files: Mapping[str, Stat]) -> int:
@@ -112,7 +182,7 @@ def newest_ns(files: Mapping[str, Stat]) -> int:
 
 
 @contextmanager
-def opened(path: str, seen: Stat) -> Iterator[int]:
+def opened(path: str, seen: Stat) -> Iterator[Readable]:
     """Open a file that was seen in this state; raises OSError, also if it has changed since."""
     # O_NONBLOCK: a FIFO that took the file's place must not hold the scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -125,11 +195,13 @@ def opened(path: str, seen: Stat) -> Iterator[int]:
         os.close(descriptor)
 
 
-def read_at(descriptor: int, length: int, offset: int) -> bytes:
+def read_at(file: Readable, length: int, offset: int) -> bytes:
     """Read exactly `length` bytes, fewer only at the end of the file."""
+    if not isinstance(file, int):
+        return file.fetch(length, offset) if length > 0 else b""
     pieces: List[bytes] = []
     while length > 0:
-        piece = os.pread(descriptor, length, offset)
+        piece = os.pread(file, length, offset)
         if not piece:
             break
         pieces.append(piece)

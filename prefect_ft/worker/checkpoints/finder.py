@@ -24,7 +24,7 @@ from typing import (
 )
 
 from prefect_ft.worker.checkpoints import copies, trackers
-from prefect_ft.worker.checkpoints.entry import Entry, Stat, Verdict, walk
+from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM, Entry, Item, Place, Stat, Verdict
 from prefect_ft.worker.checkpoints.layouts import LAYOUTS
 from prefect_ft.worker.checkpoints.manifest import BESIDE, Hashes
 from prefect_ft.worker.checkpoints.marks import Known, Mark
@@ -101,15 +101,18 @@ class Finder:
         keep_copies: bool = False,
         *,
         local: bool = False,
+        place: Place = FILE_SYSTEM,
     ) -> None:
         """Raises ValueError for an unknown layout or a pattern that can match nothing.
 
         `layout` is `auto` or a key of `LAYOUTS`; `pattern` is for names that are not the usual ones.
         `keep_copies`: of files that are overwritten with each checkpoint. `local`: other machines have the rest.
+        `place`: where they are, by default in this machine's file systems; elsewhere hashes are not compared.
         """
         if layout != "auto" and layout not in LAYOUTS:
             raise ValueError(f"unknown layout {layout!r}: write one of auto, {', '.join(LAYOUTS)}")
-        self._path = os.path.abspath(path)
+        self._place, self._is_here = place, place is FILE_SYSTEM
+        self._path = os.path.abspath(path) if self._is_here else path.rstrip("/")
         self._layouts = list(LAYOUTS) if layout == "auto" else [layout]
         self._names = PatternNames(pattern) if pattern is not None else UsualNames()
         self._settle_s = settle_s
@@ -209,7 +212,7 @@ class Finder:
 
     def confirm(self, chosen: Checkpoint) -> Optional[str]:
         """Return why a checkpoint is not to be resumed from after all: its hashes differ; `None`: it may be."""
-        if chosen.layout != _MANIFEST:
+        if chosen.layout != _MANIFEST or not self._is_here:
             return None
         try:
             fault = self._hashes.fault(chosen.path, chosen.known.mark)
@@ -330,6 +333,8 @@ class Finder:
 
         What was there before the first scan may be much, and only the newest of it matters.
         """
+        if not self._is_here:
+            return False
         is_new = entry.mtime_ns / 1e9 >= (self._begun or 0.0) and self._proofs.of(entry) is None
         return is_new or self._hashes.knows(entry.path, mark_of(entry))
 
@@ -349,9 +354,7 @@ class Finder:
         if self._keeps_copies and copies.DIRECTORY in listing:
             yield from self._copies()
 
-    def _candidate(
-        self, name: str, item: "os.DirEntry[str]", beside: "Optional[os.DirEntry[str]]"
-    ) -> Optional[Entry]:
+    def _candidate(self, name: str, item: Item, beside: Optional[Item]) -> Optional[Entry]:
         reading: Reading = self._names.read(name)
         if isinstance(reading, str):
             self._why_not[name] = reading
@@ -364,7 +367,7 @@ class Finder:
             return None
         return self._entry(name, reading, item, beside)
 
-    def _is_rewritten(self, name: str, item: "os.DirEntry[str]") -> bool:
+    def _is_rewritten(self, name: str, item: Item) -> bool:
         """Tell whether a file of unknown name is overwritten again and again, as checkpoints are."""
         if not holds_weights(name):
             return False
@@ -381,11 +384,10 @@ class Finder:
             if entry is not None:
                 yield entry
 
-    def _listing(self, directory: str) -> "Dict[str, os.DirEntry[str]]":
+    def _listing(self, directory: str) -> Mapping[str, Item]:
         """List a directory; one that is missing or cannot be read is empty and says why."""
         try:
-            with os.scandir(os.path.join(self._path, directory)) as items:
-                return {item.name: item for item in items}
+            return self._place.listing(os.path.join(self._path, directory) if directory else self._path)
         except NotADirectoryError:
             reason = "it is not a directory"
         except OSError as error:
@@ -393,9 +395,7 @@ class Finder:
         self._why_not[directory or "."] = reason
         return {}
 
-    def _entry(
-        self, name: str, step: Optional[int], item: "os.DirEntry[str]", beside: "Optional[os.DirEntry[str]]"
-    ) -> Optional[Entry]:
+    def _entry(self, name: str, step: Optional[int], item: Item, beside: Optional[Item]) -> Optional[Entry]:
         """Take the state of one candidate, `None` if it cannot be had."""
         try:
             state = item.stat()
@@ -404,21 +404,22 @@ class Finder:
                 self._why_not[name] = "it is neither a file nor a directory"
                 return None
             path = os.path.join(self._path, name)
-            files = walk(path) if is_directory else {"": Stat.of(state)}
+            files = self._place.walk(path) if is_directory else {"": Stat.of(state)}
             manifest = Stat.of(beside.stat()) if beside is not None else None
         except OSError as error:
             self._why_not[name] = _unreadable(error)
             return None
-        return Entry(name, path, step, is_directory, files, manifest, device=state.st_dev, inode=state.st_ino)
+        device, inode, where = state.st_dev, state.st_ino, self._place
+        return Entry(name, path, step, is_directory, files, manifest, device=device, inode=inode, place=where)
 
-    def _tracker(self, name: str, listing: "Dict[str, os.DirEntry[str]]") -> Optional[Tracker]:
+    def _tracker(self, name: str, listing: Mapping[str, Item]) -> Optional[Tracker]:
         try:
             state = listing[name].stat() if name in listing else None
         except OSError:
             return None
         if state is None or not stat.S_ISREG(state.st_mode):
             return None
-        return trackers.read(os.path.join(self._path, name), Stat.of(state))
+        return trackers.read(os.path.join(self._path, name), Stat.of(state), self._place)
 
 
 def choose(

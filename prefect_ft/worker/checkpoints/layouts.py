@@ -19,6 +19,7 @@ from prefect_ft.worker.checkpoints.entry import (
     UNMARKED,
     Entry,
     Gap,
+    Readable,
     Verdict,
     read_at,
 )
@@ -84,7 +85,7 @@ def _deepspeed(entry: Entry) -> Verdict:
         return Verdict(False, "no model_states or optim_states of DeepSpeed")
     if "" not in tags:
         state = entry.files.get(LATEST)
-        latest = trackers.read(os.path.join(entry.path, LATEST), state) if state else None
+        latest = trackers.read(os.path.join(entry.path, LATEST), state, entry.place) if state else None
         if latest is None or latest.text not in tags:
             return Verdict(
                 False, f"{LATEST} is missing or names no directory that is there: it is written last"
@@ -172,15 +173,15 @@ def _single(check: FileCheck) -> Callable[[Entry], Verdict]:
             return Verdict(False, "it is a directory, not a file")
         if entry.size == 0:
             return Verdict(False, "it is empty")
-        with entry.open() as (descriptor, size):
-            return check(descriptor, size)
+        with entry.open() as (file, size):
+            return check(file, size)
 
     return check_entry
 
 
-def _any_file(descriptor: int, size: int) -> Verdict:
+def _any_file(file: Readable, size: int) -> Verdict:
     """A file without a format that proves itself."""
-    del descriptor, size
+    del file, size
     return UNMARKED
 
 
@@ -191,8 +192,8 @@ def _ends(*suffixes: str) -> Callable[[Entry], bool]:
 def _begins_like_zip(entry: Entry) -> bool:
     if entry.is_directory:
         return False
-    with entry.open() as (descriptor, _):
-        return begins_like_zip(read_at(descriptor, 4, 0))
+    with entry.open() as (file, _):
+        return begins_like_zip(read_at(file, 4, 0))
 
 
 def _claims_lightning(entry: Entry) -> bool:

@@ -17,7 +17,7 @@ import os
 import time
 from typing import Dict, NamedTuple, Optional, Tuple, Union
 
-from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Gap, Stat, Verdict, opened, read_at, walk
+from prefect_ft.worker.checkpoints.entry import COMPLETE, Entry, Gap, Stat, Verdict, read_at, walk
 from prefect_ft.worker.checkpoints.formats import MAX_JSON_BYTES, parsed
 from prefect_ft.worker.checkpoints.marks import Mark
 
@@ -114,9 +114,9 @@ def _differs(entry: Entry, name: str, sha256: Optional[str]) -> Optional[str]:
     if _seen(entry, name) is None:
         return f"{name} is in the manifest and missing"
     digest, place = hashlib.sha256(), 0
-    with entry.open(name if entry.is_directory else "") as (descriptor, size):
+    with entry.open(name if entry.is_directory else "") as (file, size):
         while place < size:
-            block = read_at(descriptor, _BLOCK_BYTES, place)
+            block = read_at(file, _BLOCK_BYTES, place)
             if not block:
                 break
             digest.update(block)
@@ -145,8 +145,9 @@ def _read(entry: Entry) -> bytes:
     state = inside or entry.manifest
     if state is None or state.size > MAX_JSON_BYTES:
         return b""
-    with opened(os.path.join(entry.path, INSIDE) if inside else entry.path + BESIDE, state) as descriptor:
-        return read_at(descriptor, state.size, 0)
+    path = os.path.join(entry.path, INSIDE) if inside else entry.path + BESIDE
+    with entry.place.opened(path, state) as file:
+        return read_at(file, state.size, 0)
 
 
 def _listed(manifest: object) -> Union[Dict[str, Listed], str]:

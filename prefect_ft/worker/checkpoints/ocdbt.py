@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from prefect_ft.worker.checkpoints.entry import Entry, read_at
+from prefect_ft.worker.checkpoints.entry import Entry, Readable, read_at
 from prefect_ft.worker.checkpoints.formats import json_file
 
 _MANIFEST = b"\x0c\xdb\x3a\x2a"
@@ -34,46 +34,46 @@ def _fault(entry: Entry, name: str) -> Optional[str]:
     is_ocdbt = base == "manifest.ocdbt" or directory.rpartition("/")[2] == "d"
     if not (is_json or is_ocdbt):
         return None
-    with entry.open(name) as (descriptor, size):
+    with entry.open(name) as (file, size):
         if is_json:
-            verdict = json_file(descriptor, size)
+            verdict = json_file(file, size)
             return verdict.reason if verdict.complete is False else None
-        return _length_fault(descriptor, size)
+        return _length_fault(file, size)
 
 
-def _length_fault(descriptor: int, size: int) -> Optional[str]:
-    head = read_at(descriptor, 12, 0)
+def _length_fault(file: Readable, size: int) -> Optional[str]:
+    head = read_at(file, 12, 0)
     if any(magic.startswith(head) for magic in (*_NODES, _ZSTD)):
         return f"cut off at {size} of ? bytes"
     if head[:4] in _NODES:
         told = int.from_bytes(head[4:12], "little")
         return f"cut off at {size} of {told} bytes" if len(head) < 12 or told > size else None
-    return _zstd_fault(descriptor, size) if head[:4] == _ZSTD else None
+    return _zstd_fault(file, size) if head[:4] == _ZSTD else None
 
 
-def _zstd_fault(descriptor: int, size: int) -> Optional[str]:
+def _zstd_fault(file: Readable, size: int) -> Optional[str]:
     """Step over the frames at the beginning of a file; what follows the last one may be anything."""
     place = 0
     for _ in range(_MAX_FRAMES):
-        if place == size or read_at(descriptor, 4, place) != _ZSTD:
+        if place == size or read_at(file, 4, place) != _ZSTD:
             return None
-        end = _end_of_frame(descriptor, place)
+        end = _end_of_frame(file, place)
         if end is None or end > size:
             return f"a compressed array is cut off at {size} bytes"
         place = end
     return None
 
 
-def _end_of_frame(descriptor: int, place: int) -> Optional[int]:
+def _end_of_frame(file: Readable, place: int) -> Optional[int]:
     """Return where a Zstandard frame ends that begins at `place`; `None`: within it the file does."""
-    flags = read_at(descriptor, 1, place + 4)
+    flags = read_at(file, 1, place + 4)
     if not flags:
         return None
     is_single = flags[0] >> 5 & 1
     content = (1 if is_single else 0, 2, 4, 8)[flags[0] >> 6]
     place += 5 + (0 if is_single else 1) + (0, 1, 2, 4)[flags[0] & 3] + content
     while True:
-        head = read_at(descriptor, 3, place)
+        head = read_at(file, 3, place)
         if len(head) < 3:
             return None
         block = int.from_bytes(head, "little")

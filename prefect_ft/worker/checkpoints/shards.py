@@ -44,9 +44,9 @@ def dcp_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
     metadata = _place(directory) + DCP_METADATA
     if entry.files[metadata].size == 0:
         return f"{metadata} is empty"
-    with entry.open(metadata) as (descriptor, size):
-        verdict = pickle_file(descriptor, size)
-        raw = read_at(descriptor, min(size, _MAX_SEARCHED_BYTES), 0)
+    with entry.open(metadata) as (file, size):
+        verdict = pickle_file(file, size)
+        raw = read_at(file, min(size, _MAX_SEARCHED_BYTES), 0)
     if verdict.complete is False:
         return f"{metadata}: {verdict.reason}"
     missing = {name.decode() for name in _NAMED_SHARD.findall(raw)} - set(shards)
@@ -148,12 +148,12 @@ def _numbered(name: str, total: str, rest: str, seen: Set[int]) -> Iterator[str]
 
 def _world_sizes(entry: Entry, name: str) -> Tuple[int, int]:
     """Return how many data and model parallel ranks a file of model states speaks of; 0: not said."""
-    with entry.open(name) as (descriptor, size):
-        members = central_directory(descriptor, size)
+    with entry.open(name) as (file, size):
+        members = central_directory(file, size)
         if isinstance(members, str):
             return 0, 0
         pickled = next((member for member in members if member.name.endswith(b"data.pkl")), None)
-        raw = stored_bytes(descriptor, pickled, _MAX_SEARCHED_BYTES) if pickled else None
+        raw = stored_bytes(file, pickled, _MAX_SEARCHED_BYTES) if pickled else None
     return _number_after(b"dp_world_size", raw or b""), _number_after(b"mp_world_size", raw or b"")
 
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, Optional
 
-from prefect_ft.worker.checkpoints.entry import CLOCK_SKEW_NS, COMPLETE, Stat, Verdict, opened, read_at
+from prefect_ft.worker.checkpoints.entry import (
+    CLOCK_SKEW_NS,
+    COMPLETE,
+    FILE_SYSTEM,
+    Place,
+    Stat,
+    Verdict,
+    read_at,
+)
 from prefect_ft.worker.checkpoints.names import UsualNames
 
 LATEST = "latest"
@@ -38,13 +46,13 @@ class Tracker(NamedTuple):
         return COMPLETE
 
 
-def read(path: str, state: Stat) -> Optional[Tracker]:
+def read(path: str, state: Stat, place: Place = FILE_SYSTEM) -> Optional[Tracker]:
     """Read one tracker; `None` if it is none, as a link `latest` to a checkpoint is none."""
     if state.size > _MAX_BYTES:
         return None
     try:
-        with opened(path, state) as descriptor:
-            text = read_at(descriptor, state.size, 0).decode("ascii").strip()
+        with place.opened(path, state) as file:
+            text = read_at(file, state.size, 0).decode("ascii").strip()
     except (OSError, UnicodeDecodeError):
         return None
     step = int(text) if text.isdigit() and len(text) < 19 else UsualNames().read(text)

@@ -73,8 +73,8 @@ def _file_fault(entry: Entry, name: str) -> Optional[str]:
     check = _BY_SUFFIX.get("." + name.rpartition(".")[2])
     if check is None or (check is json_file and size > _MAX_JSON_IN_TREE_BYTES):
         return None
-    with entry.open(name) as (descriptor, _):
-        verdict = check(descriptor, size)
+    with entry.open(name) as (file, _):
+        verdict = check(file, size)
     return verdict.reason if verdict.complete is False else None
 
 

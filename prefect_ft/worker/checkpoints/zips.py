@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import List, NamedTuple, Optional, Tuple, Union
 
-from prefect_ft.worker.checkpoints.entry import read_at
+from prefect_ft.worker.checkpoints.entry import Readable, read_at
 
 MAX_DIRECTORY_BYTES = 64_000_000
 
@@ -45,14 +45,14 @@ def begins_like_zip(head: bytes) -> bool:
     return bool(head) and head[:4] == _MAGIC[: len(head)]
 
 
-def central_directory(descriptor: int, size: int) -> Union[List[Member], str]:
+def central_directory(file: Readable, size: int) -> Union[List[Member], str]:
     """Return the members of a whole zip, or what is wrong with it."""
-    span = _directory_span(descriptor, size)
+    span = _directory_span(file, size)
     if isinstance(span, str):
         return span
     if span.end - span.start > MAX_DIRECTORY_BYTES:
         return f"central directory of {span.end - span.start} bytes is larger than any real one"
-    members = _members(read_at(descriptor, span.end - span.start, span.start))
+    members = _members(read_at(file, span.end - span.start, span.start))
     if members is None or len(members) != span.members:
         return "central directory is damaged"
     place = 0
@@ -63,30 +63,30 @@ def central_directory(descriptor: int, size: int) -> Union[List[Member], str]:
     return members if place <= span.start else "central directory names members beyond the end"
 
 
-def stored_bytes(descriptor: int, member: Member, limit: int) -> Optional[bytes]:
+def stored_bytes(file: Readable, member: Member, limit: int) -> Optional[bytes]:
     """Return a member's bytes; `None` if they are compressed or more than `limit`."""
     if member.compressed or member.size > limit:
         return None
-    header = read_at(descriptor, _LOCAL.size, member.offset)
+    header = read_at(file, _LOCAL.size, member.offset)
     if len(header) < _LOCAL.size:
         return None
     name_length, extra_length = _LOCAL.unpack(header)[-2:]
-    return read_at(descriptor, member.size, member.offset + _LOCAL.size + name_length + extra_length)
+    return read_at(file, member.size, member.offset + _LOCAL.size + name_length + extra_length)
 
 
-def _directory_span(descriptor: int, size: int) -> Union[_Span, str]:
+def _directory_span(file: Readable, size: int) -> Union[_Span, str]:
     """Find the directory by the end record, or say why there is none."""
     window = min(size, _END.size + _MAX_COMMENT)
-    tail = read_at(descriptor, window, size - window)
+    tail = read_at(file, window, size - window)
     place = _end_record(tail)
     if place is None:
         return f"central directory missing: cut off at {size} of ? bytes"
     end = size - len(tail) + place
     members, length, start = _END.unpack_from(tail, place)[4:7]
-    locator = read_at(descriptor, _LOCATOR.size, end - _LOCATOR.size) if end >= _LOCATOR.size else b""
+    locator = read_at(file, _LOCATOR.size, end - _LOCATOR.size) if end >= _LOCATOR.size else b""
     if len(locator) == _LOCATOR.size and locator[:4] == b"PK\x06\x07":
         end = min(_LOCATOR.unpack(locator)[2], size)
-        record = read_at(descriptor, _END64.size, end)
+        record = read_at(file, _END64.size, end)
         if len(record) < _END64.size or record[:4] != b"PK\x06\x06":
             return "zip64 end record is damaged"
         members, length, start = _END64.unpack(record)[7:10]
