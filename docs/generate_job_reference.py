@@ -20,6 +20,7 @@ from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure, Kube
 from prefect_ft.backends.kubernetes.fields import PodResources, PodVolume, Toleration
 from prefect_ft.backends.process.config import ProcessInfrastructure
 from prefect_ft.config import (
+    Advisor,
     AutoRestart,
     Checkpoints,
     Faults,
@@ -58,6 +59,7 @@ SECTIONS: Mapping[type[BaseModel], str] = {
     Checkpoints: "`checkpoints`",
     OnDemand: "`checkpoints.on_demand`",
     Faults: "`faults`",
+    Advisor: "`classify`",
     Metrics: "`metrics`",
 }
 """Every model that a job file is made of, in the order of the page, with its heading."""

@@ -111,6 +111,21 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What an advisor of the user's says of a failure whose class was in doubt; `problem`: why it says nothing.
+
+    `used` says that the incident has its class, `instead_of` the class that was ours.
+    """
+
+    failure_class: FailureClass | None = None
+    line: str | None = None
+    reason: str | None = None
+    used: bool | None = None
+    instead_of: FailureClass | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """What ended an attempt, a recovery action that failed, or a report during an attempt.
 
@@ -158,6 +173,7 @@ class Incident:
     stage: Stage | None = None
     stage_step: int | None = None
     evidence: Evidence | None = None
+    advice: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from prefect_ft.journal.forms import (
 from prefect_ft.model import (
     Action,
     AtFault,
+    Advice,
     Blame,
     Confidence,
     Counters,
@@ -54,8 +55,18 @@ def lists_of(items):
 evidences = st.builds(
     Evidence, rule=texts, text=texts, role=labels(Role), file=known | texts, line=known | counts, hint=texts
 )
+advices = st.builds(
+    Advice,
+    failure_class=known | labels(FailureClass),
+    line=known | texts,
+    reason=known | texts,
+    used=known | st.booleans(),
+    instead_of=known | labels(FailureClass),
+    problem=known | texts,
+)
 incidents = st.builds(
     Incident,
+    advice=known | advices,
     t=seconds,
     kind=labels(Kind),
     attempt=known | counts,
@@ -164,6 +175,14 @@ def test_every_field_of_an_incident_has_a_name_on_the_wire():
         "class": "hardware",
         "signature": "3f6c",
         "recoverable": "confirm",
+        "advice": {
+            "class": "data",
+            "line": "x",
+            "reason": "y",
+            "used": True,
+            "instead_of": "unknown",
+            "problem": "z",
+        },
         "confidence": "low",
         "log": ["a", "b"],
         "device": "0",

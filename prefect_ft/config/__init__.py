@@ -1,5 +1,6 @@
 """What users write: job files, `--set`, and the same models in Python."""
 
+from prefect_ft.config.advisor import Advisor
 from prefect_ft.config.blocks import BlockLookup
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import given_in, unset_in
@@ -18,6 +19,7 @@ from prefect_ft.config.source import Document, apply_overrides, read_document
 from prefect_ft.config.suspension import RecurringLine, Suspension
 
 __all__ = [
+    "Advisor",
     "AutoRestart",
     "BlockLookup",
     "Checkpoints",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
+from prefect_ft.config.advisor import Advisor
 from prefect_ft.config.faults import Faults
 from prefect_ft.config.fields import (
     ADDED,
@@ -86,6 +87,10 @@ class JobConfig(Section):
         description="Signatures of failures that are tried before the package's own, and paths of YAML files "
         "with such; one with the name of one of the package's replaces it",
         examples=[["signatures.yaml"]],
+    )
+    classify: Annotated[Advisor | None, ADDED] = Field(
+        default=None,
+        description="Who is asked why an attempt failed where the classifier does not know; absent: nobody",
     )
     cwd: Directory | None = Field(
         default=None,

@@ -5,6 +5,7 @@ Nothing in here looks at a clock, a file or a process, and nothing logs: the rea
 
 from __future__ import annotations
 
+from prefect_ft.decide.advice import advised, is_in_doubt
 from prefect_ft.decide.budgets import limits_of
 from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
 from prefect_ft.decide.gate import asks_before
@@ -14,10 +15,12 @@ from prefect_ft.decide.policy import InTurn, decide, decide_as_told
 
 __all__ = [
     "InTurn",
+    "advised",
     "asks_before",
     "decide",
     "decide_as_told",
     "initial_placement",
+    "is_in_doubt",
     "is_report",
     "limits_of",
     "set_aside",

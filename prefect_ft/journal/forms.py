@@ -12,6 +12,7 @@ from typing import Any, get_args
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import (
     Action,
+    Advice,
     Answer,
     AnswerKind,
     AtFault,
@@ -174,6 +175,31 @@ def evidence_to_json(evidence: Evidence) -> dict[str, Any]:
     return _known({name: getattr(evidence, name) for name in _EVIDENCE})
 
 
+# -- advice ----------------------------------------------------------------------------------------
+
+_ADVICE: Mapping[str, Form] = {
+    "class": _label(FailureClass),
+    "line": TEXT,
+    "reason": TEXT,
+    "used": FLAG,
+    "instead_of": _label(FailureClass),
+    "problem": TEXT,
+}
+
+
+def _as_advice(told: Any) -> Advice:
+    fields = _fields(told, _ADVICE, ())
+    return Advice(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
+
+
+ADVICE = Form("an object", _as_advice)
+
+
+def advice_to_json(advice: Advice) -> dict[str, Any]:
+    """Return the object, without what is unknown."""
+    return _known({name: getattr(advice, _ATTRIBUTES.get(name, name)) for name in _ADVICE})
+
+
 # -- incidents -------------------------------------------------------------------------------------
 
 _INCIDENT: Mapping[str, Form] = {
@@ -208,6 +234,7 @@ _INCIDENT: Mapping[str, Form] = {
     "stage": _label(Stage),
     "stage_step": COUNT,
     "evidence": EVIDENCE,
+    "advice": ADVICE,
 }
 _ATTRIBUTES: Mapping[str, str] = {"class": "failure_class"}
 """Where the name on the wire is a word that Python keeps for itself."""
@@ -237,6 +264,8 @@ def incident_to_json(incident: Incident) -> dict[str, Any]:
         line.pop("log")
     if incident.evidence is not None:
         line["evidence"] = evidence_to_json(incident.evidence)
+    if incident.advice is not None:
+        line["advice"] = advice_to_json(incident.advice)
     return line
 
 

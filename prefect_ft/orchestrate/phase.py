@@ -16,7 +16,7 @@ from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kind import Place, Workers, kind_of
 from prefect_ft.clock import PhaseClock, seconds_since
 from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
-from prefect_ft.decide import limits_of
+from prefect_ft.decide import advised, is_in_doubt, limits_of
 from prefect_ft.decide.classify import signs_of
 from prefect_ft.errors import ComebackError, JournalError, LeaseLostError, NotStartedError
 from prefect_ft.files import write_json
@@ -25,9 +25,10 @@ from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, checked_lines, end_of, head_of
 from prefect_ft.journal.records import EndLine, Line, PhaseLine
 from prefect_ft.journal.summary import PhaseSummary, summarise
-from prefect_ft.model import RESTARTS, Decision
+from prefect_ft.model import RESTARTS, Decision, Incident
 from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
-from prefect_ft.orchestrate.plan import files_of, phase_plan
+from prefect_ft.orchestrate.advisor import ask, excerpt_of
+from prefect_ft.orchestrate.plan import advisor_plan, files_of, phase_plan
 from prefect_ft.orchestrate.tenures import Tenancy
 from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
 from prefect_ft.run.isolation_record import Recorder
@@ -86,6 +87,7 @@ class PhaseExecution:
         self._plan = phase_plan(
             job, index, holding.run, self._directory, lines=self._journal.lines, isolated=isolated
         )
+        self._advisor = advisor_plan(job, index, holding.run, self._plan.env)
         self._clock = PhaseClock(_start_s(self._journal))
         self._log = RunLog(
             self._directory / "run.log",
@@ -121,6 +123,7 @@ class PhaseExecution:
     def decide(self, error: AttemptFailedError) -> Decision:
         """Return what is decided about the end of an attempt; it is decided once, and recorded before that."""
         if error.decision is None:
+            error.incident = self._advised(error.incident)
             error.decision = judge(
                 self._journal,
                 self._plan.policy,
@@ -139,6 +142,15 @@ class PhaseExecution:
                 )
             )
         return error.decision
+
+    def _advised(self, incident: Incident) -> Incident:
+        """Return an incident with what the job's advisor says of it, where its class is in doubt."""
+        if self._advisor is None or not is_in_doubt(incident):
+            return incident
+        tell(Notice(text=f"{self._plan.phase}: asks {self._advisor.command[0]} why the attempt failed"))
+        excerpt = excerpt_of(self._directory / "run.log", incident.attempt, incident.worker)
+        advice = ask(self._advisor, incident, excerpt, lambda: self._stop.wanted is not None)
+        return advised(self._plan.policy, self._journal.history(), incident, advice)
 
     def execute(self, run_attempts: RunAttempts, *, by_hand: bool = False) -> PhaseSummary:
         """Run the phase to its end, and leave no worker behind. `by_hand`: a person requested it.

@@ -24,6 +24,7 @@ from prefect_ft.files import write_yaml
 from prefect_ft.journal.lines import head_of, read_lines
 from prefect_ft.journal.records import Line, PhaseLine
 from prefect_ft.model import Policy
+from prefect_ft.orchestrate.advisor import AdvisorPlan
 from prefect_ft.run import JOURNAL, PARAMS, Run
 from prefect_ft.supervisor import (
     AskPlan,
@@ -212,6 +213,20 @@ def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None])
         cwd=_host_cwd(job, index),
         heal_timeout_s=infrastructure.heal_timeout_s,
         check_timeout_s=infrastructure.check_timeout_s,
+    )
+
+
+def advisor_plan(
+    job: JobConfig, index: int, run: Run, phase_env: Mapping[str, str | None]
+) -> AdvisorPlan | None:
+    """Return how the job's advisor is asked; None where it has none."""
+    if job.classify is None:
+        return None
+    return AdvisorPlan(
+        command=job.classify.command,
+        timeout_s=job.classify.timeout_s,
+        cwd=_host_cwd(job, index),
+        env=_command_env(job, index, run, phase_env),
     )
 
 

@@ -88,6 +88,7 @@ def _facts(event: Event, limits: Mapping[str, int | None]) -> Mapping[str, str]:
         "evidence": None
         if incident.evidence is None
         else f"{incident.evidence.rule} {_place(event)}".strip(),
+        "advisor": words.advisor_said(event),
         "blames": incident.blame,
         "last good checkpoint": None if incident.step is None else f"step {incident.step:,}",
         "stage": incident.stage,

@@ -22,6 +22,7 @@ from prefect_ft.report.timeline import shown_lanes
 from prefect_ft.report.words import (
     PART_NAMES,
     advice_lines,
+    advisor_said,
     cost,
     done,
     duration,
@@ -257,6 +258,8 @@ def _event(event: Event, story: Story) -> Iterator[RenderableType]:
     lines = [plain(evidence.text)] if evidence is not None else []
     if evidence is not None and evidence.hint:
         lines.append(Text("hint: ", style="italic").append(plain(evidence.hint)))
+    if (said := advisor_said(event)) is not None:
+        lines.append(Text("advisor: ", style="dim").append(plain(said)))
     lines.append(Text("→ ", style="green").append(plain(done(event))))
     lines += [plain(said) for said in skipped_checkpoints(event)]
     if spent := cost(event):

@@ -372,3 +372,16 @@ def _gain(advice: Advice, best_s: float) -> str:
     if best is None or now is None:
         return ""
     return f": saving and repeated work would take about {share(best)} of the time, instead of {share(now)}"
+
+
+def advisor_said(event: Event) -> str | None:
+    """Return what the user's advisor said of a failure, as theirs; None where nobody was asked."""
+    told = event.judged.incident.advice
+    if told is None:
+        return None
+    if told.problem is not None:
+        return f"no answer: {told.problem}"
+    said = f"{told.failure_class}" + (f": {told.reason}" if told.reason else "")
+    quote = f" «{told.line}»" if told.line else ""
+    ours = f"decided by instead of {told.instead_of or 'unknown'}" if told.used else "not decided by"
+    return f"{said}{quote} ({ours})"

@@ -176,7 +176,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
             f"{GOOD}'a b': 1\n",
             "job.yaml:13: ['a b']: unknown key; known keys: name, model_dir, journal_dir, infrastructure, "
             "quarantine, autorestart, suspension, numeric, faults, env, signatures, "
-            "cwd, resume, phases, metrics, stop_grace_s, sample_period_s, orphan_timeout_s, "
+            "classify, cwd, resume, phases, metrics, stop_grace_s, sample_period_s, orphan_timeout_s, "
             "max_orchestrator_restarts, lease_s, output, spool_mb, run_log_mb, kind, trainer, metadata, "
             "algorithm, spec, tasks, endpoints",
             id="a-key-that-needs-quotes",

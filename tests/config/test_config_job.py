@@ -163,6 +163,7 @@ def test_everything_that_is_not_written_has_its_default() -> None:
         "numeric": {"watch": "off", "window": 128, "min_values": 32, "deviations": 12.0, "max_acts": 3},
         "env": {},
         "signatures": [],
+        "classify": None,
         "cwd": None,
         "resume": "auto",
         "phases": [
