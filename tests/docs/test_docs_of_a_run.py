@@ -147,7 +147,7 @@ def test_an_incident_has_no_field_that_is_not_explained(ended: Ended) -> None:
     # The exit has them all, but what no exit has and what was not known.
     assert documented - set(incidents[1]) <= {
         "system", "signal", "recoverable", "baseline_step", "fences", "counted", "confidence",
-        "reached", "reached_every", "sample",
+        "reached", "reached_every", "sample", "advice",
     }  # fmt: skip
 
 
