@@ -17,7 +17,7 @@ from prefect_ft.signatures import Signature, compiled
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["as_kind"]
+__all__ = ["as_kind", "kind_said", "says_little"]
 
 _GENERAL = frozenset(
     (
@@ -139,6 +139,33 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
 )
 """Where an exception that says little was raised: a library, by its innermost frame."""
 
+_SAMPLE = (
+    r"(?:jpe?g|png|gif|bmp|tiff?|webp|images?|pictures?|audio|wav|mp3|flac|video|mp4|frames?|parquet|csv|jsonl?|"
+    r"tf_?records?|records?|samples?|shards?|archives?|tar(?:ball)?|zip|gzip|data ?sets?|npz|npy|hdf5|arrow|lmdb)\b"
+)
+_TOOL = r"\b(?:ptxas|nvcc|nvlink|cicc|hipcc|gcc|g\+\+|clang\+*|ninja|cmake|bisheng|ccec|tbe|llc|lld?)\b"
+_SAYS: tuple[tuple[FailureClass, str], ...] = (
+    ("oom_device", r"(?i)out of (?:gpu|device|cuda|hbm|accelerator|npu) memory"),
+    (
+        "compile",
+        rf"(?i){_TOOL}.{{0,40}}(?:not found|no such file|failed|returned|exited|error)|"
+        rf"(?:not find|missing|failed).{{0,20}}{_TOOL}|fail(?:ed|ure)? (?:to compile|in compil|during compil|to lower)",
+    ),
+    (
+        "data",
+        rf"(?i)\b(?:invalid|corrupt(?:ed)?|truncated|damaged|malformed|unreadable|broken|bad|empty)\b.{{0,24}}\b{_SAMPLE}|"
+        rf"\b(?:not|unable to|fail(?:ed)? to|error) (?:decod|identify|pars|read|load|open)\w* .{{0,24}}\b{_SAMPLE}|"
+        rf"\b{_SAMPLE}.{{0,24}} (?:is|are|was) (?:corrupt|truncated|damaged|malformed|unreadable|broken|invalid|empty)",
+    ),
+    (
+        "config",
+        r"(?i)\bversion mismatch|mismatch(?:ed)? versions?|incompatible (?:with (?:the )?(?:installed|current|this)|"
+        r"versions?|driver|libr)|(?:requires?|needs?) .{0,40}\b(?:version|>=|driver|install)|(?:is|are) not installed|"
+        r"pip install |please install |environment variable",
+    ),
+)
+"""What a message says of the kind of failure, in whichever library's words."""
+
 _HINTS: dict[FailureClass, str] = {
     "data": "A sample or file of the data set cannot be read; look at what the innermost frame was given.",
     "network": "A connection or remote service failed; look whether it answers from this machine.",
@@ -155,6 +182,8 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
             return _kind("errno", failure_class)
         if (failure_class := _by_name(raised.plain_name)) is not None:
             return _kind("name", failure_class)
+        if (failure_class := _by_words(raised.message)) is not None:
+            return _kind("words", failure_class)
     elif signature.id not in _OF_A_LIBRARY:
         return signature
     if raised.is_import:
@@ -165,10 +194,25 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     return _kind("place", failure_class)
 
 
+def says_little(signature: Signature) -> bool:
+    """Return whether an answer says no more than that something did not work."""
+    return signature.id in _GENERAL
+
+
+def kind_said(text: str) -> Signature | None:
+    """Return what a further line of a message says of the kind of failure."""
+    failure_class = _by_errno(text) or _by_words(text)
+    return None if failure_class is None else _kind("words", failure_class)
+
+
 @cache
 def _kind(name: str, failure_class: FailureClass) -> Signature:
     hint = _HINTS.get(failure_class, "")
     return Signature(id=f"{name}-{failure_class}", failure_class=failure_class, pattern="Error", hint=hint)
+
+
+def _by_words(message: str) -> FailureClass | None:
+    return _first(_SAYS, message)
 
 
 def _by_errno(message: str) -> FailureClass | None:

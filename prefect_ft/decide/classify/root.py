@@ -32,6 +32,7 @@ from prefect_ft.signatures import RECOVERABLE
 
 __all__ = ["judge"]
 
+_ERRNO = "errno"
 _NEAR_LINES = 30
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
@@ -137,7 +138,22 @@ def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None
         return None
     lines = [finding for finding in log.findings if finding.raised is None]
     ended = [finding for finding in candidates if finding.raised is not None]
-    return _in_its_message(_as_raised(candidates[0], ended), lines)
+    return _with_its_number(_in_its_message(_as_raised(candidates[0], ended), lines), lines)
+
+
+def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:
+    """Return the warning just before a line that says the same with the system's number for it."""
+    if first.raised is not None or _ERRNO in first.text.lower():
+        return first
+    closer = (
+        line
+        for line in lines
+        if 0 < first.order - line.order <= _MESSAGE_LINES
+        and line.rank == first.rank
+        and line.signature.failure_class == first.signature.failure_class
+        and _ERRNO in line.text.lower()
+    )
+    return next(closer, first)
 
 
 def _before_completion(log: LogFindings) -> list[Finding]:

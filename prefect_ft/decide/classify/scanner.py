@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catal
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.findings import KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
-from prefect_ft.decide.classify.kinds import as_kind
+from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
@@ -40,6 +40,7 @@ _GOT_ON, _NEW_RUN, _THROUGH = (
     "an earlier run",
     "the run then said that it was through",
 )
+_MESSAGE_LINES = 8
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
 CountLines = Callable[[int, int], int]
@@ -122,6 +123,8 @@ class LogScanner:
         self._open = 0
         self._quiet = 0
         self._chain: dict[str, Finding] = {}
+        self._little: tuple[Finding, int] | None = None
+        """An exception whose first line says little, and how many further lines of its message may say more."""
         self._progress = Progress()
         self._got_on = False
         self._completed: int | None = None
@@ -325,6 +328,8 @@ class LogScanner:
         is_end = _END.search(line.text) is not None
         if is_end:
             self._complete()
+        if self._little is not None:
+            self._read_on(self._little[0], line, at)
         if self._read_traceback(line, at):
             return
         rule = self._read_message(line, at)
@@ -369,6 +374,7 @@ class LogScanner:
     def _give_up(self) -> None:
         self._readers.clear()
         self._open = self._quiet = 0
+        self._little = None
 
     def _end_of(self, raised: Raised, reader: TracebackReader, line: Line, at: int) -> None:
         """Note an exception, or what it only wraps."""
@@ -387,6 +393,26 @@ class LogScanner:
                 finding = earlier
         self._chain[line.rank] = finding
         self._keep(finding, at)
+        if finding.raised is raised and says_little(finding.signature) and _LEADS_ON.search(raised.message):
+            self._open += self._little is None
+            self._little = finding, _MESSAGE_LINES
+
+    def _read_on(self, finding: Finding, line: Line, at: int) -> None:
+        """Take a further line of a message whose first one says little."""
+        assert self._little is not None
+        left = self._little[1] - 1
+        said = kind_said(line.text) if line.rank == finding.rank and HEADER not in line.text else None
+        if said is not None:
+            self._kept.drop(finding)
+            more = replace(finding, signature=said, text=line.text[:_LINE_BYTES], line=self._number(at))
+            self._kept.add(more)
+            if self._chain.get(line.rank) is finding:
+                self._chain[line.rank] = more
+        if said is not None or left <= 0 or HEADER in line.text:
+            self._little = None
+            self._open -= 1
+        else:
+            self._little = finding, left
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
@@ -436,6 +462,9 @@ def _gets_on(tail: Iterable[str]) -> bool:
     places = Progress()
     return any(places.see(text) >= 2 for text in tail)
 
+
+_LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
+"""How the first line of a message ends that says what it has to say in further ones."""
 
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")

@@ -22,10 +22,14 @@ _SCHEDULER = compiled(
 _TIME_LIMITS = frozenset(
     (
         "k8s-deadline", "limit-cpu-time", "lsf-runlimit", "pbs-walltime", "sagemaker-stopped", "sge-limits",
-        "slurm-state-timeout", "slurm-time-limit",
+        "slurm-state-timeout", "slurm-time-limit", "wall-time",
     )
 )  # fmt: skip
 
+_NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slurm-state-cancelled"))
+"""Statements of an end that may have a reason that another line names."""
+
+_NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
 _ENDS_ALL = frozenset(("hardware", "oom_host"))
@@ -64,14 +68,24 @@ def end_from_outside(findings: Sequence[Finding]) -> Finding | None:
 
 
 def without_survived(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out what a run went on after until it was ended from outside."""
+    """Leave out what a run went on after until it was ended from outside, and an end without its reason beside one."""
     end = end_from_outside(findings)
     if end is None:
         return list(findings)
+    reasons = [one for one in findings if one.signature.id in _TIME_LIMITS]
+    findings = [
+        one
+        for one in findings
+        if one.signature.id not in _NO_REASON or not any(_is_near(one, reason) for reason in reasons)
+    ]
     last = {
         one.signature.id: one for one in sorted(findings, key=lambda one: one.order) if one.order < end.order
     }
     return [one for one in findings if not _is_survived(one, last.get(one.signature.id, one), end)]
+
+
+def _is_near(one: Finding, other: Finding) -> bool:
+    return abs(one.line - other.line) <= _NEAR_LINES
 
 
 def _is_survived(finding: Finding, last_alike: Finding, end: Finding) -> bool:
