@@ -75,6 +75,8 @@ def weight(finding: Finding) -> int:
 
 
 def _is_aside(finding: Finding) -> bool:
+    if finding.is_mention:
+        return True
     return finding.level in ("D", "I", "W") if finding.raised is None else finding.raised.is_aside
 
 

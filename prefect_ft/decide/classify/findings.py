@@ -40,6 +40,8 @@ class Finding:
     level: str = ""
     raised: Raised | None = None
     stamp: float | None = None
+    is_mention: bool = False
+    """Whether it only names an exception, without the traceback of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,10 +180,10 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     if signature.id in _GENERAL:
         if (failure_class := _by_errno(raised.message) or _by_status(raised.message)) is not None:
             return _kind("errno", failure_class)
-        if (failure_class := _by_name(raised.plain_name)) is not None:
-            return _kind("name", failure_class)
         if (failure_class := _by_words(raised.message)) is not None:
             return _kind("words", failure_class)
+        if signature.id == "python-exception" and (failure_class := _by_name(raised.plain_name)) is not None:
+            return _kind("name", failure_class)
     elif signature.id not in _OF_A_LIBRARY:
         return signature
     if raised.is_import:

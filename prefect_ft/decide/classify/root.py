@@ -62,7 +62,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
     told = _told(logs, exit_code, signal, reported)
     if chosen is not None and not (
-        _says_more(told, chosen[1], exit_code, signal) or _came_first(reported, chosen)
+        _says_more(told, chosen, exit_code, signal) or _came_first(reported, chosen)
     ):
         return _verdict(chosen, logs, candidates)
     if told is not None:
@@ -103,11 +103,18 @@ def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
     return weight(first) >= CASCADE or is_later
 
 
-def _says_more(told: Told | None, first: Finding, exit_code: int | None, signal: int | None) -> bool:
+def _is_at_end(log: LogFindings, finding: Finding) -> bool:
+    """Return whether an exception is named among the last lines of a log, of which nothing more is known."""
+    is_after = log.completed is None or log.completed < finding.order
+    return finding.is_mention and is_after and bool(log.tail) and finding.line >= log.number_of_tail(0)
+
+
+def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: int | None) -> bool:
     """Return whether the way in which the first rank ended explains more than what the logs hold."""
+    log, first = place
     heavy = weight(first)
-    if heavy == MENTIONED and exit_code is None and signal is None:
-        return True
+    if first.is_mention or (heavy == MENTIONED and exit_code is None and signal is None):
+        return not _is_at_end(log, first)
     if told is None or heavy < CASCADE:
         return False
     number = signal_of(exit_code, signal)

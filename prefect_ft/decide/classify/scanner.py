@@ -421,9 +421,15 @@ class LogScanner:
             if self._open and self._kept:
                 self._go_on(line.text)
             return ""
-        if match.signature.role not in ("root", "cascade") or _is_mere_mention(match):
+        if match.signature.role not in ("root", "cascade"):
             return ""
-        self._keep(self._finding(match, line, at, None), at)
+        finding = self._finding(match, line, at, None)
+        if _is_mere_mention(match):
+            if match.signature.failure_class != "user_code" or (named := _NAMED.match(match.text)) is None:
+                return ""
+            raised = Raised(named[1], named[2], self._order)
+            finding = replace(finding, signature=as_kind(match.signature, raised), is_mention=True)
+        self._keep(finding, at)
         return match.signature.id
 
     def _finding(self, match: Match, line: Line, at: int, raised: Raised | None) -> Finding:
@@ -467,6 +473,7 @@ _LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
 """How the first line of a message ends that says what it has to say in further ones."""
 
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
+_NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
 
 

@@ -72,7 +72,7 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     end = end_from_outside(findings)
     if end is None:
         return list(findings)
-    reasons = [one for one in findings if one.signature.id in _TIME_LIMITS]
+    reasons = [one for one in findings if one.signature.id in _TIME_LIMITS or _is_preemption(one)]
     findings = [
         one
         for one in findings
@@ -82,6 +82,10 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
         one.signature.id: one for one in sorted(findings, key=lambda one: one.order) if one.order < end.order
     }
     return [one for one in findings if not _is_survived(one, last.get(one.signature.id, one), end)]
+
+
+def _is_preemption(finding: Finding) -> bool:
+    return finding.signature.failure_class == "preempted" and weight(finding) == ROOT
 
 
 def _is_near(one: Finding, other: Finding) -> bool:
