@@ -5,6 +5,7 @@ Owns the order of weights: what says why by itself, what only follows from somet
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from prefect_ft.signatures import Signature
@@ -23,6 +24,7 @@ __all__ = [
     "MENTIONED",
     "REPORT",
     "ROOT",
+    "only_tells",
     "weight",
     "wraps",
 ]
@@ -54,7 +56,10 @@ _TELLERS = frozenset(
 )
 """Exceptions that only tell of another one."""
 
-_TELLING = ("(look up to see its traceback)", "exited unexpectedly")
+_TELLING = re.compile(
+    r"\(look up to see its traceback\)|exited unexpectedly|"
+    r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)"
+)
 """What messages say that only tell of another exception."""
 
 
@@ -80,8 +85,13 @@ def _is_aside(finding: Finding) -> bool:
     return finding.level in ("D", "I", "W") if finding.raised is None else finding.raised.is_aside
 
 
+def only_tells(finding: Finding) -> bool:
+    """Return whether an exception only tells of another one."""
+    return finding.raised is not None and _only_tells(finding.raised)
+
+
 def _only_tells(raised: Raised) -> bool:
-    return raised.plain_name in _TELLERS or any(text in raised.message for text in _TELLING)
+    return raised.plain_name in _TELLERS or _TELLING.search(raised.message) is not None
 
 
 def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:

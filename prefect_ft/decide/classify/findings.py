@@ -56,6 +56,8 @@ class LogFindings:
     """The place among all lines at which the run said that it is through; `None` if it never did."""
     resumption: Resumption | None = None
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
+    breaks_off: bool = False
+    """Whether the log ends within a traceback."""
     over: tuple[tuple[Finding, str], ...] = ()
     """The last findings that were shown to be no end, each with how."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1

@@ -144,25 +144,26 @@ _SAMPLE = (
     r"tf_?records?|records?|samples?|shards?|archives?|tar(?:ball)?|zip|gzip|data ?sets?|npz|npy|hdf5|arrow|lmdb)\b"
 )
 _TOOL = r"\b(?:ptxas|nvcc|nvlink|cicc|hipcc|gcc|g\+\+|clang\+*|ninja|cmake|bisheng|ccec|tbe|llc|lld?)\b"
+_COMPILE = (
+    rf"(?i){_TOOL}.{{0,40}}(?:not found|no such file|failed|returned|exited|error)",
+    rf"(?i)(?:not find|missing|failed).{{0,20}}{_TOOL}",
+    r"(?i)fail(?:ed|ure)? (?:to compile|in compil|during compil|to lower)",
+)
+_DATA = (
+    rf"(?i)\b(?:invalid|corrupt(?:ed)?|truncated|damaged|malformed|unreadable|broken|bad|empty)\b.{{0,24}}\b{_SAMPLE}",
+    rf"(?i)\b(?:not|unable to|fail(?:ed)? to|error) (?:decod|identify|pars|read|load|open)\w* .{{0,24}}\b{_SAMPLE}",
+    rf"(?i)\b{_SAMPLE}.{{0,24}} (?:is|are|was) (?:corrupt|truncated|damaged|malformed|unreadable|broken|invalid|empty)",
+)
+_SETUP = (
+    r"(?i)\bversion mismatch|mismatch(?:ed)? versions?|incompatible (?:versions?|driver|librar)",
+    r"(?i)incompatible with (?:the )?(?:installed|current|this)|(?:is|are) not installed|(?:pip|please) install ",
+    r"(?i)(?:requires?|needs?) .{0,40}\b(?:version|>=|driver|install)|environment variable",
+)
 _SAYS: tuple[tuple[FailureClass, str], ...] = (
     ("oom_device", r"(?i)out of (?:gpu|device|cuda|hbm|accelerator|npu) memory"),
-    (
-        "compile",
-        rf"(?i){_TOOL}.{{0,40}}(?:not found|no such file|failed|returned|exited|error)|"
-        rf"(?:not find|missing|failed).{{0,20}}{_TOOL}|fail(?:ed|ure)? (?:to compile|in compil|during compil|to lower)",
-    ),
-    (
-        "data",
-        rf"(?i)\b(?:invalid|corrupt(?:ed)?|truncated|damaged|malformed|unreadable|broken|bad|empty)\b.{{0,24}}\b{_SAMPLE}|"
-        rf"\b(?:not|unable to|fail(?:ed)? to|error) (?:decod|identify|pars|read|load|open)\w* .{{0,24}}\b{_SAMPLE}|"
-        rf"\b{_SAMPLE}.{{0,24}} (?:is|are|was) (?:corrupt|truncated|damaged|malformed|unreadable|broken|invalid|empty)",
-    ),
-    (
-        "config",
-        r"(?i)\bversion mismatch|mismatch(?:ed)? versions?|incompatible (?:with (?:the )?(?:installed|current|this)|"
-        r"versions?|driver|libr)|(?:requires?|needs?) .{0,40}\b(?:version|>=|driver|install)|(?:is|are) not installed|"
-        r"pip install |please install |environment variable",
-    ),
+    ("compile", "|".join(_COMPILE)),
+    ("data", "|".join(_DATA)),
+    ("config", "|".join(_SETUP)),
 )
 """What a message says of the kind of failure, in whichever library's words."""
 
@@ -178,20 +179,30 @@ _HINTS: dict[FailureClass, str] = {
 def as_kind(signature: Signature, raised: Raised) -> Signature:
     """Correct an answer that says little by the exception's kind."""
     if signature.id in _GENERAL:
-        if (failure_class := _by_errno(raised.message) or _by_status(raised.message)) is not None:
-            return _kind("errno", failure_class)
-        if (failure_class := _by_words(raised.message)) is not None:
-            return _kind("words", failure_class)
-        if signature.id == "python-exception" and (failure_class := _by_name(raised.plain_name)) is not None:
-            return _kind("name", failure_class)
-    elif signature.id not in _OF_A_LIBRARY:
-        return signature
+        return _by_message(signature, raised) or _by_surroundings(raised, None) or signature
+    if signature.id in _OF_A_LIBRARY:
+        return _by_surroundings(raised, "config") or signature
+    return signature
+
+
+def _by_message(signature: Signature, raised: Raised) -> Signature | None:
+    if (failure_class := _by_errno(raised.message) or _by_status(raised.message)) is not None:
+        return _kind("errno", failure_class)
+    if (failure_class := _by_words(raised.message)) is not None:
+        return _kind("words", failure_class)
+    if signature.id == "python-exception" and (failure_class := _by_name(raised.plain_name)) is not None:
+        return _kind("name", failure_class)
+    return None
+
+
+def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | None:
+    """Tell by what was going on: a library was imported, or one of a kind raised it; `only` of this class."""
     if raised.is_import:
         return _kind("import", "config")
     failure_class = _by_place(raised.file)
-    if failure_class is None or (signature.id in _OF_A_LIBRARY and failure_class != "config"):
-        return signature
-    return _kind("place", failure_class)
+    return (
+        None if failure_class is None or only not in (None, failure_class) else _kind("place", failure_class)
+    )
 
 
 def says_little(signature: Signature) -> bool:

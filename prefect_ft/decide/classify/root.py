@@ -17,6 +17,7 @@ from prefect_ft.decide.classify.chains import (
     MENTIONED,
     REPORT,
     ROOT,
+    only_tells,
     weight,
     wraps,
 )
@@ -34,6 +35,7 @@ __all__ = ["judge"]
 
 _ERRNO = "errno"
 _NEAR_LINES = 30
+_AT_ONCE_LINES = 2
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
 
@@ -55,7 +57,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     reported = first_end(logs) if signal_of(exit_code, signal) is None else None
     if reported is not None:  # a launcher's own status says nothing of the rank that failed
         exit_code, signal = reported.exit_code, None
-    is_known_to_fail = exit_code is not None or signal is not None
+    is_known_to_fail = exit_code is not None or signal is not None or any(log.breaks_off for log in logs)
     candidates = [_candidates_of(log, is_known_to_fail=is_known_to_fail) for log in logs]
     found = zip(logs, map(_first_of, logs, candidates), strict=True)
     firsts = [(log, first) for log, first in found if first is not None]
@@ -113,7 +115,8 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
     """Return whether the way in which the first rank ended explains more than what the logs hold."""
     log, first = place
     heavy = weight(first)
-    if first.is_mention or (heavy == MENTIONED and exit_code is None and signal is None):
+    is_end_known = exit_code is not None or signal is not None or log.breaks_off
+    if first.is_mention or (heavy == MENTIONED and not is_end_known):
         return not _is_at_end(log, first)
     if told is None or heavy < CASCADE:
         return False
@@ -184,13 +187,28 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
         if finding.raised is None:
             continue
         known = ends.get(finding.rank)
-        if known is None or not (
+        if known is not None and _only_follows(finding, known):
+            ends[finding.rank] = _as_end(known)
+        elif known is None or not (
             _is_full_twice(known, finding)
             or weight(known) < weight(finding)
             or wraps(finding, known, is_direct=False)
         ):
             ends[finding.rank] = finding
     return list(ends.values())
+
+
+def _only_follows(later: Finding, known: Finding) -> bool:
+    """Return whether the later exception begins where the other ends, and only tells of it."""
+    if later.raised is None or not only_tells(later) or only_tells(known):
+        return False
+    return 0 < later.raised.begun - known.order <= _AT_ONCE_LINES
+
+
+def _as_end(finding: Finding) -> Finding:
+    """Return the exception of a thread that has ended the program as well."""
+    assert finding.raised is not None
+    return replace(finding, raised=replace(finding.raised, is_aside=False))
 
 
 def _is_full_twice(known: Finding, later: Finding) -> bool:

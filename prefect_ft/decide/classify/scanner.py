@@ -173,6 +173,7 @@ class LogScanner:
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
             completed=self._completed,
+            breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             number_of_tail=self._number_of_tail,
         )
@@ -338,7 +339,7 @@ class LogScanner:
 
     def _complete(self) -> None:
         """Note that the run says that it is through: so it is, if it got on after what was said before."""
-        if not self._kept or self._progress.places:
+        if not self._kept or self._progress.places >= 2:
             self._kept.clear(_THROUGH)
             self._chain.clear()
             self._completed = self._order

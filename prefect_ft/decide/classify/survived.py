@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefect_ft.decide.classify.chains import CASCADE, INTERRUPTED, ROOT, weight
+from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
 from prefect_ft.decide.classify.findings import Finding
 from prefect_ft.signatures import compiled
 
@@ -99,5 +99,6 @@ def _is_survived(finding: Finding, last_alike: Finding, end: Finding) -> bool:
         return False
     is_far = end.line - last_alike.line > _FAR_LINES
     if finding.raised is None:
-        return is_far or end.signature.id in _TIME_LIMITS
+        is_stated = finding.signature.failure_class in BY_EXCEPTION and _is_schedulers(end)
+        return is_far or is_stated or end.signature.id in _TIME_LIMITS
     return is_far

@@ -20,6 +20,10 @@ CHAINS = (DIRECT_CAUSE, MEANWHILE)
 FRAME = '", line '
 
 _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
+_IPYTHON_NAME = re.compile(r"\A[A-Za-z_][\w.]* {2,}\Z")
+"""What stands before the header in a notebook: the exception's name, which ends the traceback as well."""
+_IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
+_LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
 _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
@@ -100,12 +104,20 @@ class TracebackReader:
     def __init__(self) -> None:
         self._now: _Traceback | None = None
         self._is_fatal = True
+        self._last_was_part = False
         self.link: str | None = None
         """How the exception that comes next follows the one before; `None`: not at all."""
 
     @property
     def is_open(self) -> bool:
         return self._now is not None
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether nothing but frames came last: how it ended stood further below."""
+        return (
+            self._now is not None and self._now.frame is not None and self._is_fatal and self._last_was_part
+        )
 
     @property
     def is_fatal(self) -> bool:
@@ -116,13 +128,19 @@ class TracebackReader:
 
         `order` is the line's place among all that were read, `before` gives the line above it.
         """
+        taken, raised = self._feed(text, order, before)
+        self._last_was_part = taken
+        return taken, raised
+
+    def _feed(self, text: str, order: int, before: Callable[[], str]) -> tuple[bool, Raised | None]:
         if HEADER in text:
             self._begin(text.partition(HEADER)[0], order, before())
             return True, None
         if self._now is not None:
-            return self._continue(self._now, self._now.prefix.sub("", text))
-        if _FRAME_LINE.match(text):  # the header is beyond what is there, or it is a syntax error
-            return self._continue(self._begin("", order, ""), text)
+            return self._continue(self._now, _without(self._now, text))
+        if FRAME in text and (label := _label_of(text)) is not None:
+            # the header is beyond what is there, or it is a syntax error
+            return self._continue(self._begin(label, order, ""), text[len(label) :])
         for chain in CHAINS:
             if chain in text:
                 self.link = chain
@@ -132,7 +150,7 @@ class TracebackReader:
     def _begin(self, prefix: str, order: int, above: str) -> _Traceback:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
-        margin, box, _ = prefix.partition("╭")
+        margin, box, _ = _IPYTHON_NAME.sub("", prefix).partition("╭")
         self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
         self._now = _Traceback(_alike(margin), order, bool(box), _ASIDE in above)
         return self._now
@@ -143,7 +161,7 @@ class TracebackReader:
             _continue_box(now, text)
             return True, None
         text = _GUTTER.sub("", text)
-        if frame := _FRAME_LINE.match(text):
+        if frame := _FRAME_LINE.match(text) or _IPYTHON_FRAME.match(text):
             now.enter(frame[1], frame[2] or "")
             return True, None
         if now.frame is not None and (exception := _EXCEPTION.match(text)):
@@ -174,6 +192,23 @@ def _raised(exception: re.Match[str], ended: _Traceback, file: str, function: st
         is_import=ended.is_import,
         reading=ended.reading,
     )
+
+
+def _label_of(text: str) -> str | None:
+    """Return what stands before a frame in its line, a time or a rank; `None` where the line is none."""
+    if _FRAME_LINE.match(text):
+        return ""
+    label = _LABEL.match(text)
+    return label[0] if label and _FRAME_LINE.match(text, label.end()) else None
+
+
+def _without(now: _Traceback, text: str) -> str:
+    """Take off what stands before each line of a traceback; its header may stand behind more, as a bar."""
+    rest = now.prefix.sub("", text)
+    if now.frame is None and rest is text and FRAME in text and (label := _label_of(text)):
+        now.prefix = _alike(label)
+        return text[len(label) :]
+    return rest
 
 
 def _alike(prefix: str) -> re.Pattern[str]:
