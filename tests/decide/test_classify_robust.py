@@ -50,8 +50,8 @@ def coloured(lines: Lines) -> Lines:
 
 
 def with_bars(lines: Lines) -> Lines:
-    """Every line comes after a progress bar that stands still, in the same line of the file."""
-    bar = "\r  3%|3         | 30/1000 [00:10<05:23,  3.00it/s]"
+    """Every line comes after a progress bar that has not begun, in the same line of the file."""
+    bar = "\r  0%|          | 0/1000 [00:00<?, ?it/s]"
     return [f"{bar}\r{line}" for line in lines]
 
 

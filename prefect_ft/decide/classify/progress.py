@@ -18,7 +18,7 @@ PLACES = "|".join(_SOURCES)
 """What stands in a line of progress, in RE2 and in Python's own syntax."""
 
 _STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?))")
-_BAR = re.compile(r"(\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
+_BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _NOT_PROGRESS = re.compile(
     r"\s*(?:wandb:|File \"|\*)"

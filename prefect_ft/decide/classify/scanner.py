@@ -339,7 +339,7 @@ class LogScanner:
 
     def _complete(self) -> None:
         """Note that the run says that it is through: so it is, if it got on after what was said before."""
-        if not self._kept or self._progress.places >= 2:
+        if not self._kept or self._progress.places:
             self._kept.clear(_THROUGH)
             self._chain.clear()
             self._completed = self._order
