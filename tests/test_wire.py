@@ -23,8 +23,8 @@ from prefect_ft.journal.forms import (
 )
 from prefect_ft.model import (
     Action,
-    AtFault,
     Advice,
+    AtFault,
     Blame,
     Confidence,
     Counters,
