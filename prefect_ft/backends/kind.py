@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -54,10 +54,11 @@ class Place:
     """One run, to a kind that gets systems for it.
 
     `run_root` outlives an allocation, and every machine of the run sees it; `directory` is the run-time directory of
-    this machine.
+    this machine. `key` is the run's.
     """
 
     run_id: str
+    key: str = field(repr=False)
     job: str
     model_dir: Path
     run_root: Path

@@ -312,7 +312,7 @@ def _without_a_spare(job: JobConfig) -> Iterator[str]:
     for index in range(len(job.phases)):
         policy = job.policy(index)
         is_smaller_enough = policy.elastic and policy.workers - 1 >= policy.min_num_systems
-        has_spare = len(policy.systems) > policy.workers
+        has_spare = len(policy.systems) > policy.workers or not policy.systems
         if policy.autorestart and policy.last_system == "fail" and not has_spare and not is_smaller_enough:
             infrastructure = ("phases", index) if job.phases[index].infrastructure is not None else ()
             yield f"{dotted((*infrastructure, 'infrastructure', 'systems'))}: {_NONE_LEFT}"

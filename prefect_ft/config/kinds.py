@@ -26,7 +26,7 @@ GROUP = "prefect_ft.backends"
 """Entry points by which packages add kinds: the name is the `type`, the object a `prefect_ft.backends.kind.Kind`."""
 
 DEFAULT = "process"
-_OWN = {name: f"prefect_ft.backends.{name}.kind" for name in (DEFAULT, "docker", "kubernetes")}
+_OWN = {name: f"prefect_ft.backends.{name}.kind" for name in (DEFAULT, "docker", "kubernetes", "slurm")}
 
 
 class Registered(Protocol):

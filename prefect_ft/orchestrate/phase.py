@@ -367,7 +367,12 @@ def tenancy_of(job: JobConfig, index: int, run: Run, stop: StopRequest) -> Tenan
     """
     infrastructure = job.infrastructure_of(index)
     place = Place(
-        run_id=run.run_id, job=job.name, model_dir=run.model_dir, run_root=run.root, directory=runtime_of(run)
+        run_id=run.run_id,
+        key=run.key,
+        job=job.name,
+        model_dir=run.model_dir,
+        run_root=run.root,
+        directory=runtime_of(run),
     )
     tenure = kind_of(infrastructure).tenure(infrastructure, place, lambda: stop.wanted is not None)
     if tenure is not None:

@@ -31,7 +31,7 @@ class NodeLink:
         self, way: DirectWay, system: str, host: str, port: int, *, run_id: str, key: str, name: str
     ) -> None:
         """`key` is the run's; `name` is that of the node servers' certificate."""
-        self._way, self.system, self.host, self._port = way, system, host, port
+        self._way, self.system, self.host, self.port = way, system, host, port
         self._run_id, self._key, self._name = run_id, worker_key(key, KEY_NAME), name
         self._connection: socket.socket | None = None
         self._reader = frames.FrameReader()
@@ -76,7 +76,7 @@ class NodeLink:
     def _asked(self, op: str, timeout_s: float, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         deadline = time.monotonic() + timeout_s
         if self._connection is None:
-            self._connection = self._way.connect(self.host, self._name, port=self._port)
+            self._connection = self._way.connect(self.host, self._name, port=self.port)
             self._reader = frames.FrameReader()
             self._say(deadline, op="attach", version=frames.VERSION, run=self._run_id, key=self._key)
             told = self._hear(deadline)

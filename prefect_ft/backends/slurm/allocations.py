@@ -1,0 +1,176 @@
+"""What a run keeps of its allocations, in its own directory, which all machines of the run see.
+
+`<run root>/slurm/` has `jobs.json` (what was submitted, before it is waited for), `node.json` (what node servers are
+told), and a directory for each tenure: what its holder tells, and where its node servers listen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect_ft.backends.payload import payload_directory
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.files import read_json, write_json
+from prefect_ft.run import Certificates
+from prefect_ft.worker.holder import ALLOCATION, CONFIG, ENDED, RELEASED
+from prefect_ft.worker.keys import verifiers_of
+from prefect_ft.worker.node import KEY_NAME
+
+POINTER = "slurm.json"
+"""In the run-time directory: where the run has what is here."""
+
+_JOBS, _CURRENT = "jobs.json", "current.json"
+_TENURE = re.compile(r"slurm-(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One tenure as its holder tells of it: nodes in their order, and their addresses."""
+
+    name: str
+    job: str
+    nodes: tuple[str, ...]
+    hosts: Mapping[str, str]
+    ends_s: float | None
+
+
+def job_of(tenure: str) -> str:
+    """Return the job of a tenure, by its name."""
+    found = _TENURE.fullmatch(tenure)
+    return found[1] if found is not None else tenure
+
+
+class Allocations:
+    """Those of one run. `run_root` is the run's directory."""
+
+    def __init__(self, run_root: Path) -> None:
+        self.directory = run_root / "slurm"
+
+    def prepare(
+        self,
+        infrastructure: SlurmInfrastructure,
+        certificates: Certificates,
+        *,
+        run_id: str,
+        key: str,
+        orphan_timeout_s: float,
+    ) -> Path:
+        """Have there what holders and node servers are told; return the directory of their code. Idempotent."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        path = self.directory / CONFIG
+        if not path.exists():
+            shown = certificates.worker(node_name(run_id))
+            told = {
+                "run": run_id,
+                "verifiers": verifiers_of(key, KEY_NAME),
+                "identity": {"own": shown.own, "trusts": shown.trusts},
+                "silence_timeout_s": infrastructure.silence_timeout_s,
+                "orphan_timeout_s": orphan_timeout_s,
+            }
+            new = path.with_name(f".{CONFIG}.{os.getpid()}")
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(json.dumps(told))
+            new.replace(path)
+        return payload_directory(self.directory)
+
+    def point_from(self, directory: Path) -> None:
+        """Note in a run-time directory where the run has its allocations."""
+        write_json(directory / POINTER, {"directory": str(self.directory)})
+
+    # -- jobs ---------------------------------------------------------------------------------------
+
+    @property
+    def submitted(self) -> list[str]:
+        """The jobs that the run has submitted, in their order."""
+        return [str(job) for job in read_json(self.directory / _JOBS).get("submitted", ())]
+
+    def note(self, job: str) -> None:
+        """Note a job that the run has submitted."""
+        known = self.submitted
+        if job not in known:
+            write_json(self.directory / _JOBS, {"submitted": [*known, job]}, durable=True)
+
+    # -- tenures ------------------------------------------------------------------------------------
+
+    def of_job(self, job: str) -> Allocation | None:
+        """Return the last life of a job that has begun; None: none has."""
+        self._look_anew()
+        names = [path.parent.name for path in self.directory.glob(f"slurm-*/{ALLOCATION}")]
+        lives = [name for name in names if job_of(name) == job]
+        return self.named(max(lives, key=_life)) if lives else None
+
+    def named(self, name: str) -> Allocation | None:
+        """Return a tenure; None: its holder has told nothing yet."""
+        told = read_json(self.directory / name / ALLOCATION)
+        if not told:
+            return None
+        return Allocation(
+            name=name,
+            job=str(told["job"]),
+            nodes=tuple(told["nodes"]),
+            hosts=told["hosts"],
+            ends_s=told.get("ends_s"),
+        )
+
+    def has_ended(self, name: str) -> bool:
+        """Whether the holder of a tenure has said that it is over."""
+        return (self.directory / name / ENDED).exists()
+
+    def ports(self, allocation: Allocation) -> dict[str, int]:
+        """Return where node servers listen that have begun, by node."""
+        self._look_anew()
+        told = {
+            node: read_json(self.directory / allocation.name / f"{node}.json") for node in allocation.nodes
+        }
+        return {node: int(each["port"]) for node, each in told.items() if isinstance(each.get("port"), int)}
+
+    def release(self, name: str) -> None:
+        """Have the holder of a tenure give it back. Idempotent."""
+        place = self.directory / name
+        if place.is_dir():
+            (place / RELEASED).touch()
+
+    def choose(self, name: str) -> None:
+        """Note the tenure that the run uses now."""
+        write_json(self.directory / _CURRENT, {"name": name})
+
+    @property
+    def current(self) -> str | None:
+        """The tenure that the run uses, or used last."""
+        name = read_json(self.directory / _CURRENT).get("name")
+        return name if isinstance(name, str) else None
+
+    def said_of(self, name: str) -> str:
+        """Return the end of what srun and node servers have said: why they did not begin."""
+        texts = [
+            path.read_text(errors="replace").strip() for path in sorted((self.directory / name).glob("*.log"))
+        ]
+        return "; ".join(text.splitlines()[-1] for text in texts if text)[:1000]
+
+    def _look_anew(self) -> None:
+        """Have a network file system tell what others have made: a change of one's own makes it ask."""
+        probe = self.directory / f".look-{os.getpid()}"
+        probe.touch()
+        probe.unlink(missing_ok=True)
+
+
+def _life(name: str) -> int:
+    found = _TENURE.fullmatch(name)
+    return int(found[2] or 0) if found is not None else 0
+
+
+def node_name(run_id: str) -> str:
+    """Return the name in the certificate of a run's node servers."""
+    return f"node-{run_id}"
+
+
+def recorded_in(directory: Path) -> Allocations | None:
+    """Return the allocations of the run that a run-time directory belongs to; None: it has none."""
+    told: Any = read_json(directory / POINTER).get("directory")
+    return Allocations(Path(told).parent) if isinstance(told, str) and Path(told).is_dir() else None

@@ -1,0 +1,155 @@
+"""Slurm's commands, as this user: what could not be asked is unknown, and never gone.
+
+A slurmctld that is busy or away makes commands wait; each has a time limit, and of its jobs nothing is known then.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from prefect_ft.backends.slurm.states import JobState, read_sacct, read_scontrol
+from prefect_ft.errors import BackendError, ConfigError
+
+TIMEOUT_S = 20.0
+"""How long a command that asks may take; Slurm's own MessageTimeout is 10 s."""
+
+SUBMIT_TIMEOUT_S = 120.0
+"""How long sbatch may take: site scripts look at a job first."""
+
+NEEDED = ("sbatch", "scancel", "scontrol", "sinfo", "srun")
+GONE = ("Invalid job id", "invalid job id")
+"""How scontrol says that it knows a job no more."""
+
+ENV = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command printed, and whether it succeeded."""
+
+    ok: bool
+    out: str
+    err: str
+
+
+Run = Callable[[Sequence[str], float], Said]
+
+
+def run(words: Sequence[str], timeout_s: float) -> Said:
+    """Run one of Slurm's commands; a time-out and a missing command are failures with words of their own."""
+    env = {**{name: value for name, value in os.environ.items() if not _rewrites(name)}, **ENV}
+    try:
+        done = subprocess.run(
+            words,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=env,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return Said(False, "", f"no answer in {timeout_s:g} s")
+    except OSError as exc:
+        return Said(False, "", f"{words[0]}: {exc.strerror}")
+    return Said(done.returncode == 0, done.stdout, done.stderr.strip())
+
+
+def _rewrites(name: str) -> bool:
+    """Whether a variable gives commands options that nobody wrote: formats of the user's, options of a batch job's."""
+    return (
+        name.startswith(("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_")) or name == "SLURM_TIME_FORMAT"
+    )
+
+
+def check_commands(field: str) -> None:
+    """Raise ConfigError for the first command that is missing here."""
+    for name in NEEDED:
+        if shutil.which(name) is None:
+            message = f"needs Slurm's {name}, which is not on PATH; containers often lack it: run this outside of them"
+            raise ConfigError(message, field=field)
+
+
+class Slurm:
+    """Asks about jobs, at most once in `every_s` for each unless it matters. Safe in threads."""
+
+    def __init__(
+        self, *, run: Run = run, now_s: Callable[[], float] = time.monotonic, every_s: float = 60.0
+    ) -> None:
+        self._run, self._now_s, self._every_s = run, now_s, every_s
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, JobState | None]] = {}
+
+    def state(self, job: str, *, within_s: float | None = None) -> JobState | None:
+        """Return the state of a job, not older than `within_s`; None: unknown.
+
+        Raises LookupError where Slurm has forgotten it.
+        """
+        with self._lock:
+            known = self._known.get(job)
+            limit_s = self._every_s if within_s is None else within_s
+            if known is not None and self._now_s() - known[0] < limit_s:
+                return known[1]
+            told = self._asked(job)
+            self._known[job] = self._now_s(), told
+            return told
+
+    def _asked(self, job: str) -> JobState | None:
+        said = self._run(("scontrol", "show", "job", "-o", job), TIMEOUT_S)
+        if said.ok:
+            return read_scontrol(said.out)
+        if any(word in said.err for word in GONE):
+            raise LookupError(job)
+        return None
+
+    def last_known(self, job: str) -> JobState | None:
+        """Return how a job ended, from slurmctld or, once that has forgotten it, from the accounting; None: unknown."""
+        try:
+            told = self.state(job, within_s=1.0)
+        except LookupError:
+            told = None
+        if told is not None and told.has_ended and told.state != "COMPLETING":
+            return told
+        words = ("sacct", "-n", "-P", "-X", "-D", "-j", job, "-o", "JobID,State,NodeList")
+        said = self._run(words, TIMEOUT_S)
+        return (read_sacct(said.out, job) if said.ok else None) or told
+
+    def submit(self, words: Sequence[str]) -> str:
+        """Submit a job and return its id; raises BackendError with what sbatch says."""
+        said = self._run(("sbatch", "--parsable", *words), SUBMIT_TIMEOUT_S)
+        if not said.ok:
+            raise BackendError(
+                f"sbatch: {said.err or said.out or 'failed without a word'}", on_any_system=True
+            )
+        return said.out.strip().splitlines()[-1].split(";")[0]
+
+    def cancel(self, jobs: Sequence[str], *options: str) -> str | None:
+        """End jobs; return what went wrong, None: nothing. A job that has ended is none."""
+        if not jobs:
+            return None
+        said = self._run(("scancel", *options, *jobs), TIMEOUT_S)
+        return None if said.ok or any(word in said.err for word in GONE) else said.err
+
+    def update(self, job: str, **fields: str) -> str | None:
+        """Change a job; return what went wrong."""
+        words = [f"{name}={value}" for name, value in fields.items()]
+        said = self._run(("scontrol", "update", f"JobId={job}", *words), TIMEOUT_S)
+        return None if said.ok else said.err or said.out
+
+    def batch_script(self, job: str, path: str) -> None:
+        """Write the script of a batch job to a file; raises BackendError."""
+        said = self._run(("scontrol", "write", "batch_script", job, path), TIMEOUT_S)
+        if not said.ok:
+            raise BackendError(f"scontrol write batch_script: {said.err or said.out}", on_any_system=True)
+
+
+def job_here(env: Mapping[str, str]) -> str | None:
+    """Return the job whose batch script, or shell, this process runs in; None: it is in none."""
+    return env.get("SLURM_JOB_ID") or None

@@ -1,0 +1,105 @@
+"""The kind `slurm`: workers are processes on the nodes of an allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from prefect_ft.backends.base import Backend
+from prefect_ft.backends.kind import Kind, Place, Tenure, TenureEnd, Workers
+from prefect_ft.backends.slurm.allocations import POINTER
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.journal.records import Line
+from prefect_ft.run import certificates_of
+
+
+class SlurmKind(Kind[SlurmInfrastructure]):
+    """A system is a node of the allocation, which is submitted here, or is the one that this process is in."""
+
+    config = SlurmInfrastructure
+    block = "prefect_ft.blocks.training:SlurmTraining"
+
+    def check(self, infrastructure: SlurmInfrastructure, field: str) -> None:
+        """Look for Slurm's commands, and have it judge what is to be submitted."""
+        from prefect_ft.backends.slurm.lending import check  # noqa: PLC0415  (a job is read without it)
+
+        check(infrastructure, field)
+
+    def ranks_per_worker(self, infrastructure: SlurmInfrastructure, env: Mapping[str, str | None]) -> int:
+        """Return how many accelerators a node of the allocation gives, by what is asked for, else 1."""
+        del env
+        return infrastructure.accelerators() or 1
+
+    def tenure(
+        self, infrastructure: SlurmInfrastructure, place: Place, is_stopped: Callable[[], bool]
+    ) -> Tenure | None:
+        """Return the nodes of the allocation that the run has, or of one that is submitted for it."""
+        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
+
+        return Lending(infrastructure, place).tenure(is_stopped)
+
+    def renewed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> Tenure:
+        """Return a tenure with the end that it has now: time limits can be changed."""
+        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
+
+        return Lending(infrastructure, place).renewed(tenure)
+
+    def end_of_tenure(self, infrastructure: SlurmInfrastructure, place: Place, name: str) -> TenureEnd:
+        """Return how an earlier allocation ended, as Slurm tells it."""
+        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
+
+        return Lending(infrastructure, place).end_of(name)
+
+    def release(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> None:
+        """Give the nodes back: the successor begins when they are free."""
+        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
+
+        Lending(infrastructure, place).release(tenure)
+
+    def succeed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> str | None:
+        """Queue the next allocation, which begins when this one has ended."""
+        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
+
+        return Lending(infrastructure, place).succeed(tenure)
+
+    def backend(self, workers: Workers[SlurmInfrastructure]) -> Backend:
+        """Return what speaks with the node servers of the present allocation."""
+        from prefect_ft.backends.slurm.backend import SlurmBackend  # noqa: PLC0415  (a job is read without it)
+
+        settings = replace(workers.settings, certificates=certificates_of(workers.run_root))
+        return SlurmBackend(settings, workers.infrastructure, workers.run_root, system_env=workers.system_env)
+
+    def isolating(
+        self,
+        infrastructure: SlurmInfrastructure,
+        run_id: str,
+        directory: Path,
+        lines: Callable[[], Sequence[Line]],
+        *,
+        ends_with_the_run: bool,
+    ) -> AbstractContextManager[None]:
+        """Keep nodes that are isolated out of the successors that wait in the queue."""
+        del run_id, ends_with_the_run
+
+        @contextmanager
+        def kept() -> Iterator[None]:
+            from prefect_ft.backends.slurm.lending import keep_out  # noqa: PLC0415  (a job is read without it)
+
+            try:
+                yield
+            finally:
+                keep_out(infrastructure, directory, lines())
+
+        return kept()
+
+    def clear(self, directory: Path) -> None:
+        """Give back the allocations that a run has submitted, and remove its successors from the queue."""
+        if (directory / POINTER).exists():
+            from prefect_ft.backends.slurm.lending import clear  # noqa: PLC0415  (a job is read without it)
+
+            clear(directory)
+
+
+KIND = SlurmKind()

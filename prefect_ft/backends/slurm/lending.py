@@ -1,0 +1,314 @@
+"""The allocations of one run: submitted or found, waited for, followed by others, given back.
+
+The allocation that this process is in is somebody's own: it is used, and never ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from prefect_ft.backends.direct import DirectWay
+from prefect_ft.backends.kind import SUCCESSOR_OF, Place, Tenure, TenureEnd
+from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, recorded_in
+from prefect_ft.backends.slurm.backend import links_to
+from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.script import job_name, options, script
+from prefect_ft.backends.slurm.states import end_of
+from prefect_ft.errors import BackendError, ConfigError
+from prefect_ft.journal.records import Line
+from prefect_ft.journal.summary import summarise
+from prefect_ft.observe import Notice, tell
+from prefect_ft.run import certificates_of
+from prefect_ft.worker.holder import ENDED
+
+LOOK_S = 0.2
+"""How often it is looked whether an allocation has begun: at files, without asking Slurm."""
+
+ASK_S = (2.0, 60.0)
+"""How often Slurm is asked whether the job is still there: at first, and at last."""
+
+ORPHAN_S = 600.0
+"""How long node servers wait for an orchestrator that have no agent."""
+
+GIVE_BACK_S = 10.0
+"""How long a holder may take to end before its job is cancelled."""
+
+_log = logging.getLogger(__name__)
+
+
+def check(infrastructure: SlurmInfrastructure, field: str) -> None:
+    """Raise ConfigError for the first thing by which no allocation could be had."""
+    check_commands(f"{field}.type")
+    if job_here(os.environ) is not None:
+        return
+    if infrastructure.nodes is None:
+        raise ConfigError(
+            "missing; without an allocation around, say how many to ask for", field=f"{field}.nodes"
+        )
+    words = options(infrastructure, name="prefect-ft-check", log=Path("/dev/null"), cwd=Path("/"))
+    said = run(("sbatch", "--test-only", *words, "--wrap=true"), 60.0)
+    if not said.ok and "no answer in" not in said.err:
+        raise ConfigError(f"Slurm refuses it: {said.err or said.out}", field=field)
+
+
+class Lending:
+    """Gets the nodes of one run."""
+
+    def __init__(self, infrastructure: SlurmInfrastructure, place: Place, slurm: Slurm | None = None) -> None:
+        self._infrastructure, self._place = infrastructure, place
+        self._allocations = Allocations(place.run_root)
+        self._slurm = slurm or Slurm()
+
+    # -- the present one ----------------------------------------------------------------------------
+
+    def tenure(self, is_stopped: Callable[[], bool]) -> Tenure | None:
+        """Return the tenure that the run has, or the next one; None: `is_stopped` says so. Raises BackendError."""
+        payload = self._prepare()
+        here = job_here(os.environ)
+        while True:
+            job = here or self._waiting() or self._submit(payload)
+            if here is not None and self._allocations.of_job(here) is None:
+                self._hold_here(payload)
+            allocation = self._await(job, is_stopped)
+            if allocation is not None:
+                break
+            if is_stopped():
+                return None
+            if here is not None:
+                raise BackendError("the allocation ends before its nodes have begun", on_any_system=True)
+        nodes = self._answering(allocation)
+        self._allocations.choose(allocation.name)
+        return Tenure(
+            name=allocation.name,
+            systems=nodes,
+            ends_s=allocation.ends_s,
+            contains_us=here is not None,
+            reserve_s=self._infrastructure.reserve_s,
+        )
+
+    def _prepare(self) -> Path:
+        """Have there what nodes need to begin; return the directory of their code."""
+        place, certificates = self._place, certificates_of(self._place.run_root)
+        self._allocations.point_from(place.directory)
+        return self._allocations.prepare(
+            self._infrastructure, certificates, run_id=place.run_id, key=place.key, orphan_timeout_s=ORPHAN_S
+        )
+
+    def _waiting(self) -> str | None:
+        """Return the first job of the run that has not ended, as far as is known; None: there is none."""
+        for job in self._allocations.submitted:
+            allocation = self._allocations.of_job(job)
+            if allocation is not None and self._allocations.has_ended(allocation.name):
+                continue
+            try:
+                told = self._slurm.state(job, within_s=1.0)
+            except LookupError:
+                continue
+            if told is None or not told.has_ended:
+                return job
+        return None
+
+    def _submit(self, payload: Path, *more: str) -> str:
+        place, given = self._place, self._infrastructure
+        name = job_name(place.job, place.run_id)
+        path = self._allocations.directory / "holder.sh"
+        path.write_text(script(given.python, payload, self._allocations.directory))
+        log = self._allocations.directory / "holder-%j.log"
+        words = options(given, name=name, log=log, cwd=place.model_dir)
+        job = self._slurm.submit([*words, *more, str(path)])
+        self._allocations.note(job)
+        tell(Notice(text=f"submitted job {job} to Slurm: {(given.nodes or 1) + given.spares} nodes"))
+        return job
+
+    def _hold_here(self, payload: Path) -> None:
+        """Start the node servers of the allocation that this process is in, by a process that outlives this one."""
+        words = (
+            self._infrastructure.python,
+            "-I",
+            "-S",
+            str(payload),
+            "holder",
+            str(self._allocations.directory),
+        )
+        with (self._allocations.directory / "holder.log").open("ab") as log:
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def _await(self, job: str, is_stopped: Callable[[], bool]) -> Allocation | None:
+        """Wait until the nodes of a job answer; None: the job has ended, or nobody waits any more."""
+        pause_s, ask_at = ASK_S[0], time.monotonic()
+        since: float | None = None
+        while not is_stopped():
+            allocation = self._allocations.of_job(job)
+            if allocation is not None and self._allocations.has_ended(allocation.name):
+                self._not_begun(job, self._allocations.said_of(allocation.name))
+                return None
+            if allocation is not None:
+                since = since or time.monotonic()
+                is_late = time.monotonic() > since + self._infrastructure.start_timeout_s
+                ready = len(self._allocations.ports(allocation))
+                if ready == len(allocation.nodes) or (is_late and ready):
+                    return allocation
+                if is_late:
+                    self._not_begun(job, f"no node answers: {self._allocations.said_of(allocation.name)}")
+                    return None
+            elif time.monotonic() >= ask_at:
+                if self._is_over(job):
+                    self._not_begun(job, "")
+                    return None
+                pause_s = min(1.5 * pause_s, ASK_S[1])
+                ask_at = time.monotonic() + pause_s
+            time.sleep(LOOK_S)
+        return None
+
+    def _is_over(self, job: str) -> bool:
+        try:
+            told = self._slurm.state(job, within_s=1.0)
+        except LookupError:
+            return True
+        return told is not None and told.has_ended
+
+    def _not_begun(self, job: str, why: str) -> None:
+        """Say that a job has ended without use; raises BackendError unless another one waits."""
+        told = self._slurm.last_known(job)
+        state = f": {told.state} {told.reason}".rstrip() if told is not None else ""
+        text = f"Slurm job {job} ended before its nodes began{state}" + (f": {why}" if why else "")
+        if job_here(os.environ) is None and job != self._allocations.submitted[-1]:
+            tell(Notice(text=text))
+            return
+        raise BackendError(text, on_any_system=True)
+
+    def _answering(self, allocation: Allocation) -> tuple[str, ...]:
+        """Return the nodes whose servers answer, in Slurm's order."""
+        place = self._place
+        certificates = certificates_of(place.run_root)
+        way = DirectWay(certificates.orchestrator(), 0, self._infrastructure.silence_timeout_s)
+        links = links_to(allocation, self._allocations, way, run_id=place.run_id, key=place.key)
+        try:
+            nodes = tuple(node for node in allocation.nodes if node in links and links[node].answers())
+        finally:
+            for link in links.values():
+                link.close()
+        if not nodes:
+            raise BackendError(f"no node of {allocation.name} can be reached from here", on_any_system=True)
+        for node in allocation.nodes:
+            if node not in nodes:
+                tell(Notice(text=f"node {node} of {allocation.name} does not answer; it is left out"))
+        return nodes
+
+    def renewed(self, tenure: Tenure) -> Tenure:
+        """Return a tenure with the end that it has now; what Slurm does not say stays as it was."""
+        try:
+            told = self._slurm.state(job_of(tenure.name), within_s=1.0)
+        except LookupError:
+            return tenure
+        return tenure if told is None or told.ends_s is None else replace(tenure, ends_s=told.ends_s)
+
+    # -- what comes after ---------------------------------------------------------------------------
+
+    def end_of(self, name: str) -> TenureEnd:
+        """Return how an earlier tenure ended."""
+        return end_of(self._slurm.last_known(job_of(name)), name)
+
+    def release(self, tenure: Tenure) -> None:
+        """Have the nodes of a tenure given back."""
+        self._allocations.release(tenure.name)
+
+    def succeed(self, tenure: Tenure) -> str | None:
+        """Queue what follows a tenure. Raises BackendError."""
+        if not self._infrastructure.hand_over or tenure.ends_s is None:
+            return None
+        job = job_of(tenure.name)
+        later = self._after(job)
+        if later is not None:
+            return f"job {later}"
+        more = (
+            []
+            if self._infrastructure.queue_deadline is None
+            else [f"--deadline={self._infrastructure.queue_deadline}"]
+        )
+        if tenure.contains_us:
+            return f"job {self._again(job, more)}"
+        return f"job {self._submit(self._prepare(), '--dependency=singleton', *more)}"
+
+    def _after(self, job: str) -> str | None:
+        """Return the job that has been queued to follow another one, if it has not ended."""
+        known = self._allocations.submitted
+        behind = known[known.index(job) + 1 :] if job in known else known
+        return next((each for each in behind if not self._is_over(each)), None)
+
+    def _again(self, job: str, more: Sequence[str]) -> str:
+        """Queue the batch script of the allocation that this process is in once more."""
+        path = self._allocations.directory / f"again-{job}.sh"
+        self._slurm.batch_script(job, str(path))
+        exported = f"--export=ALL,{SUCCESSOR_OF}={self._place.run_id}"
+        words = [
+            f"--dependency=afterany:{job}",
+            exported,
+            "--open-mode=append",
+            *more,
+            *asked_for(os.environ),
+        ]
+        later = self._slurm.submit([*words, str(path)])
+        self._allocations.note(later)
+        return later
+
+
+def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
+    """Return sbatch's options by which the allocation of this environment was had, where the environment tells them."""
+    names = {
+        "SLURM_JOB_NUM_NODES": "--nodes", "SLURM_JOB_PARTITION": "--partition", "SLURM_JOB_ACCOUNT": "--account",
+        "SLURM_JOB_QOS": "--qos", "SLURM_JOB_NAME": "--job-name",
+    }  # fmt: skip
+    found = [
+        f"{option}={env[name]}" for name, option in names.items() if env.get(name) not in (None, "", "(null)")
+    ]
+    return [*found, f"--chdir={env.get('SLURM_SUBMIT_DIR', os.getcwd())}"]
+
+
+def keep_out(infrastructure: SlurmInfrastructure, directory: Path, lines: Sequence[Line]) -> None:
+    """Keep the nodes that a phase has isolated out of the jobs of its run that wait in the queue."""
+    allocations = recorded_in(directory)
+    isolated = summarise(lines).isolated_systems if lines else ()
+    if allocations is None or not isolated:
+        return
+    slurm = Slurm()
+    avoided = ",".join(dict.fromkeys((*infrastructure.exclude, *isolated)))
+    for job in allocations.submitted:
+        try:
+            told = slurm.state(job)
+        except LookupError:
+            continue
+        if (
+            told is not None
+            and told.is_pending
+            and (wrong := slurm.update(job, ExcNodeList=avoided)) is not None
+        ):
+            _log.warning("job %s may be given isolated nodes (%s): %s", job, shlex.quote(avoided), wrong)
+
+
+def clear(directory: Path) -> None:
+    """Give back what the run of a run-time directory has of Slurm; an allocation around a process is its owner's."""
+    allocations = recorded_in(directory)
+    if allocations is None:
+        return
+    slurm, jobs = Slurm(), allocations.submitted
+    if (wrong := slurm.cancel(jobs, "--state=PENDING")) is not None:
+        _log.warning("jobs %s may be left in the queue: %s", ", ".join(jobs), wrong)
+    names = [path.name for path in allocations.directory.glob("slurm-*")]
+    for name in names:
+        allocations.release(name)
+    own = [name for name in names if job_of(name) in jobs]
+    deadline = time.monotonic() + GIVE_BACK_S
+    while own and time.monotonic() < deadline:
+        own = [name for name in own if not (allocations.directory / name / ENDED).exists()]
+        time.sleep(LOOK_S)
+    if (wrong := slurm.cancel([job_of(name) for name in own])) is not None:
+        _log.warning("the allocation may be left: %s", wrong)

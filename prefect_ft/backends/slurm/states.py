@@ -1,0 +1,101 @@
+"""What Slurm's commands print, and what it means. Pure.
+
+Written for `scontrol show job -o` and `sacct -P` of 20.11 and later; tried on 22.05. Their JSON is not read: it changed
+at 23.11 and 24.11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from prefect_ft.backends.kind import TenureEnd
+from prefect_ft.model import FailureClass, Kind
+
+PENDING = frozenset(
+    ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+)
+RUNNING = frozenset(("RUNNING", "RESIZING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED"))
+_ENDS: Mapping[str, tuple[Kind, FailureClass | None]] = {
+    "PREEMPTED": ("preempted", None),
+    "CANCELLED": ("cancelled", None),
+    "NODE_FAIL": ("system_lost", None),
+    "OUT_OF_MEMORY": ("exit", "oom_host"),
+    "BOOT_FAIL": ("rebuild_failed", None),
+}
+"""What the end of an allocation in a state is to its run; in any other one its time was over, or nobody knows."""
+
+_SACCT_CANCELLED = re.compile(r"CANCELLED( by \S+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """One job. `nodes` is Slurm's own list, as in `n[0-3]`; `ends_s` are seconds since the epoch."""
+
+    job: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    ends_s: float | None = None
+    restarts: int = 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits for nodes."""
+        return self.state in PENDING
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or is being ended."""
+        return self.state not in PENDING and self.state not in RUNNING
+
+
+def read_scontrol(text: str) -> JobState | None:
+    """Read the line of `scontrol show job -o`; None where it is none."""
+    job, state = _field(text, "JobId"), _field(text, "JobState")
+    if job is None or state is None:
+        return None
+    return JobState(
+        job=job,
+        state=state,
+        reason=_field(text, "Reason") or "",
+        nodes=_field(text, "NodeList") or "",
+        ends_s=_time(_field(text, "EndTime")),
+        restarts=int(_field(text, "Restarts") or 0),
+    )
+
+
+def _field(text: str, name: str) -> str | None:
+    found = re.search(rf"(?:^|\s){name}=(\S+)", text)
+    return None if found is None or found[1] in ("(null)", "None") else found[1]
+
+
+def _time(text: str | None) -> float | None:
+    """Read a time of this machine's zone; Slurm says Unknown where there is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
+def read_sacct(text: str, job: str) -> JobState | None:
+    """Read `sacct -n -P -X -D -o JobID,State,NodeList -j JOB`: the last life of a job; None where it is not there."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 2]
+    told = [row for row in rows if row[0] == job and not row[1].startswith("RESIZING")]
+    if not told:
+        return None
+    *_, (_, state, nodes, *_rest) = told
+    cancelled = _SACCT_CANCELLED.fullmatch(state)
+    reason = state if cancelled else ""
+    return JobState(job=job, state="CANCELLED" if cancelled else state, reason=reason, nodes=nodes)
+
+
+def end_of(told: JobState | None, name: str) -> TenureEnd:
+    """Return what the end of an allocation is to its run; None: Slurm does not know it any more."""
+    if told is None:
+        return TenureEnd(kind="handed_over", reason=f"{name} has ended; Slurm does not say how")
+    reason = f"{name} ended: {told.state}" + (f" ({told.reason})" if told.reason else "")
+    kind, failure_class = _ENDS.get(told.state, ("handed_over", None))
+    return TenureEnd(kind=kind, reason=reason, failure_class=failure_class)

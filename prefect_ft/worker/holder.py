@@ -1,0 +1,214 @@
+"""The holder of an allocation of Slurm: starts a node server on each node, once, and waits until it is given back.
+
+It is the batch script of an allocation that a run has submitted, or a process beside an orchestrator that is in one. It
+decides nothing: what a run does with its nodes is told to the node servers. All that it tells is in a directory that
+the orchestrator sees: `allocation.json`, one file for each node server, `ended` at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from typing import Any, Dict, List, Optional, Sequence
+
+from prefect_ft.worker import PACKAGE_DIRECTORY
+
+ALLOCATION = "allocation.json"
+RELEASED = "released"
+ENDED = "ended"
+CONFIG = "node.json"
+"""What all node servers of a run are told, in the directory above."""
+
+LOOK_S = 0.25
+COMMAND_TIMEOUT_S = 20.0
+GONE_S = 5.0
+"""After so long without any node server the allocation is given back."""
+
+
+def asked(words: Sequence[str]) -> Optional[str]:
+    """Return what one of Slurm's commands prints; None where it fails, or takes too long."""
+    try:
+        done = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            timeout=COMMAND_TIMEOUT_S,
+            env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def tenure_name(job: str, restarts: int) -> str:
+    """Return the name of an allocation in one of its lives."""
+    return "slurm-%s" % job if restarts == 0 else "slurm-%s.%d" % (job, restarts)
+
+
+def described(job: str) -> Dict[str, Any]:
+    """Return what is known of this allocation: nodes in their order, their addresses, its end, its lives."""
+    told = asked(("scontrol", "show", "job", "-o", job)) or ""
+    node_list = os.environ.get("SLURM_JOB_NODELIST") or _field(told, "NodeList") or ""
+    nodes = (asked(("scontrol", "show", "hostnames", node_list)) or "").split() or [node_list]
+    addresses = asked(("sinfo", "-h", "-N", "-n", node_list, "-o", "%N|%o")) or ""
+    hosts = dict(line.strip().split("|", 1) for line in addresses.splitlines() if "|" in line)
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or _field(told, "Restarts") or 0)
+    return {
+        "job": job,
+        "name": tenure_name(job, restarts),
+        "nodes": nodes,
+        "hosts": {node: hosts.get(node, node) for node in nodes},
+        "ends_s": _time(_field(told, "EndTime")),
+        "began_s": time.time(),
+    }
+
+
+def _field(text: str, name: str) -> Optional[str]:
+    found = re.search(r"(?:^|\s)%s=(\S+)" % name, text)
+    return None if found is None or found.group(1) in ("(null)", "Unknown") else found.group(1)
+
+
+def _time(text: Optional[str]) -> Optional[float]:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
+class Holder:
+    """Holds one allocation. `place` is the directory of the run's allocations."""
+
+    def __init__(self, place: str, job: str) -> None:
+        self._place = place
+        self._allocation = described(job)
+        self._directory = os.path.join(place, self._allocation["name"])
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        self._srun: Optional["subprocess.Popen[bytes]"] = None
+        self._is_told_to_go = False
+
+    def run(self) -> int:
+        """Hold the allocation until the run gives it back, or nothing of it is left."""
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._go())
+        self._start()
+        _write(os.path.join(self._directory, ALLOCATION), json.dumps(self._allocation))
+        try:
+            return self._hold()
+        finally:
+            _write(os.path.join(self._directory, ENDED), "%f\n" % time.time())
+
+    def _go(self) -> None:
+        self._is_told_to_go = True
+
+    def _start(self) -> None:
+        """Start a node server on each node, in one step: a task that is lost with its node takes no other along."""
+        nodes = self._allocation["nodes"]
+        log = os.path.join(self._directory, "node-%t.log")
+        words = [
+            "srun",
+            "--overlap",
+            "--no-kill",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--mpi=none",
+            "--unbuffered",
+        ]
+        words += ["--nodes=%d" % len(nodes), "--ntasks=%d" % len(nodes), "--ntasks-per-node=1"]
+        words += [
+            "--nodelist=%s" % ",".join(nodes),
+            "--output=%s" % log,
+            "--error=%s" % log,
+            "--open-mode=append",
+        ]
+        words += [
+            sys.executable,
+            "-I",
+            "-S",
+            PACKAGE_DIRECTORY,
+            "node",
+            os.path.join(self._place, CONFIG),
+            self._directory,
+        ]
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SLURM_STEP", "SRUN_"))
+        }
+        for name in (
+            "SLURM_NTASKS",
+            "SLURM_NPROCS",
+            "SLURM_NTASKS_PER_NODE",
+            "SLURM_CPU_BIND",
+            "SLURM_DISTRIBUTION",
+        ):
+            kept.pop(name, None)
+        with open(os.path.join(self._directory, "srun.log"), "ab") as said:
+            self._srun = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=kept, start_new_session=True
+            )
+
+    def _hold(self) -> int:
+        """Wait; the step outlives its srun once all node servers are there."""
+        has_begun, alone_since = False, None  # type: bool, Optional[float]
+        while not self._is_told_to_go and not os.path.exists(os.path.join(self._directory, RELEASED)):
+            there = sum(
+                os.path.exists(os.path.join(self._directory, "%s.json" % node))
+                for node in self._allocation["nodes"]
+            )
+            has_begun = has_begun or there > 0
+            if there == len(self._allocation["nodes"]):
+                self._let_go_of_srun()
+            srun_ended = self._srun is not None and self._srun.poll() is not None
+            if there or not (has_begun or srun_ended):
+                alone_since = None
+            elif alone_since is None:
+                alone_since = time.monotonic()
+            elif time.monotonic() > alone_since + GONE_S:
+                return 0 if has_begun else 1
+            time.sleep(LOOK_S)
+        return 0
+
+    def _let_go_of_srun(self) -> None:
+        """End srun, and before it the process that would end the step when srun dies: then the step goes on alone."""
+        if self._srun is None:
+            return
+        for child in _children(self._srun.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._srun.kill()
+        self._srun.wait()
+        self._srun = None
+
+
+def _children(pid: int) -> List[int]:
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    new = "%s.%d" % (path, os.getpid())
+    with contextlib.suppress(OSError):  # a full disk, or a run whose directory was removed
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(new, path)
+
+
+def main(argv: List[str]) -> int:
+    """Hold the allocation that this process is in; `argv` is the directory of the run's allocations."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if not job:
+        sys.stderr.write("prefect-ft: no allocation of Slurm here: SLURM_JOB_ID is not set\n")
+        return 2
+    return Holder(argv[0], job).run()
