@@ -19,6 +19,7 @@ from prefect_ft.backends.docker.fields import DeviceRequest, Resources
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure, KubernetesSystem
 from prefect_ft.backends.kubernetes.fields import PodResources, PodVolume, Toleration
 from prefect_ft.backends.process.config import ProcessInfrastructure
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.config import (
     Advisor,
     AutoRestart,
@@ -52,6 +53,7 @@ SECTIONS: Mapping[type[BaseModel], str] = {
     PodVolume: "`volumes[]` of type `kubernetes`",
     PodResources: "`resources` of type `kubernetes`",
     Toleration: "`tolerations[]`",
+    SlurmInfrastructure: "`infrastructure` of type `slurm`",
     AutoRestart: "`autorestart`",
     Suspension: "`suspension`",
     RecurringLine: "`suspension.logs[]`",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prefect_ft.blocks import DockerTraining as DockerTraining
     from prefect_ft.blocks import KubernetesTraining as KubernetesTraining
     from prefect_ft.blocks import ProcessTraining as ProcessTraining
+    from prefect_ft.blocks import SlurmTraining as SlurmTraining
     from prefect_ft.config import AutoRestart as AutoRestart
     from prefect_ft.config import JobConfig as JobConfig
     from prefect_ft.config import Phase as Phase
@@ -36,6 +37,7 @@ _HOME = {
     "KubernetesTraining": "prefect_ft.blocks",
     "Phase": "prefect_ft.config",
     "ProcessTraining": "prefect_ft.blocks",
+    "SlurmTraining": "prefect_ft.blocks",
     "heartbeat": "prefect_ft.heartbeat",
     "report_fault": "prefect_ft.worker.faults",
     "restart_handler": "prefect_ft.prefect_edge.tasks",

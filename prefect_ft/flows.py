@@ -20,6 +20,7 @@ from prefect_ft.blocks import (
     DockerTraining,
     KubernetesTraining,
     ProcessTraining,
+    SlurmTraining,
     infrastructure_of_block,
 )
 from prefect_ft.config import JobConfig, load_job
@@ -38,14 +39,14 @@ from prefect_ft.prefect_edge.timeouts import heeding_timeouts
 from prefect_ft.report.words import completed_sentence
 from prefect_ft.run import Run, run_of_flow_run
 
-Infrastructure = DockerTraining | KubernetesTraining | ProcessTraining
+Infrastructure = DockerTraining | KubernetesTraining | ProcessTraining | SlurmTraining
 
 
 @flow(name="train-flow", persist_result=False)
 def train_flow(
     job: JobConfig | Path,
     unfinished: Unfinished = "refuse",
-    infrastructure: DockerTraining | KubernetesTraining | ProcessTraining | None = None,
+    infrastructure: DockerTraining | KubernetesTraining | ProcessTraining | SlurmTraining | None = None,
 ) -> list[dict[str, Any]]:
     """Run a training job until it finishes, restarting what fails as its policy says.
 

@@ -1,6 +1,12 @@
 """Prefect blocks: infrastructure that is saved under a name, for jobs, as a parameter, or to be used by itself."""
 
 from prefect_ft.blocks.lookup import infrastructure_of_block
-from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining
+from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining, SlurmTraining
 
-__all__ = ["DockerTraining", "KubernetesTraining", "ProcessTraining", "infrastructure_of_block"]
+__all__ = [
+    "DockerTraining",
+    "KubernetesTraining",
+    "ProcessTraining",
+    "SlurmTraining",
+    "infrastructure_of_block",
+]

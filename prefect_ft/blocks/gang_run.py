@@ -24,7 +24,7 @@ from prefect_ft.errors import BackendError, ConfigError, LeaseLostError, RunFail
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Action, Counters, Decision, Incident
 from prefect_ft.orchestrate import preflight
-from prefect_ft.orchestrate.phase import backend_of
+from prefect_ft.orchestrate.phase import backend_of, placed_on, tenancy_of
 from prefect_ft.orchestrate.plan import phase_plan
 from prefect_ft.orchestrate.run import begin_run, conclude
 from prefect_ft.plaintext import as_line
@@ -87,6 +87,8 @@ class TrainingRun(JobRun[TrainingResult]):
         )
         self._open.callback(lambda: conclude(holding, self._status))
         runtime = recorded_runtime(run)
+        tenancy = tenancy_of(job, 0, run, self._stop)
+        job = placed_on(job, 0, run, tenancy)
         self.log = Path(job.model_dir) / "run.log"
         log = RunLog(self.log, runtime / "run.places", job.run_log_mb << 20)
         self._open.enter_context(closing(log))

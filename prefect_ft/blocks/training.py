@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from prefect_ft.backends.docker.config import DockerInfrastructure
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.process.config import ProcessInfrastructure
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.blocks.result import TrainingResult
 from prefect_ft.config import Infrastructure
 from prefect_ft.config.fields import Directory, Processes, RankEnv, Words, complete_schema
@@ -141,3 +142,14 @@ class ProcessTraining(TrainingBlock, ProcessInfrastructure):
     _block_type_slug = "process-training"
     _infrastructure = ProcessInfrastructure
     model_config = _CONFIG
+
+
+class SlurmTraining(TrainingBlock, SlurmInfrastructure):
+    """Workers on the nodes of an allocation of Slurm: for jobs, as a flow's parameter, or by itself."""
+
+    _block_type_name = "Slurm Training"
+    _block_type_slug = "slurm-training"
+    _infrastructure = SlurmInfrastructure
+    model_config = _CONFIG
+
+    type: Literal["slurm"] = Field(default="slurm", description="What the workers are")
