@@ -108,13 +108,15 @@ def test_what_is_wrong_in_it_is_told_as_of_any_section(
 
 def test_an_unknown_type_is_told_with_those_that_there_are(rooms: None, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="unknown type 'room'; known types: process, docker, kubernetes, rooms"
+        ConfigError, match="unknown type 'room'; known types: process, docker, kubernetes, slurm, rooms"
     ):
         load_job(written(tmp_path, JOB.replace("type: rooms", "type: room")))
 
 
 def test_without_the_package_it_is_unknown(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown type 'rooms'; known types: process, docker, kubernetes$"):
+    with pytest.raises(
+        ConfigError, match=r"unknown type 'rooms'; known types: process, docker, kubernetes, slurm$"
+    ):
         load_job(written(tmp_path))
 
 
@@ -143,7 +145,7 @@ def test_a_package_that_is_broken_breaks_nothing_else(
     try:
         with pytest.raises(ConfigError, match=f"'sheds' of the package sheds cannot be loaded: .*{why}"):
             load_job(written(tmp_path, JOB.replace("type: rooms", "type: sheds")))
-        assert len(list(all_kinds())) == 3
+        assert len(list(all_kinds())) == 4
         assert why in caplog.text
         load_job(written(tmp_path, JOB.replace("type: rooms\n  house: house", "type: process")))
         assert "process" in str(JobConfig.model_json_schema())

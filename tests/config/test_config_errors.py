@@ -208,7 +208,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         ),
         pytest.param(
             edited("type: process", "type: dokcer\n  image: torch"),
-            "job.yaml:4: infrastructure.type: unknown type 'dokcer'; known types: process, docker, kubernetes",
+            "job.yaml:4: infrastructure.type: unknown type 'dokcer'; known types: process, docker, kubernetes, slurm",
             id="unknown-type-hides-the-keys-beside-it",
         ),
     ],

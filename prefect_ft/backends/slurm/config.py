@@ -13,6 +13,7 @@ from prefect_ft.config.fields import (
     DAY_S,
     HOUR_S,
     MAX_COUNT,
+    NotBool,
     Seconds,
     Text,
     WholeNumber,
@@ -121,10 +122,8 @@ class SlurmInfrastructure(Infrastructure):
     systems: tuple[System, ...] = Field(
         default=(), description="Must be left out: the allocation's nodes are the systems"
     )
-    nodes: WholeNumber | None = Field(
+    nodes: Annotated[int, Field(ge=1, le=MAX_COUNT), NotBool] | None = Field(
         default=None,
-        ge=1,
-        le=MAX_COUNT,
         description="Workers, one on a node; absent inside an allocation: all of its nodes but the spares",
         examples=[8],
     )
