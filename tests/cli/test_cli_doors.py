@@ -50,6 +50,7 @@ def printed(directory: Path) -> list[tuple[str, str]]:
 # -- a trainer configuration ---------------------------------------------------------------------------
 
 
+@pytest.mark.long  # 20 s
 def test_a_run_goes_on_with_the_training_loop_after_a_failed_validation(started: Path) -> None:
     """Cerebras, "Automatic Job Restart": a failure in a validation resumes from the next training loop."""
     done = run(

@@ -87,9 +87,9 @@ def original(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(("cancel", "exp2"), id="cancel"),
+        pytest.param(("cancel", "exp2"), id="cancel", marks=pytest.mark.long),
         pytest.param(("resume", "exp2"), id="resume"),
-        pytest.param(("run", "job.yaml", "--model-dir", "exp2"), id="run"),
+        pytest.param(("run", "job.yaml", "--model-dir", "exp2"), id="run", marks=pytest.mark.long),
         pytest.param(("run", "job.yaml", "--model-dir", "exp2", "--fresh"), id="fresh"),
     ],
 )
@@ -154,7 +154,11 @@ def test_a_run_in_another_file_system_is_resumed_only_as_moved(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "words", [("resume", "exp2"), ("run", "job.yaml", "--model-dir", "exp2", "--resume")]
+    "words",
+    [
+        ("resume", "exp2"),
+        pytest.param(("run", "job.yaml", "--model-dir", "exp2", "--resume"), marks=pytest.mark.long),
+    ],
 )
 def test_what_was_saved_in_a_directory_that_was_moved_is_not_begun_without(
     tmp_path: Path, words: tuple[str, ...]

@@ -137,6 +137,7 @@ assert not "right"
 """
 
 
+@pytest.mark.long  # waits for the server to notice, 45 s
 @pytest.mark.timeout(300)
 def test_the_example_automations_fire_when_they_say(site: Site) -> None:
     """A run in which a system is isolated, and which gives up after it was asked whether to."""

@@ -53,7 +53,14 @@ def decisions_shown(site: Site, flow_run_ids: list[str]) -> list[str]:
     return [line.split("rule=")[1].split()[0] for line in lines if "outcome=" in line]
 
 
-@pytest.mark.parametrize("moment", ["in_training", "before_following", "before_showing"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "in_training",
+        pytest.param("before_following", marks=pytest.mark.long),
+        pytest.param("before_showing", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_command_is_resumed_and_shown_as_a_whole(
     site: Site, proxy: Proxy, api: dict[str, str], tmp_path: Path, moment: str
 ) -> None:

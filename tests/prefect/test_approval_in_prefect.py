@@ -100,6 +100,7 @@ def asked(job: Job, client: SyncPrefectClient) -> Callable[..., Asked]:
     return begin
 
 
+@pytest.mark.long  # a browser, 15 s
 def test_the_form_is_filled_in_on_the_page_of_the_flow_run(asked: Callable[..., Asked]) -> None:
     run = asked()
     assert run.state.message is not None
