@@ -119,8 +119,9 @@ class Allocations:
         )
 
     def has_ended(self, name: str) -> bool:
-        """Whether the holder of a tenure has said that it is over."""
-        return (self.directory / name / ENDED).exists()
+        """Whether a tenure is over: its holder says so, or the run has given it back."""
+        place = self.directory / name
+        return (place / ENDED).exists() or (place / RELEASED).exists()
 
     def ports(self, allocation: Allocation) -> dict[str, int]:
         """Return where node servers listen that have begun, by node."""
