@@ -1,46 +1,59 @@
 """How sure a verdict is: low where the root was chosen for want of anything better.
 
-Owns what makes a verdict doubtful. Which of it is wrong how often was measured on logs with labels
-(docs/signatures.md has the figures).
+Owns what makes a verdict doubtful. How often it is wrong with and without such a doubt was measured on logs with
+labels (docs/signatures.md has the figures).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefect_ft.decide.classify.chains import MENTIONED, ROOT, weight
-from prefect_ft.decide.classify.findings import Finding
+from prefect_ft.decide.classify.chains import BY_EXCEPTION, MENTIONED, ROOT, weight
+from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.model import Confidence, Recoverable
 from prefect_ft.signatures import RECOVERABLE
 
 __all__ = ["confidence_in"]
 
-_NEAR_LINES = 30
-_BY_KIND = ("name-", "place-")
+_FAR_LINES = 200
+"""So far before a log's end a line that no exception follows may have been survived."""
+
+_BY_KIND = ("name-", "place-", "words-")
 """How rules begin that know the kind of an exception and nothing of its text."""
 
+_FROM_BELOW = frozenset(("hardware", "oom_host", "storage"))
+"""What makes programs fail in ways that look like mistakes of theirs."""
 
-def confidence_in(chosen: Finding, recoverable: Recoverable, rivals: Sequence[Finding]) -> Confidence:
-    """Say how sure it is that a finding is the root; `rivals` are the other candidates of its log."""
+
+def confidence_in(
+    chosen: Finding, recoverable: Recoverable, log: LogFindings, rivals: Sequence[Finding]
+) -> Confidence:
+    """Say how sure it is that a finding is the root; `rivals` are the candidates of all logs."""
     if weight(chosen) == MENTIONED:
         return "low"
-    if recoverable is False and (_is_only_said(chosen) or chosen.signature.id.startswith(_BY_KIND)):
-        return "low"
-    return "low" if any(_contradicts(rival, chosen) for rival in rivals) else "high"
+    if recoverable is not False:
+        return "low" if chosen.signature.id.startswith(_BY_KIND) and chosen.raised is None else "high"
+    is_doubtful = (
+        chosen.signature.id.startswith(_BY_KIND)
+        or weight(chosen) != ROOT
+        or _is_only_said_early(chosen, log)
+        or any(_contradicts(rival, chosen) for rival in rivals)
+    )
+    return "low" if is_doubtful else "high"
 
 
-def _is_only_said(finding: Finding) -> bool:
-    """Return whether a line says it that no exception ended and that no logger calls an error."""
-    return finding.raised is None and finding.level not in ("E", "F") and weight(finding) != ROOT
+def _is_only_said_early(finding: Finding, log: LogFindings) -> bool:
+    """Return whether only a line says it, of which much was printed after it."""
+    if finding.raised is not None or not log.tail:
+        return False
+    return log.number_of_tail(len(log.tail) - 1) - finding.line > _FAR_LINES
 
 
 def _contradicts(rival: Finding, chosen: Finding) -> bool:
-    """Return whether another exception, of another kind, could as well be what ended the same process."""
-    return (
-        rival is not chosen
-        and rival.raised is not None
-        and weight(rival) == weight(chosen) == ROOT
-        and rival.rank == chosen.rank
-        and RECOVERABLE[rival.signature.failure_class] != RECOVERABLE[chosen.signature.failure_class]
-        and abs(rival.order - chosen.order) > _NEAR_LINES
+    """Return whether another finding says that a restart could help."""
+    if rival is chosen or weight(rival) != ROOT or RECOVERABLE[rival.signature.failure_class] is False:
+        return False
+    is_another_end = rival.raised is not None and rival.rank != chosen.rank
+    return rival.signature.failure_class in _FROM_BELOW or (
+        is_another_end and rival.signature.failure_class not in BY_EXCEPTION
     )

@@ -281,7 +281,7 @@ def _rank_of_cause(place: _Place, all_firsts: Sequence[_Place]) -> tuple[float, 
 
 def _verdict(place: _Place, logs: Sequence[LogFindings], candidates: Sequence[Sequence[Finding]]) -> Verdict:
     log, finding = place
-    rivals = next(each for one, each in zip(logs, candidates, strict=True) if one is log)
+    rivals = [rival for each in candidates for rival in each]
     signature = finding.signature
     alike = (
         likeness_of_exception(finding.raised)
@@ -296,7 +296,7 @@ def _verdict(place: _Place, logs: Sequence[LogFindings], candidates: Sequence[Se
         signature=signature_of(alike),
         evidence=_evidence(log, finding, "root"),
         cascades=_cascades(logs, finding),
-        confidence=confidence_in(finding, recoverable, rivals),
+        confidence=confidence_in(finding, recoverable, log, rivals),
     )
 
 
