@@ -259,3 +259,14 @@ def test_a_run_that_is_cancelled_while_it_waits_for_systems_has_not_started(
     latest = latest_run(Path(job.model_dir))
     assert latest is not None
     assert latest.status == "cancelled"
+
+
+def test_the_report_at_the_end_of_a_run_tells_each_phase_once(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Scheduler(monkeypatch, ends_when_begun(tmp_path))
+    job = job_in(tmp_path, SAVES_WHEN_ASKED)
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_defaults=True))
+    assert main(["run", str(tmp_path / "job.yaml"), "--json"]) == 0
+    [phase] = json.loads(capsys.readouterr().out)["phases"]
+    assert (phase["status"], len(phase["attempts"])) == ("completed", 2)

@@ -220,7 +220,7 @@ def _prepare_prefect() -> None:
 def _show_result(started: Sequence[PhaseStarted], *, as_json: bool) -> None:
     if not started:
         return
-    directories = [fact.directory for fact in started]
+    directories = list(dict.fromkeys(fact.directory for fact in started))  # a phase goes through allocations
     if as_json:
         summaries = [json.loads((directory / "summary.json").read_text()) for directory in directories]
         print(plaintext.as_json({"run": started[0].run_id, "phases": summaries}, indent=2))
