@@ -95,13 +95,35 @@ def test_those_that_are_explained_fail(test: str) -> None:
     assert done is None or done.returncode != 0, f"{test} passes: docs/migrating.md says that it does not"
 
 
+EXAMPLES = {
+    "basic": ("HEAD", "basic", ()),
+    "advanced": ("HEAD", "advanced", ()),
+    "advanced-nested": ("HEAD", "advanced", ("--nested-restarter",)),
+    "basic-0.2": ("v0.2.0", "basic", ()),
+    "optimal-0.2": ("v0.2.0", "optimal", ()),
+    "basic-0.4": ("v0.4.1", "basic", ()),
+    "optimal-0.4": ("v0.4.1", "optimal", ()),
+}
+"""Release, name and more arguments. `optimal` is what `advanced` was called."""
+
+
+def example_of(release: str, name: str) -> str:
+    """Return an example as it was in a release of theirs."""
+    place = program("nvidia-resiliency-ext/tests/inprocess/test_app.py", SOURCE).parents[2]
+    words = ["git", "-C", str(place), "show", f"{release}:examples/inprocess/{name}_example.py"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False)
+    if shown.returncode != 0:
+        pytest.skip(f"the clone has no {release}: {shown.stderr.strip()}")
+    return shown.stdout
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("example", ["basic", "advanced"])
+@pytest.mark.parametrize(("release", "example", "more"), EXAMPLES.values(), ids=EXAMPLES)
 def test_an_example_of_theirs_runs_to_its_end_with_one_changed_line(
-    example: str, ranks: int, tmp_path: Path
+    release: str, example: str, more: tuple[str, ...], ranks: int, tmp_path: Path
 ) -> None:
     """With random faults on all ranks, each of which restarts all; and from its own checkpoints."""
-    theirs = program(f"nvidia-resiliency-ext/examples/inprocess/{example}_example.py", SOURCE).read_text()
+    theirs = example_of(release, example)
     changed = theirs.replace(
         "import nvidia_resiliency_ext.inprocess as inprocess",
         "from prefect_ft.compat import nvrx as inprocess",
@@ -115,6 +137,7 @@ def test_an_example_of_theirs_runs_to_its_end_with_one_changed_line(
         "--total-iterations=600",
         "--chkpt-interval=20",
         "--fault-prob=0.004",
+        *more,
     ]
     env = {
         **os.environ,

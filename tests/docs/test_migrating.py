@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from pages import DOCS, blocks, section, tables
 
-from prefect_ft.config import job_document, job_in, resolved
+from prefect_ft.config import job_document, job_in, launcher, resolved
 
 PAGE = DOCS / "migrating.md"
 WARNING = "a warning"
@@ -164,3 +166,105 @@ def test_a_field_of_a_trainer_is_what_its_row_says(row: Row, tmp_path: Path) -> 
     pool = {"infrastructure": POOL} if row.field.endswith("min_num_csx") else {}
     both = [read(tmp_path, {"command": ["c"], **pool, "trainer": each}) for each in (base, changed)]
     assert_is_as_its_row_says(row, *both, prefix="trainer.")
+
+
+# -- torchrun and nvidia-resiliency-ext ----------------------------------------------------------------
+
+# The options of torchrun of which each row speaks, by the row's first cell.
+SHORT_FOR = {
+    "--master-…": ("--master-addr", "--master-port"),
+    "--duplicate-…": ("--duplicate-stdout-filters", "--duplicate-stderr-filters"),
+    "--standalone": (),
+    "-m": (),
+    "--no-python": (),
+}
+
+
+def options(effect: str) -> list[str]:
+    """Return the options of torchrun in rows whose second cell begins with this text."""
+    found: list[str] = []
+    for cells in tables(section(PAGE.name, "torchrun"))[0]:
+        if cells[1].startswith(effect):
+            for name in re.findall(r"`(-[^`]+)`", cells[0]):
+                found += SHORT_FOR.get(name, (name,))
+    return found
+
+
+def test_the_options_without_effect_are_those_that_the_launcher_names() -> None:
+    assert sorted(options("without effect")) == sorted(launcher._WITHOUT_EFFECT)
+
+
+def test_the_options_that_are_errors_are_those_that_the_launcher_refuses() -> None:
+    assert sorted(options("an error that names it")) == sorted(launcher._REFUSED)
+
+
+def test_the_options_that_are_heeded_are_in_the_table() -> None:
+    assert sorted(options("`") + options("has to be")) == sorted(launcher._HEEDED)
+
+
+@pytest.mark.parametrize("option", options("without effect"))
+def test_an_option_without_effect_changes_nothing_and_is_told(option: str) -> None:
+    plain = launcher.launched(("torchrun", "--nproc-per-node=2", "t.py"))
+    with_it = launcher.launched(("torchrun", "--nproc-per-node=2", f"{option}=1", "t.py"))
+    assert plain.without_effect == ()
+    assert with_it == replace(plain, without_effect=(option,))
+
+
+@pytest.mark.parametrize("option", options("an error that names it"))
+def test_an_option_that_is_an_error_is_named(option: str) -> None:
+    with pytest.raises(ValueError, match=option):
+        launcher.launched(("torchrun", f"{option}=1", "t.py"))
+
+
+def names_of(cell: str) -> list[str]:
+    """Return the names of a row of theirs: `module.Name` and `Name`, all of the module that is named last."""
+    found, module = [], ""
+    for name in re.findall(r"`([\w.]+)`", cell):
+        if name.endswith(MODULES):
+            module = name
+            continue
+        head, _, tail = name.rpartition(".")
+        module = head or module
+        found.append(f"{module}.{tail}".strip("."))
+    return found
+
+
+MODULES = ("rank_assignment", "exception")
+THEIRS = [
+    pytest.param(name, id=name)
+    for cells in tables(section(PAGE.name, "nvidia-resiliency-ext"))[0]
+    if cells[1].startswith(("the same", "gaps are closed"))
+    for name in names_of(cells[0])
+    if name.rpartition(".")[2][0].isupper()
+]
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_what_the_table_says_to_be_the_same_is_there(name: str) -> None:
+    """By the name of their module, or of their package."""
+    module, _, attribute = name.rpartition(".")
+    places = [f"prefect_ft.compat.nvrx{'.' + module if module else ''}", "prefect_ft.compat.nvrx"]
+    places += [f"prefect_ft.compat.nvrx.{each}" for each in ("wrap", "state", "health_check", "abort")]
+    assert any(hasattr(importlib.import_module(each), attribute) for each in places), name
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        name
+        for cells in tables(section(PAGE.name, "nvidia-resiliency-ext"))[0]
+        if cells[1].startswith("accepted, without effect")
+        for name in re.findall(r"`(\w+)`", cells[0])
+    ],
+)
+def test_an_argument_without_effect_is_accepted_and_told(
+    argument: str, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    from datetime import timedelta
+
+    from prefect_ft.compat import nvrx
+
+    value: Any = timedelta(seconds=7) if argument.endswith(("interval", "wait")) else "/tmp/x"
+    nvrx.Wrapper(**{argument: value})
+    said = [*map(str, (each.message for each in recwarn)), *caplog.messages]
+    assert [text for text in said if argument in text]
