@@ -84,6 +84,47 @@ def test_a_run_goes_on_with_the_training_loop_after_a_failed_validation(started:
     ]
 
 
+LIST = """\
+trainer:
+  - trainer:
+      init: &first
+        model_dir: ../runs/trainer
+        loop: {max_steps: 40, eval_frequency: 20}
+        checkpoint: {steps: 20}
+        autorestart: {max_num_restarts: RESTARTS}
+      fit: &data
+        train_dataloader: {data_processor: None}
+        val_dataloader: {data_processor: None}
+  - trainer:
+      init: {<<: *first, loop: {max_steps: 80, eval_frequency: 20}}
+      fit: *data
+"""
+
+
+def test_the_trainers_of_a_list_run_one_after_the_other(started: Path) -> None:
+    """Cerebras, "Log Files and Monitoring": each phase has a separate timestamped restartable directory."""
+    (started / "flows/list.yaml").write_text(LIST.replace("RESTARTS", "3"))
+    done = run(started, "flows/list.yaml", "--command", "python trainer.py fit", "--json")
+    assert done.returncode == 0, done.stderr
+    phases = json.loads(done.stdout)["phases"]
+    assert [(phase["phase"], phase["status"], phase["final_step"]) for phase in phases] == [
+        ("trainer-1", "completed", 40),
+        ("trainer-2", "completed", 80),
+    ]
+    logs = [path.read_text() for path in sorted((started / "runs/trainer").glob("*_restartable*/run.log"))]
+    assert ["train from step 0" in log for log in logs] == [True, False]
+    assert ["train from step 40" in log for log in logs] == [False, True]
+
+
+def test_a_trainer_is_not_started_when_the_one_before_it_fails(started: Path) -> None:
+    """Cerebras, "Restart Behavior": subsequent configs only run if the previous one succeeds."""
+    (started / "flows/list.yaml").write_text(LIST.replace("RESTARTS", "0"))
+    command = "python trainer.py fit --fail-validation 20"
+    done = run(started, "flows/list.yaml", "--command", command, "--json")
+    assert done.returncode == 1, done.stderr
+    assert len([*(started / "runs/trainer").glob("*_restartable*")]) == 1
+
+
 def test_a_trainer_configuration_is_validated_with_its_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,11 @@ AER = "0000:3b:00.0"
             id="disk",
         ),
         pytest.param(
+            "blk_update_request: critical medium error, dev sdc, sector 2048 op 0x0",
+            Named("sdc", "disk-io-error"),
+            id="a-medium",
+        ),
+        pytest.param(
             "mlx5_core 0000:17:00.0: print_health_info:424: handling bad device here",
             Named("0000:17:00.0", "nic-fatal"),
             id="nic",

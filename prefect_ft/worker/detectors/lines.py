@@ -52,10 +52,20 @@ _KERNEL: Tuple[Tuple[str, Pattern[str]], ...] = (
     ("fs-error", re.compile(r"\bEXT4-fs error \(device (?P<device>[^)]{1,60})\)")),
     ("fs-error", re.compile(r"\bXFS \((?P<device>[^)]{1,60})\): .{0,40}[Cc]orruption")),
     ("disk-io-error", re.compile(r"\bEXT4-fs \((?P<device>[^)]{1,60})\): I/O error while")),
-    ("disk-io-error", re.compile(r"\bI/O error, dev (?P<device>[\w-]{1,40}), sector")),
+    ("disk-io-error", re.compile(r"\b(?:I/O|critical medium) error, dev (?P<device>[\w-]{1,40}), sector")),
     ("nic-fatal", re.compile(r"\bmlx5_core (?P<device>[0-9a-f:.]{7,12}):.{0,60}(handling bad device|Fatal error \d)")),
 )  # fmt: skip
-_KERNEL_MARKS = ("AER", "Bus Error", "EDAC", "Hardware Error", "-fs", "XFS", "I/O error", "mlx5_core")
+_KERNEL_MARKS = (
+    "AER",
+    "Bus Error",
+    "EDAC",
+    "Hardware Error",
+    "-fs",
+    "XFS",
+    "I/O error",
+    "medium error",
+    "mlx5_core",
+)
 
 MARKS = ("Xid (", "fault code", "event_id")
 """What stands in every line of output that is looked at more closely: most is passed over by it."""
