@@ -96,15 +96,17 @@ def test_those_that_are_explained_fail(test: str) -> None:
 
 
 EXAMPLES = {
-    "basic": ("HEAD", "basic", ()),
-    "advanced": ("HEAD", "advanced", ()),
-    "advanced-nested": ("HEAD", "advanced", ("--nested-restarter",)),
-    "basic-0.2": ("v0.2.0", "basic", ()),
-    "optimal-0.2": ("v0.2.0", "optimal", ()),
-    "basic-0.4": ("v0.4.1", "basic", ()),
-    "optimal-0.4": ("v0.4.1", "optimal", ()),
+    "basic-2": ("HEAD", "basic", (), 2),
+    "basic-4": ("HEAD", "basic", (), 4),
+    "advanced-2": ("HEAD", "advanced", (), 2),
+    "advanced-4": ("HEAD", "advanced", (), 4),
+    "advanced-nested": ("HEAD", "advanced", ("--nested-restarter",), 2),
+    "basic-0.2": ("v0.2.0", "basic", (), 2),
+    "optimal-0.2": ("v0.2.0", "optimal", (), 2),
+    "basic-0.4": ("v0.4.1", "basic", (), 2),
+    "optimal-0.4": ("v0.4.1", "optimal", (), 2),
 }
-"""Release, name and more arguments. `optimal` is what `advanced` was called."""
+"""Release, name, more arguments and ranks. `optimal` is what `advanced` was called."""
 
 
 def example_of(release: str, name: str) -> str:
@@ -117,8 +119,7 @@ def example_of(release: str, name: str) -> str:
     return shown.stdout
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize(("release", "example", "more"), EXAMPLES.values(), ids=EXAMPLES)
+@pytest.mark.parametrize(("release", "example", "more", "ranks"), EXAMPLES.values(), ids=EXAMPLES)
 def test_an_example_of_theirs_runs_to_its_end_with_one_changed_line(
     release: str, example: str, more: tuple[str, ...], ranks: int, tmp_path: Path
 ) -> None:
