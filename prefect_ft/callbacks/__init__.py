@@ -1,4 +1,4 @@
-"""Heartbeats where the training's loop is not the script's own: callbacks for frameworks, hooks for optimizers.
+"""Heartbeats and skipped steps where the loop is not the script's own: callbacks for frameworks, hooks, a loader.
 
 Importing this package imports no framework: a class is loaded on first use, and only those for frameworks that
 call back what they know (Hugging Face's Trainer, Lightning) need theirs. All do nothing, at next to no cost,
@@ -8,14 +8,20 @@ where no agent listens. Owns no file: `prefect_ft.heartbeat` does.
 TYPE_CHECKING = False  # typing's own would cost its import
 if TYPE_CHECKING:
     from prefect_ft.callbacks.huggingface import HuggingFaceHeartbeat as HuggingFaceHeartbeat
+    from prefect_ft.callbacks.huggingface import HuggingFaceSkipping as HuggingFaceSkipping
     from prefect_ft.callbacks.lightning import LightningHeartbeat as LightningHeartbeat
+    from prefect_ft.callbacks.lightning import LightningSkipping as LightningSkipping
     from prefect_ft.callbacks.loops import AccelerateHeartbeat as AccelerateHeartbeat
     from prefect_ft.callbacks.loops import TorchHeartbeat as TorchHeartbeat
+    from prefect_ft.callbacks.skipping import SkippingLoader as SkippingLoader
 
 _HOME = {
     "AccelerateHeartbeat": "loops",
     "HuggingFaceHeartbeat": "huggingface",
+    "HuggingFaceSkipping": "huggingface",
     "LightningHeartbeat": "lightning",
+    "LightningSkipping": "lightning",
+    "SkippingLoader": "skipping",
     "TorchHeartbeat": "loops",
 }
 __all__ = sorted(_HOME)  # noqa: PLE0605  (it is a list of strings; the table above is its one source)

@@ -1,16 +1,17 @@
-"""The heartbeat of Hugging Face's Trainer, and of trainers that are built on it (TRL's)."""
+"""The heartbeat and the skipped steps of Hugging Face's Trainer, and of trainers that are built on it (TRL's)."""
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 from transformers import TrainerCallback
 
-from prefect_ft.heartbeat import beat
+from prefect_ft.heartbeat import beat, skips
 
 
 class HuggingFaceHeartbeat(TrainerCallback):  # type: ignore[misc]  # mypy does not know the framework
-    """For `Trainer(callbacks=[…])`: tells `global_step`, and when it validates and saves.
+    """For `Trainer(callbacks=[…])`: tells `global_step`, what is logged of the loss, and when it validates and saves.
 
     The Trainer says that it has saved, not that it is about to; what comes after a step its own callbacks have
     decided by the time that ours is called, because they stand before those of users.
@@ -43,6 +44,57 @@ class HuggingFaceHeartbeat(TrainerCallback):  # type: ignore[misc]  # mypy does 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         beat(stage="train")
 
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Tell what the Trainer logs of the last step: `logging_steps=1` has it log each."""
+        logs = logs or {}
+        if self._trains and ("loss" in logs or "grad_norm" in logs):
+            beat(loss=logs.get("loss"), grad_norm=logs.get("grad_norm"))
+
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._trains = False
         beat(stage="finish")
+
+
+class HuggingFaceSkipping:
+    """`HuggingFaceSkipping(trainer)` before `trainer.train()`: skipped steps read their batches and update nothing.
+
+    The model sees none of these batches, the optimizer does not move, and `global_step` and the schedule of rates go
+    on. All ranks skip alike.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._guarded: Any = None
+        trainer.training_step = self._wrapped(trainer.training_step)
+
+    @property
+    def _is_skipped(self) -> bool:
+        """Whether the step that is being made is one of them."""
+        return skips(self._trainer.state.global_step + 1)
+
+    def _wrapped(self, training_step: Any) -> Any:
+        @wraps(training_step)
+        def step(*arguments: Any, **named: Any) -> Any:
+            if not self._is_skipped:
+                return training_step(*arguments, **named)
+            self._guard()
+            import torch  # noqa: PLC0415  (only where something is skipped)
+
+            return torch.zeros((), device=self._trainer.args.device)
+
+        return step
+
+    def _guard(self) -> None:
+        """Let neither the optimizer nor what clips gradients do anything in these steps; there are no gradients."""
+        optimizer, accelerator = self._trainer.optimizer, self._trainer.accelerator
+        if self._guarded is not optimizer:
+            self._guarded = optimizer
+            optimizer.step = self._unless_skipped(optimizer.step)
+            accelerator.clip_grad_norm_ = self._unless_skipped(accelerator.clip_grad_norm_)
+
+    def _unless_skipped(self, done: Any) -> Any:
+        @wraps(done)
+        def guarded(*arguments: Any, **named: Any) -> Any:
+            return None if self._is_skipped else done(*arguments, **named)
+
+        return guarded

@@ -20,6 +20,11 @@ class TorchHeartbeat:
         self._step += 1
         beat(step=self._step, stage="train")
 
+    def pass_over(self, step: int) -> None:
+        """Take note of a step that was skipped, in which the optimizer made none: `SkippingLoader(on_skip=…)`."""
+        self._step = step
+        beat(step=step, stage="train")
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Tell that what is done meanwhile is no training but `name`: validate, checkpoint, compile, load."""

@@ -11,6 +11,8 @@ from foreign import interpreter
 
 from prefect_ft import train_flow
 from prefect_ft.config import JobConfig
+from prefect_ft.journal.lines import read_lines
+from prefect_ft.journal.records import DecisionLine, IncidentLine
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -198,3 +200,64 @@ def test_ranks_of_a_trainer_without_heartbeats_are_warm(
     log = next(tmp_path.rglob("run.log")).read_text()
     assert (summary["status"], summary["restarts"]) == ("completed", {"restart_in_place": 1}), log
     assert "[a2 w0 r0] torch was here: True" in log
+
+
+# -- a bad batch ------------------------------------------------------------------------------------
+
+FINITE = "assert all(torch.isfinite(each).all() for each in trainer.model.parameters())\n"
+CALLBACKS = "from prefect_ft.callbacks import "
+BAD = {
+    "transformers": (
+        ("point = torch.full", "point = (float('nan') if index == 37 else 1) * torch.full"),
+        ("from transformers", f"{CALLBACKS}HuggingFaceHeartbeat, HuggingFaceSkipping\nfrom transformers"),
+        ("[Taken()])", "[Taken(), HuggingFaceHeartbeat()])\nHuggingFaceSkipping(trainer)"),
+        ('logging_strategy="no"', "logging_steps=1"),
+    ),
+    "lightning": (
+        ("import lightning\n", f"import lightning\n{CALLBACKS}LightningHeartbeat, LightningSkipping\n"),
+        ("return self.line(", "return (float('nan') if self.global_step == 6 else 1.0) * self.line("),
+        ("callbacks=[", "callbacks=[LightningHeartbeat(values=True), LightningSkipping(), "),
+    ),
+}
+BOTH = (
+    ("return 16 * WORLD", "return 40 * WORLD"),
+    ("finished(trainer", f"{FINITE}finished(trainer"),
+    ("def taken(step):", "def taken(step):\n    time.sleep(0.3)"),
+)
+"""Changes to the scripts: data that makes their numbers bad, and the callbacks; neither looks at its numbers itself."""
+
+
+@pytest.mark.parametrize("framework", BAD)
+def test_a_bad_batch_is_found_by_its_values_and_skipped_on_all_ranks(
+    framework: str, tmp_path: Path, runtime_dir: Path, prefect_server: None
+) -> None:
+    python, script = interpreter(framework, "torch"), COMMON + SCRIPTS[framework]
+    for before, after in (*BAD[framework], *BOTH):
+        assert before in script
+        script = script.replace(before, after)
+    summary = trained(
+        tmp_path,
+        script,
+        python,
+        workers=2,
+        killed=False,
+        checkpoints={"path": "checkpoints"},
+        target_step=8,
+        autorestart={"max_num_restarts": 3, "skip_steps": 2},
+        numeric={"watch": "act"},
+        warm="auto",
+    )
+    log = next(tmp_path.rglob("run.log")).read_text()
+    lines = read_lines(next(tmp_path.rglob("journal.jsonl")))
+    decisions = [line.decision for line in lines if isinstance(line, DecisionLine)]
+    assert [each.rule for each in decisions] == ["numeric", "skip-steps", "completed"], log
+    first, second, _ = [line.incident for line in lines if isinstance(line, IncidentLine)]
+    assert first.reached == second.reached is not None
+    (window,) = decisions[1].skip_steps
+    assert window[0] <= first.reached <= window[1]
+    found = decisions[1].at_fault
+    assert found is not None
+    assert (found.what, found.steps) == ("data_or_code", (first.reached,))
+    done = [json.loads((tmp_path / f"done-{rank}.json").read_text()) for rank in range(4)]
+    assert done == [[10, rank, 4, 6.0] for rank in range(4)]
+    assert summary["status"] == "completed"

@@ -1,0 +1,56 @@
+"""Passes over the batches of steps that are to be skipped, on all ranks alike. Imports no framework.
+
+Which steps these are says `heartbeat.skips`, by the step alone: ranks that decided it singly would wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional
+
+from prefect_ft.heartbeat import beat, skips
+
+
+class SkippingLoader:
+    """A data loader without the batches of skipped steps: these are read, and the step counter goes on.
+
+    `loader` gives the batches from the one after `step`, the step from which the run goes on; wrap it after a framework
+    has prepared it. One step takes `batches_per_step` of them. It counts on through further epochs.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        step: int = 0,
+        *,
+        batches_per_step: int = 1,
+        on_skip: Optional[Callable[[int], object]] = None,
+    ) -> None:
+        """`on_skip` is called with each step that is passed over: for a schedule of rates that counts steps, say."""
+        if batches_per_step < 1:
+            raise ValueError(f"batches_per_step must be at least 1, got {batches_per_step}")
+        self._loader, self._per_step, self._on_skip = loader, batches_per_step, on_skip
+        self._taken = step * batches_per_step
+        self.step = step
+        """That of the batch that was given last, or was passed over."""
+
+    def __len__(self) -> int:
+        """Those of the loader, skipped ones included."""
+        return len(self._loader)  # type: ignore[arg-type]  # raises TypeError where it has no length
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the loader's: its dataset, its sampler, `set_epoch`."""
+        if name.startswith("__") or "_loader" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            self.step = self._taken // self._per_step + 1
+            self._taken += 1
+            if not skips(self.step):
+                yield batch
+            elif self._taken % self._per_step == 0:
+                beat(step=self.step)
+                if self._on_skip is not None:
+                    self._on_skip(self.step)
