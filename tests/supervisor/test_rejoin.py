@@ -23,6 +23,7 @@ from prefect_ft.journal.lines import Journal, read_lines
 from prefect_ft.journal.records import AttemptLine, CheckpointLine
 from prefect_ft.model import Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
+from prefect_ft.supervisor.launch import SavesPlan
 from prefect_ft.supervisor.member import Send
 
 SCRIPT = """
@@ -44,6 +45,9 @@ class Phase:
     stop: StopRequest
     orphan_timeout_s: float = 3600.0
     meeting: dict[str, Any] | None = None
+    saves: SavesPlan | None = None
+    looks: dict[str, Any] = field(default_factory=dict)
+    """How agents look at checkpoints; empty: at a directory that all workers share."""
     epoch: int = 0
     commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lives: list[Supervisor] = field(default_factory=list)
@@ -62,11 +66,13 @@ class Phase:
             cwd=str(self.directory), inherited=frozenset(os.environ), env={}, system_env={}, ranks_per_worker=1,
             has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=0,
             **beside(self.directory, ("s0", "s1"), Faults(same_s=0), **self.commands),
-            policy=Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9),
+            policy=Policy(systems=("s0", "s1"), workers=2, max_num_restarts=9), saves=self.saves,
         )  # fmt: skip
         backend = ProcessBackend(
             settings(
-                checkpoints=checkpoints(self.directory / "ck"),
+                checkpoints=None
+                if self.saves is not None and self.saves.look
+                else {**checkpoints(self.directory / "ck"), **self.looks},
                 orphan_timeout_s=self.orphan_timeout_s,
                 rendezvous=self.meeting,
             ),
@@ -339,3 +345,73 @@ def test_a_rank_that_was_lost_while_nobody_watched_is_done_without_all_the_same(
     assert second.journal.history()[-1].decision.action == "complete"
     assert phase.starts(1) == ["0", "1"]
     assert phase.starts(2) == []
+
+
+SAVES_PARTS = """
+resume = os.environ["PREFECT_FT_RESUME_FROM"]
+print("resume", resume, flush=True)
+if attempt == 1:
+    directory = f"ck-s{rank}"
+    os.makedirs(directory, exist_ok=True)
+    for step in (5, 10):
+        with open(f"{directory}/.tmp", "w") as file:
+            file.write("{}")
+        os.replace(f"{directory}/.tmp", f"{directory}/step-{step}.json")
+    open(GATE).read() if rank else signal.pause()
+    sys.exit("ConnectionError: reset")
+"""
+
+
+def test_a_later_life_puts_parts_on_several_disks_together_again(make: Make, tmp_path: Path) -> None:
+    """It resumes from step 5, as one part of step 10 is gone when it comes back."""
+    gate = Gate(tmp_path / "gate")
+    phase = make(
+        f"GATE = {str(gate.path)!r}\n" + SAVES_PARTS,
+        saves=SavesPlan(directory=str(tmp_path / "ck-{system}"), is_local=True),
+        looks={"path": str(tmp_path / "ck-{system}"), "local": True},
+    )
+    for system in ("s0", "s1"):  # agents here look where something changes, and at nothing by the clock
+        (tmp_path / f"ck-{system}").mkdir()
+    first = phase.live()
+    begun(first)
+
+    def told(supervisor: Supervisor) -> list[int]:
+        return [line.step for line in supervisor.journal.lines if isinstance(line, CheckpointLine)]
+
+    first._driver.run(lambda: told(first) == [5, 10], 30)
+    assert told(first) == [5, 10]
+    phase.hang_up(first)
+    (tmp_path / "ck-s1" / "step-10.json").unlink()
+    back = phase.come_back()
+    gate.open()
+    decide(back)
+    back.attempt()
+    assert told(back) == [5, 10]
+    said = (tmp_path / "run.log").read_text()
+    for worker in (0, 1):
+        assert f"resume {tmp_path}/ck-s{worker}/step-5.json" in said
+    assert "step-10" not in said.split("resume", 2)[2]
+
+
+def test_a_later_life_looks_at_a_url_again(make: Make, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    url = f"file://{tmp_path}/ck-s0"
+    look = {"path": url, "layout": "auto", "pattern": None, "settle_s": 0.5}
+    phase = make(
+        f"GATE = {str(gate.path)!r}\n" + SAVES_PARTS,
+        saves=SavesPlan(directory=url, look=look, look_every_s=0.1),
+    )
+    first = phase.live()
+    begun(first)
+    phase.hang_up(first)
+    back = phase.come_back()
+
+    def told() -> list[int]:
+        return [line.step for line in back.journal.lines if isinstance(line, CheckpointLine)]
+
+    back._driver.run(lambda: told() == [5, 10], 30)
+    assert told() == [5, 10]
+    gate.open()
+    decide(back)
+    back.attempt()
+    assert f"resume {url}/step-10.json" in (tmp_path / "run.log").read_text()
