@@ -19,9 +19,9 @@ from datetime import datetime
 from typing import Any, Dict, List, Optional, Sequence
 
 from prefect_ft.worker import PACKAGE_DIRECTORY
+from prefect_ft.worker.node import RELEASED
 
 ALLOCATION = "allocation.json"
-RELEASED = "released"
 ENDED = "ended"
 CONFIG = "node.json"
 """What all node servers of a run are told, in the directory above."""

@@ -38,6 +38,12 @@ KEY_NAME = "node"
 LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 """How long an agent may take to end its ranks and itself before it is killed."""
 
+RELEASED = "released"
+"""The file in an allocation's directory that says that the run needs it no more."""
+
+LOOK_S = 2.0
+"""How often it is looked for that file."""
+
 LAST_WORDS_BYTES = 4000
 """How much of what a dead agent said its orchestrator is told."""
 
@@ -112,6 +118,7 @@ class NodeServer:
     def run(self) -> None:
         """Serve until told to leave, or until nobody has come for `orphan_timeout_s` and no agent lives."""
         self._orphaned()
+        self._look()
         try:
             while not self._done:
                 self._loop.step()
@@ -142,6 +149,13 @@ class NodeServer:
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
+
+    def _look(self) -> None:
+        """Go once the run has given the allocation back: in a job of the user's own nobody else would end this one."""
+        if os.path.exists(os.path.join(os.path.dirname(self._report), RELEASED)):
+            self._go()
+        else:
+            self._loop.after("look", LOOK_S, self._look)
 
     def _told_to_go(self) -> None:
         self._is_told_to_go = True

@@ -19,6 +19,7 @@ from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.process.backend import ProcessBackend
 from prefect_ft.config import System
 from prefect_ft.run import certificates_of
+from tests.conftest import need
 
 PYTHON = "python3"
 """What a worker's image has on its path."""
@@ -80,6 +81,56 @@ def kubernetes_backend(
     return KubernetesBackend(known, directory, infrastructure)
 
 
+@pytest.fixture(scope="module")
+def slurm_of_two() -> Iterator[Any]:
+    """A cluster whose nodes have the names of these tests' systems."""
+    import slurm
+
+    why_not = slurm.why_not()
+    need("slurm", why_not is None, why_not or "")
+    with slurm.slurm(nodes=2, prefix="s") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def allocated(
+    slurm_of_two: Any, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, nobody_left: None
+) -> Iterator[Path]:
+    """The directory of a run that has an allocation: each backend of a test is another life of its orchestrator."""
+    from prefect_ft.backends.kind import Place
+    from prefect_ft.backends.slurm.config import SlurmInfrastructure
+    from prefect_ft.backends.slurm.lending import Lending, clear
+
+    monkeypatch.setenv("SLURM_CONF", str(slurm_of_two.conf))
+    root, directory = runtime_dir / "root", runtime_dir / "run-1"
+    root.mkdir()
+    directory.mkdir(exist_ok=True)
+    known = settings()
+    place = Place(
+        run_id=known.run_id,
+        key=known.key,
+        job="job",
+        model_dir=runtime_dir,
+        run_root=root,
+        directory=directory,
+    )
+    tenure = Lending(SlurmInfrastructure(type="slurm", nodes=2), place).tenure(lambda: False)
+    assert tenure is not None
+    assert tenure.systems == ("s0", "s1")
+    yield root
+    clear(directory)
+    slurm_of_two.clean()
+
+
+def slurm_backend(directory: Path, changes: Mapping[str, Any], request: pytest.FixtureRequest) -> Backend:
+    from prefect_ft.backends.slurm.backend import SlurmBackend
+    from prefect_ft.backends.slurm.config import SlurmInfrastructure
+
+    root = request.getfixturevalue("allocated")
+    known = settings(certificates=certificates_of(root), **changes)
+    return SlurmBackend(known, SlurmInfrastructure(type="slurm", nodes=2), root, system_env=SYSTEM_ENV)
+
+
 def rooms_backend(directory: Path, changes: Mapping[str, Any], _: pytest.FixtureRequest) -> Backend:
     """One that another package adds."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "rooms"))
@@ -112,6 +163,7 @@ BACKENDS: dict[str, MakeBackend] = {
     "kubernetes": pods_backend,
     "kubernetes-by-api": pods_by_api_backend,
     "of-another-package": rooms_backend,
+    "slurm": slurm_backend,
 }
 
 
@@ -167,7 +219,7 @@ def under(request: pytest.FixtureRequest, runtime_dir: Path, nobody_left: None) 
         return made[-1]
 
     directory = runtime_dir / "run-1"
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     under = Under(make, make())
     yield under
     under.backend.destroy([*workers(0, 1), *under.created])

@@ -60,6 +60,7 @@ class Slurm:
     """A cluster in a directory: its configuration, logs, and the pids of what runs for it.
 
     `slurmd_timeout_s`: how long slurmctld waits for a silent node before it is down; Slurm's own default is 300.
+    `prefix`: what the names of nodes begin with.
     `requeue`: whether a job that is preempted, or loses a node, is queued again where it does not say.
     """
 
@@ -68,6 +69,7 @@ class Slurm:
         directory: Path,
         *,
         nodes: int = 4,
+        prefix: str = "n",
         slurmd_timeout_s: int = 300,
         kill_wait_s: int = 2,
         accounting: bool = False,
@@ -75,7 +77,7 @@ class Slurm:
         cores: int = 8,
     ) -> None:
         self.directory, self.accounting = directory, accounting
-        self.nodes = tuple(f"n{number}" for number in range(nodes))
+        self.nodes = tuple(f"{prefix}{number}" for number in range(nodes))
         self.conf = directory / "slurm.conf"
         self._slurmd_timeout_s, self._kill_wait_s = slurmd_timeout_s, kill_wait_s
         self._requeue, self._cores = requeue, cores

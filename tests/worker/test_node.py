@@ -276,6 +276,16 @@ def test_told_to_go_twice_it_ends_everything(server: Server) -> None:
     client.hear_to_the_end()
 
 
+def test_it_leaves_where_the_run_has_given_the_allocation_back(server: Server) -> None:
+    link = server.link()
+    told = server.start(link, worker())
+    client = server.client(link, worker(), told["port"])
+    (server.tenure / "released").touch()
+    assert server.process.wait(timeout=30) == 0
+    client.hear_to_the_end()
+    assert not server.report.exists()
+
+
 def test_without_agents_and_without_an_orchestrator_it_leaves(make_server: MakeServer) -> None:
     server = make_server(orphan_timeout_s=0.3)
     link = server.link()

@@ -18,9 +18,9 @@ from prefect_ft.backends.payload import payload_directory
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.files import read_json, write_json
 from prefect_ft.run import Certificates
-from prefect_ft.worker.holder import ALLOCATION, CONFIG, ENDED, RELEASED
+from prefect_ft.worker.holder import ALLOCATION, CONFIG, ENDED
 from prefect_ft.worker.keys import verifiers_of
-from prefect_ft.worker.node import KEY_NAME
+from prefect_ft.worker.node import KEY_NAME, RELEASED
 
 POINTER = "slurm.json"
 """In the run-time directory: where the run has what is here."""

@@ -231,7 +231,7 @@ class SlurmInfrastructure(Infrastructure):
         asked = self.gpus_per_node or next(
             (part for part in (self.gres or "").split(",") if part.startswith("gpu")), ""
         )
-        number = asked.rpartition(":")[2].partition("(")[0]
+        number = asked.partition("(")[0].rpartition(":")[2]
         return int(number) if number.isdecimal() else int(bool(asked))
 
     def placed_on(self, systems: tuple[str, ...]) -> Self:

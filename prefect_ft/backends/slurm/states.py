@@ -27,6 +27,9 @@ _ENDS: Mapping[str, tuple[Kind, FailureClass | None]] = {
 }
 """What the end of an allocation in a state is to its run; in any other one its time was over, or nobody knows."""
 
+_NOT_LAUNCHED = ("launchfailedrequeuedheld", "joblaunchfailure")
+"""Reasons of a job that was held because a node could not begin it: as squeue prints them, and as scontrol does."""
+
 _SACCT_CANCELLED = re.compile(r"CANCELLED( by \S+)?")
 
 
@@ -97,5 +100,9 @@ def end_of(told: JobState | None, name: str) -> TenureEnd:
     if told is None:
         return TenureEnd(kind="handed_over", reason=f"{name} has ended; Slurm does not say how")
     reason = f"{name} ended: {told.state}" + (f" ({told.reason})" if told.reason else "")
+    if any(word in told.reason.lower().replace("_", "").replace(" ", "") for word in _NOT_LAUNCHED):
+        return TenureEnd(kind="rebuild_failed", reason=reason)
+    if not told.has_ended:  # asked of an earlier life of the job
+        return TenureEnd(kind="handed_over", reason=f"{name} ended: it was requeued")
     kind, failure_class = _ENDS.get(told.state, ("handed_over", None))
     return TenureEnd(kind=kind, reason=reason, failure_class=failure_class)
