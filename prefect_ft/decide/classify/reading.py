@@ -22,6 +22,11 @@ _SAMPLE = compiled(
     r"(?:^|/)(?:torch/utils/data/|torchdata/|datasets/(?:arrow_dataset|iterable_dataset)\.py|webdataset/|"
     r"streaming/base/|litdata/|tensorflow/python/data/|grain/|nvidia/dali/|ray/data/)"
 )
+_OWN_SAMPLE = compiled(
+    r"^(?:__getitems?__|collate\w*|\w*_collate(?:_fn)?|_?(?:load|read|get|decode|parse|open)_?(?:image|img|sample|audio|wav|"
+    r"video|frame|record|example|shard)\w*)$"
+)
+"""Functions of the user's own that fetch a sample."""
 _FILE = compiled(
     r"(?:^|/)(?:torch/(?:serialization|_weights_only_unpickler|jit/_serialization)\.py|torch/distributed/checkpoint/|"
     r"safetensors/|orbax/|flax/(?:serialization|training/checkpoints)\.py|equinox/_serialisation\.py|"
@@ -78,7 +83,7 @@ def reading_after(reading: Reading, file: str, function: str) -> Reading:
 def _kind_of(file: str, function: str) -> tuple[Literal["sample", "file", "state", "applied", "other"], bool]:
     """Return what a frame does, and whether it is a library's."""
     is_foreign = is_library(file)
-    if _SAMPLE.search(file):
+    if _SAMPLE.search(file) or (not is_foreign and _OWN_SAMPLE.search(function)):
         return "sample", is_foreign
     if is_foreign and _APPLIES.search(f"{file} {function}"):
         return "applied", is_foreign

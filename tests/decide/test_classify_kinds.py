@@ -1,0 +1,173 @@
+"""What an exception is by its kind, what a run survived, and how sure a verdict is."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify import LogScanner, classify, judge
+from prefect_ft.decide.incidents import with_verdict
+from prefect_ft.model import Incident
+
+LIBRARY = "/opt/venv/lib/python3.11/site-packages"
+HEAD = "Traceback (most recent call last):"
+
+
+def threw(exception, *frames):
+    """A traceback through these frames, each `FILE FUNCTION`, below the user's own."""
+    lines = [HEAD]
+    for frame in ("/app/train.py <module>", *frames):
+        file, _, function = frame.partition(" ")
+        lines += [f'  File "{file}", line 7, in {function}', "    call()"]
+    return [*lines, *exception.split("\n")]
+
+
+def told(lines, exit_code=1):
+    verdict = classify({"a.log": lines}, exit_code=exit_code)
+    return verdict.failure_class, verdict.evidence and verdict.evidence.line, verdict.confidence
+
+
+@pytest.mark.parametrize(
+    ("exception", "frames", "failure_class"),
+    [
+        pytest.param("VaultError: write failed (os error 28)", (), "storage", id="errno"),
+        pytest.param("VaultError: sync: No space left on device", (), "storage", id="words-of-an-errno"),
+        pytest.param("OSError: Not found: x: No such file or directory Error #2", (), "config", id="no-such-file"),
+        pytest.param("VaultError: errno: 99999", (), "user_code", id="no-errno"),
+        pytest.param("VaultError: HTTP status 503", (), "network", id="a-service-that-fails"),
+        pytest.param("VaultError: HTTP status 429", (), "network", id="one-that-is-asked-too-often"),
+        pytest.param("VaultError: HTTP status 403", (), "config", id="one-that-refuses"),
+        pytest.param("VaultError: the shard is truncated", (), "data", id="a-sample"),
+        pytest.param("VaultError: ptxas not found", (), "compile", id="a-compiler"),
+        pytest.param("VaultError: version mismatch", (), "config", id="versions"),
+        pytest.param("acme.LinkTimeoutError: x", (), "network", id="name-of-a-connection"),
+        pytest.param("acme.PlanConfigError: x", (), "config", id="name-of-a-configuration"),
+        pytest.param("acme.FrameDecodeError: x", (), "data", id="name-of-data"),
+        pytest.param("acme.KernelCompilationError: x", (), "compile", id="name-of-a-compiler"),
+        pytest.param("acme.VaultError: x", (), "user_code", id="a-name-that-says-nothing"),
+        pytest.param("ValueError: x", (f"{LIBRARY}/transformers/training_args.py __post_init__",), "config",
+                     id="options"),
+        pytest.param("ValueError: x", ("/app/argparse.py f",), "user_code", id="a-file-of-ones-own"),
+        pytest.param("RuntimeError: x", (f"{LIBRARY}/soundfile.py _open",), "data", id="a-reader-of-data"),
+        pytest.param("RuntimeError: x", (f"{LIBRARY}/triton/runtime/build.py _build",), "compile", id="a-build"),
+        pytest.param("RuntimeError: x", (f"{LIBRARY}/httpx/_client.py send",), "network", id="a-client"),
+        pytest.param("AttributeError: x", (f"{LIBRARY}/acme/__init__.py <module>",), "config", id="an-import"),
+        pytest.param("AttributeError: x", ("/app/lib.py <module>",), "user_code", id="an-import-of-ones-own"),
+        pytest.param("AttributeError: x", (f"{LIBRARY}/httpx/_client.py send",), "user_code",
+                     id="a-mistake-in-a-client"),
+        pytest.param("OSError: Unable to open file (truncated file: eof = 96)",
+                     ("/app/d.py __getitem__", f"{LIBRARY}/h5py/files.py make"), "data", id="a-data-set-of-ones-own"),
+    ],
+)  # fmt: skip
+def test_an_exception_is_known_by_its_kind(exception, frames, failure_class):
+    assert told(threw(exception, *frames))[0] == failure_class
+
+
+def test_further_lines_of_a_message_say_what_the_first_does_not():
+    lines = threw("acme.VaultError: 2 root error(s) found.\n  (0) Not found: ./bin/ptxas not found\n  (1) x")
+    assert told(lines)[:2] == ("compile", len(lines) - 1)
+    assert told([*lines[:-2], *["more words"] * 8, lines[-2]])[0] == "user_code"
+    assert told([f"[rank{number}]: {line}" for number in (0,) for line in lines])[0] == "compile"
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 40])
+def test_further_lines_may_come_in_any_pieces(pieces):
+    lines = threw("acme.VaultError: several errors:\n  (0) disk quota exceeded")
+    data = "\n".join(lines).encode()
+    scanner = LogScanner("a")
+    size = len(data) // pieces + 1
+    for start in range(0, len(data), size):
+        scanner.feed(data[start : start + size])
+    assert judge([scanner.findings()], exit_code=1).failure_class == "storage"
+
+
+LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
+CANCEL = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***"
+STEP = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***"
+COMPILE = "nvcc fatal : Unsupported gpu architecture 'compute_120'"
+WORDS = ["words that say nothing"] * 120
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param([COMPILE, LIMIT], ("cancelled", 2), id="what-a-line-says-is-over-at-a-time-limit"),
+        pytest.param(["run.sh: line 3: cd: /x: No such file or directory", CANCEL], ("cancelled", 2), id="a-script"),
+        pytest.param([*threw("ValueError: x"), CANCEL], ("user_code", 4), id="an-exception-is-not"),
+        pytest.param([*threw("ValueError: x"), STEP], ("user_code", 4), id="nor-before-a-step-that-srun-ends"),
+        pytest.param([*threw("ValueError: x"), *WORDS, LIMIT], ("cancelled", 125), id="unless-it-is-long-ago"),
+        pytest.param(
+            ["NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus.", *WORDS, LIMIT], ("hardware", 1),
+            id="a-lost-device-keeps-a-job-hanging",
+        ),
+        pytest.param(["Received 15 death signal, shutting down workers", STEP], ("cancelled", 2), id="who-sent-it"),
+        pytest.param(["Received SIGTERM death signal", "Connection reset by peer"], ("preempted", 1), id="nobody-says"),
+        pytest.param(
+            ["Job deleted at request of root@n1", "MOAB_INFO:  job exceeded wallclock limit"], ("cancelled", 2),
+            id="why-it-was-deleted",
+        ),
+        pytest.param(["module: command not found", "Killed"], ("unknown", 2), id="beside-the-run"),
+    ],
+)  # fmt: skip
+def test_an_end_from_outside_beats_what_was_survived(lines, expected):
+    assert told(lines, None)[:2] == expected
+
+
+def test_an_exception_that_only_tells_of_the_one_above_is_none():
+    lines = ["Exception in thread server:", *threw("KeyError: 'edge'")]
+    assert told([*lines, *threw("RuntimeError: Exception in server thread")])[:2] == ("user_code", 5)
+    assert told([*lines, *threw("RuntimeError: another")])[:2] == ("user_code", 9)
+
+
+def test_a_log_that_breaks_off_in_a_traceback_has_failed():
+    frames = threw("ValueError: x")[:-1]
+    assert told(["step 1", "step 2", *frames], None)[0] == "unknown"
+    assert (
+        told(["W0102 03:04:05.678 a.cc:7] Resource exhausted: /x/model.ckpt-1", *frames], None)[0]
+        == "storage"
+    )
+    assert told([*frames, "ValueError: x", "words"], None)[0] == "user_code"
+    assert told(["Exception ignored in: <x>", *frames], None)[0] == "none"
+
+
+def test_an_exception_that_is_only_named_counts_at_the_end_of_a_log():
+    named = "tensorflow.errors.InvalidArgumentError: Invalid JPEG data, size 885566"
+    assert told([named], None) == ("data", 1, "low")
+    assert told([named, *[f"line {letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]], None)[0] == "none"
+    assert told([named, "step 1", "step 2", "step 3"], None)[0] == "none"
+
+
+# -- how sure ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "confidence"),
+    [
+        pytest.param(threw("ModuleNotFoundError: No module named 'x'"), "high", id="a-text-that-is-known"),
+        pytest.param(threw("acme.PlanConfigError: x"), "low", id="a-kind-that-forbids-a-restart"),
+        pytest.param(threw("acme.LinkTimeoutError: x"), "high", id="a-kind-that-does-not"),
+        pytest.param([COMPILE, "words"], "high", id="a-line-near-the-end"),
+        pytest.param([COMPILE, *WORDS, *WORDS], "low", id="one-long-before-it"),
+        pytest.param(
+            [COMPILE, "OSError: [Errno 28] No space left on device"], "low", id="a-full-disk-can-look-like-it"
+        ),
+        pytest.param(
+            [f"[rank0]: {line}" for line in threw("ModuleNotFoundError: x")]
+            + [f"[rank1]: {line}" for line in threw("OSError: [Errno 113] No route to host")],
+            "low", id="another-rank-says-otherwise",
+        ),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_how_sure_it_is(lines, confidence):
+    assert told(lines)[2] == confidence
+
+
+def test_an_incident_keeps_a_low_confidence_alone():
+    incident = Incident(t=0.0, kind="exit", exit_code=1)
+    for exception, confidence in (("acme.PlanConfigError: x", "low"), ("ModuleNotFoundError: x", None)):
+        verdict = classify({"a": threw(exception)}, exit_code=1)
+        assert with_verdict(incident, verdict).confidence == confidence
+    said = Incident(t=0.0, kind="exit", exit_code=1, confidence="high")
+    assert (
+        with_verdict(said, classify({"a": threw("acme.PlanConfigError: x")}, exit_code=1)).confidence
+        == "high"
+    )
