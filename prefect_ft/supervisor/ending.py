@@ -81,6 +81,13 @@ class Ending:
             return incident
         return replace(incident, failure_class="oom_host", evidence=evidence)
 
+    def began_t(self, attempt: Attempt) -> float:
+        """Return when all ranks of an attempt had been started, in seconds since the phase began."""
+        lines = self._journal.lines
+        return max(
+            line.t for line in lines if isinstance(line, AttemptLine) and line.attempt == attempt.number
+        )
+
     def _started_from(self, attempt: Attempt) -> int | None:
         """Return the step from which an attempt started, 0 from scratch; None: not known, or without checkpoints."""
         recorded = (

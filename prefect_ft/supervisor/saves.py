@@ -67,7 +67,7 @@ class Saves:
         self._told: dict[int, Identity] = {}
         """All that has ever been reported, good still or not."""
         self._fences: list[tuple[float, float]] = []
-        self._strays: set[int] = set()
+        self._strays: dict[int, Save] = {}
         """Steps that ranks wrote, or may have, which were lost and done without: they are nobody's progress."""
         self._set_aside: dict[int, Identity | None] = {}
         self.newest_s = 0.0
@@ -111,7 +111,7 @@ class Saves:
         if before in self._whole and self._whole[before].path == save.path:  # and not a copy of it
             del self._whole[before]
         self._step_at[save.path] = step
-        self._strays.discard(step)
+        self._strays.pop(step, None)
         self._whole[step], self._told[step] = save, save.identity
         self._highest_step = max(step, self._highest_step or 0)
         self._is_counted = save.counted and self._is_counted is not False
@@ -151,8 +151,7 @@ class Saves:
 
     def _lose(self, steps: Iterable[int]) -> None:
         for step in steps:
-            del self._whole[step]
-            self._strays.add(step)
+            self._strays[step] = self._whole.pop(step)
 
     def _goes_astray(self, item: Verified) -> bool:
         """Whether a checkpoint was written where a fence is; it has taken the place of what was there."""
@@ -160,8 +159,14 @@ class Saves:
         if written_s is None or not any(since <= written_s <= until for since, until in self._fences):
             return False
         self._whole.pop(step, None)
-        self._strays.add(step)
+        self._strays[step] = Save.of(item)
         return True
+
+    def trust(self, since_s: float) -> None:
+        """Let what was written since then count although a fence is there: what a completed attempt left is its own."""
+        for step, save in dict(self._strays).items():
+            if save.mtime is not None and save.mtime >= since_s:
+                self._take(step, save)
 
     def recall(self, lines: Sequence[Line], aside: Iterable[int]) -> None:
         """Learn from a journal what an earlier life knew; `aside` was set aside before the last attempt."""

@@ -164,6 +164,15 @@ def test_what_lost_ranks_wrote_is_avoided_until_it_is_written_anew() -> None:
     assert (known.avoided, known.newest_s) == ([], 10.0)
 
 
+def test_what_a_completed_attempt_wrote_counts_in_spite_of_a_fence_and_nothing_earlier_does() -> None:
+    """A short training may end before ranks of a lost system have certainly ended."""
+    made = saves(report(10, 10), (5, 20), None, report(20, 20, mtime=7), report(30, 30, mtime=15))
+    assert made.facts() == facts(10, None, 10, 10)
+    made.trust(since_s=12)
+    assert made.facts() == facts(30, 30, 10, 10, 30)
+    assert made.avoided == [20]
+
+
 def test_a_fence_is_recalled() -> None:
     known = Saves()
     lost = IncidentLine(n=1, ended_t=1, facts=Incident(t=1, kind="system_lost"), fences=((5, 9),))

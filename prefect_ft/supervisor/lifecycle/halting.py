@@ -156,6 +156,8 @@ class Halting:
         ctx, ended = self._context, self._ended
         assert ended is not None
         ctx.listener.attempt = None
+        if ended.attempt is not None and ended.attempt.is_complete and not ended.attempt.lost:
+            ctx.saves.trust(since_s=ctx.clock.epoch() - ctx.clock.now() + self._ending.began_t(ended.attempt))
         hand_over = ctx.stop.hands_over
         if hand_over is not None and (ended.attempt is None or not ended.attempt.is_complete):
             return self._hand_over(ended, hand_over)
