@@ -49,7 +49,9 @@ from prefect_ft.prefect_edge.embedded import own_server
 from prefect_ft.prefect_edge.timeouts import heeding_timeouts
 from prefect_ft.run import vacancy
 from prefect_ft.supervisor import AttemptFailedError
+from prefect_ft.supervisor.bucket import Bucket
 from prefect_ft.worker.checkpoints import Finder
+from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM
 
 own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
 
@@ -123,12 +125,12 @@ def _source_of_steps(
     if progress is not None:
         raise ConfigError("cannot stand beside progress; pass one of the two", field="checkpoints")
     places = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(path=os.fspath(checkpoints))
-    if "://" in places.path:
-        raise ConfigError("must be a directory of this machine; pass progress for a URL", field="checkpoints")
 
     def highest() -> int | None:
         """Look anew: the handler may be in any thread, and in a process that has never looked."""
-        finder = Finder(os.path.expanduser(places.path), places.layout, places.pattern, places.settle_s)
+        where = places.path if places.is_remote else os.path.expanduser(places.path)
+        place = Bucket(where) if places.is_remote else FILE_SYSTEM
+        finder = Finder(where, places.layout, places.pattern, places.settle_s, place=place)
         found = finder.scan(time.time() + places.settle_s)  # the task has ended, so nobody is writing
         return max((each.step for each in found), default=None)
 

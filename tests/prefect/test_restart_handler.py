@@ -150,6 +150,15 @@ def test_progress_is_read_from_checkpoints(as_section: bool, tmp_path: Path) -> 
     assert [entry.incident.step for entry in journal.history()] == [10, 20, 30, 40, 50]
 
 
+def test_progress_is_read_from_a_url_and_not_known_where_that_is_away(tmp_path: Path) -> None:
+    (tmp_path / "step-10.json").write_text("{}")
+    for url, step in ((f"file://{tmp_path}", 10), ("nosuch://bucket/ck", None)):
+        journal, work = MemoryJournal(), Failing(ConnectionError("reset"))
+        (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal, checkpoints=url))
+        assert state.is_completed()
+        assert [entry.incident.step for entry in journal.history()] == [step]
+
+
 def test_a_directory_without_checkpoints_is_no_progress(tmp_path: Path) -> None:
     journal, work = MemoryJournal(), Failing(*[ConnectionError("reset")] * 6)
     (state,) = in_a_flow(work, restart_handler(POLICY, journal=journal, checkpoints=tmp_path / "none"))
@@ -174,11 +183,6 @@ def test_a_source_of_steps_that_fails_keeps_nothing_from_its_restart() -> None:
             {"progress": lambda: 1, "checkpoints": "ck"},
             "cannot stand beside progress; pass one of the two",
             id="two-sources",
-        ),
-        pytest.param(
-            {"checkpoints": "s3://bucket/ck"},
-            "must be a directory of this machine; pass progress for a URL",
-            id="a-url",
         ),
     ],
 )
