@@ -36,6 +36,7 @@ def told(lines, exit_code=1):
         pytest.param("VaultError: HTTP status 503", (), "network", id="a-service-that-fails"),
         pytest.param("VaultError: HTTP status 429", (), "network", id="one-that-is-asked-too-often"),
         pytest.param("VaultError: HTTP status 403", (), "config", id="one-that-refuses"),
+        pytest.param("RuntimeError: HIP out of memory. Tried to allocate 2 GiB", (), "oom_device", id="device-memory"),
         pytest.param("VaultError: the shard is truncated", (), "data", id="a-sample"),
         pytest.param("VaultError: ptxas not found", (), "compile", id="a-compiler"),
         pytest.param("VaultError: version mismatch", (), "config", id="versions"),

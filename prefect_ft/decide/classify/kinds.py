@@ -160,7 +160,13 @@ _SETUP = (
     r"(?i)(?:requires?|needs?) .{0,40}\b(?:version|>=|driver|install)|environment variable",
 )
 _SAYS: tuple[tuple[FailureClass, str], ...] = (
-    ("oom_device", r"(?i)out of (?:gpu|device|cuda|hbm|accelerator|npu) memory"),
+    (
+        "oom_device",
+        (
+            r"(?i)out of (?:gpu|device|cuda|hbm|accelerator|npu) memory|"
+            r"\b(?:hip|xpu|npu|gpu|hpu|device)\b.{0,16}out of memory"
+        ),
+    ),
     ("compile", "|".join(_COMPILE)),
     ("data", "|".join(_DATA)),
     ("config", "|".join(_SETUP)),
