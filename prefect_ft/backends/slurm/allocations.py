@@ -90,11 +90,20 @@ class Allocations:
         """The jobs that the run has submitted, in their order."""
         return [str(job) for job in read_json(self.directory / _JOBS).get("submitted", ())]
 
-    def note(self, job: str) -> None:
-        """Note a job that the run has submitted."""
-        known = self.submitted
-        if job not in known:
-            write_json(self.directory / _JOBS, {"submitted": [*known, job]}, durable=True)
+    @property
+    def is_submitting(self) -> bool:
+        """Whether a job may have been submitted that is not noted: an orchestrator has died in between."""
+        return bool(read_json(self.directory / _JOBS).get("is_submitting"))
+
+    def begin_submission(self) -> None:
+        """Note that a job is about to be submitted."""
+        write_json(self.directory / _JOBS, {"submitted": self.submitted, "is_submitting": True}, durable=True)
+
+    def note(self, *jobs: str) -> None:
+        """Note jobs that the run has submitted; then no submission is under way."""
+        known = list(dict.fromkeys((*self.submitted, *jobs)))
+        if known != self.submitted or self.is_submitting:
+            write_json(self.directory / _JOBS, {"submitted": known}, durable=True)
 
     # -- tenures ------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ TIMEOUT_S = 20.0
 SUBMIT_TIMEOUT_S = 120.0
 """How long sbatch may take: site scripts look at a job first."""
 
-NEEDED = ("sbatch", "scancel", "scontrol", "sinfo", "srun")
+NEEDED = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 GONE = ("Invalid job id", "invalid job id")
 """How scontrol says that it knows a job no more."""
 
@@ -120,6 +120,25 @@ class Slurm:
         words = ("sacct", "-n", "-P", "-X", "-D", "-j", job, "-o", "JobID,State,NodeList")
         said = self._run(words, TIMEOUT_S)
         return (read_sacct(said.out, job) if said.ok else None) or told
+
+    def named(self, name: str) -> list[str] | None:
+        """Return this user's jobs of a name that have not ended, in their order; None: unknown."""
+        words = ("squeue", "-h", "-u", str(os.getuid()), "-n", name, "-o", "%A")
+        said = self._run(words, TIMEOUT_S)
+        if not said.ok:
+            return None
+        return sorted({word for word in said.out.split() if word.isdigit()}, key=int)
+
+    def time_limit(self, job: str) -> str | None:
+        """Return the time limit of a job as sbatch takes it; None: it has none, or nobody says."""
+        said = self._run(("squeue", "-h", "-j", job, "-o", "%l"), TIMEOUT_S)
+        limit = said.out.strip()
+        return limit if said.ok and limit[:1].isdigit() else None
+
+    def partitions(self) -> set[str] | None:
+        """Return the names of the partitions; None: unknown."""
+        said = self._run(("sinfo", "-h", "-o", "%R"), TIMEOUT_S)
+        return set(said.out.split()) if said.ok and said.out.strip() else None
 
     def submit(self, words: Sequence[str]) -> str:
         """Submit a job and return its id; raises BackendError with what sbatch says."""

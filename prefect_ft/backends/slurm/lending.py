@@ -22,6 +22,7 @@ from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, 
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.script import job_name, options, script
 from prefect_ft.backends.slurm.states import end_of
+from prefect_ft.config.fields import shown
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.journal.records import Line
 from prefect_ft.journal.summary import summarise
@@ -48,15 +49,35 @@ def check(infrastructure: SlurmInfrastructure, field: str) -> None:
     """Raise ConfigError for the first thing by which no allocation could be had."""
     check_commands(f"{field}.type")
     if job_here(os.environ) is not None:
+        check_room(infrastructure, os.environ.get("SLURM_JOB_NUM_NODES", ""), field)
         return
     if infrastructure.nodes is None:
         raise ConfigError(
             "missing; without an allocation around, say how many to ask for", field=f"{field}.nodes"
         )
+    if infrastructure.partition is not None:
+        check_partition(infrastructure.partition, Slurm().partitions(), f"{field}.partition")
     words = options(infrastructure, name="prefect-ft-check", log=Path("/dev/null"), cwd=Path("/"))
     said = run(("sbatch", "--test-only", *words, "--wrap=true"), 60.0)
     if not said.ok and "no answer in" not in said.err:
         raise ConfigError(f"Slurm refuses it: {said.err or said.out}", field=field)
+
+
+def check_room(infrastructure: SlurmInfrastructure, count: str, field: str) -> None:
+    """Raise ConfigError where the allocation around has too few nodes; `count` is how many, as Slurm says it."""
+    wanted = infrastructure.nodes if infrastructure.nodes is not None else infrastructure.spares + 1
+    if count.isdecimal() and wanted > int(count):
+        name = "nodes" if infrastructure.nodes is not None else "spares"
+        raise ConfigError(f"the allocation around has {count} nodes; write fewer", field=f"{field}.{name}")
+
+
+def check_partition(names: str, known: set[str] | None, field: str) -> None:
+    """Raise ConfigError for a partition that there is not; what could not be asked (None) is not held against it."""
+    for name in names.split(","):
+        if known is not None and name not in known:
+            raise ConfigError(
+                f"there is no partition {shown(name)}; there are {', '.join(sorted(known))}", field=field
+            )
 
 
 class Lending:
@@ -103,7 +124,18 @@ class Lending:
         )
 
     def _waiting(self) -> str | None:
-        """Return the first job of the run that has not ended, as far as is known; None: there is none."""
+        """Return the first job of the run that has not ended, as far as is known; None: there is none.
+
+        Raises BackendError where an orchestrator died while it submitted one, and Slurm does not say whether it has.
+        """
+        if self._allocations.is_submitting:
+            found = self._slurm.named(self._name)
+            if found is None:
+                raise BackendError(
+                    "Slurm does not answer, and a job of this run may have been submitted: try again",
+                    on_any_system=True,
+                )
+            self._allocations.note(*found)
         for job in self._allocations.submitted:
             allocation = self._allocations.of_job(job)
             if allocation is not None and self._allocations.has_ended(allocation.name):
@@ -116,13 +148,17 @@ class Lending:
                 return job
         return None
 
+    @property
+    def _name(self) -> str:
+        return job_name(self._place.job, self._place.run_id)
+
     def _submit(self, payload: Path, *more: str) -> str:
-        place, given = self._place, self._infrastructure
-        name = job_name(place.job, place.run_id)
+        place, given, name = self._place, self._infrastructure, self._name
         path = self._allocations.directory / "holder.sh"
         path.write_text(script(given.python, payload, self._allocations.directory))
         log = self._allocations.directory / "holder-%j.log"
         words = options(given, name=name, log=log, cwd=place.model_dir)
+        self._allocations.begin_submission()
         job = self._slurm.submit([*words, *more, str(path)])
         self._allocations.note(job)
         tell(Notice(text=f"submitted job {job} to Slurm: {(given.nodes or 1) + given.spares} nodes"))
@@ -249,7 +285,9 @@ class Lending:
         path = self._allocations.directory / f"again-{job}.sh"
         self._slurm.batch_script(job, str(path))
         exported = f"--export=ALL,{SUCCESSOR_OF}={self._place.run_id}"
+        limit = self._slurm.time_limit(job)  # one that was given on the command line stands nowhere else
         words = [
+            *([] if limit is None else [f"--time={limit}"]),
             f"--dependency=afterany:{job}",
             exported,
             "--open-mode=append",

@@ -1,0 +1,124 @@
+"""How a run comes to its allocation where something is in the way; Slurm's answers are played, as they were printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from prefect_ft.backends.kind import Place
+from prefect_ft.backends.slurm.commands import Said, Slurm
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.lending import Lending, check_partition, check_room
+from prefect_ft.errors import BackendError, ConfigError
+
+RUNNING = (
+    "JobId={job} JobName=job-r JobState=PENDING Reason=Priority Restarts=0 EndTime=Unknown NodeList=(null)\n"
+)
+
+
+class Played:
+    """A Slurm that answers by the first word of a command, and remembers what it was asked."""
+
+    def __init__(self, answers: Mapping[str, Said]) -> None:
+        self._answers = answers
+        self.asked: list[str] = []
+
+    def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
+        self.asked.append(words[0])
+        if words[0] == "scontrol":
+            return Said(True, RUNNING.format(job=words[-1]), "")
+        return self._answers.get(words[0], Said(False, "", f"no answer in {timeout_s:g} s"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    root = tmp_path / "root"
+    (root / "slurm").mkdir(parents=True)
+    (tmp_path / "rt").mkdir()
+    return Place(
+        run_id="r", key="k" * 64, job="job", model_dir=tmp_path, run_root=root, directory=tmp_path / "rt"
+    )
+
+
+def lending(place: Place, played: Played) -> Lending:
+    given = SlurmInfrastructure.model_validate({"type": "slurm", "nodes": 2})
+    return Lending(given, place, Slurm(run=played))
+
+
+def test_a_job_of_an_orchestrator_that_died_before_it_noted_it_is_found(place: Place) -> None:
+    played = Played({"squeue": Said(True, "18\n17\n17\n", "")})
+    found = lending(place, played)
+    found._allocations.begin_submission()
+    assert found._waiting() == "17"
+    assert (found._allocations.submitted, found._allocations.is_submitting) == (["17", "18"], False)
+
+
+def test_no_second_job_is_submitted_while_nobody_knows_of_the_first(place: Place) -> None:
+    played = Played({})
+    found = lending(place, played)
+    found._allocations.begin_submission()
+    with pytest.raises(BackendError, match="may have been submitted"):
+        found.tenure(lambda: False)
+    assert "sbatch" not in played.asked
+    assert found._allocations.is_submitting
+
+
+def test_a_submission_that_slurm_has_answered_is_over(place: Place) -> None:
+    played = Played({"sbatch": Said(True, "19\n", "")})
+    found = lending(place, played)
+    asked = 0
+
+    def is_stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 1
+
+    assert found.tenure(is_stopped) is None
+    assert (found._allocations.submitted, found._allocations.is_submitting) == (["19"], False)
+    assert "squeue" not in played.asked
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        pytest.param(Said(True, "8:00:00\n", ""), "8:00:00", id="hours"),
+        pytest.param(Said(True, "2-00:00:00\n", ""), "2-00:00:00", id="days"),
+        pytest.param(Said(True, "UNLIMITED\n", ""), None, id="none"),
+        pytest.param(Said(True, "", ""), None, id="gone"),
+        pytest.param(Said(False, "", "no answer in 20 s"), None, id="unknown"),
+    ],
+)
+def test_the_time_limit_of_a_users_job_is_that_of_its_successor(said: Said, limit: str | None) -> None:
+    assert Slurm(run=Played({"squeue": said})).time_limit("17") == limit
+
+
+def test_an_unknown_partition_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"field: there is no partition 'gqu'; there are cpu, gpu"):
+        check_partition("cpu,gqu", {"gpu", "cpu"}, "field")
+    check_partition("cpu,gpu", {"gpu", "cpu"}, "field")
+    check_partition("gqu", None, "field")
+
+
+@pytest.mark.parametrize(
+    ("fields", "count", "why"),
+    [
+        pytest.param(
+            {"nodes": 4}, "3", r"infrastructure\.nodes: the allocation around has 3 nodes", id="nodes"
+        ),
+        pytest.param(
+            {"spares": 3}, "3", r"infrastructure\.spares: the allocation around has 3 nodes", id="spares"
+        ),
+        pytest.param({"nodes": 3, "spares": 2}, "3", None, id="fewer-spares-will-do"),
+        pytest.param({"spares": 2}, "3", None, id="one-is-left"),
+        pytest.param({"nodes": 4}, "", None, id="unknown"),
+    ],
+)
+def test_the_allocation_around_must_have_room(fields: dict[str, int], count: str, why: str | None) -> None:
+    given = SlurmInfrastructure.model_validate({"type": "slurm", **fields})
+    if why is None:
+        check_room(given, count, "infrastructure")
+        return
+    with pytest.raises(ConfigError, match=why):
+        check_room(given, count, "infrastructure")
