@@ -36,12 +36,16 @@ class DirectWay:
         self._silence_timeout_s = silence_timeout_s
         self._connect_timeout_s = min(CONNECT_TIMEOUT_S, max(1.0, silence_timeout_s / 3))
 
-    def connect(self, host: str, worker: str, *, port: int | None = None) -> socket.socket:
+    def connect(
+        self, host: str, worker: str, *, port: int | None = None, within_s: float | None = None
+    ) -> socket.socket:
         """Open a connection to the agent of a worker, named as in its certificate, at its own port if it has one.
 
-        Raises OSError, of which NoAnswerError where nothing is there.
+        `within_s`: how long the machine may take to accept it; None: as usual. Raises OSError, of which NoAnswerError
+        where nothing is there.
         """
-        connection = _reached(host, self._port if port is None else port, self._connect_timeout_s)
+        timeout_s = self._connect_timeout_s if within_s is None else min(within_s, self._connect_timeout_s)
+        connection = _reached(host, self._port if port is None else port, timeout_s)
         try:
             end_when_silent(connection, self._silence_timeout_s)
             connection.settimeout(HANDSHAKE_TIMEOUT_S)

@@ -1,7 +1,8 @@
 """A Slurm of the tests' own: several slurmd on this machine, each a node with an address of its own.
 
     python tests/support/slurm.py install           # as root: Debian's packages
-    python tests/support/slurm.py start DIRECTORY   # prints the SLURM_CONF; four nodes, n0 to n3
+    python tests/support/slurm.py start DIRECTORY [NODES]   # prints the SLURM_CONF; four nodes, n0 to n3
+    python tests/support/slurm.py lose DIRECTORY NODE       # SIGKILL for all that it runs; `begin` brings it back
     python tests/support/slurm.py stop DIRECTORY
 
 It has its own munged and, with `accounting`, its own slurmdbd and MariaDB, all on free ports; without control groups.
@@ -10,6 +11,7 @@ It has its own munged and, with `accounting`, its own slurmdbd and MariaDB, all 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,9 +25,9 @@ from pathlib import Path
 
 from ports import free_port
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
+PROGRAMS = ("iptables", "munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")
-PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge")
+PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "iptables")
 DEADLINE_S = 60.0
 BEGIN = 'echo $$ >"$0" && exec "$@"'
 PREFIX = "pft-slurm-"
@@ -71,7 +73,7 @@ class Slurm:
         nodes: int = 4,
         prefix: str = "n",
         slurmd_timeout_s: int = 300,
-        kill_wait_s: int = 2,
+        kill_wait_s: int = 10,
         accounting: bool = False,
         requeue: bool = True,
         cores: int = 8,
@@ -105,6 +107,8 @@ class Slurm:
 
     def stop(self) -> None:
         """End it, its jobs, and all that it had."""
+        for node in self.nodes if self.conf.exists() else ():
+            self._join(node)
         for pid in [pid for node in self.nodes for pid in self._pids_on(node)]:
             _kill(pid)
         for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
@@ -143,13 +147,26 @@ class Slurm:
         return dict(line.split() for line in lines)  # type: ignore[misc]
 
     def address(self, node: str) -> str:
-        """Return a node's NodeAddr."""
-        return f"127.0.1.{self.nodes.index(node) + 1}"
+        """Return a node's NodeAddr, which no other cluster on this machine has."""
+        (port,) = re.findall(r"^SlurmctldPort=(\d+)$", self.conf.read_text(), re.MULTILINE)
+        return _address(int(port), self.nodes.index(node))
 
     def lose(self, node: str) -> None:
-        """Have a node disappear: SIGKILL for its slurmd, its slurmstepds and all that they run."""
+        """Have a node disappear, as by its power: nothing answers at its address, and all that runs there is killed."""
+        self._cut(node)
         for pid in self._pids_on(node):
             _kill(pid)
+
+    def _cut(self, node: str) -> None:
+        for direction in ("-s", "-d"):
+            _run("iptables", "-w", "-A", "INPUT", direction, self.address(node), "-j", "DROP")
+
+    def _join(self, node: str) -> None:
+        """Give a node its network back; do nothing where it has it."""
+        for direction in ("-s", "-d"):
+            words = ("INPUT", direction, self.address(node), "-j", "DROP")
+            while _succeeds("iptables", "-w", "-C", *words):
+                _run("iptables", "-w", "-D", *words)
 
     def kill(self, program: str, node: str) -> None:
         """End a node's `slurmd` or all its `slurmstepd` by SIGKILL, and nothing of what they run."""
@@ -158,9 +175,18 @@ class Slurm:
                 _kill(pid)
 
     def begin(self, node: str) -> None:
-        """Start a node's slurmd again, and wait until slurmctld hears of it."""
+        """Start a node's slurmd again, and wait until slurmctld takes jobs for it."""
+        self._begin_again(node)
+        _until(lambda: self.states().get(node, "down") in ("idle", "alloc", "mix"), self.logs)
+
+    def _begin_again(self, node: str) -> None:
+        """Have slurmctld know first that it was lost: else jobs would wait for minutes for their end there."""
+        for pid in self._pids_on(node):  # whatever its slurmstepds left
+            _kill(pid)
+        self._join(node)
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+        self.run("scontrol", "update", f"nodename={node}", "state=resume")
         self._begin_slurmd(node)
-        _until(lambda: self.states().get(node, "down*")[-1] != "*", self.logs)
 
     def begin_controller(self) -> None:
         """Start slurmctld, and wait until it answers."""
@@ -185,8 +211,7 @@ class Slurm:
         self.run("scancel", "-u", "root")
         for node in self.nodes:
             if not self._daemons_on(node, "slurmd"):
-                self.lose(node)  # whatever its slurmstepds left
-                self._begin_slurmd(node)
+                self._begin_again(node)
 
         def is_clean() -> bool:
             states = self.states()
@@ -252,7 +277,7 @@ class Slurm:
             ]
         for number, node in enumerate(self.nodes):
             lines.append(
-                f"NodeName={node} NodeHostname={host} NodeAddr={self.address(node)} Port={port + 3 + number} "
+                f"NodeName={node} NodeHostname={host} NodeAddr={_address(port, number)} Port={port + 3 + number} "
                 f"CPUs={self._cores} RealMemory=1000 State=UNKNOWN"
             )
         lines += [
@@ -353,8 +378,14 @@ class Slurm:
 
     def _pids_on(self, node: str) -> list[int]:
         """Find a node's daemons and whatever jobs have there, daemons first."""
-        mark = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={self.conf}".encode()}
-        ours = [pid for pid in _pids() if mark <= {*_environment(pid).split(b"\0")} and pid != os.getpid()]
+        here = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_TOPOLOGY_ADDR={node}".encode()}
+        conf = f"SLURM_CONF={self.conf}".encode()
+
+        def is_ours(pid: int) -> bool:
+            told = {*_environment(pid).split(b"\0")}
+            return conf in told and bool(here & told) and pid != os.getpid()
+
+        ours = [pid for pid in _pids() if is_ours(pid)]
         daemons = self._daemons_on(node)
         below = _below(daemons)
         return [*daemons, *sorted({*ours, *below} - {*daemons})]
@@ -369,6 +400,11 @@ def slurm(**options: object) -> Iterator[Slurm]:
         yield cluster
     finally:
         cluster.stop()
+
+
+def _address(port: int, number: int) -> str:
+    """Return the address of a node of the cluster whose controller has that port."""
+    return f"127.{port >> 8}.{port & 255}.{number + 1}"
 
 
 def _program(name: str) -> str | None:
@@ -452,17 +488,31 @@ def _until(is_so: Callable[[], bool], told: Callable[[], str]) -> None:
         time.sleep(0.05)
 
 
+def _made(place: str, nodes: int) -> Slurm:
+    accounting = why_not(accounting=True) is None
+    return Slurm(Path(place).resolve(), nodes=nodes, accounting=accounting)
+
+
+def _found(place: str) -> Slurm:
+    return _made(place, len(list(Path(place).glob("n[0-9]*"))))
+
+
 def main(words: list[str]) -> None:
+    """Do what the module's docstring says."""
     match words:
         case ["install"]:
             install()
-        case ["start", place]:
+        case ["start", place, *nodes]:
             Path(place).mkdir(parents=True)
-            cluster = Slurm(Path(place).resolve(), accounting=why_not(accounting=True) is None)
+            cluster = _made(place, int(nodes[0]) if nodes else 4)
             cluster.start()
             sys.stdout.write(f"{cluster.conf}\n")
+        case ["lose", place, node]:
+            _found(place).lose(node)
+        case ["begin", place, node]:
+            _found(place).begin(node)
         case ["stop", place]:
-            Slurm(Path(place).resolve()).stop()
+            _found(place).stop()
         case _:
             sys.exit(__doc__)
 

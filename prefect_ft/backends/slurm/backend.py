@@ -269,10 +269,7 @@ def links_to(
 
 
 def _is_going(link: NodeLink) -> bool:
-    try:
-        return bool(link.ask("list").get("is_going"))
-    except (OSError, BackendError):
-        return False
+    return link.is_going() is True
 
 
 def _number_of(host: str) -> str | None:

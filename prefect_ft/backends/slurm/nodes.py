@@ -11,11 +11,17 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from prefect_ft.backends.direct import DirectWay
+from prefect_ft.backends.direct import DirectWay, NoAnswerError
 from prefect_ft.errors import BackendError
 from prefect_ft.worker import frames
 from prefect_ft.worker.keys import worker_key
 from prefect_ft.worker.node import KEY_NAME
+
+PROBE_S = 2.0
+"""How long a node may take to accept a connection by which it is found out whether it is there."""
+
+SILENT_S = 3.0
+"""How long it counts that a node server could not be spoken with: several ask at once when a node is lost."""
 
 ANSWER_TIMEOUT_S = 10.0
 """How long a node server may take to answer what it does at once."""
@@ -32,7 +38,10 @@ class NodeLink:
     ) -> None:
         """`key` is the run's; `name` is that of the node servers' certificate."""
         self._way, self.system, self.host, self.port = way, system, host, port
-        self._run_id, self._key, self._name = run_id, worker_key(key, KEY_NAME), name
+        self._run_id, self._run_key, self._name = run_id, key, name
+        self._key = worker_key(key, KEY_NAME)
+        self._silent_until_s = float("-inf")
+        self._probe_lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._reader = frames.FrameReader()
         self._number = 0
@@ -44,6 +53,8 @@ class NodeLink:
         Raises OSError where nothing is answered, BackendError where the node server does not do it.
         """
         with self._lock:
+            if time.monotonic() < self._silent_until_s:
+                raise NoAnswerError(f"the node server of {self.system} did not answer just now")
             was_open = self._connection is not None
             try:
                 return self._asked(op, timeout_s, fields)
@@ -59,10 +70,32 @@ class NodeLink:
 
     def answers(self) -> bool:
         """Whether the node server can be spoken with; False too where it was told to go."""
-        try:
-            return not self.ask("list").get("is_going")
-        except (OSError, BackendError):
-            return False
+        return self.is_going() is False
+
+    def is_going(self) -> bool | None:
+        """Whether the node server was told to go; None: it cannot be spoken with, which holds for SILENT_S.
+
+        Asked on a connection of its own: on one that is open already, a node without power is waited for much longer.
+        """
+        with self._probe_lock:
+            if time.monotonic() < self._silent_until_s:
+                return None
+            probe = NodeLink(
+                self._way,
+                self.system,
+                self.host,
+                self.port,
+                run_id=self._run_id,
+                key=self._run_key,
+                name=self._name,
+            )
+            try:
+                return bool(probe._asked("list", ANSWER_TIMEOUT_S, {}, PROBE_S).get("is_going"))
+            except (OSError, BackendError):
+                self._silent_until_s = time.monotonic() + SILENT_S
+                return None
+            finally:
+                probe.close()
 
     def connect(self, worker: str, port: int) -> socket.socket:
         """Open a connection to the agent of a worker on this node; raises OSError."""
@@ -73,10 +106,12 @@ class NodeLink:
         with self._lock:
             self._drop()
 
-    def _asked(self, op: str, timeout_s: float, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _asked(
+        self, op: str, timeout_s: float, fields: Mapping[str, Any], connect_s: float | None = None
+    ) -> Mapping[str, Any]:
         deadline = time.monotonic() + timeout_s
         if self._connection is None:
-            self._connection = self._way.connect(self.host, self._name, port=self.port)
+            self._connection = self._way.connect(self.host, self._name, port=self.port, within_s=connect_s)
             self._reader = frames.FrameReader()
             self._say(deadline, op="attach", version=frames.VERSION, run=self._run_id, key=self._key)
             told = self._hear(deadline)

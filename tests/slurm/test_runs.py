@@ -1,0 +1,146 @@
+"""Whole runs on a real Slurm: nodes are lost, daemons die, orchestrators come back, allocations end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_runs import Run
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def run(slurm_nodes: Any, tmp_path: Path) -> Iterator[Run]:
+    """A run of two nodes and a spare, that has not begun."""
+    made = Run(slurm_nodes, tmp_path / "run", infrastructure={"nodes": 2, "spares": 1})
+    yield made
+    made.close()
+
+
+def node_of(run: Run, rank: int) -> str:
+    """Return the node on which a rank has taken its last step."""
+    return [each.node for each in run.told("step") if each.rank == rank][-1]
+
+
+def finish(run: Run) -> None:
+    """Have it end, and nothing of it be left in the queue."""
+    run.end()
+    run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+    assert not run.is_doubled()
+
+
+def test_a_lost_node_is_done_without_long_before_slurm_says_so(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    lost = node_of(run, 1)
+    run.cluster.lose(lost)
+    began = time.monotonic()
+    run.until(lambda: any(each.node not in (lost, node_of(run, 0)) for each in run.told("begin")))
+    assert time.monotonic() - began < 30
+    assert run.cluster.states()[lost] != "down*"
+    run.finish_soon()
+    finish(run)
+    assert run.incidents()[0] == ("system_lost", "node-lost")
+
+
+def test_the_batch_host_may_be_lost(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    (lost,) = {each.node for each in run.told("step") if each.rank == 0}
+    assert lost == run.cluster.nodes[0]
+    run.cluster.lose(lost)
+    run.until(lambda: any(each.life == "train-2" for each in run.told("step")))
+    run.finish_soon()
+    finish(run)
+    assert run.incidents()[0] == ("system_lost", "node-lost")
+
+
+@pytest.mark.parametrize("program", ["slurmd", "slurmstepd"])
+def test_a_daemon_of_slurm_that_dies_costs_no_attempt(run: Run, program: str) -> None:
+    run.begin()
+    run.reach(12)
+    run.cluster.kill(program, node_of(run, 1))
+    run.reach(max(each.step for each in run.told("step")) + 20)
+    run.finish_soon()
+    finish(run)
+    assert run.incidents() == [("completed", "completed")]
+
+
+def test_a_node_is_lost_while_the_controller_is_away(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    with run.cluster.controller_away():
+        run.cluster.lose(node_of(run, 1))
+        run.until(lambda: any(each.life == "train-2" for each in run.told("step")))
+    run.finish_soon()
+    finish(run)
+    assert run.incidents()[0] == ("system_lost", "node-lost")
+
+
+def test_training_goes_on_without_its_orchestrator(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    run.kill()
+    run.reach(max(each.step for each in run.told("step")) + 20)
+    run.begin("resume")
+    run.until(lambda: "back after" in run.output())
+    run.finish_soon()
+    finish(run)
+    assert run.incidents() == [("completed", "completed")]
+
+
+def test_a_batch_step_that_is_killed_ends_the_allocation_and_not_the_run(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    (job,) = (each for each, state in run.cluster.jobs().items() if state == "RUNNING")
+    run.cluster.run("scancel", "--batch", "--signal=KILL", job)
+    run.until(lambda: any(each.life == "train-2" for each in run.told("step")))
+    run.finish_soon()
+    finish(run)
+
+
+def test_a_preemption_is_handed_over(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    other = run.cluster.run(
+        "sbatch", "--parsable", "-p", "high", "-N4", "-o", "/dev/null", "--wrap", "sleep 3"
+    ).strip()
+    run.until(lambda: any(each.life == "train-2" for each in run.told("step")))
+    run.finish_soon()
+    finish(run)
+    assert other not in run.cluster.jobs()
+    assert run.incidents()[0][0] in ("preempted", "handed_over")
+    assert max(run.lost_steps()) <= 5
+
+
+def test_cancelled_in_the_queue(run: Run) -> None:
+    run.cluster.run("sbatch", "-N4", "-o", "/dev/null", "--wrap", "sleep 600")
+    run.begin()
+    run.until(lambda: "PENDING" in run.cluster.jobs().values())
+    (job,) = (each for each, state in run.cluster.jobs().items() if state == "PENDING")
+    run.cluster.run("scancel", job)
+    run.end(1)
+    assert "CANCELLED" in run.output()
+    assert list(run.cluster.jobs().values()) == ["RUNNING"]
+
+
+def test_cancelled_in_training(run: Run) -> None:
+    run.begin()
+    run.reach(12)
+    run.cluster.run("scancel", *run.cluster.jobs())
+    run.end(1)
+    run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+
+
+def test_in_a_batch_script_of_the_users_own(slurm_nodes: Any, tmp_path: Path) -> None:
+    run = Run(slurm_nodes, tmp_path / "run", infrastructure={"spares": 1}, last=20)
+    job = run.submit("-N3", "-t", "60")
+    run.until(lambda: "completed" in run.output())
+    run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+    assert not run.is_doubled()
+    assert {each.node for each in run.told("step")} == {"n0", "n1"}
+    assert run.cluster.run("sacct", "-n", "-P", "-X", "-j", job, "-o", "State").split() == ["COMPLETED"]
