@@ -47,6 +47,7 @@ def test_a_lost_node_is_done_without_long_before_slurm_says_so(run: Run) -> None
     assert run.incidents()[0] == ("system_lost", "node-lost")
 
 
+@pytest.mark.long
 def test_the_batch_host_may_be_lost(run: Run) -> None:
     run.begin()
     run.reach(12)
@@ -59,6 +60,7 @@ def test_the_batch_host_may_be_lost(run: Run) -> None:
     assert run.incidents()[0] == ("system_lost", "node-lost")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["slurmd", "slurmstepd"])
 def test_a_daemon_of_slurm_that_dies_costs_no_attempt(run: Run, program: str) -> None:
     run.begin()
@@ -70,6 +72,7 @@ def test_a_daemon_of_slurm_that_dies_costs_no_attempt(run: Run, program: str) ->
     assert run.incidents() == [("completed", "completed")]
 
 
+@pytest.mark.long
 def test_a_node_is_lost_while_the_controller_is_away(run: Run) -> None:
     run.begin()
     run.reach(12)
@@ -81,6 +84,7 @@ def test_a_node_is_lost_while_the_controller_is_away(run: Run) -> None:
     assert run.incidents()[0] == ("system_lost", "node-lost")
 
 
+@pytest.mark.long
 def test_training_goes_on_without_its_orchestrator(run: Run) -> None:
     run.begin()
     run.reach(12)
@@ -93,6 +97,7 @@ def test_training_goes_on_without_its_orchestrator(run: Run) -> None:
     assert run.incidents() == [("completed", "completed")]
 
 
+@pytest.mark.long
 def test_a_batch_step_that_is_killed_ends_the_allocation_and_not_the_run(run: Run) -> None:
     run.begin()
     run.reach(12)
@@ -103,6 +108,7 @@ def test_a_batch_step_that_is_killed_ends_the_allocation_and_not_the_run(run: Ru
     finish(run)
 
 
+@pytest.mark.long
 def test_a_preemption_is_handed_over(run: Run) -> None:
     run.begin()
     run.reach(12)
@@ -114,9 +120,10 @@ def test_a_preemption_is_handed_over(run: Run) -> None:
     finish(run)
     assert other not in run.cluster.jobs()
     assert run.incidents()[0][0] in ("preempted", "handed_over")
-    assert max(run.lost_steps()) <= 5
+    assert max(run.lost_steps()) <= 6  # saved at every fifth, and a rank may have taken the next one
 
 
+@pytest.mark.long
 def test_cancelled_in_the_queue(run: Run) -> None:
     run.cluster.run("sbatch", "-N4", "-o", "/dev/null", "--wrap", "sleep 600")
     run.begin()
@@ -128,12 +135,14 @@ def test_cancelled_in_the_queue(run: Run) -> None:
     assert list(run.cluster.jobs().values()) == ["RUNNING"]
 
 
+@pytest.mark.long
 def test_cancelled_in_training(run: Run) -> None:
     run.begin()
     run.reach(12)
     run.cluster.run("scancel", *run.cluster.jobs())
-    run.end(1)
+    run.end(3)
     run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+    assert run.incidents() == [("cancelled", "cancelled")]
 
 
 def test_in_a_batch_script_of_the_users_own(slurm_nodes: Any, tmp_path: Path) -> None:
