@@ -67,9 +67,18 @@ def described(job: str) -> Dict[str, Any]:
         "name": tenure_name(job, restarts),
         "nodes": nodes,
         "hosts": {node: hosts.get(node, node) for node in nodes},
-        "ends_s": _time(_field(told, "EndTime")),
+        "ends_s": _ends_s(told),
         "began_s": time.time(),
     }
+
+
+UNLIMITED = ("UNLIMITED", "365-00:00:00")
+"""Time limits of a job without one: 22.05 has been seen to show it as a year, as it keeps it."""
+
+
+def _ends_s(told: str) -> Optional[float]:
+    """Return when a job ends; None: it has no time limit."""
+    return None if _field(told, "TimeLimit") in UNLIMITED else _time(_field(told, "EndTime"))
 
 
 def _field(text: str, name: str) -> Optional[str]:

@@ -12,23 +12,38 @@ from prefect_ft.backends.slurm.states import JobState, end_of, read_sacct, read_
 SCONTROL = (
     "JobId=1 JobName=pft-x UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901759 Nice=0 Account=(null) "
     "QOS=(null) JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts={restarts} BatchFlag=1 Reboot=0 "
-    "ExitCode=0:0 TimeLimit=UNLIMITED StartTime=2026-11-24T09:19:37 EndTime={end} Deadline=N/A SecsPreSuspend=0 "
+    "ExitCode=0:0 TimeLimit={limit} StartTime=2026-11-24T09:19:37 EndTime={end} Deadline=N/A SecsPreSuspend=0 "
     "Partition=main ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} BatchHost=n0 NumNodes=3 Command=/t.sh "
 )
 
 
 def scontrol(
-    state: str, reason: str = "None", end: str = "Unknown", nodes: str = "n[0-2]", restarts: int = 0
+    state: str,
+    reason: str = "None",
+    end: str = "Unknown",
+    nodes: str = "n[0-2]",
+    restarts: int = 0,
+    limit: str = "UNLIMITED",
 ) -> str:
-    return SCONTROL.format(state=state, reason=reason, end=end, nodes=nodes, restarts=restarts) + "\n"
+    return (
+        SCONTROL.format(state=state, reason=reason, end=end, nodes=nodes, restarts=restarts, limit=limit)
+        + "\n"
+    )
 
 
 def test_a_job_without_a_limit_is_read() -> None:
     assert read_scontrol(scontrol("RUNNING")) == JobState(job="1", state="RUNNING", nodes="n[0-2]")
 
 
+def test_the_end_of_a_job_without_a_limit_is_none_though_slurm_may_name_one() -> None:
+    """A year from its start, with a limit of a year, as 22.05 printed it."""
+    told = read_scontrol(scontrol("RUNNING", end="2027-11-24T09:19:37", limit="365-00:00:00"))
+    assert told is not None
+    assert told.ends_s is None
+
+
 def test_a_job_with_a_limit_is_read_in_the_zone_of_this_machine() -> None:
-    told = read_scontrol(scontrol("RUNNING", end="2026-11-24T10:19:37"))
+    told = read_scontrol(scontrol("RUNNING", end="2026-11-24T10:19:37", limit="01:00:00"))
     assert told is not None
     assert told.ends_s == datetime(2026, 11, 24, 10, 19, 37).timestamp()  # noqa: DTZ001  (as Slurm prints it)
 

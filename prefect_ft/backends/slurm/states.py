@@ -13,6 +13,7 @@ from datetime import datetime
 
 from prefect_ft.backends.kind import TenureEnd
 from prefect_ft.model import FailureClass, Kind
+from prefect_ft.worker.holder import UNLIMITED
 
 PENDING = frozenset(
     ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -65,7 +66,7 @@ def read_scontrol(text: str) -> JobState | None:
         state=state,
         reason=_field(text, "Reason") or "",
         nodes=_field(text, "NodeList") or "",
-        ends_s=_time(_field(text, "EndTime")),
+        ends_s=None if _field(text, "TimeLimit") in UNLIMITED else _time(_field(text, "EndTime")),
         restarts=int(_field(text, "Restarts") or 0),
     )
 
