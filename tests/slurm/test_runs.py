@@ -126,6 +126,7 @@ def test_a_preemption_is_handed_over(run: Run) -> None:
 @pytest.mark.long
 def test_cancelled_in_the_queue(run: Run) -> None:
     run.cluster.run("sbatch", "-N4", "-o", "/dev/null", "--wrap", "sleep 600")
+    run.until(lambda: "RUNNING" in run.cluster.jobs().values())
     run.begin()
     run.until(lambda: "PENDING" in run.cluster.jobs().values())
     (job,) = (each for each, state in run.cluster.jobs().items() if state == "PENDING")
