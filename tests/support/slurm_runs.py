@@ -115,7 +115,7 @@ class Run:
                 {
                     "name": "train",
                     "command": [sys.executable, str(place / "train.py")],
-                    "checkpoints": {"path": str(place / "checkpoints")},
+                    "checkpoints": {"path": str(place / "checkpoints"), "on_demand": {"grace_s": 5}},
                 }
             ],
             **fields,
@@ -220,6 +220,23 @@ class Run:
     def is_doubled(self) -> bool:
         """Whether a rank was started while another process of it lived."""
         return bool(self.told("doubled"))
+
+    def lives(self) -> int:
+        """How many attempts have taken a step."""
+        return len({each.life for each in self.told("step")})
+
+    def is_resumed_where_asked(self) -> bool:
+        """Whether each attempt that follows a checkpoint that was asked for begins with the step after it."""
+        asked = self.told("asked")
+        firsts: dict[str, int] = {}
+        for each in self.told("step"):
+            firsts.setdefault(each.life, each.step)
+        lives = list(firsts)
+        return bool(asked) and all(
+            firsts[lives[lives.index(each.life) + 1]] == each.step + 1
+            for each in asked
+            if each.life != lives[-1]
+        )
 
     def lost_steps(self) -> list[int]:
         """Return, for each attempt after the first, how many steps had to be taken again."""

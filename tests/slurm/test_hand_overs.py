@@ -1,0 +1,44 @@
+"""Hand-overs at time limits, in chains side by side. Limits count whole minutes, and these of one minute each.
+
+PREFECT_FT_HAND_OVERS=20x10 has twenty runs with ten hand-overs each; without it there are four with two.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import slurm
+from slurm_runs import Run
+
+CHAINS, EACH = map(int, os.environ.get("PREFECT_FT_HAND_OVERS", "4x2").split("x"))
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300 + 90 * EACH)]
+
+
+@pytest.mark.usefixtures("slurm_nodes")
+def test_no_step_is_lost_and_nobody_trains_twice(tmp_path: Path) -> None:
+    with slurm.slurm(nodes=CHAINS) as cluster:
+        given = {"nodes": 1, "time": "1", "reserve_s": 15}
+        runs = [
+            Run(cluster, tmp_path / f"run{number}", save_every=1_000_000, pause_s=0.2, infrastructure=given)
+            for number in range(CHAINS)
+        ]
+        try:
+            for run in runs:
+                run.begin()
+            for run in runs:
+                run.until(lambda run=run: run.lives() > EACH, 120 + 80 * EACH)  # type: ignore[misc]
+            for run in runs:
+                run.finish_soon()
+            for run in runs:
+                run.end()
+            assert not {*cluster.jobs().values()} - {"COMPLETING"}
+        finally:
+            for run in runs:
+                run.close()
+    for run in runs:
+        assert {kind for kind, _ in run.incidents()} == {"handed_over", "completed"}
+        assert run.is_resumed_where_asked(), run.output()
+        assert not run.is_doubled()
