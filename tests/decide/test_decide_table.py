@@ -125,6 +125,7 @@ ELSEWHERE = {
     "decide/classify/unreadable.py": {"checkpoint-unreadable"},
     "backends/kubernetes/backend.py": {"node-lost"},
     "backends/kubernetes/pod_ends.py": {"node-lost"},
+    "backends/slurm/backend.py": {"node-lost"},
 }
 
 
