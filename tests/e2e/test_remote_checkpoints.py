@@ -103,7 +103,9 @@ def test_it_is_seen_while_the_ranks_run(at_a_url: Make) -> None:
     config = at_a_url(
         """
 save_there(10)
-time.sleep(2)
+import glob
+while not any("checkpoint" in open(path).read() for path in glob.glob("model/*_restartable/journal.jsonl")):
+    time.sleep(0.01)
 """,
         sample_period_s=0.2,
     )
@@ -111,9 +113,6 @@ time.sleep(2)
     lines = journal(config)
     (saved,) = [line for line in lines if isinstance(line, CheckpointLine)]
     assert saved.attempt == 1
-    assert saved.t is not None
-    assert lines[-1].t is not None
-    assert saved.t < lines[-1].t - 1
 
 
 def test_one_file_that_is_overwritten_has_the_step_that_was_reported(
