@@ -203,6 +203,20 @@ def test_an_allocation_that_ended_by_itself_is_judged_by_how_it_ended(
     assert [line.incident.kind for line in of(lines_of(job), IncidentLine)] == kinds
 
 
+def test_a_run_whose_allocation_was_cancelled_asks_for_no_other(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(monkeypatch, lambda: None)
+    scheduler.ends = TenureEnd(kind="cancelled", reason="allocation-1 ended: CANCELLED")
+    job = job_in(tmp_path, SAVES_WHEN_ASKED)
+    entered = enter(job, "refuse")
+    with held(entered.holding, entered.job) as (_, stop):
+        takes_away = partial(stop.hand_over, "gone", is_over=True)
+        threading.Thread(target=when, args=((tmp_path / "begun").exists, takes_away), daemon=True).start()
+        assert execute(entered, stop, Live()).status == "cancelled"
+    assert scheduler.given == ["allocation-1"]
+
+
 def when(condition: Callable[[], bool], call: Callable[[], None]) -> None:
     while not condition():
         time.sleep(0.01)

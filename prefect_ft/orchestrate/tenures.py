@@ -69,6 +69,11 @@ class Tenancy:
         if name is not None:
             tell(Notice(text=f"{name} is queued to go on after {self._tenure.name}"))
 
+    def cancelled(self) -> str | None:
+        """Say that somebody has cancelled the tenure, which has ended; None: nobody has."""
+        end = self._kind.end_of_tenure(self._infrastructure, self._place, self._tenure.name)
+        return end.reason if end.kind == "cancelled" else None
+
     def release(self) -> None:
         """Give the systems back, so that the next tenure can begin."""
         self._kind.release(self._infrastructure, self._place, self._tenure)

@@ -39,6 +39,9 @@ ASK_S = (2.0, 60.0)
 ORPHAN_S = 600.0
 """How long node servers wait for an orchestrator that have no agent."""
 
+BEING_ENDED_S = 45.0
+"""How long what ends an allocation is asked for while that is being ended: more than Slurm's KillWait."""
+
 GIVE_BACK_S = 10.0
 """How long a holder may take to end before its job is cancelled."""
 
@@ -250,8 +253,13 @@ class Lending:
     # -- what comes after ---------------------------------------------------------------------------
 
     def end_of(self, name: str) -> TenureEnd:
-        """Return how an earlier tenure ended."""
-        return end_of(self._slurm.last_known(job_of(name)), name)
+        """Return how an earlier tenure ended; what is being ended is waited for, but not for a lost node."""
+        deadline, job = time.monotonic() + BEING_ENDED_S, job_of(name)
+        while (told := self._slurm.last_known(job)) is not None and told.state == "COMPLETING":
+            if time.monotonic() > deadline:
+                break
+            time.sleep(1.0)
+        return end_of(told, name)
 
     def release(self, tenure: Tenure) -> None:
         """Have the nodes of a tenure given back."""
