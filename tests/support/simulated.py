@@ -858,7 +858,7 @@ class Course:
     def _comes_back(self) -> None:
         """Let time pass until somebody starts the orchestrator again."""
         self.lives += 1
-        if self.lives > 60:
+        if self.lives > 200:
             raise ViolationError("orchestrators die and nothing comes of it")
         self.world.now_s += self.world.random.choice((0.0, 1.0, 30.0, 400.0))
         self._tear()
