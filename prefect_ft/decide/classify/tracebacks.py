@@ -91,7 +91,8 @@ class _Traceback:
     def enter(self, file: str, function: str) -> None:
         self.frame = file, function
         self.reading = reading_after(self.reading, file, function)
-        self.is_import = is_library(file) and (function == "<module>" or self.is_import)
+        is_of_a_file = not file.startswith("<")  # `<string>` and `<stdin>` are programs, not libraries
+        self.is_import = is_library(file) and ((function == "<module>" and is_of_a_file) or self.is_import)
         self.is_cleanup |= _ENDING.match(function) is not None
 
 
