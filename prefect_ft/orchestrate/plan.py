@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from prefect_ft.backends.host import inherited_environment
 from prefect_ft.backends.kind import kind_of
@@ -22,7 +23,7 @@ from prefect_ft.decide.hang import Limits, LogPattern
 from prefect_ft.errors import NewerFormatError
 from prefect_ft.files import write_yaml
 from prefect_ft.journal.lines import head_of, read_lines
-from prefect_ft.journal.records import Line, PhaseLine
+from prefect_ft.journal.records import CheckpointLine, Line, PhaseLine
 from prefect_ft.model import Policy
 from prefect_ft.orchestrate.advisor import AdvisorPlan
 from prefect_ft.run import JOURNAL, PARAMS, Run
@@ -113,11 +114,27 @@ def _saves(job: JobConfig, index: int, run: Run, directory: Path, head: PhaseLin
         warn_after_s=phase.checkpoints.warn_after_s,
         keeps_copies=phase.checkpoints.keep_copies,
         is_local=phase.checkpoints.local,
+        marks=tuple(_marks_of_earlier(run, directory, phase.checkpoints.path)),
         look=phase.checkpoints.model_dump(include={"path", "layout", "pattern", "settle_s"})
         if phase.checkpoints.is_remote
         else None,
         look_every_s=job.sample_period_s,
     )
+
+
+def _marks_of_earlier(run: Run, directory: Path, place: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what the run's other phases have verified in a directory of checkpoints, the last word on each."""
+    found: dict[str, CheckpointLine] = {}
+    for each in run.record().get("phases", ()):
+        if each["directory"] == directory.name:
+            continue
+        with suppress(OSError, NewerFormatError):
+            lines = read_lines(run.model_dir / each["directory"] / JOURNAL)
+            found |= {str(line.path): line for line in lines if isinstance(line, CheckpointLine)}
+    for path, line in found.items():
+        mark = {name: getattr(line, name) for name in ("step", "mtime", "size", "device", "inode", "counted")}
+        if Path(path).is_relative_to(place) and None not in mark.values():
+            yield {"path": path, **mark}
 
 
 def _saves_since_s(job: JobConfig, index: int, run: Run, directory: Path) -> float | None:

@@ -41,7 +41,8 @@ class SavesPlan:
     to `since_s` counts for nothing; None: all counts. After `warn_after_s` seconds without any a warning is due, 0:
     never. `keeps_copies`: agents put copies back of files that are overwritten. `is_local`: each worker has a part of
     every checkpoint, on a disk that the others do not see. `look` (path, layout, pattern, settle_s) is how the
-    orchestrator looks at a URL, every `look_every_s`; None: agents look at a directory.
+    orchestrator looks at a URL, every `look_every_s`; None: agents look at a directory. `marks` are what earlier phases
+    of the run have verified there, as agents know it: it stays verified until it changes.
     """
 
     directory: str
@@ -52,6 +53,7 @@ class SavesPlan:
     is_local: bool = False
     look: Mapping[str, Any] | None = None
     look_every_s: float = 5.0
+    marks: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,8 +95,14 @@ class Resuming:
             "avoid": self._saves.avoided,
             "deaths": self.all_deaths(),
             "unreadable": self._saves.unreadable,
-            "verified": self._saves.marks,
+            "verified": [*self._earlier_marks, *self._saves.marks],
         }
+
+    @property
+    def _earlier_marks(self) -> tuple[Mapping[str, Any], ...]:
+        """What earlier phases have verified, where no attempt of this one has saved: they ended a moment ago."""
+        saves = self._plan.saves
+        return () if saves is None or self._saves.steps or saves.since_s is not None else saves.marks
 
     @property
     def _begins_without(self) -> bool:

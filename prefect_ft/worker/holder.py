@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from prefect_ft.worker import PACKAGE_DIRECTORY
 from prefect_ft.worker.node import RELEASED
+from prefect_ft.worker.processes import Held
 
 ALLOCATION = "allocation.json"
 ENDED = "ended"
@@ -190,8 +191,10 @@ class Holder:
         if self._srun is None:
             return
         for child in _children(self._srun.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                held = Held(child)  # uncollected: its parent is still there
+                held.send(signal.SIGKILL)
+                held.close()
         self._srun.kill()
         self._srun.wait()
         self._srun = None

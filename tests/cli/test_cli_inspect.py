@@ -99,7 +99,7 @@ def test_replay_as_json_is_one_decision_a_line(run: Run, incidents: Callable[...
     assert (code, err) == (0, "")
     decision = json.loads(out)
     assert list(decision) == [
-        "n", "rule", "action", "isolate", "recreate", "placement", "delay_s", "resume_step", "skip_steps",
+        "n", "rule", "action", "isolate", "recreate", "placement", "delay_s", "resume_step", "skip_steps", "at_fault",
         "counters", "reason",
     ]  # fmt: skip
     assert (decision["rule"], decision["placement"], decision["resume_step"]) == (

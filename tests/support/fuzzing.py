@@ -76,7 +76,7 @@ def beats() -> list[bytes]:
 
     path = _scratch() / "written"
     writer = heartbeat._Writer(str(path))
-    writer.record(7, "train")
+    writer.record(7, "train", None, None, None)
     return [path.read_bytes(), *_found("*.beat")]
 
 
