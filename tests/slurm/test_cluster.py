@@ -48,7 +48,7 @@ def test_nothing_is_left_of_a_cluster(slurm_cluster: Any) -> None:
         _until(lambda: "RUNNING" in cluster.jobs().values())
         place = cluster.directory
     assert not place.exists()
-    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _speaks_of(int(pid), place)]
+    _until(lambda: not any(_speaks_of(int(pid), place) for pid in os.listdir("/proc") if pid.isdigit()))
 
 
 def _submit(cluster: Any, place: Path, nodes: int) -> str:

@@ -53,7 +53,7 @@ def train(steps=4):
 """
 
 
-NOISE_S = 1.5
+NOISE_S = 3.0
 """What a machine with other work may add to everything."""
 
 PEERS = {"at-the-exit": "if rank == 0: sys.exit()"}
