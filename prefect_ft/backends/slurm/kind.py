@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prefect_ft.backends.base import Backend
 from prefect_ft.backends.kind import Kind, Place, Tenure, TenureEnd, Workers
@@ -13,6 +14,9 @@ from prefect_ft.backends.slurm.allocations import POINTER
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.journal.records import Line
 from prefect_ft.run import certificates_of
+
+if TYPE_CHECKING:
+    from prefect_ft.backends.slurm.lending import Lending
 
 
 class SlurmKind(Kind[SlurmInfrastructure]):
@@ -36,33 +40,23 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         self, infrastructure: SlurmInfrastructure, place: Place, is_stopped: Callable[[], bool]
     ) -> Tenure | None:
         """Return the nodes of the allocation that the run has, or of one that is submitted for it."""
-        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
-
-        return Lending(infrastructure, place).tenure(is_stopped)
+        return _lending(infrastructure, place).tenure(is_stopped)
 
     def renewed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> Tenure:
         """Return a tenure with the end that it has now: time limits can be changed."""
-        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
-
-        return Lending(infrastructure, place).renewed(tenure)
+        return _lending(infrastructure, place).renewed(tenure)
 
     def end_of_tenure(self, infrastructure: SlurmInfrastructure, place: Place, name: str) -> TenureEnd:
         """Return how an earlier allocation ended, as Slurm tells it."""
-        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
-
-        return Lending(infrastructure, place).end_of(name)
+        return _lending(infrastructure, place).end_of(name)
 
     def release(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> None:
         """Give the nodes back: the successor begins when they are free."""
-        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
-
-        Lending(infrastructure, place).release(tenure)
+        _lending(infrastructure, place).release(tenure)
 
     def succeed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> str | None:
         """Queue the next allocation, which begins when this one has ended."""
-        from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
-
-        return Lending(infrastructure, place).succeed(tenure)
+        return _lending(infrastructure, place).succeed(tenure)
 
     def backend(self, workers: Workers[SlurmInfrastructure]) -> Backend:
         """Return what speaks with the node servers of the present allocation."""
@@ -100,6 +94,12 @@ class SlurmKind(Kind[SlurmInfrastructure]):
             from prefect_ft.backends.slurm.lending import clear  # noqa: PLC0415  (a job is read without it)
 
             clear(directory)
+
+
+def _lending(infrastructure: SlurmInfrastructure, place: Place) -> Lending:
+    from prefect_ft.backends.slurm.lending import Lending  # noqa: PLC0415  (a job is read without it)
+
+    return Lending(infrastructure, place)
 
 
 KIND = SlurmKind()
