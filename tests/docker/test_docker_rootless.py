@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from deaths import assert_right, born, journals, live, of_type, starts_of, write_job
+from deaths import assert_right, born, hold, journals, live, of_type, starts_of, write_job
 from engine import DEADLINE_S, IMAGE
 from rootless import UID, Rootless, rootless, why_not
 
@@ -91,11 +91,13 @@ def test_ranks_fail_and_the_orchestrator_is_killed(job: Path, api: Client, engin
 
 
 def test_a_container_that_is_removed_is_made_anew(job: Path, api: Client, engine: Rootless) -> None:
+    held = hold(job)
     orchestrator = born(job, "", engine.command)
     try:
         wait_until(lambda: list((job.parent / "one").glob("step-*.json")), orchestrator, job)
         (found,) = api.containers(filters={"label": ["prefect-ft.worker=1", "prefect-ft.phase=0"]})
         api.remove_container(found["Id"], force=True)
+        held.unlink()
         assert orchestrator.wait(90) == 0
     finally:
         orchestrator.kill()

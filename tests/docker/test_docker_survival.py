@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from deaths import assert_right, born, journals, live, of_type, write_job
+from deaths import assert_right, born, hold, journals, live, of_type, write_job
 from engine import IMAGE
 
 from prefect_ft.backends.docker.engine import Client, connect
@@ -74,6 +74,7 @@ def steps_of(directory: Path) -> list[str]:
 
 def test_a_container_is_removed_by_hand(job: MakeJob, api: Client, tmp_path: Path) -> None:
     path = job()
+    held = hold(path)
     orchestrator = born(path)
     try:
         while not steps_of(tmp_path):
@@ -81,6 +82,7 @@ def test_a_container_is_removed_by_hand(job: MakeJob, api: Client, tmp_path: Pat
             signal.sigtimedwait([], 0.02)
         (found,) = api.containers(filters={"label": ["prefect-ft.worker=1", "prefect-ft.phase=0"]})
         api.remove_container(found["Id"], force=True)
+        held.unlink()
         assert orchestrator.wait(90) == 0
     finally:
         orchestrator.kill()
