@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from simulated import Course, Troubles
+from simulated import Agent, Course, Troubles, Wire, World
 
+from prefect_ft.backends.base import Worker
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import history_of, read_lines
 from prefect_ft.journal.records import AttemptLine, DecisionLine, TenureLine
@@ -113,3 +114,20 @@ def test_the_courses_go_through_every_state() -> None:
     assert {state for course in courses for state in course.states} == {*TRANSITIONS}
     assert sum(course.lives for course in courses) > 20
     assert sum(course.takeovers for course in courses) > 5
+
+
+def test_an_agent_that_dies_takes_all_its_connections_with_it() -> None:
+    """Also one on which nobody has attached yet: its reader would wait for ever."""
+    world = World(0, Troubles())
+    agent = Agent(world, Worker(number=0, system="s0", epoch=1, decision=0))
+    heard: list[object] = []
+    attached, silent = (Wire(world, agent, heard.append) for _ in range(2))
+    attached.to_agent({"op": "attach", "version": 1, "run": "r", "key": "k", "epoch": 1, "have": {}})
+    while agent.wire is None and world.step(None):
+        pass
+    agent.dies()
+    while world.step(None):
+        pass
+    assert not attached.is_open
+    assert not silent.is_open
+    assert heard.count(None) == 2

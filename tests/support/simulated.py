@@ -196,6 +196,7 @@ class Wire:
         self._world, self._agent, self._to_orchestrator = world, agent, to_orchestrator
         self.is_open = True
         self._free_s = [0.0, 0.0]
+        agent.accepted.append(self)
 
     def to_agent(self, message: dict[str, Any]) -> None:
         text = json.dumps(message)
@@ -257,6 +258,8 @@ class Agent:
         self.token: list[int] = list(protocol.NO_TOKEN)
         self.ranks: dict[int, Rank] = {}
         self.wire: Wire | None = None
+        """The connection of the orchestrator that it obeys."""
+        self.accepted: list[Wire] = []
         self._note: dict[str, Any] | None = None
         self._deaths: list[float] = []
         self._port = 1000
@@ -453,8 +456,8 @@ class Agent:
                 if rank.is_running:
                     rank.signal, rank.t_ns = 9, int(self.world.now_s * 1e9)
                     self.world.ended[tuple(self.token)][rank.number] = None
-            if self.wire is not None:
-                self.wire.breaks()
+            for wire in self.accepted:
+                wire.breaks()
 
     def reader_gone(self, wire: Wire) -> None:
         if wire is not self.wire:
