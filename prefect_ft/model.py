@@ -77,6 +77,15 @@ RESTARTS: frozenset[Action] = frozenset(
 )
 """The actions after which another attempt follows."""
 
+CONTINUES: frozenset[Action] = RESTARTS | {"continue"}
+"""The actions that do not end the phase."""
+
+AFTER_FAILURES: frozenset[Action] = RESTARTS | {"fail"}
+"""The actions that a failure leads to."""
+
+CHOICES: tuple[Action, ...] = ("restart_in_place", "rebuild", "fail")
+"""The actions that a person may choose instead of a proposed one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -232,6 +241,31 @@ class Decision:
     resume_step: int | None = None
     skip_steps: tuple[Window, ...] = ()
     at_fault: AtFault | None = None
+
+    @property
+    def stays_in_place(self) -> bool:
+        """Whether the next attempt runs in the same workers."""
+        return self.action == "restart_in_place"
+
+    @property
+    def interrupts_nothing(self) -> bool:
+        """Whether what runs keeps running."""
+        return self.action == "continue"
+
+    @property
+    def completes(self) -> bool:
+        """Whether the phase has completed."""
+        return self.action == "complete"
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the run is cancelled."""
+        return self.action == "cancel"
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the phase has failed."""
+        return self.action == "fail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

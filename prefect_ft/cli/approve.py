@@ -13,7 +13,7 @@ from prefect_ft.cli.exits import COMPLETED
 from prefect_ft.errors import ConfigError
 from prefect_ft.journal.lines import head_of, proposal_in, read_lines
 from prefect_ft.journal.records import ProposedLine
-from prefect_ft.model import Action, Answer
+from prefect_ft.model import CHOICES, Action, Answer
 from prefect_ft.run import JOURNAL, Run, find_run, holder_of
 from prefect_ft.run.lookup import phases_of
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument("--reject", action="store_true", help="restart instead, and isolate nothing")
     instead.add_argument(
         "--action",
-        choices=("restart_in_place", "rebuild", "fail"),
+        choices=CHOICES,
         help="do this instead, and isolate nothing",
     )
     instead.add_argument(

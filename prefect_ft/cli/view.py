@@ -141,7 +141,7 @@ class _View:
 
     def _decided(self, fact: Decided) -> None:
         row, decision = self._rows[fact.phase], fact.decision
-        if decision.action == "complete":
+        if decision.completes:
             return
         if decision.action in RESTARTS:
             row.status = "restarting"

@@ -193,7 +193,7 @@ class _Follower:
         """End what ran, an attempt or a recovery. From `proposed_t` on a person was asked."""
         incident = line.incident
         is_open = bool(self.attempts) and self.attempts[-1].end is None
-        ends = is_open and decision.action != "continue"
+        ends = is_open and not decision.interrupts_nothing
         self.judged.append(
             Judged(
                 incident=incident,
@@ -205,7 +205,7 @@ class _Follower:
                 ended_attempt=ends,
             )
         )
-        if decision.action == "continue":
+        if decision.interrupts_nothing:
             return
         ended_t = self.turn(line.ended_t, "detect")
         if self.lent_t is not None:
@@ -226,7 +226,7 @@ class _Follower:
                 first_step=line.first_step,
                 last_step=line.last_step,
             )
-        if decision.action in ("fail", "cancel"):
+        if decision.gives_up or decision.cancels:
             self._count_loss(incident.step)
 
     def finish(self, end: EndLine | None, last_t: float) -> None:

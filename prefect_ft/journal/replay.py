@@ -18,7 +18,7 @@ from prefect_ft.files import parse_json
 from prefect_ft.journal.forms import decision_to_json, incident_from_json
 from prefect_ft.journal.lines import check_format, head_of, history_of, is_journal, scan, told_damage
 from prefect_ft.journal.records import IncidentLine
-from prefect_ft.model import RESTARTS, Decision, Entry, History, Incident, Policy
+from prefect_ft.model import CONTINUES, Decision, Entry, History, Incident, Policy
 
 # -- reading ----------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ def replay(policy: Policy, recording: Recording, catalogue: Catalogue | None = N
     """
     deciding, last = InTurn(policy), None
     for entry, number in zip(recording.history, recording.numbers, strict=True):
-        has_ended = last is not None and last.action not in (*RESTARTS, "continue")
+        has_ended = last is not None and last.action not in CONTINUES
         if has_ended and recording.is_journal:
             return
         try:

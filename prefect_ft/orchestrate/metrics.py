@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from prefect_ft.config import Metrics
-from prefect_ft.model import RESTARTS
+from prefect_ft.model import AFTER_FAILURES, RESTARTS
 from prefect_ft.observe import Notice, tell
 from prefect_ft.report.story import Event, Story, story_of
 from prefect_ft.report.tail import Tail, phase_directories_of
@@ -81,7 +81,7 @@ def _restarts(story: Story) -> Metric:
 
 
 def _times(story: Story) -> Iterator[Metric]:
-    failures = [each for each in story.events if each.judged.decision.action in (*RESTARTS, "fail")]
+    failures = [each for each in story.events if each.judged.decision.action in AFTER_FAILURES]
     detect = [(each.phase, each.judged.noticed_t - each.judged.ended_t) for each in failures]
     decide = [(each.phase, each.judged.decided_t - each.judged.noticed_t) for each in failures]
     recover = [(each.phase, _recovery_s(each)) for each in failures if each.down_s is not None]

@@ -25,7 +25,7 @@ from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, checked_lines, end_of, head_of
 from prefect_ft.journal.records import EndLine, Line, PhaseLine
 from prefect_ft.journal.summary import PhaseSummary, summarise
-from prefect_ft.model import RESTARTS, Decision, Incident
+from prefect_ft.model import CONTINUES, RESTARTS, Decision, Incident
 from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.orchestrate.advisor import ask, excerpt_of
 from prefect_ft.orchestrate.plan import advisor_plan, files_of, phase_plan
@@ -223,7 +223,7 @@ class PhaseExecution:
         with self._leaving_workers_alone():
             pending = None if self._is_new else self._judge_pending()
             self._open()
-            if pending is not None and pending.action not in (*RESTARTS, "continue"):
+            if pending is not None and pending.action not in CONTINUES:
                 return _status(pending), pending.reason
             if not self._is_new:
                 moved = self._rejoin(by_hand=by_hand)
@@ -270,7 +270,7 @@ class PhaseExecution:
         self._stop.ask(TIMED_OUT)
         history = self._journal.history()
         decision = history[-1].decision if history else None
-        if decision is None or decision.action in (*RESTARTS, "continue"):
+        if decision is None or decision.action in CONTINUES:
             with contextlib.suppress(AttemptFailedError):
                 self._supervisor.attempt()
 

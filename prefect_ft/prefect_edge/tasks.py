@@ -198,7 +198,7 @@ def train_phase(attempts: Attempts) -> State[Any] | None:
     error = attempts.next_end()
     if error is None:
         return None
-    if error.decision is not None and error.decision.action == "cancel":
+    if error.decision is not None and error.decision.cancels:
         return Cancelled(message=as_line(error.decision.reason))
     raise error
 

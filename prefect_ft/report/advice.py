@@ -17,7 +17,7 @@ from statistics import median
 
 from prefect_ft.journal.attempts import Timeline
 from prefect_ft.journal.records import CheckpointLine, Line, PaceLine
-from prefect_ft.model import RESTARTS
+from prefect_ft.model import AFTER_FAILURES
 
 LONGEST = 0.5
 """The formula does not apply to checkpoint costs above this many mean times between failures."""
@@ -111,7 +111,7 @@ def advise(phases: Iterable[tuple[Sequence[Line], Timeline]]) -> Advice:
 
 
 def _is_failure(action: str, kind: str) -> bool:
-    return kind not in ("completed", "cancelled") and (action in RESTARTS or action == "fail")
+    return kind not in ("completed", "cancelled") and action in AFTER_FAILURES
 
 
 def _gaps(lines: Sequence[Line], timeline: Timeline) -> Iterator[float]:

@@ -292,7 +292,7 @@ def _numbered(parts: Sequence[_Part]) -> tuple[Event, ...]:
     number = 0
     for part in parts:
         for judged in part.timeline.judged:
-            is_disturbance = judged.decision.action != "complete"
+            is_disturbance = not judged.decision.completes
             number += is_disturbance
             events.append(_event(part, judged, number if is_disturbance else None))
     return tuple(events)

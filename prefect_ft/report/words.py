@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from prefect_ft.decide import rules
 from prefect_ft.decide.reasons import signal_name
 from prefect_ft.journal.summary import PhaseSummary
-from prefect_ft.model import RESTARTS, Action, Counters, FailureClass, Incident, Kind
+from prefect_ft.model import AFTER_FAILURES, RESTARTS, Action, Counters, FailureClass, Incident, Kind
 from prefect_ft.report.advice import Advice
 from prefect_ft.report.story import LONG_SILENCE_S, Event, Start, Story
 
@@ -256,7 +256,7 @@ def _sentences(story: Story) -> Iterator[str]:
         yield "No phase has begun yet."
         return
     yield _ending(story)
-    failures = [event for event in story.disturbances if event.judged.decision.action in (*RESTARTS, "fail")]
+    failures = [event for event in story.disturbances if event.judged.decision.action in AFTER_FAILURES]
     if not failures:
         yield "There were no restarts."
     else:
@@ -314,7 +314,7 @@ def _phase(story: Story) -> str:
 def _given_up(story: Story) -> str:
     """Return why the run gave up, with the last event."""
     last = story.disturbances[-1] if story.disturbances else None
-    if last is None or last.judged.decision.action != "fail":
+    if last is None or not last.judged.decision.gives_up:
         return f"{story.reason}."
     evidence = last.judged.incident.evidence
     quote = f" «{evidence.text}»" if evidence is not None else ""

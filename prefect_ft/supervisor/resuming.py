@@ -77,7 +77,7 @@ class Resuming:
         saves, newest = self._plan.saves, self._saves.newest
         if saves is not None and (saves.keeps_copies or saves.is_local):
             return None
-        if decision is None or decision.action != "restart_in_place" or decision.delay_s:
+        if decision is None or not decision.stays_in_place or decision.delay_s:
             return None
         if looked is None or newest is None or newest[0] != decision.resume_step:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect_ft.journal.lines import head_of, proposal_in
 from prefect_ft.journal.records import Line, ProposedLine
-from prefect_ft.model import Answer
+from prefect_ft.model import CHOICES, Answer
 from prefect_ft.plaintext import as_line
 from prefect_ft.prefect_edge.reporting.markdown import as_text
 
@@ -26,12 +26,12 @@ SOMEBODY = "somebody in Prefect"
 _CHOICES: Mapping[str, tuple[str, Answer]] = {
     "approve": ("do as proposed", Answer(answer="approve", by="")),
     "reject": ("restart instead, and isolate nothing", Answer(answer="reject", by="")),
-    "restart_in_place": (
-        "start again in the same workers",
-        Answer(answer="change", by="", action="restart_in_place"),
-    ),
-    "rebuild": ("create all workers anew", Answer(answer="change", by="", action="rebuild")),
-    "fail": ("give up", Answer(answer="change", by="", action="fail")),
+    **{
+        action: (text, Answer(answer="change", by="", action=action))
+        for action, text in zip(
+            CHOICES, ("start again in the same workers", "create all workers anew", "give up"), strict=True
+        )
+    },
 }
 
 

@@ -123,7 +123,7 @@ def state_name(decision: Decision) -> str | None:
 
 def level_of(record: DecisionRecord) -> int:
     """Return the level of a record's line: a completion is no warning."""
-    return logging.INFO if record.decision.action == "complete" else logging.WARNING
+    return logging.INFO if record.decision.completes else logging.WARNING
 
 
 def line_of(record: DecisionRecord) -> str:

@@ -100,7 +100,7 @@ class Adopting:
             decision = ctx.judging.judge(incident, found.attempt, **facts)
             if decision.action in RESTARTS:
                 facts = {}  # of the attempt, which has been ended
-            elif decision.action != "continue":
+            elif not decision.interrupts_nothing:
                 break
         return decision
 

@@ -168,7 +168,7 @@ class Halting:
         if incident.kind not in ("completed", "cancelled"):
             return Finish(AttemptFailedError(incident, **facts))
         decision = ctx.judging.judge(incident, ctx.number, **facts)
-        return Finish(None if decision.action == "complete" else AttemptFailedError(incident, decision))
+        return Finish(None if decision.completes else AttemptFailedError(incident, decision))
 
     def _hand_over(self, ended: Ended, why: str) -> Step:
         """Record what the next tenure has to know of the attempt; what follows from it is decided there."""
