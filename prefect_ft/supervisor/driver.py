@@ -8,7 +8,9 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import groupby
 from typing import Protocol
 
 from typing_extensions import assert_never
@@ -22,6 +24,8 @@ from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
 from prefect_ft.supervisor.reaching import Reaching
 from prefect_ft.supervisor.stopping import StopRequest
+
+MOST_CONNECTS_AT_ONCE = 32
 
 
 class Machine(Protocol):
@@ -94,8 +98,12 @@ class Driver:
             orders = self._machine.handle(facts, self.now_s())
             if orders:
                 self.may_act()
-            for order in orders:
-                self._carry_out(order)
+            for kind, group in groupby(orders, key=type):
+                if kind is Connect:
+                    self._connect([order for order in group if isinstance(order, Connect)])
+                    continue
+                for order in group:
+                    self._carry_out(order)
             if not self._facts and not orders:
                 return
 
@@ -136,7 +144,7 @@ class Driver:
     def _carry_out(self, order: Order) -> None:
         match order:
             case Connect():
-                self._connect(order)
+                self._connect([order])
             case Send():
                 self._send(order)
             case HangUp():
@@ -146,17 +154,36 @@ class Driver:
             case _:
                 assert_never(order)
 
-    def _connect(self, order: Connect) -> None:
-        worker, address = order.worker, self._addresses[order.worker]
-        if order.again:
-            self._reaching[order.link] = Reaching(
-                worker, address, self._mask, self._calls, lambda outcome: self._reached(order, outcome)
-            )
+    def _connect(self, orders: Sequence[Connect]) -> None:
+        """Open connections side by side: each waits for an agent's start and handshake, or a lost node's time limit."""
+        first = [order for order in orders if not order.again]
+        for order in orders:
+            if order.again:
+                self._reach_again(order)
+        if len(first) == 1:
+            outcomes = [self._link_to(first[0])]
+        elif first:
+            with ThreadPoolExecutor(min(len(first), MOST_CONNECTS_AT_ONCE)) as pool:
+                outcomes = list(pool.map(self._link_to, first))
+        else:
             return
+        for order, outcome in zip(first, outcomes, strict=True):
+            self._reached(order, outcome)
+
+    def _reach_again(self, order: Connect) -> None:
+        self._reaching[order.link] = Reaching(
+            order.worker,
+            self._addresses[order.worker],
+            self._mask,
+            self._calls,
+            lambda outcome: self._reached(order, outcome),
+        )
+
+    def _link_to(self, order: Connect) -> Link | LinkLostError:
         try:
-            self._reached(order, Link(worker, address, self._mask))
+            return Link(order.worker, self._addresses[order.worker], self._mask)
         except LinkLostError as exc:
-            self._reached(order, exc)
+            return exc
 
     def _reached(self, order: Connect, outcome: Link | LinkLostError) -> None:
         self._reaching.pop(order.link, None)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from prefect_ft.worker import PACKAGE_DIRECTORY
 from prefect_ft.worker.node import RELEASED
@@ -168,13 +168,11 @@ class Holder:
     def _hold(self) -> int:
         """Wait; the step outlives its srun once all node servers are there."""
         has_begun, alone_since = False, None  # type: bool, Optional[float]
+        nodes = {"%s.json" % node for node in self._allocation["nodes"]}
         while not self._is_told_to_go and not os.path.exists(os.path.join(self._directory, RELEASED)):
-            there = sum(
-                os.path.exists(os.path.join(self._directory, "%s.json" % node))
-                for node in self._allocation["nodes"]
-            )
+            there = len(nodes & _names_in(self._directory))
             has_begun = has_begun or there > 0
-            if there == len(self._allocation["nodes"]):
+            if there == len(nodes):
                 self._let_go_of_srun()
             srun_ended = self._srun is not None and self._srun.poll() is not None
             if there or not (has_begun or srun_ended):
@@ -198,6 +196,13 @@ class Holder:
         self._srun.kill()
         self._srun.wait()
         self._srun = None
+
+
+def _names_in(directory: str) -> Set[str]:
+    try:
+        return set(os.listdir(directory))
+    except OSError:
+        return set()
 
 
 def _children(pid: int) -> List[int]:

@@ -51,6 +51,7 @@ class Allocations:
 
     def __init__(self, run_root: Path) -> None:
         self.directory = run_root / "slurm"
+        self._ports: dict[str, dict[str, int]] = {}
 
     def prepare(
         self,
@@ -133,12 +134,16 @@ class Allocations:
         return (place / ENDED).exists() or (place / RELEASED).exists()
 
     def ports(self, allocation: Allocation) -> dict[str, int]:
-        """Return where node servers listen that have begun, by node."""
+        """Return where node servers listen that have begun, by node. A file is read once: a port does not change."""
         self._look_anew()
-        told = {
-            node: read_json(self.directory / allocation.name / f"{node}.json") for node in allocation.nodes
-        }
-        return {node: int(each["port"]) for node, each in told.items() if isinstance(each.get("port"), int)}
+        place = self.directory / allocation.name
+        there = {name.removesuffix(".json") for name in _names_in(place)} & {*allocation.nodes}
+        known = self._ports.setdefault(allocation.name, {})
+        for node in there - known.keys():
+            port = read_json(place / f"{node}.json").get("port")
+            if isinstance(port, int):
+                known[node] = port
+        return {node: known[node] for node in allocation.nodes if node in there and node in known}
 
     def release(self, name: str) -> None:
         """Have the holder of a tenure give it back. Idempotent."""
@@ -168,6 +173,13 @@ class Allocations:
         probe = self.directory / f".look-{os.getpid()}"
         probe.touch()
         probe.unlink(missing_ok=True)
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
 
 
 def _life(name: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,9 +31,11 @@ from prefect_ft.backends.slurm.nodes import END_TIMEOUT_S, NodeLink
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Evidence
 
-MOST_AT_ONCE = 32
+MOST_AT_ONCE = 128
+"""How many node servers are spoken with side by side: an end takes as long as its agents do."""
+
 PEERS = 8
-"""Of how many other node servers an agent asks whether it is cut off."""
+"""How many other node servers an agent asks whether it is cut off, and the orchestrator whether all were told to go."""
 
 FRESH_S = 5.0
 """How old what Slurm said may be where a loss is to be explained."""
@@ -78,6 +81,7 @@ class SlurmBackend:
         self._way = DirectWay(settings.certificates.orchestrator(), 0, infrastructure.silence_timeout_s)
         self._links: dict[str, NodeLink] = {}
         self._allocation: Allocation | None = None
+        self._numbers: dict[str, str] = {}
         self._follow()
 
     def _follow(self) -> None:
@@ -126,7 +130,7 @@ class SlurmBackend:
 
     def _missing(self, system: str, why: str) -> BackendError:
         """Return what is wrong where a node server does not answer: the node is lost, or all of them."""
-        if (ended := self._ended()) is not None:
+        if (ended := self._ended(system)) is not None:
             return TenureEndedError(ended)
         return BackendError(f"node {system} does not answer: {why}", system=system)
 
@@ -145,10 +149,25 @@ class SlurmBackend:
 
     def _peers_of(self, system: str) -> list[tuple[str, int]]:
         """Return the addresses of some other node servers, as numbers: agents look up no names."""
-        others = [link for name, link in self._links.items() if name != system]
         return [
-            (address, link.port) for link in others[:PEERS] if (address := _number_of(link.host)) is not None
+            (address, link.port)
+            for link in self._after(system)
+            if (address := self._number_of(link.host)) is not None
         ]
+
+    def _after(self, system: str) -> list[NodeLink]:
+        """Return the links to the nodes that follow one, as on a ring: not all ask the same ones."""
+        names = list(self._links)
+        begin = names.index(system) + 1 if system in self._links else 0
+        others = [name for name in (*names[begin:], *names[:begin]) if name != system]
+        return [self._links[name] for name in others[:PEERS]]
+
+    def _number_of(self, host: str) -> str | None:
+        """Look up an address, once for all that ask for it."""
+        if host not in self._numbers:
+            with suppress(OSError):
+                self._numbers[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        return self._numbers.get(host)
 
     def destroy(self, workers: Sequence[Worker]) -> None:
         """End these workers and everything that runs in them, and remove what they kept.
@@ -223,20 +242,24 @@ class SlurmBackend:
         """
         if not is_gone:
             return None
-        if (ended := self._ended()) is not None:
+        if (ended := self._ended(worker.system)) is not None:
             return Evidence(rule=TENURE_ENDED, text=ended)
         if not self.answers(worker.system):
             return Evidence(rule="node-lost", text=f"nothing answers on the node {worker.system}")
         return None
 
-    def _ended(self) -> str | None:
-        """Return how the whole allocation has ended, in words; None: it has not, or nobody says so."""
+    def _ended(self, system: str) -> str | None:
+        """Return how the whole allocation has ended, in words; None: it has not, or nobody says so.
+
+        `system` is where something was missed: that node is asked, and some others, whatever their number.
+        """
         allocation = self._allocation
         if allocation is None:
             return "the run has no allocation"
         if self._allocations.has_ended(allocation.name):
             return f"{allocation.name} has ended"
-        going = _each(_is_going, list(self._links.values()))
+        own = self._links.get(system)
+        going = _each(_is_going, [*([] if own is None else [own]), *self._after(system)])
         if any(going):
             return f"{allocation.name} is being ended: its nodes were told to go"
         try:
@@ -268,15 +291,14 @@ def links_to(
     }
 
 
+def answering(links: Mapping[str, NodeLink]) -> set[str]:
+    """Return the nodes whose servers answer and were not told to go; all are asked side by side."""
+    answers = _each(lambda link: link.answers(), list(links.values()))
+    return {node for node, answers_now in zip(links, answers, strict=True) if answers_now}
+
+
 def _is_going(link: NodeLink) -> bool:
     return link.is_going() is True
-
-
-def _number_of(host: str) -> str | None:
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return None
 
 
 def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

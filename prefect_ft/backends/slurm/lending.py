@@ -17,7 +17,7 @@ from pathlib import Path
 from prefect_ft.backends.direct import DirectWay
 from prefect_ft.backends.kind import SUCCESSOR_OF, Place, Tenure, TenureEnd
 from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, recorded_in
-from prefect_ft.backends.slurm.backend import links_to
+from prefect_ft.backends.slurm.backend import answering, links_to
 from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.script import job_name, options, script
@@ -231,7 +231,8 @@ class Lending:
         way = DirectWay(certificates.orchestrator(), 0, self._infrastructure.silence_timeout_s)
         links = links_to(allocation, self._allocations, way, run_id=place.run_id, key=place.key)
         try:
-            nodes = tuple(node for node in allocation.nodes if node in links and links[node].answers())
+            found = answering(links)
+            nodes = tuple(node for node in allocation.nodes if node in found)
         finally:
             for link in links.values():
                 link.close()

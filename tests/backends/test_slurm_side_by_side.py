@@ -1,0 +1,141 @@
+"""What is asked of many node servers: of all at once, or of a few whatever their number."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_ft.backends.base import AgentSettings, Worker
+from prefect_ft.backends.slurm.allocations import Allocations
+from prefect_ft.backends.slurm.backend import PEERS, SlurmBackend, answering
+from prefect_ft.backends.slurm.commands import Said, Slurm
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.run import certificates_of
+from prefect_ft.worker.holder import ALLOCATION
+
+COUNT = 100
+WAIT_S = 20.0
+
+
+class Node:
+    """The link to a node server that answers once all are asked, or at once."""
+
+    def __init__(self, name: str, number: int, together: threading.Barrier | None) -> None:
+        self.system, self.host, self.port = name, f"127.1.0.{number + 1}", 1000 + number
+        self._together = together
+        self.asked: list[str] = []
+
+    def _meet(self) -> None:
+        if self._together is not None:
+            self._together.wait(WAIT_S)
+
+    def ask(self, op: str, timeout_s: float = 0, **fields: Any) -> Mapping[str, Any]:
+        self.asked.append(op)
+        self._meet()
+        return {"port": 1, "places": []}
+
+    def answers(self) -> bool:
+        self._meet()
+        return self.system != "n3"
+
+    def is_going(self) -> bool | None:
+        self.asked.append("is_going")
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def links(together: threading.Barrier | None) -> dict[str, Any]:
+    return {f"n{number}": Node(f"n{number}", number, together) for number in range(COUNT)}
+
+
+def backend(root: Path, nodes: dict[str, Any]) -> SlurmBackend:
+    allocations = Allocations(root)
+    (allocations.directory / "slurm-1").mkdir(parents=True)
+    told = {"job": "1", "nodes": list(nodes), "hosts": {}}
+    (allocations.directory / "slurm-1" / ALLOCATION).write_text(json.dumps(told))
+    allocations.choose("slurm-1")
+    settings = AgentSettings(
+        run_id="r", key="k" * 64, phase_index=0, sample_period_s=10, orphan_timeout_s=10, spool_bytes=1 << 20,
+        checkpoints=None, certificates=certificates_of(root),
+    )  # fmt: skip
+    running = Said(True, "JobId=1 JobState=RUNNING Reason=None Restarts=0 NodeList=n[0-99]\n", "")
+    made = SlurmBackend(
+        settings, SlurmInfrastructure(type="slurm"), root, system_env={}, slurm=Slurm(run=lambda *_: running)
+    )
+    made._links = nodes
+    return made
+
+
+def workers() -> list[Worker]:
+    return [Worker(number=number, system=f"n{number}", epoch=1, decision=0) for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("what", ["create", "destroy", "find"])
+def test_an_order_is_at_all_nodes_before_the_first_has_carried_it_out(tmp_path: Path, what: str) -> None:
+    nodes = links(threading.Barrier(COUNT))
+    made = backend(tmp_path, nodes)
+    if what == "create":
+        assert len(made.create(workers())) == COUNT
+    elif what == "destroy":
+        made.destroy(workers())
+    else:
+        assert made.find() == []
+    assert all(len(node.asked) == 1 for node in nodes.values())
+
+
+def test_the_nodes_of_an_allocation_are_asked_at_once_whether_they_answer() -> None:
+    nodes = links(threading.Barrier(COUNT))
+    assert nodes.keys() - answering(nodes) == {"n3"}
+
+
+def test_a_loss_asks_a_few_nodes_whether_all_were_told_to_go(tmp_path: Path) -> None:
+    nodes = links(None)
+    found = backend(tmp_path, nodes).evidence(workers()[3], is_gone=True)
+    assert found is not None
+    assert (found.rule, found.text) == ("node-lost", "nothing answers on the node n3")
+    assert sum(len(node.asked) for node in nodes.values()) == PEERS + 1
+    assert nodes["n3"].asked == ["is_going"]
+
+
+def test_peers_are_those_that_follow_and_each_address_is_looked_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[Any] = []
+    look_up = socket.getaddrinfo
+
+    def noted(host: Any, *words: Any, **more: Any) -> Any:
+        looked_up.append(host)
+        return look_up(host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", noted)
+    made = backend(tmp_path, links(None))
+    peers = [made._peers_of(worker.system) for worker in workers()]
+    assert peers[0] == [(f"127.1.0.{number + 1}", 1000 + number) for number in range(1, PEERS + 1)]
+    assert peers[COUNT - 1] == [(f"127.1.0.{number + 1}", 1000 + number) for number in range(PEERS)]
+    assert sorted(looked_up) == sorted({node.host for node in links(None).values()})
+
+
+def test_ports_are_read_once_and_forgotten_with_their_file(tmp_path: Path) -> None:
+    allocations = Allocations(tmp_path)
+    place = allocations.directory / "slurm-1"
+    place.mkdir(parents=True)
+    (place / ALLOCATION).write_text(json.dumps({"job": "1", "nodes": ["n0", "n1", "n2"], "hosts": {}}))
+    allocation = allocations.named("slurm-1")
+    assert allocation is not None
+    assert allocations.ports(allocation) == {}
+    (place / "n1.json").write_text('{"port": 7}')
+    (place / "n2.json").write_text("{")
+    assert allocations.ports(allocation) == {"n1": 7}
+    (place / "n1.json").write_text('{"port": 8}')
+    (place / "n2.json").write_text('{"port": 9}')
+    assert allocations.ports(allocation) == {"n1": 7, "n2": 9}
+    (place / "n1.json").unlink()
+    assert allocations.ports(allocation) == {"n2": 9}
