@@ -30,6 +30,9 @@ from prefect_ft.observe import (
 )
 from prefect_ft.plaintext import as_line
 
+MAX_NAMED = 16
+"""Systems of an attempt that are named."""
+
 STEP_LINE_S = 5.0
 """Minimum interval between step lines where there is no table."""
 
@@ -128,7 +131,9 @@ class _View:
         row = self._rows[fact.phase]
         row.status, row.attempt = "running", fact.attempt
         origin = "from scratch" if fact.resume_step is None else f"from step {fact.resume_step}"
-        systems = ", ".join(dict.fromkeys(fact.placement))
+        names = list(dict.fromkeys(fact.placement))
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        systems = ", ".join(names[:MAX_NAMED]) + more
         self._say(f"{fact.phase}: attempt {fact.attempt}: {fact.ranks} ranks on {systems}, {origin}")
 
     def _step_reached(self, fact: StepReached) -> None:

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from prefect_ft.backends.base import AgentSettings, Worker
+from prefect_ft.backends.direct import NoAnswerError
 from prefect_ft.backends.slurm.allocations import Allocations
 from prefect_ft.backends.slurm.backend import PEERS, SlurmBackend, answering
 from prefect_ft.backends.slurm.commands import Said, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.errors import BackendError
 from prefect_ft.run import certificates_of
 from prefect_ft.worker.holder import ALLOCATION
 
-COUNT = 100
+COUNT = 60
 WAIT_S = 20.0
 
 
@@ -66,7 +68,7 @@ def backend(root: Path, nodes: dict[str, Any]) -> SlurmBackend:
         run_id="r", key="k" * 64, phase_index=0, sample_period_s=10, orphan_timeout_s=10, spool_bytes=1 << 20,
         checkpoints=None, certificates=certificates_of(root),
     )  # fmt: skip
-    running = Said(True, "JobId=1 JobState=RUNNING Reason=None Restarts=0 NodeList=n[0-99]\n", "")
+    running = Said(True, "JobId=1 JobState=RUNNING Reason=None Restarts=0 NodeList=n[0-59]\n", "")
     made = SlurmBackend(
         settings, SlurmInfrastructure(type="slurm"), root, system_env={}, slurm=Slurm(run=lambda *_: running)
     )
@@ -89,6 +91,36 @@ def test_an_order_is_at_all_nodes_before_the_first_has_carried_it_out(tmp_path: 
     else:
         assert made.find() == []
     assert all(len(node.asked) == 1 for node in nodes.values())
+
+
+class Busy(Node):
+    """A node server that hangs up on the first that comes, by how it does so."""
+
+    error: OSError
+
+    def ask(self, op: str, timeout_s: float = 0, **fields: Any) -> Mapping[str, Any]:
+        told = super().ask(op, timeout_s, **fields)
+        if len(self.asked) == 1:
+            raise self.error
+        return told
+
+
+def test_a_node_that_was_too_busy_to_shake_hands_is_asked_once_more(tmp_path: Path) -> None:
+    nodes = links(None)
+    nodes["n2"] = Busy("n2", 2, None)
+    nodes["n2"].error = ConnectionError("EOF occurred in violation of protocol")
+    assert len(backend(tmp_path, nodes).create(workers())) == COUNT
+    assert nodes["n2"].asked == ["start", "start"]
+
+
+def test_a_node_that_does_not_answer_at_all_is_missed_at_once(tmp_path: Path) -> None:
+    nodes = links(None)
+    nodes["n2"] = Busy("n2", 2, None)
+    nodes["n2"].error = NoAnswerError("nothing answers")
+    with pytest.raises(BackendError, match="node n2 does not answer") as failed:
+        backend(tmp_path, nodes).create(workers())
+    assert failed.value.system == "n2"
+    assert "start" not in nodes["n2"].asked[1:]
 
 
 def test_the_nodes_of_an_allocation_are_asked_at_once_whether_they_answer() -> None:

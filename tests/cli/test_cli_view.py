@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def decided(rule: str, action: Any, text: str | None = None) -> Decided:
         pytest.param([STARTED], ["train: phase 1 of 2, run r1"], id="phase"),
         pytest.param([RUNNING], ["train: attempt 1: 4 ranks on s0, s1, from scratch"], id="from-scratch"),
         pytest.param([AGAIN], ["train: attempt 2: 4 ranks on s0, from step 0"], id="from-a-step"),
+        pytest.param(
+            [replace(RUNNING, placement=tuple(f"s{number}" for number in range(500)))],
+            [
+                f"train: attempt 1: 4 ranks on {', '.join(f's{n}' for n in range(16))} and 484 more, from scratch"
+            ],
+            id="hundreds-of-systems",
+        ),
         pytest.param(
             [decided("transient", "rebuild", "it [/said] so")],
             ["train: attempt 1 ended: it [/said] so", "train: transient → rebuild: so it is"],

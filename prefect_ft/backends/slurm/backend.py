@@ -22,7 +22,7 @@ from prefect_ft.backends.base import (
     Worker,
     place_of,
 )
-from prefect_ft.backends.direct import DirectWay
+from prefect_ft.backends.direct import DirectWay, NoAnswerError
 from prefect_ft.backends.home import agent_config
 from prefect_ft.backends.slurm.allocations import Allocation, Allocations, node_name
 from prefect_ft.backends.slurm.commands import Slurm
@@ -31,7 +31,7 @@ from prefect_ft.backends.slurm.nodes import END_TIMEOUT_S, NodeLink
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Evidence
 
-MOST_AT_ONCE = 128
+MOST_AT_ONCE = 64
 """How many node servers are spoken with side by side: an end takes as long as its agents do."""
 
 PEERS = 8
@@ -117,16 +117,25 @@ class SlurmBackend:
         env = dict(self._system_env.get(worker.system, {}))
         fields: dict[str, Any] = {"place": self._place(worker), "config": self._told(worker), "env": env}
         try:
-            try:
-                told = link.ask("start", **fields)
-            except BackendError:
-                link.ask(
-                    "end", END_TIMEOUT_S, places=[self._place(worker)]
-                )  # what another life may have left there
-                told = link.ask("start", **fields)
-        except OSError as exc:
+            told = self._started(link, fields)
+        except NoAnswerError as exc:
             raise self._missing(worker.system, str(exc)) from exc
+        except (
+            OSError
+        ):  # it is there: too busy for a handshake, or it hung up; an agent that has begun stays as it is
+            try:
+                told = self._started(link, fields)
+            except OSError as exc:
+                raise self._missing(worker.system, str(exc)) from exc
         return self._address(worker, int(told["port"]))
+
+    @staticmethod
+    def _started(link: NodeLink, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return link.ask("start", **fields)
+        except BackendError:  # what another life may have left there
+            link.ask("end", END_TIMEOUT_S, places=[fields["place"]])
+            return link.ask("start", **fields)
 
     def _missing(self, system: str, why: str) -> BackendError:
         """Return what is wrong where a node server does not answer: the node is lost, or all of them."""
