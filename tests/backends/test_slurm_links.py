@@ -32,6 +32,16 @@ def test_a_node_that_does_not_answer_is_waited_for_once() -> None:
     assert way.waited == [PROBE_S]
 
 
+def test_an_agent_that_nothing_answers_for_tells_of_its_node() -> None:
+    """A lost node is found out by the connection that is made again to its agent, and not waited for twice."""
+    way: Any = NoWay()
+    link = NodeLink(way, "n1", "127.0.0.1", 1, run_id="run", key="key", name="node-run")
+    with pytest.raises(NoAnswerError):
+        link.connect("0-1-1-0", 2)
+    assert link.answers() is False
+    assert way.waited == [PROBE_S]
+
+
 def test_a_node_that_was_silent_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefect_ft.backends.slurm.nodes.SILENT_S", 0.0)
     way: Any = NoWay()

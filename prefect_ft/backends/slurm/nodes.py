@@ -18,7 +18,7 @@ from prefect_ft.worker.keys import worker_key
 from prefect_ft.worker.node import KEY_NAME
 
 PROBE_S = 2.0
-"""How long a node may take to accept a connection by which it is found out whether it is there."""
+"""How long a node may take to accept a connection; a packet that is lost is sent again after one second."""
 
 SILENT_S = 3.0
 """How long it counts that a node server could not be spoken with: several ask at once when a node is lost."""
@@ -98,8 +98,15 @@ class NodeLink:
                 probe.close()
 
     def connect(self, worker: str, port: int) -> socket.socket:
-        """Open a connection to the agent of a worker on this node; raises OSError."""
-        return self._way.connect(self.host, worker, port=port)
+        """Open a connection to the agent of a worker on this node; raises OSError.
+
+        Where nothing answers, the node server is taken for silent as well: it is at the same address.
+        """
+        try:
+            return self._way.connect(self.host, worker, port=port, within_s=PROBE_S)
+        except NoAnswerError:
+            self._silent_until_s = time.monotonic() + SILENT_S
+            raise
 
     def close(self) -> None:
         """Hang up. Idempotent."""
