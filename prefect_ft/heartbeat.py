@@ -15,6 +15,9 @@ Once a rank reports values, the file grows by a ring of the last of them, each w
 step, loss, gradient norm, which of the two were reported, CRC-32), and by one place for the sample (144 bytes). Readers
 of earlier versions look at the first 64 bytes alone.
 
+Schedulers send SIGTERM to every process of a job some time before they end it. Where `NOTICE_VARIABLE` says so, a rank
+that beats outlives that signal, unless it handles it itself: its agent gets it too, asks for a checkpoint, and ends it.
+
 A rank that beats also writes the stacks of its threads, when its agent asks for them by STACKS_SIGNAL, to a file
 beside this one: faulthandler does that whatever the threads are doing, also in C and without the interpreter's lock.
 """
@@ -52,6 +55,12 @@ STACKS = ".stacks"
 
 STACKS_SIGNAL = 57
 """The signal that asks for them; one of the real-time signals, which programs hardly use."""
+
+ENDS = ".ends"
+"""What the file is called, after the heartbeat's own name, by which an agent says that it is the one to end a rank."""
+
+NOTICE_VARIABLE = "PREFECT_FT_SIGTERM_IS_NOTICE"
+"""Set where a scheduler sends SIGTERM to every process of a job, some time before it ends them."""
 
 _VARIABLE = "PREFECT_FT_HEARTBEAT"
 _SKIPPED = "PREFECT_FT_SKIP_STEPS"
@@ -519,6 +528,29 @@ def _offer_stacks(path: str) -> None:
         return
 
 
+def _outlive_notice(path: str) -> None:
+    """Have a scheduler's SIGTERM not end this process, whose agent gets it too and asks for a checkpoint.
+
+    Where the agent ends the rank, it says so first. A process that the rank has forked ends, as always.
+    """
+    try:
+        import signal  # noqa: PLC0415  (only ranks under such a scheduler need it)
+
+        if not os.environ.get(NOTICE_VARIABLE) or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+        rank = os.getpid()
+
+        def heard(*_: object) -> None:
+            if os.getpid() != rank or os.path.exists(path + ENDS):
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, heard)
+        signal.siginterrupt(signal.SIGTERM, False)
+    except Exception:  # it is not the main thread that asks
+        return
+
+
 class _Process:
     """Where the beats of this process go; opened by the first one, or by the first question."""
 
@@ -539,6 +571,7 @@ class _Process:
         if path:
             writer = _Writer(path)
             _offer_stacks(path + STACKS)
+            _outlive_notice(path)
             self.record, self.is_asked = writer.record, writer.is_asked
 
     def _open_and_record(

@@ -30,7 +30,7 @@ from prefect_ft.orchestrate.executing import execute
 from prefect_ft.orchestrate.live import Live
 from prefect_ft.orchestrate.run import held
 from prefect_ft.run import latest_run
-from prefect_ft.supervisor import HandedOverError
+from prefect_ft.supervisor import HandedOverError, HandOver
 
 SAVES_WHEN_ASKED = """
 import os, time
@@ -195,7 +195,7 @@ def test_an_allocation_that_ended_by_itself_is_judged_by_how_it_ended(
     job = job_in(tmp_path, code)
     entered = enter(job, "refuse")
     with held(entered.holding, entered.job) as (_, stop):
-        takes_away = partial(stop.hand_over, "gone", is_over=True)
+        takes_away = partial(stop.hand_over, "gone", HandOver.OVER)
         threading.Thread(target=when, args=((tmp_path / "begun").exists, takes_away), daemon=True).start()
         with pytest.raises(HandedOverError):
             execute(entered, stop, Live())
@@ -203,15 +203,40 @@ def test_an_allocation_that_ended_by_itself_is_judged_by_how_it_ended(
     assert [line.incident.kind for line in of(lines_of(job), IncidentLine)] == kinds
 
 
-def test_a_run_whose_allocation_was_cancelled_asks_for_no_other(
+def test_an_allocation_that_others_end_is_left_with_a_checkpoint(
     tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known that it ends, and only later how: a preemption is one, and no failure."""
+    scheduler = Scheduler(monkeypatch, lambda: None)
+    scheduler.ends = TenureEnd(kind="preempted", reason="allocation-1 ended: PREEMPTED")
+    job = job_in(tmp_path, SAVES_WHEN_ASKED)
+    entered = enter(job, "refuse")
+    with held(entered.holding, entered.job) as (_, stop):
+        takes_away = partial(stop.hand_over, "its nodes were told to go", HandOver.BEGUN)
+        threading.Thread(target=when, args=((tmp_path / "begun").exists, takes_away), daemon=True).start()
+        assert execute(entered, stop, Live()).status == "completed"
+    lines = lines_of(job)
+    (left,) = of(lines, HandOverLine)
+    assert (left.is_clean, left.step) == (False, 7)
+    assert [line.incident.kind for line in of(lines, IncidentLine)] == [
+        "preempted",
+        "handed_over",
+        "completed",
+    ]
+    assert [line.resume_step for line in of(lines, AttemptLine)] == [None, 7]
+    assert {line.decision.counters.failures_without_progress for line in of(lines, DecisionLine)} == {0}
+
+
+@pytest.mark.parametrize("ending", [HandOver.BEGUN, HandOver.OVER])
+def test_a_run_whose_allocation_was_cancelled_asks_for_no_other(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, ending: HandOver
 ) -> None:
     scheduler = Scheduler(monkeypatch, lambda: None)
     scheduler.ends = TenureEnd(kind="cancelled", reason="allocation-1 ended: CANCELLED")
     job = job_in(tmp_path, SAVES_WHEN_ASKED)
     entered = enter(job, "refuse")
     with held(entered.holding, entered.job) as (_, stop):
-        takes_away = partial(stop.hand_over, "gone", is_over=True)
+        takes_away = partial(stop.hand_over, "gone", ending)
         threading.Thread(target=when, args=((tmp_path / "begun").exists, takes_away), daemon=True).start()
         assert execute(entered, stop, Live()).status == "cancelled"
     assert scheduler.given == ["allocation-1"]

@@ -300,7 +300,7 @@ class TenureLine(Line):
 
 
 class HandOverLine(Line):
-    """An orchestrator has left the phase to the next tenure. `is_clean`: it has stopped the ranks before.
+    """An orchestrator has left the phase to the next tenure. `is_clean`: it did so because time was up, ranks stopped.
 
     `had_ended`: no attempt ran. What follows `step` is about the attempt, as in `incident`.
     """

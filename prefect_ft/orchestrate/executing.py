@@ -46,7 +46,7 @@ def _execute_phase(
             if tenancy is None or tenancy.tenure.contains_us:
                 raise
             tenancy.release()
-            cancelled = tenancy.cancelled() if stop.tenure_is_over else None
+            cancelled = tenancy.cancelled() if stop.tenure_is_taken else None
             stop.take_over()
             if cancelled is not None:
                 stop.ask(cancelled)  # it asks for no other systems; what ran has ended

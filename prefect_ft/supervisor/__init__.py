@@ -8,7 +8,7 @@ from prefect_ft.supervisor.gate import AskPlan, Gate
 from prefect_ft.supervisor.hangs import SuspensionPlan, pauses_in
 from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
-from prefect_ft.supervisor.stopping import TIMED_OUT, StopRequest
+from prefect_ft.supervisor.stopping import TIMED_OUT, HandOver, StopRequest
 from prefect_ft.supervisor.upkeep import SystemPlan, UpkeepPlan
 from prefect_ft.supervisor.values import WatchPlan
 
@@ -17,6 +17,7 @@ __all__ = [
     "AskPlan",
     "AttemptFailedError",
     "Gate",
+    "HandOver",
     "HandedOverError",
     "PhasePlan",
     "RunLog",

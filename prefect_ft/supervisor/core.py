@@ -33,7 +33,7 @@ from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
-from prefect_ft.supervisor.stopping import StopRequest
+from prefect_ft.supervisor.stopping import HandOver, StopRequest
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.upkeep import Upkeep
 from prefect_ft.supervisor.values import Values
@@ -105,6 +105,7 @@ class Supervisor:
             clock=clock,
             system_of=lambda number: gang.worker(number).system,
             evidence=lambda number: self._backend.evidence(gang.worker(number), is_gone=True),
+            tenure_ends=lambda why: self._stop.hand_over(why, HandOver.BEGUN),
             parts=parts,
         )
         resuming = Resuming(plan, saves, journal, clock, log)
@@ -158,7 +159,7 @@ class Supervisor:
     def _loss(self, system: str, worker: Worker | None) -> Lost:
         evidence = None if worker is None else self._backend.evidence(worker, is_gone=True)
         if evidence is not None and evidence.rule == TENURE_ENDED:
-            self._stop.hand_over(evidence.text, is_over=True)
+            self._stop.hand_over(evidence.text, HandOver.OVER)
         return Lost(system_answers=self._backend.answers(system), evidence=evidence)
 
     # -- what the phase asks ------------------------------------------------------------------------

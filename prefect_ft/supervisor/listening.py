@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prefect_ft.backends.base import TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
@@ -61,10 +62,12 @@ class Listener:
         clock: PhaseClock,
         system_of: Callable[[int], str],
         evidence: Callable[[int], Evidence | None],
+        tenure_ends: Callable[[str], None],
         parts: Parts | None = None,
     ) -> None:
         """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends.
 
+        `tenure_ends` is called, with the reason, where all workers are about to end with the systems that were lent.
         `parts` puts together what each worker has saved a part of; None: one agent sees all.
         """
         self.attempt: Attempt | None = None
@@ -75,7 +78,7 @@ class Listener:
         self._hangs, self._values = hangs, values
         self._journal, self._clock = journal, clock
         self._system_of = system_of
-        self._evidence = evidence
+        self._evidence, self._tenure_ends = evidence, tenure_ends
         self._said: set[str] = set()
         """What has been told of how ranks are started, and of agents."""
         self._up: set[tuple[int, str]] = set()
@@ -168,11 +171,14 @@ class Listener:
             tell(Notice(text=f"{self._system_of(worker)}: {told}"))
 
     def _leaving(self, worker: int, event: Leaving) -> None:
-        """Take it for the end of its worker, which is told in time to save before it."""
+        """Take it for the end of its worker, or of all of them, which is told in time to save before it."""
         attempt = event.token[2]
         told = self._evidence(worker) or Evidence(
             rule="told-to-go", text="its agent was told to go by a signal"
         )
+        if told.rule == TENURE_ENDED:
+            self._tenure_ends(told.text)
+            return
         kind = kind_of_loss(told, system_answers=True)
         report = Incident(t=0, kind=kind, attempt=attempt, worker=worker, evidence=told)
         self._reports.hear_leaving(report, f"attempt {attempt} worker {worker} leaving")

@@ -19,6 +19,7 @@ import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Callable
+from enum import IntEnum
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,17 @@ ONE_WISH_S = 0.1
 
 TIMED_OUT = "timed out in Prefect"
 """The source of a stop that a `timeout_seconds` of Prefect's wants."""
+
+
+class HandOver(IntEnum):
+    """What is known of the end of a tenure for which a run is handed over."""
+
+    DUE = 0
+    """Its time is up soon."""
+    BEGUN = 1
+    """Others are ending it: ranks can still save."""
+    OVER = 2
+    """It has ended, with all that ran in it."""
 
 
 class StopRequest:
@@ -57,7 +69,7 @@ class StopRequest:
         self._leaves_on_sigterm = leaves_on_sigterm
         self.hands_over_on_sigterm = False
         """Whether SIGTERM announces the end of the tenure that this process is in."""
-        self._hand_over: tuple[str, bool] | None = None
+        self._hand_over: tuple[str, HandOver] | None = None
         self._wish: tuple[str, bool] | None = None
         """One value, so that what one thread asks for is not mixed with what another does."""
         self.lost: LeaseLostError | None = None
@@ -73,13 +85,10 @@ class StopRequest:
             self._wish = source, checkpoint
         self._wake()
 
-    def hand_over(self, why: str, *, is_over: bool = False) -> None:
-        """Want the run handed over to its next tenure, after a checkpoint. Safe in a thread.
-
-        `is_over`: the tenure has ended already, with all that ran in it. A request to stop wins.
-        """
-        if self._hand_over is None or (is_over and not self._hand_over[1]):
-            self._hand_over = why, is_over
+    def hand_over(self, why: str, ending: HandOver = HandOver.DUE) -> None:
+        """Want the run handed over to its next tenure, after a checkpoint. Safe in a thread. A request to stop wins."""
+        if self._hand_over is None or ending > self._hand_over[1]:
+            self._hand_over = why, ending
         self._wake()
 
     def take_over(self) -> None:
@@ -98,7 +107,12 @@ class StopRequest:
     @property
     def tenure_is_over(self) -> bool:
         """Whether what ran in the tenure has ended with it."""
-        return self._hand_over is not None and self._hand_over[1]
+        return self._hand_over is not None and self._hand_over[1] is HandOver.OVER
+
+    @property
+    def tenure_is_taken(self) -> bool:
+        """Whether others end the tenure, or have: why is to be asked."""
+        return self._hand_over is not None and self._hand_over[1] is not HandOver.DUE
 
     @property
     def wanted(self) -> str | None:

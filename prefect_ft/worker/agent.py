@@ -18,6 +18,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from prefect_ft.heartbeat import NOTICE_VARIABLE
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, protocol
 from prefect_ft.worker.announcing import Announcements
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
@@ -190,6 +191,8 @@ class Agent:
         Where nobody is, they are asked to save here. Who is told so a second time leaves at once.
         """
         notice_s = self._config["notice_s"]
+        if self._goes_at is not None and NOTICE_VARIABLE in os.environ:
+            return  # the scheduler's own signal, beside that of who started this agent
         if not notice_s or self._execution.is_idle or self._goes_at is not None:
             self.leave()
             return

@@ -114,6 +114,12 @@ class Rank:
             fields["sample"], fields["sample_step"] = told.sample, told.sample_step
         return fields
 
+    def is_to_end(self) -> None:
+        """Tell a rank that outlives a scheduler's SIGTERM that the next one is meant."""
+        if heartbeat.NOTICE_VARIABLE in os.environ:
+            with contextlib.suppress(OSError), open(self.beat_path + heartbeat.ENDS, "wb"):
+                pass
+
     def ask_checkpoint(self, number: Optional[int]) -> None:
         """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
         if self.exit is not None:
@@ -251,6 +257,7 @@ class Gang:
         """Ask every rank's process group to end (SIGTERM, and SIGCONT so that stopped ones hear it)."""
         for rank in self.ranks.values():
             if rank.exit is None:
+                rank.is_to_end()
                 processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
 
     def end(self, wait_s: float) -> bool:
@@ -287,7 +294,8 @@ class Gang:
         for rank in self.ranks.values():
             rank.unwatch()
             rank.spool.close()
-            for path in (rank.beat_path, rank.beat_path + heartbeat.STACKS, rank.error_path):
+            beats = [rank.beat_path + end for end in ("", heartbeat.STACKS, heartbeat.ENDS)]
+            for path in (*beats, rank.error_path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             for told in (rank.faults, rank.restarts):

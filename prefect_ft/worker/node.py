@@ -23,6 +23,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
+from prefect_ft.heartbeat import NOTICE_VARIABLE
 from prefect_ft.worker import PACKAGE_DIRECTORY, frames, strays, tls
 from prefect_ft.worker.agent import LEFT
 from prefect_ft.worker.door import Door
@@ -99,7 +100,7 @@ class NodeServer:
         self._peers: Set[Peer] = set()
         self._epoch = 0
         self._done = False
-        self._is_told_to_go = False
+        self._signal: Optional[int] = None
         self._is_going = False
         self._loop = Loop()
         self._hear_signals()
@@ -139,13 +140,13 @@ class NodeServer:
     # -- signals ----------------------------------------------------------------------------------
 
     def _hear_signals(self) -> None:
-        """SIGTERM means go; signals that a scheduler sends to announce the end of a job say nothing here."""
+        """SIGTERM means go, SIGINT too, and at once the second time; other signals of schedulers say nothing here."""
         self._hear, self._ring = socket.socketpair()
         self._hear.setblocking(False)
         self._ring.setblocking(False)
         signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: self._told_to_go())
-        signal.signal(signal.SIGINT, lambda *_: self._told_to_go())
+        signal.signal(signal.SIGTERM, self._told_to_go)
+        signal.signal(signal.SIGINT, self._told_to_go)
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
@@ -157,18 +158,19 @@ class NodeServer:
         else:
             self._loop.after("look", LOOK_S, self._look)
 
-    def _told_to_go(self) -> None:
-        self._is_told_to_go = True
+    def _told_to_go(self, number: int, _: Any) -> None:
+        self._signal = number
 
     def _woken(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError):
             self._hear.recv(64)
-        if self._is_told_to_go:
-            self._is_told_to_go = False
+        number, self._signal = self._signal, None
+        # Schedulers send SIGTERM more than once: that is still the same end.
+        if number is not None and not (self._is_going and number == signal.SIGTERM):
             self._go()
 
     def _go(self) -> None:
-        """Pass the notice on to the agents, and leave when they have gone; who is told twice leaves at once."""
+        """Pass the notice on to the agents, and leave when they have gone; who is told to twice leaves at once."""
         living = [place for place in self._places.values() if place.held is not None]
         if self._is_going or not living:
             self._done = True
@@ -355,10 +357,10 @@ class NodeServer:
 def agent_environment(own: Mapping[str, str], given: Mapping[str, Any]) -> Dict[str, str]:
     """Return the environment of an agent: this node's, without what makes a task of a step, and what it is given.
 
-    Null unsets a variable.
+    Null unsets a variable. What a scheduler tells a node server by SIGTERM, it tells agents and ranks as well.
     """
     kept = {name: value for name, value in own.items() if not OF_A_TASK.fullmatch(name)}
-    whole = {**kept, **given}
+    whole = {**kept, NOTICE_VARIABLE: "1", **given}
     return {name: str(value) for name, value in whole.items() if value is not None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from heard import heard
 from plans import beside
 
+from prefect_ft.backends.base import TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.model import Evidence
 from prefect_ft.observe import Notice, observed_by
 from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.hangs import Hangs
@@ -36,6 +39,14 @@ def nobody_left() -> None:
 @pytest.fixture
 def listener(tmp_path: Path) -> Listener:
     """Listens to an attempt of one rank on each of two workers."""
+    return listening(tmp_path)
+
+
+def listening(
+    tmp_path: Path,
+    evidence: Callable[[int], Evidence | None] = lambda _: None,
+    tenure_ends: Callable[[str], None] = lambda _: None,
+) -> Listener:
     journal, clock, beside_ranks = MemoryJournal(), PhaseClock(), beside(tmp_path, ("s0", "s1"))
     made = Listener(
         "train",
@@ -48,7 +59,8 @@ def listener(tmp_path: Path) -> Listener:
         journal=journal,
         clock=clock,
         system_of=lambda number: f"s{number}",
-        evidence=lambda _: None,
+        evidence=evidence,
+        tenure_ends=tenure_ends,
     )
     made.attempt = Attempt(1, {0: 0, 1: 1})
     return made
@@ -89,3 +101,13 @@ def test_what_is_of_another_attempt_is_no_ones_fault(listener: Listener, tmp_pat
     """It comes late: its gang may have been another one."""
     listener.hear(0, heard("output", token=(1, 0, 2), rank=1, text="late\n"))
     assert (tmp_path / "run.log").read_text() == "[a2 w0 r1] late\n"
+
+
+def test_workers_that_go_with_their_allocation_are_handed_over_and_not_lost(tmp_path: Path) -> None:
+    ends: list[str] = []
+    told = Evidence(rule=TENURE_ENDED, text="slurm-2 is being ended")
+    made = listening(tmp_path, evidence=lambda _: told, tenure_ends=ends.append)
+    made.hear(0, heard("leaving", within_s=27.0))
+    assert ends == ["slurm-2 is being ended"]
+    assert made.attempt is not None
+    assert made.attempt.report is None

@@ -32,6 +32,7 @@ from prefect_ft.model import RESTARTS, Decision, Evidence, Policy
 from prefect_ft.supervisor import (
     AttemptFailedError,
     HandedOverError,
+    HandOver,
     PhasePlan,
     RunLog,
     StopRequest,
@@ -787,14 +788,15 @@ class Course:
         if not world.chance(self.troubles.tenure):
             return
         ends_s = random.uniform(1, 60)
+        notice = random.choice((HandOver.DUE, HandOver.BEGUN))
         if random.random() < 0.6:
-            world.after(max(0.0, ends_s - random.uniform(0, 30)), lambda: self._give_notice(False))
+            world.after(max(0.0, ends_s - random.uniform(0, 30)), lambda: self._give_notice(notice))
         tenure = world.tenure
         world.after(ends_s, lambda: self._take_away(tenure))
 
-    def _give_notice(self, is_over: bool) -> None:
+    def _give_notice(self, ending: HandOver) -> None:
         for stop in self._stops[-1:]:
-            stop.hand_over("the allocation ends", is_over=is_over)
+            stop.hand_over("the allocation ends", ending)
 
     def _take_away(self, tenure: int) -> None:
         """End an allocation, unless the run has left it, with all that runs in it."""
@@ -806,7 +808,7 @@ class Course:
             agent.dies()
         world.agents.clear()
         if world.chance(0.5):
-            self._give_notice(True)
+            self._give_notice(HandOver.OVER)
 
     def _next_tenure(self) -> None:
         world, random = self.world, self.world.random

@@ -263,7 +263,40 @@ def test_told_to_go_it_passes_the_notice_on_and_waits_for_the_agents(server: Ser
     assert not server.base.exists()
 
 
-def test_told_to_go_twice_it_ends_everything(server: Server) -> None:
+BEATS = """
+import os, time
+from prefect_ft.heartbeat import beat, should_checkpoint
+beat(step=1)
+print(os.getpid(), "beats", flush=True)
+while not should_checkpoint():
+    time.sleep(0.01)
+print("saves", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_scheduler_that_signals_everybody_twice_leaves_time_to_save(server: Server) -> None:
+    """As Slurm does at a preemption: node server, agent and rank get SIGTERM, and get it again; then the agent ends."""
+    link = server.link()
+    told = server.start(link, worker(), notice_s=60.0)
+    client = server.client(link, worker(), told["port"])
+    client.start([PYTHON, "-u", "-c", BEATS])
+    client.expect_printed("beats\n")
+    rank = int(client.printed().split()[0])
+    for _ in range(2):
+        for pid in (rank, told["pid"], server.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: link.ask("list")["is_going"])
+    client.expect("leaving")
+    client.say("checkpoint", token=client.token(1), signal=None)
+    client.expect_printed("saves")
+    client.stop(grace_s=60.0)
+    assert [event["signal"] for event in client.heard if event["ev"] == "exited"] == [signal.SIGTERM]
+    client.say("leave", token=client.token(1))
+    assert server.process.wait(timeout=30) == 0
+
+
+def test_told_to_go_by_hand_twice_it_ends_everything(server: Server) -> None:
     link = server.link()
     told = server.start(link, worker(), notice_s=60.0)
     client = server.client(link, worker(), told["port"])
@@ -271,7 +304,7 @@ def test_told_to_go_twice_it_ends_everything(server: Server) -> None:
     client.expect_printed("up")
     server.process.terminate()
     client.expect("leaving")
-    server.process.terminate()
+    server.process.send_signal(signal.SIGINT)
     assert server.process.wait(timeout=30) == 0
     client.hear_to_the_end()
 
@@ -398,6 +431,7 @@ def test_the_variables_of_a_task_are_not_those_of_a_rank() -> None:
     assert agent_environment(own, {"CUDA_VISIBLE_DEVICES": None, "A": "b"}) == {
         "SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[0-3]", "SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_ON_NODE": "4",
         "A": "b",
+        "PREFECT_FT_SIGTERM_IS_NOTICE": "1",
     }  # fmt: skip
 
 

@@ -177,7 +177,7 @@ class Halting:
         line = HandOverLine(
             attempt=ctx.number,
             reason=why,
-            is_clean=not ctx.stop.tenure_is_over,
+            is_clean=not ctx.stop.tenure_is_taken,
             had_ended=ended.attempt is None,
             step=max(ctx.saves.verified, default=None),
             ended_t=facts.pop("ended_t", None) or ended.t,

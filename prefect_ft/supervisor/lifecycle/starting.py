@@ -20,6 +20,7 @@ from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Go, Halt, Meet, Step, Watch
 from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.resuming import Choice
+from prefect_ft.supervisor.stopping import HandOver
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S, CHOOSE_TIMEOUT_S, start_timeout_s
 from prefect_ft.supervisor.upkeep import Checks
 
@@ -104,7 +105,7 @@ class Starting:
         ctx, result, ordered = self._context, self._exchange, self._ordered
         assert ordered is not None
         if isinstance(result, ExchangeFailed) and isinstance(result.error, TenureEndedError):
-            ctx.stop.hand_over(str(result.error), is_over=True)
+            ctx.stop.hand_over(str(result.error), HandOver.OVER)
             return Halt()
         if isinstance(result, ExchangeFailed):
             error, number = result.error, (*ordered.new, *ordered.old)[0].number
