@@ -113,7 +113,7 @@ class Allocations:
         self._look_anew()
         names = [path.parent.name for path in self.directory.glob(f"slurm-*/{ALLOCATION}")]
         lives = [name for name in names if job_of(name) == job]
-        return self.named(max(lives, key=_life)) if lives else None
+        return self.named(max(lives, key=life_of)) if lives else None
 
     def named(self, name: str) -> Allocation | None:
         """Return a tenure; None: its holder has told nothing yet."""
@@ -182,8 +182,9 @@ def _names_in(directory: Path) -> list[str]:
         return []
 
 
-def _life(name: str) -> int:
-    found = _TENURE.fullmatch(name)
+def life_of(tenure: str) -> int:
+    """Return how often the job of a tenure had been requeued when that began, by its name."""
+    found = _TENURE.fullmatch(tenure)
     return int(found[2] or 0) if found is not None else 0
 
 

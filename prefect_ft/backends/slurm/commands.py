@@ -109,17 +109,21 @@ class Slurm:
             raise LookupError(job)
         return None
 
-    def last_known(self, job: str) -> JobState | None:
-        """Return how a job ended, from slurmctld or, once that has forgotten it, from the accounting; None: unknown."""
+    def last_known(self, job: str, life: int | None = None) -> JobState | None:
+        """Return how a job, or a life of it, ended, from slurmctld or, where that knows no more, from the accounting.
+
+        None: unknown.
+        """
         try:
             told = self.state(job, within_s=1.0)
         except LookupError:
             told = None
-        if told is not None and told.has_ended and told.state != "COMPLETING":
+        is_asked = told is not None and life in (None, told.restarts)
+        if told is not None and is_asked and told.state != "COMPLETING":
             return told
         words = ("sacct", "-n", "-P", "-X", "-D", "-j", job, "-o", "JobID,State,NodeList")
         said = self._run(words, TIMEOUT_S)
-        return (read_sacct(said.out, job) if said.ok else None) or told
+        return (read_sacct(said.out, job, life) if said.ok else None) or told
 
     def named(self, name: str) -> list[str] | None:
         """Return this user's jobs of a name that have not ended, in their order; None: unknown."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prefect_ft.backends.direct import DirectWay
 from prefect_ft.backends.kind import SUCCESSOR_OF, Place, Tenure, TenureEnd
-from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, recorded_in
+from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, life_of, recorded_in
 from prefect_ft.backends.slurm.backend import answering, links_to
 from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
@@ -218,7 +218,8 @@ class Lending:
         """Say that a job has ended without use; raises BackendError unless another one waits."""
         told = self._slurm.last_known(job)
         state = f": {told.state} {told.reason}".rstrip() if told is not None else ""
-        text = f"Slurm job {job} ended before its nodes began{state}" + (f": {why}" if why else "")
+        what = "never started" if told is not None and told.never_began else "ended before its nodes began"
+        text = f"Slurm job {job} {what}{state}" + (f": {why}" if why else "")
         if job_here(os.environ) is None and job != self._allocations.submitted[-1]:
             tell(Notice(text=text))
             return
@@ -256,7 +257,8 @@ class Lending:
     def end_of(self, name: str) -> TenureEnd:
         """Return how an earlier tenure ended; what is being ended is waited for, but not for a lost node."""
         deadline, job = time.monotonic() + BEING_ENDED_S, job_of(name)
-        while (told := self._slurm.last_known(job)) is not None and told.state == "COMPLETING":
+        life = life_of(name)
+        while (told := self._slurm.last_known(job, life)) is not None and told.state == "COMPLETING":
             if time.monotonic() > deadline:
                 break
             time.sleep(1.0)

@@ -31,6 +31,9 @@ _ENDS: Mapping[str, tuple[Kind, FailureClass | None]] = {
 _NOT_LAUNCHED = ("launchfailedrequeuedheld", "joblaunchfailure")
 """Reasons of a job that was held because a node could not begin it: as squeue prints them, and as scontrol does."""
 
+_NO_NODES = "None assigned"
+"""What sacct says of the nodes of a job that never had any."""
+
 _SACCT_CANCELLED = re.compile(r"CANCELLED( by \S+)?")
 
 
@@ -49,6 +52,11 @@ class JobState:
     def is_pending(self) -> bool:
         """Whether it waits for nodes."""
         return self.state in PENDING
+
+    @property
+    def never_began(self) -> bool:
+        """Whether it has ended without nodes, as one does that cannot be done by its deadline."""
+        return self.has_ended and not self.nodes
 
     @property
     def has_ended(self) -> bool:
@@ -84,16 +92,24 @@ def _time(text: str | None) -> float | None:
         return None
 
 
-def read_sacct(text: str, job: str) -> JobState | None:
-    """Read `sacct -n -P -X -D -o JobID,State,NodeList -j JOB`: the last life of a job; None where it is not there."""
+def read_sacct(text: str, job: str, life: int | None = None) -> JobState | None:
+    """Read `sacct -n -P -X -D -o JobID,State,NodeList -j JOB`: a life of a job, its last one where none is named.
+
+    None where it is not there. A job has a record for each life, and one for each time that it was resized.
+    """
     rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 2]
-    told = [row for row in rows if row[0] == job and not row[1].startswith("RESIZING")]
-    if not told:
+    lives = [row for row in rows if row[0] == job and not row[1].startswith("RESIZING")]
+    if not lives or (life is not None and life >= len(lives)):
         return None
-    *_, (_, state, nodes, *_rest) = told
+    _, state, nodes, *_rest = lives[-1 if life is None else life]
     cancelled = _SACCT_CANCELLED.fullmatch(state)
     reason = state if cancelled else ""
-    return JobState(job=job, state="CANCELLED" if cancelled else state, reason=reason, nodes=nodes)
+    return JobState(
+        job=job,
+        state="CANCELLED" if cancelled else state,
+        reason=reason,
+        nodes="" if nodes == _NO_NODES else nodes,
+    )
 
 
 def end_of(told: JobState | None, name: str) -> TenureEnd:
