@@ -181,6 +181,14 @@ class Kind(ABC, Generic[_Config]):
         `directory` is the run's run-time directory, of a run of any kind.
         """
 
+    def standing(self, run_root: Path) -> Sequence[str]:
+        """Return lines about what a run that has not ended has of its scheduler, by its files alone.
+
+        `run_root` is the directory of a run of any kind.
+        """
+        del run_root
+        return ()
+
     def shared_fate(self) -> str | None:
         """Return whose end would end the workers together with the orchestrator, in words; None: nobody's."""
         return None

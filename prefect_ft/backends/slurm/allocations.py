@@ -52,6 +52,7 @@ class Allocations:
     def __init__(self, run_root: Path) -> None:
         self.directory = run_root / "slurm"
         self._ports: dict[str, dict[str, int]] = {}
+        self._pointer: tuple[Path, str] | None = None
 
     def prepare(
         self,
@@ -80,9 +81,18 @@ class Allocations:
             new.replace(path)
         return payload_directory(self.directory)
 
-    def point_from(self, directory: Path) -> None:
-        """Note in a run-time directory where the run has its allocations."""
-        write_json(directory / POINTER, {"directory": str(self.directory)})
+    def point_from(self, directory: Path, name: str) -> None:
+        """Note in a run-time directory where the run has its allocations, and in which jobs of that name.
+
+        `clean` ends these when somebody has removed the model directory.
+        """
+        self._pointer = directory / POINTER, name
+        self._point()
+
+    def _point(self) -> None:
+        if self._pointer is not None:
+            path, name = self._pointer
+            write_json(path, {"directory": str(self.directory), "name": name, "jobs": self.submitted})
 
     # -- jobs ---------------------------------------------------------------------------------------
 
@@ -105,6 +115,18 @@ class Allocations:
         known = list(dict.fromkeys((*self.submitted, *jobs)))
         if known != self.submitted or self.is_submitting:
             write_json(self.directory / _JOBS, {"submitted": known}, durable=True)
+            self._point()
+
+    @property
+    def waiting(self) -> list[str]:
+        """The jobs after the last one that has begun, as far as files say."""
+        begun = {job_of(path.parent.name) for path in self.directory.glob(f"slurm-*/{ALLOCATION}")}
+        waiting: list[str] = []
+        for job in reversed(self.submitted):
+            if job in begun:
+                break
+            waiting.insert(0, job)
+        return waiting
 
     # -- tenures ------------------------------------------------------------------------------------
 
@@ -197,3 +219,9 @@ def recorded_in(directory: Path) -> Allocations | None:
     """Return the allocations of the run that a run-time directory belongs to; None: it has none."""
     told: Any = read_json(directory / POINTER).get("directory")
     return Allocations(Path(told).parent) if isinstance(told, str) and Path(told).is_dir() else None
+
+
+def jobs_left(directory: Path) -> tuple[str, list[str]]:
+    """Return the name and the ids of the jobs of a run whose own directory has gone, by its run-time directory."""
+    told: Any = read_json(directory / POINTER)
+    return str(told.get("name", "")), [str(job) for job in told.get("jobs", ())]

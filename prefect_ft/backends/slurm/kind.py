@@ -88,6 +88,14 @@ class SlurmKind(Kind[SlurmInfrastructure]):
 
         return kept()
 
+    def standing(self, run_root: Path) -> Sequence[str]:
+        """Return in which job of Slurm's a run is, and which of its jobs wait."""
+        if not (run_root / "slurm").is_dir():
+            return ()
+        from prefect_ft.backends.slurm.lending import standing  # noqa: PLC0415  (a job is read without it)
+
+        return standing(run_root)
+
     def clear(self, directory: Path) -> None:
         """Give back the allocations that a run has submitted, and remove its successors from the queue."""
         if (directory / POINTER).exists():

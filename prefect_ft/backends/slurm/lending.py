@@ -16,12 +16,20 @@ from pathlib import Path
 
 from prefect_ft.backends.direct import DirectWay
 from prefect_ft.backends.kind import SUCCESSOR_OF, Place, Tenure, TenureEnd
-from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, life_of, recorded_in
+from prefect_ft.backends.slurm.allocations import (
+    Allocation,
+    Allocations,
+    job_of,
+    jobs_left,
+    life_of,
+    recorded_in,
+)
 from prefect_ft.backends.slurm.backend import answering, links_to
 from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.script import job_name, options, script
 from prefect_ft.backends.slurm.states import end_of
+from prefect_ft.clock import utc_at
 from prefect_ft.config.fields import shown
 from prefect_ft.errors import BackendError, ConfigError
 from prefect_ft.journal.records import Line
@@ -121,7 +129,7 @@ class Lending:
     def _prepare(self) -> Path:
         """Have there what nodes need to begin; return the directory of their code."""
         place, certificates = self._place, certificates_of(self._place.run_root)
-        self._allocations.point_from(place.directory)
+        self._allocations.point_from(place.directory, self._name)
         return self._allocations.prepare(
             self._infrastructure, certificates, run_id=place.run_id, key=place.key, orphan_timeout_s=ORPHAN_S
         )
@@ -343,10 +351,26 @@ def keep_out(infrastructure: SlurmInfrastructure, directory: Path, lines: Sequen
             _log.warning("job %s may be given isolated nodes (%s): %s", job, shlex.quote(avoided), wrong)
 
 
+def standing(run_root: Path) -> list[str]:
+    """Return in words what a run has of Slurm, by its files."""
+    allocations = Allocations(run_root)
+    name, said = allocations.current, []
+    found = None if name is None else allocations.named(name)
+    if found is not None and not allocations.has_ended(found.name):
+        until = "" if found.ends_s is None else f" until {utc_at(found.ends_s)}"
+        count = len(found.nodes)
+        said.append(f"Slurm job {found.job}: {count} node{'' if count == 1 else 's'}{until}")
+    said += [f"Slurm job {job} is in the queue: squeue --start -j {job}" for job in allocations.waiting]
+    return said
+
+
 def clear(directory: Path) -> None:
     """Give back what the run of a run-time directory has of Slurm; an allocation around a process is its owner's."""
     allocations = recorded_in(directory)
     if allocations is None:
+        name, jobs = jobs_left(directory)
+        if name and (wrong := Slurm().cancel(jobs, f"--name={name}")) is not None:
+            _log.warning("jobs %s may be left: %s", ", ".join(jobs), wrong)
         return
     slurm, jobs = Slurm(), allocations.submitted
     if (wrong := slurm.cancel(jobs, "--state=PENDING")) is not None:
