@@ -43,6 +43,8 @@ IN_THE_QUEUE = ("orchestrator", "slurmctld")
 """What there is before there are nodes."""
 
 AWAY_S = 10.0
+START_TIMEOUT_S = 20
+"""A node whose slurmd is killed as it begins is waited for so long; the default is 300."""
 
 
 def bring(run: Run, moment: str) -> Callable[[], None]:
@@ -104,7 +106,8 @@ def has_ended(run: Run) -> bool:
 
 def cell(cluster: Slurm, place: Path, victim: str, moment: str) -> None:
     """Run one cell; raises AssertionError."""
-    run = Run(cluster, place, infrastructure={"nodes": 2, "spares": 1})
+    given = {"nodes": 2, "spares": 1, "start_timeout_s": START_TIMEOUT_S}
+    run = Run(cluster, place, infrastructure=given)
     try:
         go_on = bring(run, moment)
         kill(run, victim)

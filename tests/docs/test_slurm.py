@@ -116,7 +116,23 @@ def test_the_first_run_as_a_new_user_types_it(user: User, slurm_nodes: Any) -> N
     user.done(". pft/bin/activate\nprefect-ft status runs/first\nprefect-ft logs runs/first")
     assert "count: completed at step 300, 0 restarts" in user.printed()
     assert "rank 0 on n0 from step 0" in user.printed()
+    await_empty(slurm_nodes)
+    _the_second_way(user)
+    await_empty(slurm_nodes)
+
+
+def _the_second_way(user: User) -> None:
+    """In a batch script of the user's own: the checkpoints of the first run are there, so it has nothing left to do."""
+    (script,) = re.findall(r"^```\n(.*?)^```$", section("slurm.md", "Two ways in"), re.MULTILINE | re.DOTALL)
+    user.write("run.sh", script)
+    user.done(". pft/bin/activate\nsbatch --wait -o batch.log run.sh\nprefect-ft status runs/first")
+    assert "count: completed at step 300, 0 restarts" in user.printed()
+    assert "The run first completed" in (user.home / "batch.log").read_text()
+
+
+def await_empty(cluster: Any) -> None:
+    """Wait until no job is in the queue."""
     deadline = time.monotonic() + 30
-    while slurm_nodes.jobs():
-        assert time.monotonic() < deadline, slurm_nodes.jobs()
+    while cluster.jobs():
+        assert time.monotonic() < deadline, cluster.jobs()
         time.sleep(0.1)
