@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +19,9 @@ settings.load_profile("ours")
 
 CLUSTER = "tests/kubernetes/"
 """Where tests are that need a Kubernetes cluster; the backends' contract has some besides."""
+
+CONTAINERS = re.compile(r"tests/(docker|kubernetes|slurm)/|\[(docker|kubernetes|slurm)")
+"""Tests whose workers see no more of this machine than is mounted."""
 
 _cluster = ExitStack()
 """The cluster, while there is one."""
@@ -46,24 +51,59 @@ def environment_stays() -> Iterator[None]:
     assert left <= {"PYTEST_CURRENT_TEST", *SET_BY_THE_COMMAND_LINE}
 
 
+@pytest.fixture(scope="session")
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The worker side of the package, compiled: all tests' workers run the same."""
+    from prefect_ft.backends.payload import payload_directory
+
+    return payload_directory(tmp_path_factory.mktemp("payload"))
+
+
+_runtime_dirs = itertools.count()
+
+
 @pytest.fixture(autouse=True)
 def runtime_dir(
-    environment_stays: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    environment_stays: None,
+    payload: Path,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """Sockets and output below a short path of the test's own, and no trace in the user's home."""
-    directory = tmp_path_factory.mktemp("rt", numbered=True)
+    directory = (
+        tmp_path_factory.getbasetemp() / "rt" / str(next(_runtime_dirs))
+    )  # `mktemp` would list all others
+    directory.mkdir(mode=0o700, parents=True)
+    if not CONTAINERS.search(request.node.nodeid):
+        (directory / payload.name).symlink_to(payload)
     monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", str(directory))
     monkeypatch.setenv("XDG_STATE_HOME", str(directory / "state"))
     return directory
 
 
 @pytest.fixture(scope="session")
-def prefect_server() -> Iterator[None]:
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of Prefect with a database, to copy from; all processes that run tests share it."""
+    import databases
+
+    own = tmp_path_factory.getbasetemp()
+    return databases.prepared(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
+
+
+@pytest.fixture(scope="session")
+def prefect_server(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Prefect's own test harness: a real server on a database of its own."""
+    from unittest.mock import patch
+
+    import databases
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
+    directory = tmp_path_factory.mktemp("prefect")
+    databases.copied(prefect_home, directory, "prefect-test.db")
     with (
+        patch("prefect.testing.utilities.mkdtemp", lambda: str(directory)),
         prefect_test_harness(server_startup_timeout=120),
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
     ):

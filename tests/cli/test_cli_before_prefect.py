@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def start(tmp_path: Path, runtime_dir: Path, api: str) -> Iterator[Start]:
 def await_file(path: Path, process: subprocess.Popen[str]) -> None:
     while not path.exists():
         assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
 
 
 def lines_until(process: subprocess.Popen[str], text: str) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from agents import processes_of, wait_until_ended
+from databases import copied
 
 from prefect_ft.supervisor.stopping import ONE_WISH_S
 
@@ -83,6 +84,7 @@ class Owner:
     def await_file(self, name: str) -> None:
         while not (self.directory / name).exists():
             assert self.process.poll() is None, self.output()
+            time.sleep(0.01)
 
     def output(self) -> str:
         return (self.directory / "output").read_text()
@@ -111,9 +113,11 @@ Begin = Callable[..., Owner]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PREFECT_HOME: its database is made once."""
-    return tmp_path_factory.mktemp("home")
+def home(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Path:
+    """A PREFECT_HOME with a database."""
+    home = tmp_path_factory.mktemp("home")
+    copied(prefect_home, home)
+    return home
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import postgres
 import pytest
@@ -13,9 +14,11 @@ from tests.conftest import need
 
 
 @contextmanager
-def deployed(factory: pytest.TempPathFactory, database: str | None = None) -> Iterator[Site]:
+def deployed(
+    factory: pytest.TempPathFactory, database: str | None = None, prepared: Path | None = None
+) -> Iterator[Site]:
     """A deployed train-flow; no worker runs."""
-    site = Site(factory.mktemp("site"), factory.mktemp("rt"), database)
+    site = Site(factory.mktemp("site"), factory.mktemp("rt"), database, prepared=prepared)
     arm(site)
     try:
         site.start_server()
@@ -27,9 +30,9 @@ def deployed(factory: pytest.TempPathFactory, database: str | None = None) -> It
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Site]:
     """A site whose server stores in SQLite."""
-    with deployed(tmp_path_factory) as site:
+    with deployed(tmp_path_factory, prepared=prefect_home) as site:
         yield site
 
 

@@ -66,8 +66,10 @@ def test_a_flow_run_without_a_deployment_is_marked_as_crashed_and_says_what_to_d
         )  # fmt: skip
     while not (tmp_path / "up").exists():
         assert orchestrator.poll() is None, (tmp_path / "output").read_text()
+        time.sleep(0.02)
     while not (found := lines_with(site, f"prefect-ft resume {tmp_path / 'model'}")):
         assert orchestrator.poll() is None
+        time.sleep(0.1)
     orchestrator.kill()
     orchestrator.wait()
     flow_run = site.wait_for(found[0]["flow_run_id"], "Crashed", "AwaitingRetry")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -355,6 +356,9 @@ def test_who_dies_while_all_come_up_is_named(make: Make, runtime_dir: Path) -> N
     heard = make()
     heard.create(1)
     (payload,) = runtime_dir.glob("payload-*")
+    shared = payload.resolve()
+    payload.unlink()
+    shutil.copytree(shared, payload)
     with (payload / "prefect_ft" / "worker" / "agent.py").open("a") as source:
         source.write("""
 _main = main

@@ -234,20 +234,26 @@ def network(
     }
 
 
-def processes_of(directory: Path) -> dict[int, list[str]]:
+def processes_of(*directories: Path) -> dict[int, list[str]]:
     """The living processes that carry a directory in their command line or environment, with their words."""
-    mark = os.fsencode(directory)
+    marks = [os.fsencode(directory) for directory in directories]
     found = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
-            words = Path(f"/proc/{name}/cmdline").read_bytes()
-            if mark in words or mark in Path(f"/proc/{name}/environ").read_bytes():
-                found[int(name)] = words.decode(errors="replace").split("\0")[:-1]
+            words = _read(f"/proc/{name}/cmdline")
+            carried = words + _read(f"/proc/{name}/environ") if words else b""
         except OSError:
             continue
-    return {pid: words for pid, words in found.items() if words}
+        if any(mark in carried for mark in marks):
+            found[int(name)] = words.decode(errors="replace").split("\0")[:-1]
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def wait_until_ended(pid: int, within_s: float = DEADLINE_S) -> None:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from databases import copied
 from ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +39,17 @@ _observers.set((*_observers.get(), mortal.watch))
 class Site:
     """`directory` is the checkout; `start_server` and `start_worker` are called again after a kill.
 
-    `database` is the URL of the one in which the server stores; None: SQLite, in the checkout. The server listens
-    at `host`.
+    `database` is the URL of the one in which the server stores; None: SQLite, in the checkout, begun as a copy of the
+    one in the home `prepared`, if that is given. The server listens at `host`.
     """
 
     def __init__(
-        self, directory: Path, runtime: Path, database: str | None = None, host: str = "127.0.0.1"
+        self,
+        directory: Path,
+        runtime: Path,
+        database: str | None = None,
+        host: str = "127.0.0.1",
+        prepared: Path | None = None,
     ) -> None:
         self.directory, self.host = directory, host
         for name in ("flows", "deployments"):
@@ -59,6 +65,8 @@ class Site:
             "PWD": str(directory),
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",  # the command line of other tests quietens it
         }
+        if prepared is not None:
+            copied(prepared, directory / "home")
         if database is not None:
             self.env["PREFECT_API_DATABASE_CONNECTION_URL"] = database
         self.processes: list[subprocess.Popen[bytes]] = []

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -321,7 +322,7 @@ def test_an_agent_that_is_told_to_leave_in_mid_start_leaves_nobody(make_worker: 
     client.say("start", token=[1, 0, 1], command=["sleep", "1000"], cwd="/", env={}, ranks=ranks, note={})
     pid = client.expect_attached()["pid"]
     while not children_of(pid):
-        pass
+        time.sleep(0.002)
     os.kill(pid, signal.SIGTERM)
     client.hear_to_the_end()
     wait_until_ended(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_what_nobody_fetched_in_time_leaves_an_excerpt(make_worker: MakeWorker, 
     gate.open()
     path = agent.home / "io" / "1-0.log"
     while b"the last one" not in path.read_bytes()[-1000:] or path.stat().st_blocks * 512 > 1 << 20:
-        os.sched_yield()
+        time.sleep(0.002)
     second = agent.attached(epoch=2)
     second.say("stop", token=[2, 0, 1], grace_s=0, complete=False)
     second.expect("stopped")
@@ -145,7 +146,7 @@ def test_an_agent_that_leaves_by_itself_leaves_an_excerpt_of_all(
     client.start(script(FAIL))
     client.close()
     while (agent.home / "agent.sock").exists():
-        os.sched_yield()
+        time.sleep(0.002)
     left = json.loads((agent.home / "left.json").read_text())
     text = chosen(left["excerpts"]["0"])
     assert text.count("RuntimeError: the first one") == text.count("KeyError: 'the last one'") == 1

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -220,5 +221,5 @@ def connected(home: Path, agent: subprocess.Popen[bytes]) -> AgentClient:
         try:
             return AgentClient(address_of(home))
         except OSError:
-            continue
+            time.sleep(0.002)
     raise AssertionError("the agent has ended")

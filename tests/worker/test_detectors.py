@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -342,6 +343,7 @@ def test_devices_that_ranks_do_not_see_are_not_looked_at(
     nvml.say("xid", 79)  # of device 1, as all of it
     while (nvml.directory / "xid").exists():
         assert watching.process.poll() is None
+        time.sleep(0.002)
     watching.process.kill()
     assert watching.process.stdout is not None
     assert watching.process.stdout.read() == ""

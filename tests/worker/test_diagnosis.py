@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_who_has_become_another_program_meanwhile_is_sent_none(
     pid = client.start(script(f"import os, signal\nGO = {str(go)!r}\n{BEATS}{BECOMES}"))["pids"]["0"]
     client.expect_printed("up\n")
     while len(processes.children(pid)) < 1:
-        pass
+        time.sleep(0.002)
     client.say(
         "diagnose", token=client.token(1), timeout_s=5.0
     )  # the stopped parent is asked first, for 0.5 s

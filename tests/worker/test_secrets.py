@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,7 +173,7 @@ def test_a_pods_log_holds_none_when_its_agent_leaves_alone(runtime_dir: Path, ou
     ) as process:
         while not (home / "agent.sock").exists():
             assert process.poll() is None, process.stdout and process.stdout.read()
-            os.sched_yield()
+            time.sleep(0.002)
         client = AgentClient(address_of(home))
         client.attach()
         client.start(PRINTS, TOKEN=SECRET, secrets=[SECRET])
