@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from simulated import Agent, Course, Troubles, Wire, World
+from simulated import HANG_GRACE_S, HANG_S, STOP_GRACE_S, Agent, Course, Troubles, Wire, World
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import history_of, read_lines
-from prefect_ft.journal.records import AttemptLine, DecisionLine, TenureLine
+from prefect_ft.journal.records import AttemptLine, ComebackLine, DecisionLine, IncidentLine, Line, TenureLine
+from prefect_ft.model import Incident
+from prefect_ft.observe import Decided, Notice
+from prefect_ft.supervisor.asking import Until
 from prefect_ft.supervisor.lifecycle import TRANSITIONS
+from prefect_ft.supervisor.lifecycle.states import State
 
 TROUBLES = {
     "ranks-fail": Troubles(),
@@ -57,6 +62,8 @@ def check(course: Course) -> None:
     assert numbers == sorted({*numbers})
     if last is not None and last.action == "complete":
         assert {*world.ended[attempts[-1].token].values()} == {0}
+    check_told(course, {line.attempt for line in lines if isinstance(line, AttemptLine)})
+    check_incidents(course, lines)
     found = [entry.incident.evidence.text for entry in history if entry.incident.evidence is not None]
     assert "the allocation has ended" not in found, "what a scheduler takes away has not failed"
     pool: frozenset[str] | None = None
@@ -71,6 +78,38 @@ def check(course: Course) -> None:
             assert line.decisions == before, f"attempt {line.attempt} is not explained by the last decision"
 
 
+def check_told(course: Course, numbers: set[int]) -> None:
+    """Hold what observers are told against what was the case."""
+    for fact in course.facts:
+        if isinstance(fact, Decided):
+            assert type(fact.attempt) is int
+            assert fact.attempt <= max(numbers, default=0) + course.lives + course.takeovers + 1
+        if isinstance(fact, Notice):
+            assert fact.text
+
+
+def check_incidents(course: Course, lines: list[Line]) -> None:
+    """Hold what is recorded of incidents and comebacks against what was the case."""
+    incidents = [entry.incident for entry in history_of(lines)]
+    assert all(one != other for one, other in pairwise(incidents)), "the same is judged twice"
+    decided = {line.n: line.decision.action for line in lines if isinstance(line, DecisionLine)}
+    for before, line in pairwise(lines):
+        if isinstance(line, ComebackLine):
+            assert not line.by_hand
+            assert line.silent_s is not None
+            assert 0 <= line.silent_s <= line.t - before.t + 0.001
+        if isinstance(line, IncidentLine) and isinstance(line.facts, Incident):
+            kind = line.facts.kind
+            assert line.ended_t <= line.t
+            if kind == "suspended" and course.response == "restart":
+                assert line.t - line.ended_t >= HANG_S / 2, "its time counts from when nothing came any more"
+            if kind in ("rebuild_failed", "replacement_failed"):
+                assert (kind == "replacement_failed") == (decided.get(line.n - 1) == "replace_workers")
+    if course.response == "shadow":
+        assert not any("diagnose" in order for _, order in course.story), "who only looks touches nothing"
+        assert not any(incident.kind == "suspended" for incident in incidents)
+
+
 def run(seed: int, troubles: Troubles) -> Course:
     """Run a course and check it; what fails says by which seed."""
     where = MEMORY if os.access(MEMORY, os.W_OK) else None
@@ -78,6 +117,7 @@ def run(seed: int, troubles: Troubles) -> Course:
         course = Course(seed, troubles, Path(directory))
         try:
             check(course)
+            course.lines = read_lines(course.journal)
         except BaseException as exc:
             exc.add_note(f"seed {seed}")
             raise
@@ -114,6 +154,16 @@ def test_the_courses_go_through_every_state() -> None:
     assert {state for course in courses for state in course.states} == {*TRANSITIONS}
     assert sum(course.lives for course in courses) > 20
     assert sum(course.takeovers for course in courses) > 5
+    kinds = {entry.incident.kind for course in courses for entry in history_of(course.lines)}
+    assert kinds >= {
+        "completed", "cancelled", "exit", "suspended", "device_fault", "system_lost", "rebuild_failed",
+        "in_place_failed", "handed_over", "preempted",
+    }  # fmt: skip
+    assert {grace_s for course in courses for grace_s in course.world.graces} == {
+        0.0,
+        HANG_GRACE_S,
+        STOP_GRACE_S,
+    }
 
 
 def test_an_agent_that_dies_takes_all_its_connections_with_it() -> None:
@@ -131,3 +181,17 @@ def test_an_agent_that_dies_takes_all_its_connections_with_it() -> None:
     assert not attached.is_open
     assert not silent.is_open
     assert heard.count(None) == 2
+
+
+@pytest.mark.parametrize("state", ["running", "diagnosing", "saving", "stopping", "healing", "idle"])
+def test_a_state_that_contradicts_itself_is_found(state: State, tmp_path: Path) -> None:
+    """A lifecycle that has just begun has no attempt, awaits nothing, and has ended nothing."""
+    with Course(0, Troubles(), tmp_path).opened(1) as (supervisor, _):
+        lifecycle = supervisor._lifecycle
+        lifecycle.validate_state()
+        if state == "idle":
+            lifecycle._wait = Until(lambda: True)
+        else:
+            lifecycle.state, lifecycle._wait = state, Until(lambda: True)
+        with pytest.raises(AssertionError):
+            lifecycle.validate_state()

@@ -27,8 +27,9 @@ from prefect_ft.decide.hang import Limits
 from prefect_ft.errors import BackendError, JournalError, LeaseLostError, TenureEndedError
 from prefect_ft.journal.judge import judge, judge_pending
 from prefect_ft.journal.lines import Journal, history_of, read_lines
-from prefect_ft.journal.records import EndLine, TenureLine
+from prefect_ft.journal.records import EndLine, Line, TenureLine
 from prefect_ft.model import RESTARTS, Decision, Evidence, Policy
+from prefect_ft.observe import Fact, observed_by
 from prefect_ft.supervisor import (
     AttemptFailedError,
     HandedOverError,
@@ -52,9 +53,12 @@ TOO_LONG_S = 200_000.0
 
 ORPHAN_S = 300.0
 PERIOD_S = 10.0
+STOP_GRACE_S = 5.0
+HANG_GRACE_S = 2.0
 HANG_S = 120.0
 SAVING_S = 15.0
-"""How long an agent waits for somebody, between samples, until ranks hang, for a checkpoint that was asked for."""
+"""How long an agent waits for somebody, between samples, ranks are given to end when stopped and when they hang, until
+they hang, for a checkpoint that was asked for."""
 
 
 class KilledError(BaseException):
@@ -124,6 +128,10 @@ class World:
         """What orchestrators ordered and agents heard, with the times."""
         self.states: set[str] = set()
         """The states that lifecycles have been in."""
+        self.made: set[tuple[int, int, int]] = set()
+        """Number, epoch and decision of each worker that there has been."""
+        self.graces: set[float] = set()
+        """How long ranks were given to end, in seconds."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
@@ -438,6 +446,7 @@ class Agent:
 
     def _stop(self, grace_s: float) -> None:
         token = self.token
+        self.world.graces.add(grace_s)
         delay_s = self.world.random.uniform(0, grace_s) if grace_s else 0.0
         self.world.after(delay_s, lambda: self._kill() if self.token == token else None)
 
@@ -574,6 +583,10 @@ class Infrastructure:
         if new and world.chance(world.troubles.no_room):
             raise BackendError("no room", system=new[0].system)
         for worker in new:
+            name = (worker.number, worker.epoch, worker.decision)
+            if name in world.made and worker not in world.agents:
+                raise ViolationError(f"worker {name} is made a second time")
+            world.made.add(name)
             world.agents.setdefault(worker, Agent(world, worker))
         return [address() for _ in new]
 
@@ -736,6 +749,10 @@ class Course:
     policy: Policy = field(init=False)
     lives: int = 0
     takeovers: int = 0
+    facts: list[Fact] = field(default_factory=list)
+    """What observers are told."""
+    lines: list[Line] = field(default_factory=list)
+    """The journal, when all was over."""
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.troubles)
@@ -752,13 +769,18 @@ class Course:
         )
         words = ("true",)
         self._commands = {"check": words, "heal": words} if self.troubles.unfit else {}
-        response = (
+        if self.troubles.unfit and random.random() < 0.3:
+            del self._commands["heal"]
+        self.response = (
             random.choice(("restart", "restart", "report", "shadow")) if self.troubles.hang else "restart"
         )
         self._limits = {
             "on_demand": OnDemand(grace_s=SAVING_S) if random.random() < 0.5 else None,
             "suspension": SuspensionPlan(
-                limits=Limits(hang_s=HANG_S), response=response, grace_s=2.0, sample_period_s=PERIOD_S
+                limits=Limits(hang_s=HANG_S),
+                response=self.response,
+                grace_s=HANG_GRACE_S,
+                sample_period_s=PERIOD_S,
             ),
         }
         if self.world.chance(self.troubles.cancel):
@@ -834,7 +856,7 @@ class Course:
         def command(*_: Any, on_end: Callable[[Outcome], None], **__: Any) -> SimulatedCommand:
             return SimulatedCommand(self.world, on_end=on_end)
 
-        with patch.object(upkeep, "Command", command):
+        with patch.object(upkeep, "Command", command), observed_by(self.facts.append):
             return self._run()
 
     def _run(self) -> Decision | None:
@@ -883,10 +905,10 @@ class Course:
             self._next_tenure()
         world.epoch += 1
         epoch = world.epoch
-        with self._opened(epoch) as (supervisor, journal):
+        with self.opened(epoch) as (supervisor, journal):
             return self._lead(supervisor, journal, is_new=epoch == 1 or not journal.lines)
 
-    def _opened(self, epoch: int) -> Any:
+    def opened(self, epoch: int) -> Any:
         from contextlib import contextmanager
 
         @contextmanager
@@ -908,7 +930,7 @@ class Course:
             plan = PhasePlan(
                 run_id=RUN, phase="train", phase_index=0, phases=1, command=("train",), cwd="/",
                 inherited=frozenset(), env={}, system_env={}, ranks_per_worker=self._ranks_per_worker,
-                has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=5.0,
+                has_checkpoints=True, hang_detect_time_s=1800, stop_grace_s=STOP_GRACE_S,
                 **{**beside(self.directory, (*self.policy.systems, *self._pool), **self._commands), **self._limits},
                 policy=self.policy,
             )  # fmt: skip
@@ -983,11 +1005,19 @@ class Course:
         while True:
             try:
                 supervisor.attempt()
-                return
             except AttemptFailedError as error:
-                decision = error.decision or judge(
-                    journal, self.policy, error.incident, supervisor.clock, **error.facts
-                )
+                decision = error.decision
+                if decision is None:
+                    if error.incident.kind in ("completed", "cancelled"):
+                        raise ViolationError("this is nothing to be decided about") from error
+                    decision = judge(journal, self.policy, error.incident, supervisor.clock, **error.facts)
+                if decision != journal.history()[-1].decision:
+                    raise ViolationError("what is carried out is not in the journal") from error
+            else:
+                last = journal.history()[-1].decision
+                assert last is not None
+                assert last.completes, "an attempt came to its end without completing"
+                return
             if decision.action not in RESTARTS:
                 return
 
