@@ -121,13 +121,39 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFileAndCluster(config, log)
 
 
+LONG_ONES = (
+    *(
+        "tests/slurm/",
+        "tests/docker/",
+        "tests/deployment/",
+        "tests/docs/test_docs_of_a_run",
+        "tests/comeback/",
+    ),
+    *(
+        "tests/cli/",
+        "tests/e2e/",
+        "tests/test_tenures",
+        "tests/prefect/",
+        "tests/inprocess/",
+        "tests/supervisor/",
+    ),
+    *("tests/worker/test_agent", "tests/worker/test_store", "tests/worker/test_warm"),
+)
+"""Those whose tests take long, the longest first: else one process ends with them when the others are done."""
+
+
+def _place(nodeid: str) -> tuple[bool, int]:
+    at = (number for number, prefix in enumerate(LONG_ONES) if nodeid.startswith(prefix))
+    return not _needs_cluster(nodeid), next(at, len(LONG_ONES))
+
+
 def _needs_cluster(nodeid: str) -> bool:
     return nodeid.startswith(CLUSTER) or "[kubernetes" in nodeid
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what needs the cluster come first, all of it, and return it and the engine time to start."""
-    items.sort(key=lambda item: not _needs_cluster(item.nodeid))
+    """Have what needs the cluster come first, then what waits for processes; give clusters and engines time."""
+    items.sort(key=lambda item: _place(item.nodeid))
     for item in items:
         started = {"docker_engine", "kubernetes_cluster", "slurm_cluster"}
         if started & {*getattr(item, "fixturenames", ())} and item.get_closest_marker("timeout") is None:

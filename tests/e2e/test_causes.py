@@ -117,7 +117,10 @@ def run(python: str, directory: Path, cause: str, seed: int, world: int, referen
     )
 
 
-@pytest.mark.parametrize("world", [2, 4])
+FOUR = pytest.mark.long  # ranks: shows what two show, and costs twice as much
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=FOUR)])
 def test_what_the_reference_trains_is_what_ranks_train(
     torch: str, tmp_path: Path, reference: Reference, world: int
 ) -> None:
@@ -127,7 +130,9 @@ def test_what_the_reference_trains_is_what_ranks_train(
     assert reference.digest(world, "") != reference.digest(world, "7-7"), "a step that is skipped is seen"
 
 
-@pytest.mark.parametrize(("cause", "world"), [*((cause, 2) for cause in CAUSES), ("batch", 4)])
+@pytest.mark.parametrize(
+    ("cause", "world"), [*((cause, 2) for cause in CAUSES), pytest.param("batch", 4, marks=FOUR)]
+)
 def test_the_cause_is_found(torch: str, tmp_path: Path, reference: Reference, cause: str, world: int) -> None:
     outcome = run(torch, tmp_path / "run", cause, 0, world, reference)
     assert (outcome.status, outcome.found, outcome.is_equal) == ("completed", CAUSES[cause], True)
