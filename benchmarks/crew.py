@@ -12,7 +12,8 @@ from prefect_ft.supervisor.asking import AllStopped, Answers, Diagnoses, Until, 
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import Driver
 from prefect_ft.supervisor.enact import GangChange
-from prefect_ft.supervisor.events import Attached, Chosen, Diagnosed, Event, Lost, Started, StartFailed
+from prefect_ft.supervisor.event_parts import Diagnosed
+from prefect_ft.supervisor.events import Attached, Chosen, Event, Lost, Started, StartFailed
 from prefect_ft.supervisor.gang import Exchanged, ExchangeFailed, Fact, Gang, Halt, Order, WorkerGoneError
 from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.stopping import StopRequest

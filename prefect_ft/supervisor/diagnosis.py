@@ -13,7 +13,7 @@ from pathlib import Path
 from prefect_ft.decide.hang import Hang, RankStack, described
 from prefect_ft.decide.hang.stacks import parsed
 from prefect_ft.supervisor.attempt import Attempt
-from prefect_ft.supervisor.events import Diagnosed
+from prefect_ft.supervisor.event_parts import Diagnosed
 from prefect_ft.supervisor.room import Room
 
 TIMEOUT_S = 5.0

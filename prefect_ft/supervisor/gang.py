@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from prefect_ft.backends.base import Worker, place_of
 from prefect_ft.errors import BackendError, LeaseLostError
 from prefect_ft.supervisor.enact import GangChange
-from prefect_ft.supervisor.events import Attached, Diagnosed, Diagnosis, Event, Lost, Stopped
+from prefect_ft.supervisor.event_parts import Diagnosed
+from prefect_ft.supervisor.events import Attached, Diagnosis, Event, Lost, Stopped
 from prefect_ft.supervisor.member import Broke, Connect, Deliver, HangUp, Member, Send, Unreachable
 from prefect_ft.supervisor.member import Fact as MemberFact
 from prefect_ft.supervisor.member import Order as MemberOrder

@@ -12,7 +12,8 @@ from pathlib import PurePath
 from typing import Any
 
 from prefect_ft.journal.records import AttemptLine, Line
-from prefect_ft.supervisor.events import Checkpoints, Verified
+from prefect_ft.supervisor.event_parts import Verified
+from prefect_ft.supervisor.events import Checkpoints
 from prefect_ft.worker.protocol import Token
 
 MAX_NAMED = 3

@@ -18,7 +18,7 @@ from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import fault_records, fault_sources
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.events import Restarted
+from prefect_ft.supervisor.event_parts import Restarted
 from prefect_ft.supervisor.fault_sources import FaultSources, SourcePlan
 
 _Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | None]

@@ -8,7 +8,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from prefect_ft.journal.records import AttemptLine, CheckpointLine, IncidentLine, Line
-from prefect_ft.supervisor.events import Checkpoints, Verified
+from prefect_ft.supervisor.event_parts import Verified
+from prefect_ft.supervisor.events import Checkpoints
 from prefect_ft.worker.checkpoints import copies
 
 Identity = tuple[str, float | None]

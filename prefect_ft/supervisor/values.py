@@ -16,7 +16,8 @@ from prefect_ft.journal.records import IncidentLine, Line, OddValueLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor.attempt import MOST_APART, OUT_OF_THE_USUAL, Attempt
-from prefect_ft.supervisor.events import Beat, Event, Lost, Value
+from prefect_ft.supervisor.event_parts import Value
+from prefect_ft.supervisor.events import Beat, Event, Lost
 
 MAX_LINES = 1000
 """Findings that a journal takes: a training that never calms down must not fill it."""

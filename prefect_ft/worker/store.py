@@ -13,11 +13,11 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
-from collections import deque
-from typing import Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Optional, Set
 
 from prefect_ft.worker.lobby import MAX_STRANGERS, Lobby
 from prefect_ft.worker.loop import Loop
+from prefect_ft.worker.store_contents import Contents, ForeignError
 
 TORCH_VERSIONS = ("2.13",)
 """The releases of torch whose clients this was tested with."""
@@ -42,10 +42,6 @@ _NUMBER = struct.Struct("<q")
 _READY, _NOT_READY = b"\0", b"\1"
 _GO_ON, _CANCELLED = b"\0", b"\1"
 _VALIDATE = 0
-
-
-class ForeignError(Exception):
-    """What came is not of this protocol, or too large for it."""
 
 
 class _MissingError(Exception):
@@ -89,114 +85,6 @@ class _Question:
 
 def _text(value: bytes) -> bytes:
     return _NUMBER.pack(len(value)) + value
-
-
-class Contents:
-    """Keys, queues and who waits for them. Methods are named as torch's clients name them."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self._values: Dict[bytes, bytes] = {}
-        self._queues: Dict[bytes, Deque[bytes]] = {}
-        self._waiting: Dict[bytes, List[_Client]] = {}
-        """By key, in the order in which they came."""
-        self._barriers: Dict[bytes, List[Tuple[_Client, int]]] = {}
-        """Who waits at a key until as many have come."""
-
-    def set(self, key: bytes, value: bytes) -> None:
-        before = self._values.get(key)
-        self.size_bytes += len(value) - len(before) if before is not None else len(key) + len(value)
-        self._values[key] = value
-        for client in self._waiting.pop(key, ()):
-            client.has_come(key)
-
-    def get(self, key: bytes) -> bytes:
-        """Return a value; of a key that is not there, nothing: clients wait for it first."""
-        return self._values.get(key, b"")
-
-    def add(self, key: bytes, amount: int) -> int:
-        try:
-            total = int(self._values.get(key, b"0")) + amount
-        except ValueError as exc:
-            raise ForeignError("a number is to be added to a text") from exc
-        self.set(key, b"%d" % total)
-        return total
-
-    def append(self, key: bytes, value: bytes) -> None:
-        self.set(key, self.get(key) + value)
-
-    def compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
-        """Set a value if it is as expected, or absent with nothing expected; return what it is then.
-
-        Of a key that is absent although something was expected, that is what was expected.
-        """
-        current = self._values.get(key)
-        if current == expected or (current is None and not expected):
-            self.set(key, desired)
-            return desired
-        return expected if current is None else current
-
-    def delete(self, key: bytes) -> int:
-        value = self._values.pop(key, None)
-        if value is None:
-            return 0
-        self.size_bytes -= len(key) + len(value)
-        return 1
-
-    def keys(self) -> List[bytes]:
-        return list(self._values)
-
-    def push(self, key: bytes, value: bytes) -> None:
-        """Put a value at the end of a queue; one of those who wait for it hears of it."""
-        self._queues.setdefault(key, deque()).append(value)
-        self.size_bytes += len(value)
-        waiting = self._waiting.get(key)
-        if waiting:
-            waiting.pop(0).has_come(key)
-
-    def pop(self, key: bytes) -> Tuple[int, Optional[bytes]]:
-        """Take the first value out of a queue; with it, how many there were."""
-        queue = self._queues.get(key)
-        if not queue:
-            return 0, None
-        length, value = len(queue), queue.popleft()
-        self.size_bytes -= len(value)
-        return length, value
-
-    def length(self, key: bytes) -> int:
-        return len(self._queues.get(key, ()))
-
-    def is_there(self, key: bytes) -> bool:
-        return key in self._values or bool(self._queues.get(key))
-
-    def await_keys(self, client: _Client, keys: Set[bytes]) -> None:
-        for key in keys:
-            self._waiting.setdefault(key, []).append(client)
-
-    def come(self, client: _Client, key: bytes, size: int) -> None:
-        """Count who comes to a key; all go on once as many have come as are to."""
-        count = self.add(key, 1)
-        waiting = [*self._barriers.pop(key, ()), (client, size)]
-        if late := [each for each in waiting if each[1] > count]:
-            self._barriers[key] = late
-        for each, wanted in waiting:
-            if wanted <= count:
-                each.goes_on()
-
-    def forget(self, client: _Client, keys: Set[bytes], barrier: Optional[bytes]) -> None:
-        """Let a client wait no longer."""
-        for key in keys:
-            waiting = [each for each in self._waiting.get(key, ()) if each is not client]
-            if waiting:
-                self._waiting[key] = waiting
-            else:
-                self._waiting.pop(key, None)
-        if barrier is not None:
-            late = [each for each in self._barriers.get(barrier, ()) if each[0] is not client]
-            if late:
-                self._barriers[barrier] = late
-            else:
-                self._barriers.pop(barrier, None)
 
 
 class _Client:

@@ -7,29 +7,30 @@ is as right, only slower. What is seen to be wrong is told once, with the reason
 from __future__ import annotations
 
 import contextlib
-import marshal
 import os
 import signal
-import socket
-import subprocess
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set, Tuple
 
 from prefect_ft.worker import zygote
-from prefect_ft.worker.command import Program, program_of, written_out
+from prefect_ft.worker.command import program_of, written_out
 from prefect_ft.worker.learner import Learner
 from prefect_ft.worker.loop import Loop
-from prefect_ft.worker.processes import Held, descendants, parent
+from prefect_ft.worker.processes import descendants
+from prefect_ft.worker.zygote_process import (
+    ANSWER_TIMEOUT_S,
+    Environment,
+    Parked,
+    Wanted,
+    Zygote,
+    is_waiting,
+    send,
+)
 
 PARK_DELAY_S = 0.5
 """How long after a start the next ranks are forked: not while those that have started need the cores."""
 
-ANSWER_TIMEOUT_S = 2.0
-"""How long a fork may take that is waited for."""
-
 MAX_TRIES = 5
 """Zygotes that are started one after the other because modules turn out to be unfit."""
-
-Environment = Dict[str, str]
 
 
 class Process(Protocol):
@@ -51,24 +52,6 @@ class Forked:
         self.returncode: Optional[int] = None
 
 
-class _Wanted(NamedTuple):
-    """What a zygote is a zygote of."""
-
-    program: Program
-    cwd: str
-    env: Environment
-    """Without what is each rank's own."""
-
-
-class _Parked(NamedTuple):
-    process: Held
-    connection: socket.socket
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-
 class WarmStart:
     """One worker's. `tell(...)` is given the fields of the event `warm` whenever they have changed."""
 
@@ -85,8 +68,8 @@ class WarmStart:
         self._memory_kb = settings["memory_mb"] << 10 if settings else 0
         self._loop = loop
         self._tell = tell
-        self._zygote: Optional[_Zygote] = None
-        self._parked: List[_Parked] = []
+        self._zygote: Optional[Zygote] = None
+        self._parked: List[Parked] = []
         self._left_out: Dict[str, str] = {}
         self._tries = 0
         self._count = 0
@@ -142,7 +125,7 @@ class WarmStart:
             try:
                 with parked.connection as connection:
                     connection.settimeout(ANSWER_TIMEOUT_S)
-                    _send(connection, order, [output])
+                    send(connection, order, [output])
             except OSError:  # it has not been told all, and so has not begun
                 parked.process.send(signal.SIGKILL)
                 return cold(rank_env, output)
@@ -182,7 +165,7 @@ class WarmStart:
         if self._next is not None:
             self.started(*self._next)
 
-    def _wanted(self, command: Sequence[str], cwd: str, env: Environment) -> Optional[_Wanted]:
+    def _wanted(self, command: Sequence[str], cwd: str, env: Environment) -> Optional[Wanted]:
         """Return what a zygote for this command has to be; None where there can be none."""
         if not self._modules and self._learner is None:
             return None
@@ -193,7 +176,7 @@ class WarmStart:
         if not self._modules:
             return None
         shared = {name: value for name, value in env.items() if not zygote.is_ranks_own(name)}
-        return _Wanted(program, cwd, shared)
+        return Wanted(program, cwd, shared)
 
     def _starts_cold(self, why: str) -> None:
         self._why = why
@@ -213,11 +196,11 @@ class WarmStart:
 
     # -- the zygote -------------------------------------------------------------------------------
 
-    def _start_zygote(self, wanted: _Wanted) -> None:
+    def _start_zygote(self, wanted: Wanted) -> None:
         self._tries += 1
         modules = [name for name in self._modules if not self._is_left_out(name)]
         try:
-            self._zygote = _Zygote(wanted, modules, self._log, are_learned=self._is_auto)
+            self._zygote = Zygote(wanted, modules, self._log, are_learned=self._is_auto)
         except OSError as exc:
             self._starts_cold(f"no zygote can be started: {exc.strerror or exc}")
             return
@@ -276,7 +259,7 @@ class WarmStart:
 
     def _fill(self, count: int) -> None:
         """Have ranks forked until so many are parked."""
-        for parked in [each for each in self._parked if not _is_waiting(each.connection)]:
+        for parked in [each for each in self._parked if not is_waiting(each.connection)]:
             self._parked.remove(parked)
             self._discard(parked)
         while self._zygote is not None and len(self._parked) < count:
@@ -285,7 +268,7 @@ class WarmStart:
                 return
             self._parked.append(parked_rank)
 
-    def _discard(self, parked: _Parked) -> None:
+    def _discard(self, parked: Parked) -> None:
         parked.connection.close()
         parked.process.send(signal.SIGKILL)
         parked.process.close()
@@ -300,86 +283,6 @@ class WarmStart:
         self._modules, self._learner = [], None
 
 
-class _Zygote:
-    """The zygote's process; readable when it has said something or is gone."""
-
-    def __init__(self, wanted: _Wanted, modules: Sequence[str], log: str, *, are_learned: bool) -> None:
-        """Raises OSError. `are_learned`: leave out what is not installed, and do not tell what fails."""
-        self.wanted = wanted
-        self.is_ready = False
-        self.modules = 0
-        program = wanted.program
-        self._connection, theirs = socket.socketpair()
-        with theirs, open(log, "ab") as output:
-            try:
-                self._process = subprocess.Popen(
-                    [program.interpreter, *program.options, zygote.__file__, str(theirs.fileno())],
-                    cwd=wanted.cwd,
-                    env=wanted.env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-                self.process = Held(self._process.pid)
-            except (OSError, ValueError):
-                self._connection.close()
-                raise
-        self.pid = self._process.pid
-        _send(
-            self._connection,
-            {
-                "kind": program.kind,
-                "target": program.target,
-                "arguments": list(program.arguments),
-                "modules": list(modules),
-                "are_learned": are_learned,
-            },
-        )
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def hear(self) -> Optional[Dict[str, Any]]:
-        """Return what preloading came to; None if the zygote is gone."""
-        self._connection.settimeout(ANSWER_TIMEOUT_S)
-        try:
-            answer, _ = zygote.receive(self._connection)
-        except OSError:
-            return None
-        if answer is not None:
-            self.modules = answer["modules"]
-            self.is_ready = not answer["unfit"]
-        return dict(answer) if answer is not None else None
-
-    def fork(self) -> Optional[_Parked]:
-        """Have a rank forked, and wait for it; None if none comes."""
-        ours, theirs = socket.socketpair()
-        ours.settimeout(ANSWER_TIMEOUT_S)
-        with theirs:
-            try:
-                _send(self._connection, True, [theirs.fileno()])
-            except OSError:
-                ours.close()
-                return None
-        try:
-            pid, _ = zygote.receive(ours)
-        except OSError:
-            pid = None
-        held = _held_child(pid) if pid is not None else None
-        if held is None:
-            ours.close()
-            return None
-        return _Parked(held, ours)
-
-    def end(self) -> None:
-        self._connection.close()
-        self.process.send(signal.SIGKILL)
-        self.process.close()
-        self._process.returncode = 0  # the agent collects it, with everybody else
-
-
 def _once(change: Callable[[Environment], Environment], starter: Starter) -> Starter:
     """Have the first rank that is started find another environment."""
     changes = [change]
@@ -390,28 +293,7 @@ def _once(change: Callable[[Environment], Environment], starter: Starter) -> Sta
     return start
 
 
-def _send(connection: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
-    """Send a message whole, and descriptors with its first byte."""
-    data = marshal.dumps(message, 2)
-    data = len(data).to_bytes(4, "little") + data
-    sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
-    if sent < len(data):  # who has it all may have hung up already
-        connection.sendall(data[sent:])
-
-
-def _is_waiting(connection: socket.socket) -> bool:
-    """Whether the other side is there and has nothing to say."""
-    connection.settimeout(0)
-    try:
-        connection.recv(1)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _is_startable(wanted: Optional[_Wanted]) -> bool:
+def _is_startable(wanted: Optional[Wanted]) -> bool:
     """Whether directory and script are there; where they are not, Python and the kernel say so best."""
     if wanted is None or not os.path.isdir(wanted.cwd):
         return False
@@ -419,18 +301,6 @@ def _is_startable(wanted: Optional[_Wanted]) -> bool:
         return True
     path = os.path.join(wanted.cwd, wanted.program.target)
     return os.path.isfile(path) and os.access(path, os.R_OK) and not path.endswith((".pyc", ".pyz", ".zip"))
-
-
-def _held_child(pid: int) -> Optional[Held]:
-    """Hold what the zygote has forked for this process; None where it is gone, or no child of this one."""
-    try:
-        held = Held(pid)
-    except OSError:
-        return None
-    if parent(pid) == os.getpid():
-        return held
-    held.close()
-    return None
 
 
 def _pss_kb(pid: int) -> int:

@@ -8,7 +8,8 @@ import pytest
 from heard import heard
 
 from prefect_ft.journal.records import AttemptLine
-from prefect_ft.supervisor.events import Checkpoints, Verified
+from prefect_ft.supervisor.event_parts import Verified
+from prefect_ft.supervisor.events import Checkpoints
 from prefect_ft.supervisor.parts import Parts
 
 TOKEN = (1, 0, 1)
