@@ -26,11 +26,11 @@ from prefect_ft.blocks import (
 from prefect_ft.config import JobConfig, load_job
 from prefect_ft.console import outlive_readers_of_logs
 from prefect_ft.errors import LeaseLostError, RunElsewhereError, RunFailedError, RunHeldError
+from prefect_ft.orchestrate.earlier import summary_of
 from prefect_ft.orchestrate.entering import Unfinished, enter
 from prefect_ft.orchestrate.executing import execute
 from prefect_ft.orchestrate.live import Begun, Live, begun_run
 from prefect_ft.orchestrate.metrics import serving
-from prefect_ft.orchestrate.phase import summary_of
 from prefect_ft.orchestrate.run import held, job_of
 from prefect_ft.plaintext import as_line
 from prefect_ft.prefect_edge.reporting import report_end, reporting

@@ -25,7 +25,8 @@ from prefect_ft.journal.judge import judge
 from prefect_ft.journal.lines import read_lines
 from prefect_ft.journal.records import DecisionLine
 from prefect_ft.observe import Fact, Notice, observed_by
-from prefect_ft.orchestrate.phase import PhaseExecution, summary_of
+from prefect_ft.orchestrate.earlier import summary_of
+from prefect_ft.orchestrate.phase import PhaseExecution
 from prefect_ft.orchestrate.run import begin_run, conclude, end_unwatched, held, job_of
 from prefect_ft.run import Holding, vacancy
 from prefect_ft.run.quarantine import Quarantined, add, read, release

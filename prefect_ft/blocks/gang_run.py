@@ -24,9 +24,10 @@ from prefect_ft.errors import BackendError, ConfigError, LeaseLostError, RunFail
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Action, Counters, Decision, Incident
 from prefect_ft.orchestrate import preflight
-from prefect_ft.orchestrate.phase import backend_of, placed_on, tenancy_of
+from prefect_ft.orchestrate.placing import placed_on, tenancy_of
 from prefect_ft.orchestrate.plan import phase_plan
 from prefect_ft.orchestrate.run import begin_run, conclude
+from prefect_ft.orchestrate.workers import backend_of
 from prefect_ft.plaintext import as_line
 from prefect_ft.run import vacancy
 from prefect_ft.run.ownership import recorded_runtime

@@ -5,9 +5,11 @@ from __future__ import annotations
 from prefect_ft.config import JobConfig
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.model import RESTARTS
+from prefect_ft.orchestrate.earlier import summary_of
 from prefect_ft.orchestrate.entering import Entered
 from prefect_ft.orchestrate.live import Live, Stage
-from prefect_ft.orchestrate.phase import PhaseExecution, placed_on, summary_of, tenancy_of
+from prefect_ft.orchestrate.phase import PhaseExecution
+from prefect_ft.orchestrate.placing import placed_on, tenancy_of
 from prefect_ft.orchestrate.run import run_to_its_end
 from prefect_ft.orchestrate.tenures import Tenancy
 from prefect_ft.run import Holding

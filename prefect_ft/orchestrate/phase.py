@@ -11,29 +11,30 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from prefect_ft.backends.base import AgentSettings, Backend
-from prefect_ft.backends.clearing import clear_directory
-from prefect_ft.backends.kind import Place, Workers, kind_of
+from prefect_ft.backends.kind import kind_of
 from prefect_ft.clock import PhaseClock, seconds_since
-from prefect_ft.config import JobConfig, given_in, own_signatures, resolved, unset_in
+from prefect_ft.config import JobConfig, resolved
 from prefect_ft.decide import advised, is_in_doubt, limits_of
-from prefect_ft.decide.classify import signs_of
-from prefect_ft.errors import ComebackError, JournalError, LeaseLostError, NotStartedError
+from prefect_ft.errors import ComebackError, JournalError, LeaseLostError
 from prefect_ft.files import write_json
 from prefect_ft.formats import written_by
 from prefect_ft.journal.judge import judge, judge_pending
-from prefect_ft.journal.lines import Journal, checked_lines, end_of, head_of
-from prefect_ft.journal.records import EndLine, Line, PhaseLine
+from prefect_ft.journal.lines import Journal, head_of
+from prefect_ft.journal.records import EndLine, PhaseLine
 from prefect_ft.journal.summary import PhaseSummary, summarise
 from prefect_ft.model import CONTINUES, RESTARTS, Decision, Incident
 from prefect_ft.observe import Decided, Notice, PhaseEnded, PhaseStarted, tell
 from prefect_ft.orchestrate.advisor import ask, excerpt_of
-from prefect_ft.orchestrate.plan import advisor_plan, files_of, phase_plan
+from prefect_ft.orchestrate.earlier import (
+    isolated_before,
+    unfinished_directory,
+)
+from prefect_ft.orchestrate.placing import runtime_of
+from prefect_ft.orchestrate.plan import advisor_plan, phase_plan
 from prefect_ft.orchestrate.tenures import Tenancy
-from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run, made_runtime_directory
+from prefect_ft.orchestrate.workers import backend_of
+from prefect_ft.run import JOURNAL, SUMMARY, Holding, Run
 from prefect_ft.run.isolation_record import Recorder
-from prefect_ft.run.ownership import own_runtime, recorded_runtime
-from prefect_ft.run.systems import lock_path
 from prefect_ft.supervisor import (
     TIMED_OUT,
     AttemptFailedError,
@@ -49,8 +50,6 @@ from prefect_ft.supervisor.moving import tenures
 
 RunAttempts = Callable[[Supervisor], None]
 """Runs a supervisor's attempts until a decision ends the phase; raises any error that prevents that."""
-
-_STATUS = {"complete": "completed", "cancel": "cancelled"}
 
 
 class PhaseExecution:
@@ -83,7 +82,7 @@ class PhaseExecution:
         self._runtime = runtime_of(holding.run)
         self._directory = directory or holding.run.add_phase(job.phases[index].name, index, resolved(job))
         self._journal = Journal(_journal_path(job, self._directory, holding.run), holding.lease.check)
-        isolated = _isolated_before(holding.run, self._directory)
+        isolated = isolated_before(holding.run, self._directory)
         self._plan = phase_plan(
             job, index, holding.run, self._directory, lines=self._journal.lines, isolated=isolated
         )
@@ -360,84 +359,10 @@ class PhaseExecution:
         return summary
 
 
-def tenancy_of(job: JobConfig, index: int, run: Run, stop: StopRequest) -> Tenancy | None:
-    """Get the systems of a phase from their scheduler; None: the job names them, or the run is to stop.
-
-    Raises NotStartedError where the run is to stop and has no phase that could say so.
-    """
-    infrastructure = job.infrastructure_of(index)
-    place = Place(
-        run_id=run.run_id,
-        key=run.key,
-        job=job.name,
-        model_dir=run.model_dir,
-        run_root=run.root,
-        directory=runtime_of(run),
-    )
-    tenure = kind_of(infrastructure).tenure(infrastructure, place, lambda: stop.wanted is not None)
-    if tenure is not None:
-        return Tenancy(infrastructure, place, tenure)
-    if stop.wanted is not None and not infrastructure.systems and systems_of(run, index) is None:
-        raise NotStartedError(f"{stop.wanted} before the run had systems")
-    return None
-
-
-def placed_on(job: JobConfig, index: int, run: Run, tenancy: Tenancy | None) -> JobConfig:
-    """Return the job with the systems of a phase where its scheduler has chosen them."""
-    systems = systems_of(run, index) if tenancy is None else tenancy.tenure.systems
-    if systems is None:
-        return job
-    placed = job.infrastructure_of(index).placed_on(systems)
-    phases = list(job.phases)
-    phases[index] = phases[index].model_copy(update={"infrastructure": placed})
-    return job.model_copy(update={"phases": tuple(phases)})
-
-
-def systems_of(run: Run, index: int) -> tuple[str, ...] | None:
-    """Return the systems that an unfinished phase began with; None: it has not begun, or does not say."""
-    directory = unfinished_directory(run, index)
-    head = head_of(_lines_of(directory)) if directory is not None else None
-    return head.systems if head is not None else None
-
-
-def summary_of(run: Run, index: int) -> PhaseSummary | None:
-    """Return the summary of a phase's last execution; None: it has not begun."""
-    lines = _lines_of(run.directory_of(index))
-    return summarise(lines) if lines else None
-
-
-def unfinished_directory(run: Run, index: int) -> Path | None:
-    """Return the directory of a phase that has begun and not ended, else None."""
-    directory = run.directory_of(index)
-    has_ended = end_of(_lines_of(directory)) is not None
-    return None if directory is None or has_ended else directory
-
-
-def _lines_of(directory: Path | None) -> list[Line]:
-    if directory is None:
-        return []
-    try:
-        return checked_lines(directory / JOURNAL)
-    except JournalError as exc:
-        raise ComebackError(str(exc)) from exc  # leave the workers running: a person may repair the journal
-    except FileNotFoundError:
-        return []
-    except OSError as exc:
-        raise JournalError(f"{directory / JOURNAL}: {exc.strerror}") from exc
-
-
-def runtime_of(run: Run) -> Path:
-    """Return the run's directory for sockets; if it was removed, its unreachable processes are ended."""
-    directory = recorded_runtime(run)
-    if not directory.exists():
-        clear_directory(directory)
-    made_runtime_directory(directory)
-    own_runtime(run)
-    return directory
-
-
 def _status(decision: Decision) -> str:
-    return _STATUS.get(decision.action, "failed")
+    if decision.completes:
+        return "completed"
+    return "cancelled" if decision.cancels else "failed"
 
 
 def _start_s(journal: Journal) -> float:
@@ -454,64 +379,3 @@ def _journal_path(job: JobConfig, directory: Path, run: Run) -> Path:
     if job.journal_dir is not None and not link.is_symlink():
         link.symlink_to(Path(job.journal_dir) / f"{run.run_id}-{directory.name}.jsonl")
     return link
-
-
-def _isolated_before(run: Run, directory: Path) -> list[str]:
-    """Return the systems that were in quarantine when the run began, and those that it has isolated since.
-
-    The latter come from its journals except this one: of earlier phases, and of failed executions of this phase.
-    """
-    names = [each["directory"] for each in run.record()["phases"] if each["directory"] != directory.name]
-    journals = [lines for name in names if (lines := _lines_of(run.model_dir / name))]
-    isolated = {system for lines in journals for system in summarise(lines).isolated_systems}
-    return sorted({*isolated, *run.record().get("quarantined", ())})
-
-
-def _warm(job: JobConfig, index: int) -> dict[str, object] | None:
-    phase = job.phases[index]
-    if phase.warm == "off":
-        return None
-    return {
-        "modules": phase.warm if phase.warm == "auto" else list(phase.warm),
-        "memory_mb": phase.warm_memory_mb,
-    }
-
-
-def backend_of(job: JobConfig, index: int, run: Run, plan: PhasePlan, runtime: Path) -> Backend:
-    """Return the backend of a phase's workers; `runtime` is the run's directory for sockets."""
-    checkpoints, infrastructure = job.phases[index].checkpoints, job.infrastructure_of(index)
-    settings = AgentSettings(
-        run_id=run.run_id,
-        key=run.key,
-        phase_index=index,
-        sample_period_s=job.sample_period_s,
-        device_command=job.suspension_of(index).device_command,
-        detect={"by": job.faults.detectors, "every_s": job.faults.every_s} if job.faults.detectors else None,
-        orphan_timeout_s=job.orphan_timeout_s,
-        spool_bytes=job.spool_mb << 20,
-        output=job.output,
-        signs=signs_of(own_signatures(job.signatures)),
-        warm=_warm(job, index),
-        rendezvous={
-            "by": job.phases[index].rendezvous,
-            "command": list(plan.command),
-            "cwd": plan.cwd,
-            "env": given_in(plan.env),
-            "unset": unset_in(plan.env),
-        },
-        checkpoints=checkpoints.model_dump(exclude={"on_demand", "warn_after_s"})
-        if checkpoints and plan.has_checkpoints and not checkpoints.is_remote
-        else None,
-    )
-    workers = Workers(
-        settings=settings,
-        infrastructure=infrastructure,
-        directory=runtime,
-        run_root=run.root,
-        env=plan.env,
-        system_env=plan.system_env,
-        system_locks={system: lock_path(runtime, system) for system in run.record().get("systems", ())},
-        checkpoints=checkpoints.path if checkpoints is not None and not checkpoints.is_remote else None,
-        files=files_of(plan.env),
-    )
-    return kind_of(infrastructure).backend(workers)

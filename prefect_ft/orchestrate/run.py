@@ -27,7 +27,9 @@ from prefect_ft.journal.lines import read_lines
 from prefect_ft.journal.records import CheckpointLine, EndLine, Line
 from prefect_ft.journal.summary import PhaseSummary
 from prefect_ft.observe import Notice, tell
-from prefect_ft.orchestrate.phase import PhaseExecution, placed_on, summary_of, unfinished_directory
+from prefect_ft.orchestrate.earlier import summary_of, unfinished_directory
+from prefect_ft.orchestrate.phase import PhaseExecution
+from prefect_ft.orchestrate.placing import placed_on
 from prefect_ft.orchestrate.preflight import check_engines, check_kept, quarantined
 from prefect_ft.run import JOURNAL, Holding, Run, Vacancy, new_run_id, runtime_directory, systems
 from prefect_ft.run.identity import PROCESSES_ON
