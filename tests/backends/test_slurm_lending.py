@@ -11,11 +11,10 @@ from prefect_ft.backends.kind import Place
 from prefect_ft.backends.slurm.commands import Said, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.lending import Lending, check_partition, check_room
+from prefect_ft.backends.slurm.queue import Queue
 from prefect_ft.errors import BackendError, ConfigError
 
-RUNNING = (
-    "JobId={job} JobName=job-r JobState=PENDING Reason=Priority Restarts=0 EndTime=Unknown NodeList=(null)\n"
-)
+QUEUE = "".join(f"{job}|PENDING|Priority||N/A|1:00:00\n" for job in (17, 18, 19))
 
 
 class Played:
@@ -26,9 +25,9 @@ class Played:
         self.asked: list[str] = []
 
     def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
-        self.asked.append(words[0])
-        if words[0] == "scontrol":
-            return Said(True, RUNNING.format(job=words[-1]), "")
+        self.asked.append(words[0] if words[2:3] != ("-t",) else "queue")
+        if words[:4] == ("squeue", "-h", "-t", "all"):
+            return Said(True, QUEUE, "")
         return self._answers.get(words[0], Said(False, "", f"no answer in {timeout_s:g} s"))
 
 
@@ -44,7 +43,8 @@ def place(tmp_path: Path) -> Place:
 
 def lending(place: Place, played: Played) -> Lending:
     given = SlurmInfrastructure.model_validate({"type": "slurm", "nodes": 2})
-    return Lending(given, place, Slurm(run=played))
+    slurm = Slurm(run=played)
+    return Lending(given, place, slurm, Queue(slurm.queue, None))
 
 
 def test_a_job_of_an_orchestrator_that_died_before_it_noted_it_is_found(place: Place) -> None:

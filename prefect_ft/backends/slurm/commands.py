@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from prefect_ft.backends.slurm.states import JobState, read_sacct, read_scontrol
+from prefect_ft.backends.slurm.states import SQUEUE, JobState, read_sacct, read_scontrol
 from prefect_ft.errors import BackendError, ConfigError
 
 TIMEOUT_S = 20.0
@@ -124,6 +124,11 @@ class Slurm:
         words = ("sacct", "-n", "-P", "-X", "-D", "-j", job, "-o", "JobID,State,NodeList")
         said = self._run(words, TIMEOUT_S)
         return (read_sacct(said.out, job, life) if said.ok else None) or told
+
+    def queue(self) -> str | None:
+        """Return all jobs of this user that slurmctld knows, as `states.read_squeue` reads them; None: no answer."""
+        said = self._run(("squeue", "-h", "-t", "all", "-u", str(os.getuid()), "-o", SQUEUE), TIMEOUT_S)
+        return said.out if said.ok else None
 
     def named(self, name: str) -> list[str] | None:
         """Return this user's jobs of a name that have not ended, in their order; None: unknown."""

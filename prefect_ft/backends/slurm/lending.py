@@ -27,6 +27,7 @@ from prefect_ft.backends.slurm.allocations import (
 from prefect_ft.backends.slurm.backend import answering, links_to
 from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.queue import Queue, shared_directory
 from prefect_ft.backends.slurm.script import job_name, options, script
 from prefect_ft.backends.slurm.states import end_of
 from prefect_ft.clock import utc_at
@@ -41,8 +42,11 @@ from prefect_ft.worker.holder import ENDED
 LOOK_S = 0.2
 """How often it is looked whether an allocation has begun: at files, without asking Slurm."""
 
-ASK_S = (2.0, 60.0)
-"""How often Slurm is asked whether the job is still there: at first, and at last."""
+ASK_S = (60.0, 300.0)
+"""How old may be what Slurm says of a job that is waited for: at first, and at last."""
+
+FRESH_S = 20.0
+"""How old what Slurm says of the end of the present allocation may be, once that is near."""
 
 ORPHAN_S = 600.0
 """How long node servers wait for an orchestrator that have no agent."""
@@ -94,10 +98,19 @@ def check_partition(names: str, known: set[str] | None, field: str) -> None:
 class Lending:
     """Gets the nodes of one run."""
 
-    def __init__(self, infrastructure: SlurmInfrastructure, place: Place, slurm: Slurm | None = None) -> None:
+    def __init__(
+        self,
+        infrastructure: SlurmInfrastructure,
+        place: Place,
+        slurm: Slurm | None = None,
+        queue: Queue | None = None,
+    ) -> None:
         self._infrastructure, self._place = infrastructure, place
         self._allocations = Allocations(place.run_root)
         self._slurm = slurm or Slurm()
+        self._reasons: dict[str, str] = {}
+        """Why jobs wait, as it was told last."""
+        self._queue = queue or Queue(self._slurm.queue, shared_directory(os.environ))
 
     # -- the present one ----------------------------------------------------------------------------
 
@@ -151,11 +164,7 @@ class Lending:
             allocation = self._allocations.of_job(job)
             if allocation is not None and self._allocations.has_ended(allocation.name):
                 continue
-            try:
-                told = self._slurm.state(job, within_s=1.0)
-            except LookupError:
-                continue
-            if told is None or not told.has_ended:
+            if not self._is_over(job):
                 return job
         return None
 
@@ -190,7 +199,8 @@ class Lending:
 
     def _await(self, job: str, is_stopped: Callable[[], bool]) -> Allocation | None:
         """Wait until the nodes of a job answer; None: the job has ended, or nobody waits any more."""
-        pause_s, ask_at = ASK_S[0], time.monotonic()
+        pause_s = ASK_S[0]
+        ask_at = time.monotonic() + pause_s
         since: float | None = None
         while not is_stopped():
             allocation = self._allocations.of_job(job)
@@ -207,7 +217,7 @@ class Lending:
                     self._not_begun(job, f"no node answers: {self._allocations.said_of(allocation.name)}")
                     return None
             elif time.monotonic() >= ask_at:
-                if self._is_over(job):
+                if self._is_over(job, within_s=pause_s):
                     self._not_begun(job, "")
                     return None
                 pause_s = min(1.5 * pause_s, ASK_S[1])
@@ -215,12 +225,18 @@ class Lending:
             time.sleep(LOOK_S)
         return None
 
-    def _is_over(self, job: str) -> bool:
+    def _is_over(self, job: str, within_s: float = 1.0) -> bool:
+        """Whether a job has ended, by what the queue told within that time; why one waits is told when it changes."""
         try:
-            told = self._slurm.state(job, within_s=1.0)
+            told = self._queue.state(job, within_s=within_s)
         except LookupError:
             return True
-        return told is not None and told.has_ended
+        if told is None:
+            return False
+        if told.is_pending and within_s >= ASK_S[0] and told.reason != self._reasons.get(job, ""):
+            self._reasons[job] = told.reason
+            tell(Notice(text=f"job {job} waits in the queue: {told.reason}"))
+        return told.has_ended
 
     def _not_begun(self, job: str, why: str) -> None:
         """Say that a job has ended without use; raises BackendError unless another one waits."""
@@ -255,7 +271,7 @@ class Lending:
     def renewed(self, tenure: Tenure) -> Tenure:
         """Return a tenure with the end that it has now; what Slurm does not say stays as it was."""
         try:
-            told = self._slurm.state(job_of(tenure.name), within_s=1.0)
+            told = self._queue.state(job_of(tenure.name), within_s=FRESH_S)
         except LookupError:
             return tenure
         return tenure if told is None or told.ends_s is None else replace(tenure, ends_s=told.ends_s)
@@ -264,12 +280,13 @@ class Lending:
 
     def end_of(self, name: str) -> TenureEnd:
         """Return how an earlier tenure ended; what is being ended is waited for, but not for a lost node."""
-        deadline, job = time.monotonic() + BEING_ENDED_S, job_of(name)
+        deadline, pause_s, job = time.monotonic() + BEING_ENDED_S, 1.0, job_of(name)
         life = life_of(name)
         while (told := self._slurm.last_known(job, life)) is not None and told.state == "COMPLETING":
             if time.monotonic() > deadline:
                 break
-            time.sleep(1.0)
+            time.sleep(pause_s)
+            pause_s *= 1.5
         return end_of(told, name)
 
     def release(self, tenure: Tenure) -> None:

@@ -92,6 +92,25 @@ def _time(text: str | None) -> float | None:
         return None
 
 
+SQUEUE = "%A|%T|%r|%N|%e|%l"
+"""The format of squeue's lines that are read here."""
+
+
+def read_squeue(text: str) -> dict[str, JobState]:
+    """Read the lines of `squeue -h -o SQUEUE`, by job; what is no such line is left out."""
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == SQUEUE.count("|")]
+    return {
+        job: JobState(
+            job=job,
+            state=state,
+            reason="" if reason == "None" else reason,
+            nodes=nodes,
+            ends_s=None if limit in UNLIMITED else _time(ends),
+        )
+        for job, state, reason, nodes, ends, limit in rows
+    }
+
+
 def read_sacct(text: str, job: str, life: int | None = None) -> JobState | None:
     """Read `sacct -n -P -X -D -o JobID,State,NodeList -j JOB`: a life of a job, its last one where none is named.
 
