@@ -119,6 +119,9 @@ TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown"))
 TENURE_ENDED = "allocation-ended"
 """The rule of evidence that the scheduler has taken all systems of the run."""
 
+NODE_LOST = "node-lost"
+"""The rule of evidence that nothing answers on a system any more, and of the decision that follows from it."""
+
 
 class Backend(Protocol):
     """Creates and destroys workers. Errors are BackendError, with the system where it is known."""

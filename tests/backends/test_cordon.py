@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("kubernetes")
-
-from prefect_ft.backends.kubernetes.cordon import isolated_since
+from prefect_ft.backends.isolation import isolated_since
 from prefect_ft.model import Counters, Decision
 
 
@@ -32,4 +30,5 @@ def decision(isolate: list[str], placement: list[str], rule: str = "node-lost") 
     ],
 )
 def test_what_stays_cordoned(decisions: list[Decision], expected: dict[str, str]) -> None:
-    assert isolated_since(decisions) == expected
+    found = isolated_since(decisions)
+    assert {system: f"{each.rule}: {each.reason}" for system, each in found.items()} == expected

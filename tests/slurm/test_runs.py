@@ -26,6 +26,14 @@ def node_of(run: Run, rank: int) -> str:
     return [each.node for each in run.told("step") if each.rank == rank][-1]
 
 
+def told_of(run: Run, state: str, field: str) -> list[str]:
+    """Return the nodes in a field of the run's job in a state."""
+    (job,) = (each for each, known in run.cluster.jobs().items() if known == state)
+    told = run.cluster.run("scontrol", "show", "job", "-o", job)
+    (nodes,) = (word.partition("=")[2] for word in told.split() if word.startswith(f"{field}="))
+    return [] if nodes == "(null)" else run.cluster.run("scontrol", "show", "hostnames", nodes).split()
+
+
 def finish(run: Run) -> None:
     """Have it end, and nothing of it be left in the queue."""
     run.end()
@@ -42,6 +50,11 @@ def test_a_lost_node_is_done_without_long_before_slurm_says_so(run: Run) -> None
     run.until(lambda: any(each.node not in (lost, node_of(run, 0)) for each in run.told("begin")))
     assert time.monotonic() - began < 30
     assert run.cluster.states()[lost] != "down*"
+    run.until(
+        lambda: lost not in told_of(run, "RUNNING", "NodeList")
+    )  # it is given back, and the others are not
+    assert len(told_of(run, "RUNNING", "NodeList")) == 2
+    run.until(lambda: told_of(run, "PENDING", "ExcNodeList") == [lost])
     run.finish_soon()
     finish(run)
     assert run.incidents()[0] == ("system_lost", "node-lost")

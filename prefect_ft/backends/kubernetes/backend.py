@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect_ft.backends.base import (
+    NODE_LOST,
     Address,
     AgentSettings,
     Found,
@@ -370,7 +371,7 @@ class KubernetesBackend:
         `is_gone`: it was the agent itself. Then its node has some time to notice.
         """
         if is_gone and (lost := self._loss_of(worker.system)) is not None:
-            return Evidence(rule="node-lost", text=lost)
+            return Evidence(rule=NODE_LOST, text=lost)
         try:
             return self._end(worker, within_s=NOTICE_TIMEOUT_S if is_gone else 0)
         except BackendError as exc:

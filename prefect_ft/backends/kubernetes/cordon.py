@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from prefect_ft.backends.isolation import following
 from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
 from prefect_ft.backends.kubernetes.kept import CORDONS
 from prefect_ft.errors import BackendError
 from prefect_ft.files import read_json, write_json
-from prefect_ft.journal.records import DecisionLine, Line
+from prefect_ft.journal.records import Line
 from prefect_ft.model import Decision
-from prefect_ft.observe import Fact, observed_by
 from prefect_ft.plaintext import as_line
 
 BY = "prefect-ft/cordoned-by"
 """The label: the run that has cordoned a node."""
 
 BECAUSE = "prefect-ft/cordoned-because"
-
-LAST_WAIT_S = 10.0
-"""How long the end of a phase waits for a cluster that does not answer."""
 
 TRIES = 3
 """How often a node is looked at anew that somebody else has changed meanwhile."""
@@ -56,23 +52,8 @@ class Cordons:
         """
         if ends_with_the_run:
             self._note_cluster()
-        pool = ThreadPoolExecutor(1, thread_name_prefix="prefect-ft-cordon")
-        before = _decisions(lines())
-        seen = len(before)
-        under_way = [pool.submit(self._cordon, system, why) for system, why in isolated_since(before).items()]
-
-        def heard(_: Fact) -> None:
-            nonlocal seen
-            new = _decisions(lines())[seen:]
-            seen += len(new)
-            under_way.extend(pool.submit(self._cordon, *each) for each in _isolated(new).items())
-
-        with observed_by(heard):
-            try:
-                yield
-            finally:
-                wait(under_way, LAST_WAIT_S)
-                pool.shutdown(wait=False, cancel_futures=True)
+        with following(lines, self._cordon):
+            yield
 
     def lift(self, systems: Iterable[str]) -> set[str]:
         """Uncordon what this run has cordoned of systems that it uses again; return these. Raises BackendError."""
@@ -84,8 +65,8 @@ class Cordons:
                 lifted.add(system)
         return lifted
 
-    def _cordon(self, system: str, why: str) -> None:
-        label = self._infrastructure.system_label
+    def _cordon(self, system: str, decision: Decision) -> None:
+        label, why = self._infrastructure.system_label, f"{decision.rule}: {decision.reason}"
         try:
             for node in self._cluster.nodes(f"{label}={system}"):
                 self._cordon_node(node["metadata"]["name"], why)
@@ -113,24 +94,6 @@ class Cordons:
         noted = read_json(self._directory / CORDONS).get("places", [])
         if place not in noted:
             write_json(self._directory / CORDONS, {"places": [*noted, place]})
-
-
-def isolated_since(decisions: Sequence[Decision]) -> dict[str, str]:
-    """Return the systems that a phase's decisions have isolated and not used again, each with the reason."""
-    used = set(decisions[-1].placement) if decisions else set()
-    return {system: why for system, why in _isolated(decisions).items() if system not in used}
-
-
-def _isolated(decisions: Sequence[Decision]) -> dict[str, str]:
-    return {
-        system: f"{decision.rule}: {decision.reason}" for decision in decisions for system in decision.isolate
-    }
-
-
-def _decisions(lines: Sequence[Line]) -> list[Decision]:
-    """Return what was decided; what cannot be understood of it is refused where the history is read."""
-    facts = [line.facts for line in lines if isinstance(line, DecisionLine)]
-    return [each for each in facts if isinstance(each, Decision)]
 
 
 def lift_all(directory: Path) -> None:

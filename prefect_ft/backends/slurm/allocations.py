@@ -1,7 +1,8 @@
 """What a run keeps of its allocations, in its own directory, which all machines of the run see.
 
-`<run root>/slurm/` has `jobs.json` (what was submitted, before it is waited for), `node.json` (what node servers are
-told), and a directory for each tenure: what its holder tells, and where its node servers listen.
+`<run root>/slurm/` has `jobs.json` (what was submitted, before it is waited for), `avoided.json` (nodes that were
+isolated), `node.json` (what node servers are told), and a directory for each tenure: what its holder tells, and where
+its node servers listen.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from prefect_ft.worker.node import KEY_NAME, RELEASED
 POINTER = "slurm.json"
 """In the run-time directory: where the run has what is here."""
 
-_JOBS, _CURRENT = "jobs.json", "current.json"
+_JOBS, _CURRENT, _AVOIDED = "jobs.json", "current.json", "avoided.json"
 _TENURE = re.compile(r"slurm-(\d+)(?:\.(\d+))?")
 
 
@@ -127,6 +128,15 @@ class Allocations:
                 break
             waiting.insert(0, job)
         return waiting
+
+    @property
+    def avoided(self) -> dict[str, bool]:
+        """The nodes that the run has isolated, in any of its tenures, and whether each is lost."""
+        return {node: is_lost is True for node, is_lost in read_json(self.directory / _AVOIDED).items()}
+
+    def avoid(self, node: str, *, is_lost: bool) -> None:
+        """Note a node that the run has isolated. Idempotent."""
+        write_json(self.directory / _AVOIDED, {**self.avoided, node: is_lost})
 
     # -- tenures ------------------------------------------------------------------------------------
 

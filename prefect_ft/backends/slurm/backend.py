@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect_ft.backends.base import (
+    NODE_LOST,
     TENURE_ENDED,
     Address,
     AgentSettings,
@@ -254,7 +255,7 @@ class SlurmBackend:
         if (ended := self._ended(worker.system)) is not None:
             return Evidence(rule=TENURE_ENDED, text=ended)
         if not self.answers(worker.system):
-            return Evidence(rule="node-lost", text=f"nothing answers on the node {worker.system}")
+            return Evidence(rule=NODE_LOST, text=f"nothing answers on the node {worker.system}")
         return None
 
     def _ended(self, system: str) -> str | None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from prefect_ft.backends.slurm.states import SQUEUE, JobState, read_sacct, read_scontrol
 from prefect_ft.errors import BackendError, ConfigError
@@ -165,10 +166,11 @@ class Slurm:
         said = self._run(("scancel", *options, *jobs), TIMEOUT_S)
         return None if said.ok or any(word in said.err for word in GONE) else said.err
 
-    def update(self, job: str, **fields: str) -> str | None:
-        """Change a job; return what went wrong."""
+    def update(self, job: str, *, cwd: Path | None = None, **fields: str) -> str | None:
+        """Change a job; return what went wrong. `cwd`: where scontrol leaves files, as it does where one shrinks."""
         words = [f"{name}={value}" for name, value in fields.items()]
-        said = self._run(("scontrol", "update", f"JobId={job}", *words), TIMEOUT_S)
+        begun = () if cwd is None else ("env", f"--chdir={cwd}")
+        said = self._run((*begun, "scontrol", "update", f"JobId={job}", *words), TIMEOUT_S)
         return None if said.ok else said.err or said.out
 
     def batch_script(self, job: str, path: str) -> None:

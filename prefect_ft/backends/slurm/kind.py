@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,19 +74,11 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:
-        """Keep nodes that are isolated out of the successors that wait in the queue."""
+        """Keep nodes that are isolated out of later allocations, and give lost ones back."""
+        from prefect_ft.backends.slurm.isolation import keeping_out  # noqa: PLC0415  (a job is read without it)
+
         del run_id, ends_with_the_run
-
-        @contextmanager
-        def kept() -> Iterator[None]:
-            from prefect_ft.backends.slurm.lending import keep_out  # noqa: PLC0415  (a job is read without it)
-
-            try:
-                yield
-            finally:
-                keep_out(infrastructure, directory, lines())
-
-        return kept()
+        return keeping_out(infrastructure, directory, lines)
 
     def standing(self, run_root: Path) -> Sequence[str]:
         """Return in which job of Slurm's a run is, and which of its jobs wait."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +32,6 @@ from prefect_ft.backends.slurm.states import end_of
 from prefect_ft.clock import utc_at
 from prefect_ft.config.fields import shown
 from prefect_ft.errors import BackendError, ConfigError
-from prefect_ft.journal.records import Line
-from prefect_ft.journal.summary import summarise
 from prefect_ft.observe import Notice, tell
 from prefect_ft.run import certificates_of
 from prefect_ft.worker.holder import ENDED
@@ -177,7 +174,8 @@ class Lending:
         path = self._allocations.directory / "holder.sh"
         path.write_text(script(given.python, payload, self._allocations.directory))
         log = self._allocations.directory / "holder-%j.log"
-        words = options(given, name=name, log=log, cwd=place.model_dir)
+        avoided = self._allocations.avoided
+        words = options(given, name=name, log=log, cwd=place.model_dir, exclude=list(avoided))
         self._allocations.begin_submission()
         job = self._slurm.submit([*words, *more, str(path)])
         self._allocations.note(job)
@@ -345,27 +343,6 @@ def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
         f"{option}={env[name]}" for name, option in names.items() if env.get(name) not in (None, "", "(null)")
     ]
     return [*found, f"--chdir={env.get('SLURM_SUBMIT_DIR', os.getcwd())}"]
-
-
-def keep_out(infrastructure: SlurmInfrastructure, directory: Path, lines: Sequence[Line]) -> None:
-    """Keep the nodes that a phase has isolated out of the jobs of its run that wait in the queue."""
-    allocations = recorded_in(directory)
-    isolated = summarise(lines).isolated_systems if lines else ()
-    if allocations is None or not isolated:
-        return
-    slurm = Slurm()
-    avoided = ",".join(dict.fromkeys((*infrastructure.exclude, *isolated)))
-    for job in allocations.submitted:
-        try:
-            told = slurm.state(job)
-        except LookupError:
-            continue
-        if (
-            told is not None
-            and told.is_pending
-            and (wrong := slurm.update(job, ExcNodeList=avoided)) is not None
-        ):
-            _log.warning("job %s may be given isolated nodes (%s): %s", job, shlex.quote(avoided), wrong)
 
 
 def standing(run_root: Path) -> list[str]:

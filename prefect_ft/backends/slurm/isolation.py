@@ -1,0 +1,69 @@
+"""Nodes that a run has isolated: no later allocation of it has them, and those that are lost are given back."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from prefect_ft.backends.base import NODE_LOST
+from prefect_ft.backends.isolation import following
+from prefect_ft.backends.slurm.allocations import Allocations, recorded_in
+from prefect_ft.backends.slurm.commands import Slurm
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.journal.records import Line
+from prefect_ft.model import Decision
+
+_log = logging.getLogger(__name__)
+
+
+def keeping_out(
+    infrastructure: SlurmInfrastructure,
+    directory: Path,
+    lines: Callable[[], Sequence[Line]],
+    slurm: Slurm | None = None,
+) -> AbstractContextManager[None]:
+    """Return a context that tells Slurm of each node that is isolated; `directory` is the run-time directory."""
+    asked = slurm or Slurm()
+
+    def isolated(node: str, decision: Decision) -> None:
+        allocations = recorded_in(directory)
+        if allocations is not None:
+            is_lost = decision.rule == NODE_LOST
+            allocations.avoid(node, is_lost=is_lost)
+            _exclude(infrastructure, allocations, asked)
+            if is_lost:
+                _give_back(node, allocations, asked)
+
+    return following(lines, isolated)
+
+
+def _exclude(infrastructure: SlurmInfrastructure, allocations: Allocations, slurm: Slurm) -> None:
+    """Keep isolated nodes out of the jobs of the run that wait in the queue."""
+    avoided = ",".join(dict.fromkeys((*infrastructure.exclude, *allocations.avoided)))
+    for job in allocations.submitted:
+        try:
+            told = slurm.state(job)
+        except LookupError:
+            continue
+        if told is None or not told.is_pending:
+            continue
+        if (wrong := slurm.update(job, ExcNodeList=avoided)) is not None:
+            _log.warning("job %s may be given isolated nodes (%s): %s", job, shlex.quote(avoided), wrong)
+
+
+def _give_back(node: str, allocations: Allocations, slurm: Slurm) -> None:
+    """Shrink the allocation by a node that is lost, unless the batch script is there or the job is the user's own.
+
+    Slurm would hold it, and charge for it, until it notices itself.
+    """
+    allocation = None if allocations.current is None else allocations.named(allocations.current)
+    if allocation is None or allocation.job not in allocations.submitted or node == allocation.nodes[0]:
+        return
+    first, *others = allocation.nodes
+    left = [first, *(each for each in others if not allocations.avoided.get(each))]
+    wrong = slurm.update(allocation.job, NodeList=",".join(left), cwd=allocations.directory)
+    if wrong is not None:
+        _log.warning("the lost node %s is not given back: %s", node, wrong)
