@@ -65,6 +65,13 @@ class TenureEndedError(BackendError):
         super().__init__(message, on_any_system=True)
 
 
+class TenureCancelledError(BackendError):
+    """A person has cancelled what the systems of the run were to come from, and so the run."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, on_any_system=True)
+
+
 class NotStartedError(PrefectFTError):
     """The run was cancelled before it had systems to run on."""
 

@@ -130,7 +130,8 @@ class Kind(ABC, Generic[_Config]):
         """Return the systems of a run where the job does not name them; None: the job does, or `is_stopped` says so.
 
         Waits until they can be used, for hours where a scheduler has a queue; another life of the orchestrator finds
-        what this one waits for. Raises ConfigError for what the scheduler refuses, BackendError for what else fails.
+        what this one waits for. Raises ConfigError for what the scheduler refuses, TenureCancelledError where a person
+        has cancelled what was waited for, BackendError for what else fails.
         """
         del infrastructure, place, is_stopped
         return None

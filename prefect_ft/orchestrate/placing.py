@@ -7,7 +7,7 @@ from pathlib import Path
 from prefect_ft.backends.clearing import clear_directory
 from prefect_ft.backends.kind import Place, kind_of
 from prefect_ft.config import JobConfig
-from prefect_ft.errors import NotStartedError
+from prefect_ft.errors import NotStartedError, TenureCancelledError
 from prefect_ft.orchestrate.earlier import systems_of
 from prefect_ft.orchestrate.tenures import Tenancy
 from prefect_ft.run import Run, made_runtime_directory
@@ -29,9 +29,13 @@ def tenancy_of(job: JobConfig, index: int, run: Run, stop: StopRequest) -> Tenan
         run_root=run.root,
         directory=runtime_of(run),
     )
-    tenure = kind_of(infrastructure).tenure(infrastructure, place, lambda: stop.wanted is not None)
-    if tenure is not None:
-        return Tenancy(infrastructure, place, tenure)
+    try:
+        tenure = kind_of(infrastructure).tenure(infrastructure, place, lambda: stop.wanted is not None)
+    except TenureCancelledError as exc:
+        stop.ask(str(exc))
+    else:
+        if tenure is not None:
+            return Tenancy(infrastructure, place, tenure)
     if stop.wanted is not None and not infrastructure.systems and systems_of(run, index) is None:
         raise NotStartedError(f"{stop.wanted} before the run had systems")
     return None

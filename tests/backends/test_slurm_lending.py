@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from prefect_ft.backends.slurm.commands import Said, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.lending import Lending, check_partition, check_room
 from prefect_ft.backends.slurm.queue import Queue
-from prefect_ft.errors import BackendError, ConfigError
+from prefect_ft.errors import BackendError, ConfigError, TenureCancelledError
 
 QUEUE = "".join(f"{job}|PENDING|Priority||N/A|1:00:00\n" for job in (17, 18, 19))
 
@@ -92,6 +94,67 @@ def test_a_submission_that_slurm_has_answered_is_over(place: Place) -> None:
 )
 def test_the_time_limit_of_a_users_job_is_that_of_its_successor(said: Said, limit: str | None) -> None:
     assert Slurm(run=Played({"squeue": said})).time_limit("17") == limit
+
+
+class Ended(Played):
+    """A Slurm whose first jobs end in a state before their nodes begin, and whose later ones wait."""
+
+    def __init__(self, state: str, by: str, ends: int) -> None:
+        super().__init__({})
+        self._state, self._by, self._ends = state, by, ends
+        self.submitted = 0
+
+    def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
+        if words[0] == "sbatch":
+            self.submitted += 1
+            return Said(True, f"{self.submitted}\n", "")
+        if words[0] == "sacct":
+            return Said(True, f"{words[words.index('-j') + 1]}|{self._by}|None assigned\n", "")
+        has_ended = self.submitted <= self._ends
+        state = self._state if has_ended else "PENDING"
+        if words[0] == "squeue":
+            return Said(True, f"{self.submitted}|{state}|None||N/A|1:00:00\n", "")
+        return Said(True, f"JobId={words[-1]} JobState={state} Reason=None\n", "")
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "ends", "error", "submitted"),
+    [
+        pytest.param(
+            "CANCELLED", f"CANCELLED by {os.getuid()}", 9, TenureCancelledError, 1, id="by-the-user"
+        ),
+        pytest.param("CANCELLED", "CANCELLED", 9, TenureCancelledError, 1, id="by-nobody-knows-whom"),
+        pytest.param("CANCELLED", "CANCELLED by 4711", 1, None, 2, id="could-not-be-launched"),
+        pytest.param("CANCELLED", "CANCELLED by 4711", 9, TenureCancelledError, 4, id="again-and-again"),
+        pytest.param("NODE_FAIL", "NODE_FAIL", 1, None, 2, id="a-node-failed"),
+        pytest.param("PREEMPTED", "PREEMPTED", 2, None, 3, id="preempted"),
+        pytest.param("FAILED", "FAILED", 1, BackendError, 1, id="its-own-fault"),
+        pytest.param("DEADLINE", "DEADLINE", 1, BackendError, 1, id="too-late"),
+    ],
+)
+def test_a_job_that_ends_before_it_begins(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    by: str,
+    ends: int,
+    error: type[Exception] | None,
+    submitted: int,
+) -> None:
+    monkeypatch.setattr("prefect_ft.backends.slurm.lending.ASK_S", (0.0, 0.0))
+    monkeypatch.setattr("prefect_ft.backends.slurm.lending.LOOK_S", 0.0)
+    played = Ended(state, by, ends)
+    found, deadline = lending(place, played), time.monotonic() + 30
+
+    def is_stopped() -> bool:
+        return played.submitted > ends or time.monotonic() > deadline
+
+    if error is None:
+        assert found.tenure(is_stopped) is None
+    else:
+        with pytest.raises(error, match=f"ended before its nodes began: {state}"):
+            found.tenure(is_stopped)
+    assert played.submitted == submitted
 
 
 def test_an_unknown_partition_is_told_with_those_that_there_are() -> None:

@@ -143,27 +143,68 @@ def test_a_preemption_is_handed_over_with_a_checkpoint_of_its_own(slurm_nodes: A
     assert last - asked < 100, "the ranks went on until they were killed"
 
 
+def cancel(run: Run) -> None:
+    """Cancel all jobs of the run, as its user would, and wait until the run has ended so."""
+    name = f"--name={run.place.name}-{run.run_id()}"
+    run.cluster.run("scancel", name)
+    run.end(3)
+    run.until(lambda: not run.cluster.run("squeue", "-h", name, "-t", "PENDING,RUNNING"))
+
+
 @pytest.mark.long
 def test_cancelled_in_the_queue(run: Run) -> None:
-    run.cluster.run("sbatch", "-N4", "-o", "/dev/null", "--wrap", "sleep 600")
+    other = run.cluster.run("sbatch", "--parsable", "-N4", "-o", "/dev/null", "--wrap", "sleep 600").strip()
     run.until(lambda: "RUNNING" in run.cluster.jobs().values())
     run.begin()
     run.until(lambda: "PENDING" in run.cluster.jobs().values())
-    (job,) = (each for each, state in run.cluster.jobs().items() if state == "PENDING")
-    run.cluster.run("scancel", job)
-    run.end(1)
+    run.cluster.run("scancel", "--state=PENDING", "--me")
+    run.end(3)
     assert "CANCELLED" in run.output()
-    assert list(run.cluster.jobs().values()) == ["RUNNING"]
+    assert run.cluster.jobs() == {other: "RUNNING"}
 
 
 @pytest.mark.long
+def test_cancelled_while_its_nodes_begin(run: Run) -> None:
+    run.begin()
+    run.until(lambda: "RUNNING" in run.cluster.jobs().values())
+    cancel(run)
+    assert not run.is_doubled()
+
+
 def test_cancelled_in_training(run: Run) -> None:
     run.begin()
     run.reach(12)
-    run.cluster.run("scancel", *run.cluster.jobs())
-    run.end(3)
-    run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+    cancel(run)
     assert run.incidents() == [("cancelled", "cancelled")]
+    assert run.told("asked"), "there was time for a checkpoint"
+
+
+@pytest.mark.long
+def test_cancelled_while_it_is_handed_over(slurm_nodes: Any, tmp_path: Path) -> None:
+    given = {"nodes": 2, "time": "1", "reserve_s": 20}
+    run = Run(slurm_nodes, tmp_path / "run", save_every=1_000_000, infrastructure=given)
+    try:
+        run.begin()
+        run.until(lambda: bool(run.told("asked")))
+        cancel(run)
+    finally:
+        run.close()
+    assert run.lives() == 1
+
+
+@pytest.mark.long
+def test_cancelled_while_it_waits_for_its_next_allocation(slurm_nodes: Any, tmp_path: Path) -> None:
+    given = {"nodes": 2, "time": "1", "reserve_s": 20}
+    run = Run(slurm_nodes, tmp_path / "run", save_every=1_000_000, infrastructure=given)
+    try:
+        run.begin()
+        run.reach(12)
+        run.cluster.run("sbatch", "-N4", "-p", "high", "-o", "/dev/null", "--wrap", "sleep 600")
+        run.until(lambda: bool(run.told("asked")) and [*run.cluster.jobs().values()].count("RUNNING") == 1)
+        cancel(run)
+    finally:
+        run.close()
+    assert run.lives() == 1
 
 
 def test_in_a_batch_script_of_the_users_own(slurm_nodes: Any, tmp_path: Path) -> None:

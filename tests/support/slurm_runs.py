@@ -206,6 +206,11 @@ class Run:
         path = self.place / "output"
         return path.read_text(errors="replace")[-6000:] if path.exists() else ""
 
+    def run_id(self) -> str:
+        """Return the run's id, once it has one."""
+        self.until(lambda: bool(list((self.place / "model" / ".prefect-ft").glob("*/run.json"))))
+        return next((self.place / "model" / ".prefect-ft").glob("*/run.json")).parent.name
+
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Return the journal's lines of a type."""
         (journal,) = (self.place / "model").glob("*/journal.jsonl")
@@ -251,7 +256,7 @@ def main(path: Path, word: str) -> int:
     """Execute a run to its end; return the exit code of `prefect-ft`."""
     from prefect_ft.cli.foreground import watching
     from prefect_ft.config import load_job
-    from prefect_ft.errors import PrefectFTError
+    from prefect_ft.errors import NotStartedError, PrefectFTError
     from prefect_ft.orchestrate.entering import enter
     from prefect_ft.orchestrate.executing import execute
     from prefect_ft.orchestrate.live import Live
@@ -269,7 +274,7 @@ def main(path: Path, word: str) -> int:
             return 0
         except PrefectFTError as exc:
             sys.stderr.write(f"error: {exc}\n")
-            return 1
+            return 3 if isinstance(exc, NotStartedError) else 1
     sys.stderr.write(f"{last.status}: {last.reason}\n")
     return {"completed": 0, "cancelled": 3}.get(last.status, 1)
 

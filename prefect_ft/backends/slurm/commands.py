@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prefect_ft.backends.slurm.states import SQUEUE, JobState, read_sacct, read_scontrol
+from prefect_ft.backends.slurm.states import SQUEUE, JobState, canceller, read_sacct, read_scontrol
 from prefect_ft.errors import BackendError, ConfigError
 
 TIMEOUT_S = 20.0
@@ -122,9 +122,17 @@ class Slurm:
         is_asked = told is not None and life in (None, told.restarts)
         if told is not None and is_asked and told.state != "COMPLETING":
             return told
+        return self._accounted(job, life) or told
+
+    def cancelled_by(self, job: str) -> int | None:
+        """Return the user who has cancelled a job, as the accounting says; None: unknown. Root also ends what fails."""
+        told = self._accounted(job)
+        return None if told is None else canceller(told)
+
+    def _accounted(self, job: str, life: int | None = None) -> JobState | None:
         words = ("sacct", "-n", "-P", "-X", "-D", "-j", job, "-o", "JobID,State,NodeList")
         said = self._run(words, TIMEOUT_S)
-        return (read_sacct(said.out, job, life) if said.ok else None) or told
+        return read_sacct(said.out, job, life) if said.ok else None
 
     def queue(self) -> str | None:
         """Return all jobs of this user that slurmctld knows, as `states.read_squeue` reads them; None: no answer."""

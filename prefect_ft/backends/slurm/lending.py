@@ -28,10 +28,10 @@ from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, 
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.queue import Queue, shared_directory
 from prefect_ft.backends.slurm.script import job_name, options, script
-from prefect_ft.backends.slurm.states import end_of
+from prefect_ft.backends.slurm.states import JobState, end_of
 from prefect_ft.clock import utc_at
 from prefect_ft.config.fields import shown
-from prefect_ft.errors import BackendError, ConfigError
+from prefect_ft.errors import BackendError, ConfigError, TenureCancelledError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.run import certificates_of
 from prefect_ft.worker.holder import ENDED
@@ -47,6 +47,12 @@ FRESH_S = 20.0
 
 ORPHAN_S = 600.0
 """How long node servers wait for an orchestrator that have no agent."""
+
+MOST_TRIES = 3
+"""How often a job is submitted anew, in one life of an orchestrator, whose nodes have not begun."""
+
+NOT_ITS_FAULT = ("BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED")
+"""States in which a job ends that others or its nodes have kept from beginning; root cancels one that cannot launch."""
 
 BEING_ENDED_S = 45.0
 """How long what ends an allocation is asked for while that is being ended: more than Slurm's KillWait."""
@@ -105,6 +111,8 @@ class Lending:
         self._infrastructure, self._place = infrastructure, place
         self._allocations = Allocations(place.run_root)
         self._slurm = slurm or Slurm()
+        self._tries = 0
+        """How often a job has been had anew."""
         self._reasons: dict[str, str] = {}
         """Why jobs wait, as it was told last."""
         self._queue = queue or Queue(self._slurm.queue, shared_directory(os.environ))
@@ -237,15 +245,29 @@ class Lending:
         return told.has_ended
 
     def _not_begun(self, job: str, why: str) -> None:
-        """Say that a job has ended without use; raises BackendError unless another one waits."""
+        """Say that a job has ended without use; raises BackendError unless another one can be had.
+
+        TenureCancelledError: a person has cancelled it.
+        """
         told = self._slurm.last_known(job)
         state = f": {told.state} {told.reason}".rstrip() if told is not None else ""
         what = "never started" if told is not None and told.never_began else "ended before its nodes began"
         text = f"Slurm job {job} {what}{state}" + (f": {why}" if why else "")
-        if job_here(os.environ) is None and job != self._allocations.submitted[-1]:
-            tell(Notice(text=text))
-            return
-        raise BackendError(text, on_any_system=True)
+        if job_here(os.environ) is not None:
+            raise BackendError(text, on_any_system=True)
+        if job == self._allocations.submitted[-1] and not self._can_be_had_anew(told):
+            is_cancelled = told is not None and told.state == "CANCELLED"
+            raise TenureCancelledError(text) if is_cancelled else BackendError(text, on_any_system=True)
+        tell(Notice(text=text))
+
+    def _can_be_had_anew(self, told: JobState | None) -> bool:
+        """Whether another job may begin where this one has not: others took its nodes, or one of them failed."""
+        if told is None or told.state not in NOT_ITS_FAULT or self._tries >= MOST_TRIES:
+            return False
+        if told.state == "CANCELLED" and self._slurm.cancelled_by(told.job) in (None, os.getuid()):
+            return False
+        self._tries += 1
+        return True
 
     def _answering(self, allocation: Allocation) -> tuple[str, ...]:
         """Return the nodes whose servers answer, in Slurm's order."""

@@ -34,7 +34,7 @@ _NOT_LAUNCHED = ("launchfailedrequeuedheld", "joblaunchfailure")
 _NO_NODES = "None assigned"
 """What sacct says of the nodes of a job that never had any."""
 
-_SACCT_CANCELLED = re.compile(r"CANCELLED( by \S+)?")
+_SACCT_CANCELLED = re.compile(r"CANCELLED( by (\S+))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,12 @@ def read_sacct(text: str, job: str, life: int | None = None) -> JobState | None:
         reason=reason,
         nodes="" if nodes == _NO_NODES else nodes,
     )
+
+
+def canceller(told: JobState) -> int | None:
+    """Return the user id of who has cancelled a job, from a line of sacct; None: unknown."""
+    found = _SACCT_CANCELLED.fullmatch(told.reason)
+    return int(found[2]) if found is not None and (found[2] or "").isdecimal() else None
 
 
 def end_of(told: JobState | None, name: str) -> TenureEnd:
