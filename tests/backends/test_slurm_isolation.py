@@ -52,7 +52,7 @@ def isolate(
     (allocations.directory / "slurm-17" / ALLOCATION).write_text(json.dumps(told))
     allocations.choose("slurm-17")
     allocations.note(*(["17", "18"] if submitted else ["18"]))
-    allocations.point_from(tmp_path)
+    allocations.point_from(tmp_path, "job-r")
     played, lines = Played(), []
     given = SlurmInfrastructure.model_validate({"type": "slurm", "exclude": "n9"})
     with keeping_out(given, tmp_path, lambda: lines, Slurm(run=played)):
