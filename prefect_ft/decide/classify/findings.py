@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from prefect_ft.decide.classify.closing import Complaint
 from prefect_ft.decide.classify.tracebacks import Raised
 from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.model import FailureClass
@@ -58,6 +59,8 @@ class LogFindings:
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
     breaks_off: bool = False
     """Whether the log ends within a traceback."""
+    complaints: tuple[Complaint, ...] = ()
+    """What the last lines complain of, in whatever words."""
     over: tuple[tuple[Finding, str], ...] = ()
     """The last findings that were shown to be no end, each with how."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1

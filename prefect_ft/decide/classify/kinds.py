@@ -11,8 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from prefect_ft.decide.classify.reading import is_library
+from prefect_ft.decide.classify.said import first, said_of_exception
 from prefect_ft.model import FailureClass
-from prefect_ft.signatures import Signature, compiled
+from prefect_ft.signatures import Signature
 
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.tracebacks import Raised
@@ -139,40 +140,6 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
 )
 """Where an exception that says little was raised: a library, by its innermost frame."""
 
-_SAMPLE = (
-    r"(?:jpe?g|png|gif|bmp|tiff?|webp|images?|pictures?|audio|wav|mp3|flac|video|mp4|frames?|parquet|csv|jsonl?|"
-    r"tf_?records?|records?|samples?|shards?|archives?|tar(?:ball)?|zip|gzip|data ?sets?|npz|npy|hdf5|arrow|lmdb)\b"
-)
-_TOOL = r"\b(?:ptxas|nvcc|nvlink|cicc|hipcc|gcc|g\+\+|clang\+*|ninja|cmake|bisheng|ccec|tbe|llc|lld?)\b"
-_COMPILE = (
-    rf"(?i){_TOOL}.{{0,40}}(?:not found|no such file|failed|returned|exited|error)",
-    rf"(?i)(?:not find|missing|failed).{{0,20}}{_TOOL}",
-    r"(?i)fail(?:ed|ure)? (?:to compile|in compil|during compil|to lower)",
-)
-_DATA = (
-    rf"(?i)\b(?:invalid|corrupt(?:ed)?|truncated|damaged|malformed|unreadable|broken|bad|empty)\b.{{0,24}}\b{_SAMPLE}",
-    rf"(?i)\b(?:not|unable to|fail(?:ed)? to|error) (?:decod|identify|pars|read|load|open)\w* .{{0,24}}\b{_SAMPLE}",
-    rf"(?i)\b{_SAMPLE}.{{0,24}} (?:is|are|was) (?:corrupt|truncated|damaged|malformed|unreadable|broken|invalid|empty)",
-)
-_SETUP = (
-    r"(?i)\bversion mismatch|mismatch(?:ed)? versions?|incompatible (?:versions?|driver|librar)",
-    r"(?i)incompatible with (?:the )?(?:installed|current|this)|(?:is|are) not installed|(?:pip|please) install ",
-    r"(?i)(?:requires?|needs?) .{0,40}\b(?:version|>=|driver|install)|environment variable",
-)
-_SAYS: tuple[tuple[FailureClass, str], ...] = (
-    (
-        "oom_device",
-        (
-            r"(?i)out of (?:gpu|device|cuda|hbm|accelerator|npu) memory|"
-            r"\b(?:hip|xpu|npu|gpu|hpu|device)\b.{0,16}out of memory"
-        ),
-    ),
-    ("compile", "|".join(_COMPILE)),
-    ("data", "|".join(_DATA)),
-    ("config", "|".join(_SETUP)),
-)
-"""What a message says of the kind of failure, in whichever library's words."""
-
 _HINTS: dict[FailureClass, str] = {
     "data": "A sample or file of the data set cannot be read; look at what the innermost frame was given.",
     "network": "A connection or remote service failed; look whether it answers from this machine.",
@@ -229,7 +196,7 @@ def _kind(name: str, failure_class: FailureClass) -> Signature:
 
 
 def _by_words(message: str) -> FailureClass | None:
-    return _first(_SAYS, message)
+    return said_of_exception(message)
 
 
 def _by_errno(message: str) -> FailureClass | None:
@@ -238,7 +205,7 @@ def _by_errno(message: str) -> FailureClass | None:
         number = next(int(group) for group in found.groups() if group is not None)
         if (known := _CLASS_OF_ERRNO.get(abs(number))) is not None:
             return known
-    return _first(_WORDS, message)
+    return first(_WORDS, message)
 
 
 def _by_status(message: str) -> FailureClass | None:
@@ -251,12 +218,8 @@ def _by_status(message: str) -> FailureClass | None:
 
 
 def _by_name(name: str) -> FailureClass | None:
-    return _first(_NAMES, name)
+    return first(_NAMES, name)
 
 
 def _by_place(file: str) -> FailureClass | None:
-    return _first(_PLACES, file) if is_library(file) else None
-
-
-def _first(table: tuple[tuple[FailureClass, str], ...], text: str) -> FailureClass | None:
-    return next((each for each, pattern in table if compiled(pattern).search(text) is not None), None)
+    return first(_PLACES, file) if is_library(file) else None

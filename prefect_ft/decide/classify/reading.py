@@ -20,7 +20,8 @@ Empty: none of these."""
 # RE2: names in a log may be anything, and these have nested repetitions.
 _SAMPLE = compiled(
     r"(?:^|/)(?:torch/utils/data/|torchdata/|datasets/(?:arrow_dataset|iterable_dataset)\.py|webdataset/|"
-    r"streaming/base/|litdata/|tensorflow/python/data/|grain/|nvidia/dali/|ray/data/)"
+    r"streaming/base/|litdata/|tensorflow/python/data/|grain/|nvidia/dali/|ray/data/|"
+    r"paddle/(?:io|fluid)/dataloader/|mindspore/dataset/|mxnet/gluon/data/|tensorpack/dataflow/|ffcv/|squirrel/)"
 )
 _OWN_SAMPLE = compiled(
     r"^(?:__getitems?__|collate\w*|\w*_collate(?:_fn)?|_?(?:load|read|get|decode|parse|open)_?(?:image|img|sample|audio|wav|"

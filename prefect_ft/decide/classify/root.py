@@ -5,11 +5,14 @@ A pure function of findings, exit code and signal. Reads no text.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from signal import Signals
+from typing import NamedTuple
 
 from prefect_ft.decide.classify.chains import (
+    ASIDE,
     BARE,
     BY_EXCEPTION,
     CASCADE,
@@ -21,13 +24,14 @@ from prefect_ft.decide.classify.chains import (
     weight,
     wraps,
 )
+from prefect_ft.decide.classify.closing import Complaint, root_of, signature_of_complaint
 from prefect_ft.decide.classify.confidence import confidence_in
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd, first_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived
-from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
+from prefect_ft.decide.classify.unreadable import UNREADABLE, as_a_sample, as_resumed
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 
@@ -38,6 +42,11 @@ _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
+_ENDS_AT_ONCE = frozenset(("cfg-python-script-missing",))
+"""What an interpreter says that does not even begin: an exception after it is of another run."""
+
+_PROCESS, _CAUGHT = "pid=", 3
+"""What names one process in a prefix, and so many exceptions of one that it can't have died of them."""
 
 _HINTS: dict[FailureClass, str] = {
     "config": "a restart meets the same set-up: correct it and start again",
@@ -53,7 +62,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     if exit_code == 0 and signal is None:
         return _plain("none")
-    logs = [_as_resumed(log) for log in logs]
+    logs = [_as_got_on(_as_resumed(log)) for log in logs]
     reported = first_end(logs) if signal_of(exit_code, signal) is None else None
     if reported is not None:  # a launcher's own status says nothing of the rank that failed
         exit_code, signal = reported.exit_code, None
@@ -63,6 +72,9 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
     told = _told(logs, exit_code, signal, reported)
+    complaint = _complaint(logs, is_known_to_fail=is_known_to_fail)
+    if complaint is not None and _is_best(complaint, chosen, told):
+        return _complaint_verdict(complaint, logs)
     if chosen is not None and not (
         _says_more(told, chosen, exit_code, signal) or _came_first(reported, chosen)
     ):
@@ -73,10 +85,71 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     return _plain("none" if has_lines and not is_known_to_fail else "unknown")
 
 
+class _Complained(NamedTuple):
+    log: LogFindings
+    complaint: Complaint
+
+
+def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Complained | None:
+    """Return what the last lines of the logs complain of; of several logs' what says more, then the first."""
+    roots = ((log, root_of(log.complaints, is_known_to_fail=is_known_to_fail)) for log in logs)
+    found = [_Complained(log, root) for log, root in roots if root is not None]
+    return min(found, key=lambda one: one.complaint.failure_class is None, default=None)
+
+
+def _is_best(one: _Complained, chosen: _Place | None, told: Told | None) -> bool:
+    """Return whether a complaint explains more than what the catalogue knows, and than how the job ended."""
+    says = one.complaint.failure_class
+    if told is not None and (told.failure_class != "unknown" or says is None):
+        return False
+    if chosen is None:
+        return True
+    log, first = chosen
+    if log is one.log and _is_cause_of_crash(one.complaint, first):
+        return True
+    if weight(first) < REPORT and not (weight(first) == MENTIONED and not _is_at_end(log, first)):
+        return False
+    return says is not None and (weight(first) != MENTIONED or one.complaint.is_strong)
+
+
+def _is_cause_of_crash(complaint: Complaint, crash: Finding) -> bool:
+    """Return whether a program says just before it crashes what it cannot go on after."""
+    is_bare = weight(crash) in (BARE, CASCADE) and crash.signature.failure_class == "crash"
+    says = complaint.failure_class not in (None, "crash", "assertion", "user_code")
+    return is_bare and says and complaint.is_strong and 0 < crash.line - complaint.line <= _AT_ONCE_LINES
+
+
+def _complaint_verdict(one: _Complained, logs: Sequence[LogFindings]) -> Verdict:
+    log, complaint = one
+    signature = signature_of_complaint(complaint.failure_class)
+    return Verdict(
+        failure_class=signature.failure_class,
+        recoverable=_recoverable(signature.failure_class, None),
+        blame="none",
+        signature=signature_of(likeness_of_line(signature.id, complaint.text)),
+        evidence=Evidence(
+            rule=signature.id,
+            text=complaint.text,
+            file=log.file,
+            line=complaint.line,
+            hint=_HINTS.get(signature.failure_class, signature.hint),
+        ),
+        cascades=_cascades(logs, None),
+        confidence="low",
+    )
+
+
 def _as_resumed(log: LogFindings) -> LogFindings:
     if log.resumption is None:
         return log
     return replace(log, findings=tuple(as_resumed(finding, log.resumption) for finding in log.findings))
+
+
+def _as_got_on(log: LogFindings) -> LogFindings:
+    """Correct what is said of a sample's file in a run that has read others: it is not the set-up that is wrong."""
+    if not log.got_on:
+        return log
+    return replace(log, findings=tuple(map(as_a_sample, log.findings)))
 
 
 def _told(
@@ -106,9 +179,17 @@ def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
 
 
 def _is_at_end(log: LogFindings, finding: Finding) -> bool:
-    """Return whether an exception is named among the last lines of a log, of which nothing more is known."""
+    """Return whether an exception is named among the last lines of a log, of which nothing more is known.
+
+    What takes a run's machine away counts in its very last line.
+    """
     is_after = log.completed is None or log.completed < finding.order
-    return finding.is_mention and is_after and bool(log.tail) and finding.line >= log.number_of_tail(0)
+    if not is_after or not log.tail:
+        return False
+    if finding.is_mention:
+        return finding.line >= log.number_of_tail(0)
+    is_outside = finding.signature.failure_class in ("hardware", "preempted")
+    return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
 
 
 def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: int | None) -> bool:
@@ -116,7 +197,7 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
     log, first = place
     heavy = weight(first)
     is_end_known = exit_code is not None or signal is not None or log.breaks_off
-    if first.is_mention or (heavy == MENTIONED and not is_end_known):
+    if first.is_mention or (heavy in (MENTIONED, ASIDE) and not is_end_known):
         return not _is_at_end(log, first)
     if told is None or heavy < CASCADE:
         return False
@@ -135,7 +216,7 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
 
 def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]:
     """Return what may be the root in one log: what explains most first, the earliest of its kind."""
-    findings = without_survived(log.findings if is_known_to_fail else _before_completion(log))
+    findings = without_survived(log.findings if is_known_to_fail else _without_caught(_before_completion(log)))
     ended = _ends_of(findings)
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
@@ -175,6 +256,16 @@ def _before_completion(log: LogFindings) -> list[Finding]:
     ]
 
 
+def _without_caught(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out exceptions of which one process had several: it can have died of one of them only."""
+    raised = [one for one in findings if one.raised is not None and _PROCESS in one.rank]
+    by_process = Counter((one.rank, one.signature.id) for one in raised)
+    caught = {one.raised.file for one in raised if one.raised and by_process[one.rank, one.signature.id] >= _CAUGHT}
+    return [
+        one for one in findings if one.raised is None or _PROCESS not in one.rank or one.raised.file not in caught
+    ]
+
+
 def _group(finding: Finding) -> int:
     """A bare crash and what follows from another's failure: the earlier one explains the later."""
     return CASCADE if weight(finding) == BARE else weight(finding)
@@ -183,12 +274,14 @@ def _group(finding: Finding) -> int:
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
     """Return the exception that ended each rank: its last one, by preference no consequence."""
     ends: dict[str, Finding] = {}
+    before: dict[str, Finding] = {}
     for finding in findings:
         if finding.raised is None:
             continue
-        known = ends.get(finding.rank)
-        if known is not None and _only_follows(finding, known):
-            ends[finding.rank] = _as_end(known)
+        known, above = ends.get(finding.rank), before.get(finding.rank)
+        before[finding.rank] = finding
+        if above is not None and _only_follows(finding, above):
+            ends[finding.rank] = before[finding.rank] = _as_end(above)
         elif known is None or not (
             _is_full_twice(known, finding)
             or weight(known) < weight(finding)
@@ -219,10 +312,11 @@ def _is_full_twice(known: Finding, later: Finding) -> bool:
 def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
     """Return whether a later exception, and not this line, is what ended the program.
 
-    What is said just before something is raised says why it is.
+    What is said just before something is raised says why it is, unless no program goes on after it.
     """
+    near = 0 if line.signature.id in _ENDS_AT_ONCE else _NEAR_LINES
     return line.signature.failure_class in BY_EXCEPTION and any(
-        weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > _NEAR_LINES
+        weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > near
         for end in ended
     )
 

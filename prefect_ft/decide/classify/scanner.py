@@ -17,6 +17,7 @@ import re2
 
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
+from prefect_ft.decide.classify.closing import Complaint, last_complaints
 from prefect_ft.decide.classify.findings import KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
@@ -24,6 +25,7 @@ from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
 from prefect_ft.decide.classify.unreadable import as_read
+from prefect_ft.signatures import Signature
 
 __all__ = ["LogScanner"]
 
@@ -33,6 +35,7 @@ _LINE_BYTES = 4000  # of a line that is looked at: of a longer one what is aroun
 _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so much before the place is enough
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
+_CLOSING_LINES, _CLOSING_BYTES = 80, 16000  # in which complaints are looked for that the catalogue does not know
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
 _GOT_ON, _NEW_RUN, _THROUGH = (
@@ -57,6 +60,9 @@ RESTARTS = (
     "restarting training run",
 )
 """What only the beginning of another run says; what stands before it is of an earlier one."""
+
+ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
+"""What closes a scheduler's report of a job: what is said after it is another job's."""
 
 ENDINGS = (
     "'train_runtime':",
@@ -84,7 +90,7 @@ class _Counted:
 
 @lru_cache(maxsize=8)
 def _spotter(catalogue: Catalogue) -> Any:
-    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS, *ENDINGS)
+    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS, *ENDS_OF_JOBS, *ENDINGS)
 
 
 @lru_cache(maxsize=1)
@@ -93,6 +99,7 @@ def _places() -> Any:
 
 
 _LINE_END = re.compile(rb"[\n\r]")
+_END_OF_JOB = re.compile("|".join(map(re.escape, ENDS_OF_JOBS)))
 _RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
 
@@ -128,6 +135,8 @@ class LogScanner:
         self._progress = Progress()
         self._got_on = False
         self._completed: int | None = None
+        self._is_job_over = False
+        """Whether a scheduler has reported the end of a job, and nothing of interest was said since."""
         self._stamp: float | None = None
         self._repeats = Repeats(self._catalogue.signatures)
         self._passed: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
@@ -166,7 +175,11 @@ class LogScanner:
     def findings(self) -> LogFindings:
         """Return what the log has come to so far; an unfinished line is taken as it is."""
         self._end_line()
-        tail = tuple(text for _, text in self._tail())
+        closing = self._closing()
+        for rank, reader in self._readers.items():
+            if (raised := reader.broken_off()) is not None and closing:
+                self._end_within(raised, rank, closing)
+        tail = tuple(line.text for _, line in closing[-_TAIL_LINES:])
         return LogFindings(
             file=self.file,
             findings=self._kept.in_order(),
@@ -175,6 +188,7 @@ class LogScanner:
             completed=self._completed,
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
+            complaints=self._complaints(closing),
             number_of_tail=self._number_of_tail,
         )
 
@@ -242,7 +256,7 @@ class LogScanner:
         if self._count is None and self._block:
             rest = self._block.count(b"\n", self._here.at)
             self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
-        self._last = (self._last + self._block)[-_TAIL_BYTES:]
+        self._last = (self._last + self._block)[-_CLOSING_BYTES:]
         self._fed += self._length
         self._length = len(block)
         self._here = _Counted()
@@ -269,18 +283,28 @@ class LogScanner:
         self._here = _Counted(at, here.lines + self._block.count(b"\n", here.at, at))
         return self._lines.lines + self._here.lines + 1
 
-    def _tail(self) -> list[tuple[int, str]]:
+    def _closing(self) -> list[tuple[int, Line]]:
         """Return the last lines, each with how many line ends follow its beginning."""
-        recent = (self._last + self._block)[-_TAIL_BYTES:]
+        recent = (self._last + self._block)[-_CLOSING_BYTES:]
         after = recent.count(b"\n")
-        lines: list[tuple[int, str]] = []
+        lines: list[tuple[int, Line]] = []
         for number, raw in enumerate(recent.split(b"\n")):
-            if text := read_line(raw.rstrip(b"\r").rpartition(b"\r")[2]).text:
-                lines.append((after - number, text))
-        return lines[-_TAIL_LINES:]
+            line = read_line(ESCAPES.sub(b"", raw.rstrip(b"\r").rpartition(b"\r")[2]))
+            if line.text:
+                lines.append((after - number, line))
+        return lines[-_CLOSING_LINES:]
+
+    def _complaints(self, closing: list[tuple[int, Line]]) -> tuple[Complaint, ...]:
+        """Return what the last lines complain of in words that the catalogue does not know."""
+        if not closing:
+            return ()
+        ends = self._number(len(self._block))
+        lines = [(ends - after, line) for after, line in closing]
+        return last_complaints(lines, lambda line: self._catalogue.find(line.views) is not None)
 
     def _number_of_tail(self, index: int) -> int:
-        return self._number(len(self._block)) - self._tail()[index][0]
+        closing = self._closing()[-_TAIL_LINES:]
+        return self._number(len(self._block)) - closing[index][0]
 
     # -- progress ---------------------------------------------------------------------------------
 
@@ -320,11 +344,10 @@ class LogScanner:
             return
         self._catch_up()
         self._order += 1
-        if _RESTART.search(line.text):
-            self._kept.clear(_NEW_RUN)
-            self._chain.clear()
-            self._progress.clear()
-            self._completed = None
+        if self._is_job_over or _RESTART.search(line.text):
+            self._begin_run()
+        self._is_job_over = _END_OF_JOB.search(line.text) is not None
+        if self._is_job_over or _RESTART.search(line.text):
             return
         is_end = _END.search(line.text) is not None
         if is_end:
@@ -336,6 +359,13 @@ class LogScanner:
         rule = self._read_message(line, at)
         if not (self._open or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
+
+    def _begin_run(self) -> None:
+        """Leave behind what earlier runs in this log have said."""
+        self._kept.clear(_NEW_RUN)
+        self._chain.clear()
+        self._progress.clear()
+        self._completed = None
 
     def _complete(self) -> None:
         """Note that the run says that it is through: so it is, if it got on after what was said before."""
@@ -394,9 +424,31 @@ class LogScanner:
                 finding = earlier
         self._chain[line.rank] = finding
         self._keep(finding, at)
-        if finding.raised is raised and says_little(finding.signature) and _LEADS_ON.search(raised.message):
+        if finding.raised is raised:
+            self._expect_more(finding, raised.message)
+
+    def _expect_more(self, finding: Finding, message: str) -> None:
+        """Wait for further lines of a message whose first one says little and leads on to them."""
+        if says_little(finding.signature) and _LEADS_ON.search(message):
             self._open += self._little is None
             self._little = finding, _MESSAGE_LINES
+
+    def _end_within(self, raised: Raised, rank: str, closing: list[tuple[int, Line]]) -> None:
+        """Note an exception with whose traceback the log breaks off."""
+        match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
+        signature = as_kind(as_read(match.signature, raised), raised)
+        after, last = closing[-1]
+        ends = self._number(len(self._block))
+        self._kept.add(
+            Finding(
+                signature=signature,
+                text=last.text[:_LINE_BYTES],
+                line=ends - after,
+                order=self._order,
+                rank=rank,
+                raised=raised,
+            )
+        )
 
     def _read_on(self, finding: Finding, line: Line, at: int) -> None:
         """Take a further line of a message whose first one says little."""
@@ -428,8 +480,12 @@ class LogScanner:
         if _is_mere_mention(match):
             if match.signature.failure_class != "user_code" or (named := _NAMED.match(match.text)) is None:
                 return ""
-            raised = Raised(named[1], named[2], self._order)
-            finding = replace(finding, signature=as_kind(match.signature, raised), is_mention=True)
+            finding = replace(finding, signature=_kind_of(match.signature, named, self._order), is_mention=True)
+            self._keep(finding, at)
+            self._expect_more(finding, named[2])
+            return match.signature.id
+        if says_little(match.signature) and (named := _NAMED.match(match.text)) is not None:
+            finding = replace(finding, signature=_kind_of(match.signature, named, self._order))
         self._keep(finding, at)
         return match.signature.id
 
@@ -476,6 +532,11 @@ _LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
 _NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
+
+
+def _kind_of(signature: Signature, named: re.Match[str], order: int) -> Signature:
+    """Correct what is said of an exception that only a line names by the exception's kind."""
+    return as_kind(signature, Raised(named[1], named[2], order))
 
 
 def _is_mere_mention(match: Match) -> bool:

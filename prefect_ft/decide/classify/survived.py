@@ -29,6 +29,9 @@ _TIME_LIMITS = frozenset(
 _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slurm-state-cancelled"))
 """Statements of an end that may have a reason that another line names."""
 
+_TOLD = frozenset(("interrupt-aborted",))
+"""What a program says that ends by an interruption, whoever sent it."""
+
 _NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
@@ -41,15 +44,15 @@ _FAR_LINES = 100
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
     """Put a scheduler's statement in the place of what a process tells of the signal that it got."""
-    stated = next((one for one in candidates if weight(one) == CASCADE and _is_schedulers(one)), None)
+    stated = next((one for one in candidates if weight(one) in (ROOT, CASCADE) and _is_schedulers(one)), None)
     if stated is None:
         return list(candidates)
-    return [stated if _is_signal_told(one) else one for one in candidates]
+    return [stated if _is_signal_told(one) and weight(one) >= weight(stated) else one for one in candidates]
 
 
 def _is_signal_told(finding: Finding) -> bool:
-    is_outside = finding.signature.failure_class in _OUTSIDE
-    return is_outside and weight(finding) == CASCADE and not _is_schedulers(finding)
+    is_told = weight(finding) == CASCADE or finding.signature.id in _TOLD
+    return is_told and finding.signature.failure_class in _OUTSIDE and not _is_schedulers(finding)
 
 
 def _is_schedulers(finding: Finding) -> bool:
@@ -72,6 +75,7 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     end = end_from_outside(findings)
     if end is None:
         return list(findings)
+    findings = _of_the_last_job(findings)
     reasons = [one for one in findings if one.signature.id in _TIME_LIMITS or _is_preemption(one)]
     findings = [
         one
@@ -82,6 +86,18 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
         one.signature.id: one for one in sorted(findings, key=lambda one: one.order) if one.order < end.order
     }
     return [one for one in findings if not _is_survived(one, last.get(one.signature.id, one), end)]
+
+
+def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out what stands before the end of an earlier job: two far from each other are of two jobs."""
+    stated = [one for one in findings if _is_schedulers(one) and weight(one) == ROOT]
+    last = max((one.line for one in stated), default=0)
+    earlier = max((one.order for one in stated if last - one.line > _NEAR_LINES and _is_of_a_job(one)), default=0)
+    return [one for one in findings if one.order > earlier]
+
+
+def _is_of_a_job(finding: Finding) -> bool:
+    return "*** JOB " in finding.text or finding.signature.id.startswith("lsf-")
 
 
 def _is_preemption(finding: Finding) -> bool:

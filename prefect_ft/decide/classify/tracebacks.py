@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prefect_ft.decide.classify.reading import Reading, is_library, reading_after
 
@@ -27,7 +27,9 @@ _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
 _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
-_CODE = re.compile(r"\s")
+_CODE = re.compile(r"\s|-{2,}>")
+_RAISES = re.compile(r"(?:\s|\[?\d+\]?|[-=]+>)*raise ([A-Z][\w.]*)\((?:[rfb]?[\"']([^\"']{0,400}))?")
+"""A line of code that raises an exception; in notebooks its number or an arrow stands before it."""
 _NOT_FATAL = (
     "Exception ignored",
     "Error in atexit",
@@ -64,6 +66,8 @@ class Raised:
     is_aside: bool = False
     is_import: bool = False
     reading: Reading = ""
+    is_cut: bool = False
+    """Whether the log ends before the traceback does, and the code alone says what it raises."""
 
     @property
     def text(self) -> str:
@@ -86,6 +90,8 @@ class _Traceback:
     is_import: bool = False
     frame: tuple[str, str] | None = None
     reading: Reading = ""
+    raising: tuple[str, str] | None = None
+    """Name and message of the exception that the last line of code raises."""
     patience: int = _PATIENCE_LINES
 
     def enter(self, file: str, function: str) -> None:
@@ -119,6 +125,12 @@ class TracebackReader:
         return (
             self._now is not None and self._now.frame is not None and self._is_fatal and self._last_was_part
         )
+
+    def broken_off(self) -> Raised | None:
+        """Return the exception whose last line is not there, by what the code says that raises it."""
+        if not self.breaks_off or self._now is None or self._now.raising is None or self._now.frame is None:
+            return None
+        return replace(_raised(*self._now.raising, self._now, *self._now.frame), is_cut=True)
 
     @property
     def is_fatal(self) -> bool:
@@ -167,7 +179,11 @@ class TracebackReader:
             return True, None
         if now.frame is not None and (exception := _EXCEPTION.match(text)):
             self._now = None
-            return True, _raised(exception, now, *now.frame)
+            return True, _raised(exception[1], exception[2] or "", now, *now.frame)
+        if raising := _RAISES.match(text):
+            now.raising = raising[1], raising[2]
+        elif _CODE.match(text) is None and text:
+            now.raising = None
         if now.patience <= 0:
             self._now = None
         return not text or _CODE.match(text) is not None, None
@@ -181,10 +197,10 @@ def _continue_box(now: _Traceback, text: str) -> None:
         now.is_boxed = not text.startswith("╰") and now.patience > 0
 
 
-def _raised(exception: re.Match[str], ended: _Traceback, file: str, function: str) -> Raised:
+def _raised(name: str, message: str, ended: _Traceback, file: str, function: str) -> Raised:
     return Raised(
-        name=exception[1],
-        message=exception[2] or "",
+        name=name,
+        message=message,
         begun=ended.begun,
         file=file,
         function=function,

@@ -1,0 +1,136 @@
+"""The last lines of a log that complain in words of which the catalogue knows none.
+
+Owns the forms of a complaint, whoever prints it, and which of several is the root. It is asked where nothing else
+explains, so what it says is never sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from prefect_ft.decide.classify.heads import Line
+from prefect_ft.decide.classify.progress import place_of
+from prefect_ft.decide.classify.said import said_by
+from prefect_ft.model import FailureClass
+from prefect_ft.signatures import Signature, compiled
+
+__all__ = ["Complaint", "complaint_of", "last_complaints", "root_of", "signature_of_complaint"]
+
+_APART_LINES = 15
+"""So far from each other complaints may stand that belong to one event."""
+
+_AT_END_LINES = 8
+"""So near a log's end a complaint stands of which it is known in no other way that the run has failed."""
+
+_OPENS = compiled(
+    r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
+    r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
+    r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* \w+)\b(?:\W|$)"
+)
+"""How a line begins that says nothing else than that something has failed."""
+
+_NAMES = compiled(
+    r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, |(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: |"
+    r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)|\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b|"
+    r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$"
+)
+_NO_END = compiled(
+    r"(?i)^\W*(?:test |train(?:ing)? |val(?:idation)? |mean |average |root |total |top-?\d |\w+ )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])|"
+    r"\bwarn(?:ing)?\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b|"
+    r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|falling back|fallback|suppress(?:ed)?|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b|"
+    r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|\bno such process\b|\bpossible (?:causes?|reasons?)\b|\bcan be (?:safely )?ignored"
+)
+"""What a line says that complains of nothing that ends a run, or repeats what was typed."""
+
+_WEAK_LEVELS = ("W", "I", "D")
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A line that complains; `line` is its number, `after` how many lines with a text follow it.
+
+    `is_strong`: nobody prints it who means to go on.
+    """
+
+    text: str
+    line: int
+    after: int
+    failure_class: FailureClass | None
+    is_strong: bool
+
+
+def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
+    """Return the text in which a line complains, of what, and whether in the form of an end."""
+    text = line.text
+    if _NO_END.search(text) is not None or text[:1].isspace():
+        return None
+    shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
+    is_end = shown is not None or line.level == "F" or any(_NAMES.search(view) for view in line.views)
+    if line.level in _WEAK_LEVELS and shown is None:
+        is_end = False
+    if not is_end and line.level in _WEAK_LEVELS and "fail" not in text:
+        return None
+    said = said_by(text)
+    if not is_end and said is None:
+        return None
+    return text if shown is None else shown, said, is_end
+
+
+def last_complaints(
+    lines: Sequence[tuple[int, Line]], is_known: Callable[[Line], bool]
+) -> tuple[Complaint, ...]:
+    """Return what the last lines complain of since the run got on for the last time; each has its number.
+
+    `is_known` says of a line whether the catalogue has an entry for it.
+    """
+    found: list[Complaint] = []
+    places: set[str] = set()
+    for index, (number, line) in enumerate(lines):
+        complaint = complaint_of(line)
+        if complaint is not None:
+            if is_known(line):
+                continue
+            found.append(Complaint(complaint[0], number, len(lines) - 1 - index, *complaint[1:]))
+            places.clear()
+        elif (place := place_of(line.text)) is not None:
+            places.add(place)
+            if len(places) >= 2:
+                found.clear()
+    return tuple(found)
+
+
+def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Complaint | None:
+    """Choose among the complaints of one log: of the last ones that stand together the first that says most."""
+    if is_known_to_fail:
+        counting = list(complaints)
+    else:
+        counting = [
+            one
+            for one in complaints
+            if one.is_strong and (one.failure_class is not None or one.after < _AT_END_LINES)
+        ]
+    together: list[Complaint] = []
+    for one in reversed(counting):
+        if together and together[-1].line - one.line > _APART_LINES:
+            break
+        together.append(one)
+    return min(reversed(together), key=_rank, default=None)
+
+
+def _rank(complaint: Complaint) -> tuple[bool, bool, bool]:
+    says = complaint.failure_class
+    return says is None, says in ("crash", "assertion", "user_code"), not complaint.is_strong
+
+
+@cache
+def signature_of_complaint(failure_class: FailureClass | None) -> Signature:
+    """Return the rule that a complaint of this kind follows."""
+    known = failure_class or "unknown"
+    return Signature(
+        id=f"said-{known}",
+        failure_class=known,
+        pattern="error",
+        hint="Told by the words of a line alone: look at what stands around it.",
+    )
