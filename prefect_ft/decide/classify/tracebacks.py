@@ -86,6 +86,7 @@ class _Traceback:
     begun: int
     is_boxed: bool
     is_aside: bool
+    has_head: bool
     is_cleanup: bool = False
     is_import: bool = False
     frame: tuple[str, str] | None = None
@@ -95,6 +96,8 @@ class _Traceback:
     patience: int = _PATIENCE_LINES
 
     def enter(self, file: str, function: str) -> None:
+        if self.frame is None and self.has_head and _is_within_library(file, function):
+            self.is_aside = True  # it was caught and printed there: a program's end begins with the program
         self.frame = file, function
         self.reading = reading_after(self.reading, file, function)
         is_of_a_file = not file.startswith("<")  # `<string>` and `<stdin>` are programs, not libraries
@@ -147,7 +150,7 @@ class TracebackReader:
 
     def _feed(self, text: str, order: int, before: Callable[[], str]) -> tuple[bool, Raised | None]:
         if HEADER in text:
-            self._begin(text.partition(HEADER)[0], order, before())
+            self._begin(text.partition(HEADER)[0], order, before(), has_head=True)
             return True, None
         if self._now is not None:
             return self._continue(self._now, _without(self._now, text))
@@ -160,12 +163,12 @@ class TracebackReader:
                 return True, None
         return False, None
 
-    def _begin(self, prefix: str, order: int, above: str) -> _Traceback:
+    def _begin(self, prefix: str, order: int, above: str, *, has_head: bool = False) -> _Traceback:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
         margin, box, _ = _IPYTHON_NAME.sub("", prefix).partition("╭")
         self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
-        self._now = _Traceback(_alike(margin), order, bool(box), _ASIDE in above)
+        self._now = _Traceback(_alike(margin), order, bool(box), _ASIDE in above, has_head)
         return self._now
 
     def _continue(self, now: _Traceback, text: str) -> tuple[bool, Raised | None]:
@@ -209,6 +212,10 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
         is_import=ended.is_import,
         reading=ended.reading,
     )
+
+
+def _is_within_library(file: str, function: str) -> bool:
+    return function == "<module>" and is_library(file) and not file.startswith("<")
 
 
 def _label_of(text: str) -> str | None:
