@@ -42,8 +42,9 @@ _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
-_ENDS_AT_ONCE = frozenset(("cfg-python-script-missing",))
-"""What an interpreter says that does not even begin: an exception after it is of another run."""
+_ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found"))
+"""What ends another program than the one in which an exception is raised after it: an interpreter that does not begin,
+a command of a script."""
 
 _PROCESS, _CAUGHT = "pid=", 3
 """What names one process in a prefix, and so many exceptions of one that it can't have died of them."""
@@ -312,9 +313,9 @@ def _is_full_twice(known: Finding, later: Finding) -> bool:
 def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
     """Return whether a later exception, and not this line, is what ended the program.
 
-    What is said just before something is raised says why it is, unless no program goes on after it.
+    What is said just before something is raised says why it is, unless it ended another program.
     """
-    near = 0 if line.signature.id in _ENDS_AT_ONCE else _NEAR_LINES
+    near = 0 if line.signature.id in _ELSEWHERE else _NEAR_LINES
     return line.signature.failure_class in BY_EXCEPTION and any(
         weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > near
         for end in ended

@@ -49,10 +49,15 @@ _QUIET_LINES = 2000  # without anything of a traceback, after which open ones ar
 CountLines = Callable[[int, int], int]
 """Counts the line ends between two byte offsets of a log."""
 
+PRINTED_LATE = "Setting OMP_NUM_THREADS environment variable for each process"
+"""What a launcher says at the beginning, and may print after all else: its output is held back in a file."""
+
+_LATE_BYTES = 2000
+
 RESTARTS = (
     "Starting elastic_operator with launch configs",
     "Restarting worker group",
-    "Setting OMP_NUM_THREADS environment variable for each process",
+    PRINTED_LATE,
     "Started a local Ray instance",
     "The following values were not passed to `accelerate launch`",
     "] dist_world_size=",
@@ -137,6 +142,8 @@ class LogScanner:
         self._completed: int | None = None
         self._is_job_over = False
         """Whether a scheduler has reported the end of a job, and nothing of interest was said since."""
+        self._held: tuple[tuple[Finding, ...], int] = (), 0
+        """What was said before the last line that may be printed late, and that line's place."""
         self._stamp: float | None = None
         self._repeats = Repeats(self._catalogue.signatures)
         self._passed: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
@@ -182,7 +189,7 @@ class LogScanner:
         tail = tuple(line.text for _, line in closing[-_TAIL_LINES:])
         return LogFindings(
             file=self.file,
-            findings=self._kept.in_order(),
+            findings=(*self._held_back(), *self._kept.in_order()),
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
             completed=self._completed,
@@ -191,6 +198,13 @@ class LogScanner:
             complaints=self._complaints(closing),
             number_of_tail=self._number_of_tail,
         )
+
+    def _held_back(self) -> tuple[Finding, ...]:
+        """Return what was said before the log's last lines, if these tell of a beginning after which no run is seen."""
+        held, at = self._held
+        is_last = self._fed + self._length - at < _LATE_BYTES
+        is_seen = self._progress.places or any(one.raised is not None for one in self._kept.in_order())
+        return held if is_last and not is_seen else ()
 
     def _end_line(self) -> None:
         if self._rest:
@@ -345,7 +359,7 @@ class LogScanner:
         self._catch_up()
         self._order += 1
         if self._is_job_over or _RESTART.search(line.text):
-            self._begin_run()
+            self._begin_run(at if PRINTED_LATE in line.text else None)
         self._is_job_over = _END_OF_JOB.search(line.text) is not None
         if self._is_job_over or _RESTART.search(line.text):
             return
@@ -360,8 +374,13 @@ class LogScanner:
         if not (self._open or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
 
-    def _begin_run(self) -> None:
-        """Leave behind what earlier runs in this log have said."""
+    def _begin_run(self, printed_late: int | None) -> None:
+        """Leave behind what earlier runs in this log have said.
+
+        `printed_late` is the place of a line that may be printed only after the run whose beginning it tells.
+        """
+        if printed_late is not None:
+            self._held = self._kept.in_order(), self._fed + printed_late
         self._kept.clear(_NEW_RUN)
         self._chain.clear()
         self._progress.clear()
