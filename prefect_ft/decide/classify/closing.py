@@ -32,17 +32,33 @@ _OPENS = compiled(
 """How a line begins that says nothing else than that something has failed."""
 
 _NAMES = compiled(
-    r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, |(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: |"
-    r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)|\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b|"
-    r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$"
+    "|".join(
+        (
+            r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, ",
+            r"(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: ",
+            r"^[\w.+-]+: \S+:\d+: ",
+            r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)",
+            r"\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b",
+            r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
+        )
+    )
 )
+"""What a line has that tells of an end, wherever it stands."""
+
 _NO_END = compiled(
-    r"(?i)^\W*(?:test |train(?:ing)? |val(?:idation)? |mean |average |root |total |top-?\d |\w+ )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])|"
-    r"\bwarn(?:ing)?\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b|"
-    r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|falling back|fallback|suppress(?:ed)?|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b|"
-    r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|\bno such process\b|\bpossible (?:causes?|reasons?)\b|\bcan be (?:safely )?ignored"
+    "|".join(
+        (
+            r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])",
+            r"\bwarn(?:ing)?\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
+            r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
+            r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
+            r"\b(?:falling back|fallback|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b",
+            r"\bno such process\b|\bpossible (?:causes?|reasons?)\b",
+            r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread|ignored)|Traceback \(most recent",
+        )
+    )
 )
-"""What a line says that complains of nothing that ends a run, or repeats what was typed."""
+"""What a line says that complains of nothing that ends a run, repeats what was typed, or heads a traceback."""
 
 _WEAK_LEVELS = ("W", "I", "D")
 

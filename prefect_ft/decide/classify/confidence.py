@@ -21,6 +21,9 @@ _FAR_LINES = 200
 _BY_KIND = ("name-", "place-", "words-")
 """How rules begin that know the kind of an exception and nothing of its text."""
 
+_MAY_PASS = frozenset(("cuda-no-device",))
+"""What a wrong set-up brings, and a lost device or an allocation that was given none as well."""
+
 _FROM_BELOW = frozenset(("hardware", "oom_host", "storage"))
 """What makes programs fail in ways that look like mistakes of theirs."""
 
@@ -35,6 +38,7 @@ def confidence_in(
         return "low" if chosen.signature.id.startswith(_BY_KIND) and chosen.raised is None else "high"
     is_doubtful = (
         chosen.signature.id.startswith(_BY_KIND)
+        or chosen.signature.id in _MAY_PASS
         or weight(chosen) != ROOT
         or _is_only_said_early(chosen, log)
         or any(_contradicts(rival, chosen) for rival in rivals)

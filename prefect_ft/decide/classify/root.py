@@ -31,7 +31,7 @@ from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd, first_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived
-from prefect_ft.decide.classify.unreadable import UNREADABLE, as_a_sample, as_resumed
+from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 
@@ -63,7 +63,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     if exit_code == 0 and signal is None:
         return _plain("none")
-    logs = [_as_got_on(_as_resumed(log)) for log in logs]
+    logs = [_as_resumed(log) for log in logs]
     reported = first_end(logs) if signal_of(exit_code, signal) is None else None
     if reported is not None:  # a launcher's own status says nothing of the rank that failed
         exit_code, signal = reported.exit_code, None
@@ -93,7 +93,8 @@ class _Complained(NamedTuple):
 
 def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Complained | None:
     """Return what the last lines of the logs complain of; of several logs' what says more, then the first."""
-    roots = ((log, root_of(log.complaints, is_known_to_fail=is_known_to_fail)) for log in logs)
+    open_logs = (log for log in logs if is_known_to_fail or log.completed is None)
+    roots = ((log, root_of(log.complaints, is_known_to_fail=is_known_to_fail)) for log in open_logs)
     found = [_Complained(log, root) for log, root in roots if root is not None]
     return min(found, key=lambda one: one.complaint.failure_class is None, default=None)
 
@@ -101,23 +102,30 @@ def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Compl
 def _is_best(one: _Complained, chosen: _Place | None, told: Told | None) -> bool:
     """Return whether a complaint explains more than what the catalogue knows, and than how the job ended."""
     says = one.complaint.failure_class
+    if _is_cause_of_crash(one, chosen, told):
+        return True
     if told is not None and (told.failure_class != "unknown" or says is None):
         return False
     if chosen is None:
         return True
     log, first = chosen
-    if log is one.log and _is_cause_of_crash(one.complaint, first):
-        return True
     if weight(first) < REPORT and not (weight(first) == MENTIONED and not _is_at_end(log, first)):
         return False
     return says is not None and (weight(first) != MENTIONED or one.complaint.is_strong)
 
 
-def _is_cause_of_crash(complaint: Complaint, crash: Finding) -> bool:
+def _is_cause_of_crash(one: _Complained, chosen: _Place | None, told: Told | None) -> bool:
     """Return whether a program says just before it crashes what it cannot go on after."""
+    if (
+        one.complaint.failure_class in (None, "crash", "assertion", "user_code")
+        or not one.complaint.is_strong
+    ):
+        return False
+    if chosen is None:
+        return told is not None and told.failure_class == "crash" and one.complaint.after <= _AT_ONCE_LINES
+    log, crash = chosen
     is_bare = weight(crash) in (BARE, CASCADE) and crash.signature.failure_class == "crash"
-    says = complaint.failure_class not in (None, "crash", "assertion", "user_code")
-    return is_bare and says and complaint.is_strong and 0 < crash.line - complaint.line <= _AT_ONCE_LINES
+    return is_bare and log is one.log and 0 < crash.line - one.complaint.line <= _AT_ONCE_LINES
 
 
 def _complaint_verdict(one: _Complained, logs: Sequence[LogFindings]) -> Verdict:
@@ -144,13 +152,6 @@ def _as_resumed(log: LogFindings) -> LogFindings:
     if log.resumption is None:
         return log
     return replace(log, findings=tuple(as_resumed(finding, log.resumption) for finding in log.findings))
-
-
-def _as_got_on(log: LogFindings) -> LogFindings:
-    """Correct what is said of a sample's file in a run that has read others: it is not the set-up that is wrong."""
-    if not log.got_on:
-        return log
-    return replace(log, findings=tuple(map(as_a_sample, log.findings)))
 
 
 def _told(
@@ -189,7 +190,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         return False
     if finding.is_mention:
         return finding.line >= log.number_of_tail(0)
-    is_outside = finding.signature.failure_class in ("hardware", "preempted")
+    is_outside = finding.signature.failure_class == "preempted"
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
 
 
@@ -217,7 +218,9 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
 
 def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]:
     """Return what may be the root in one log: what explains most first, the earliest of its kind."""
-    findings = without_survived(log.findings if is_known_to_fail else _without_caught(_before_completion(log)))
+    findings = without_survived(
+        log.findings if is_known_to_fail else _without_caught(_before_completion(log))
+    )
     ended = _ends_of(findings)
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
@@ -261,9 +264,13 @@ def _without_caught(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out exceptions of which one process had several: it can have died of one of them only."""
     raised = [one for one in findings if one.raised is not None and _PROCESS in one.rank]
     by_process = Counter((one.rank, one.signature.id) for one in raised)
-    caught = {one.raised.file for one in raised if one.raised and by_process[one.rank, one.signature.id] >= _CAUGHT}
+    caught = {
+        one.raised.file for one in raised if one.raised and by_process[one.rank, one.signature.id] >= _CAUGHT
+    }
     return [
-        one for one in findings if one.raised is None or _PROCESS not in one.rank or one.raised.file not in caught
+        one
+        for one in findings
+        if one.raised is None or _PROCESS not in one.rank or one.raised.file not in caught
     ]
 
 

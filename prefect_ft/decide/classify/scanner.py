@@ -35,7 +35,10 @@ _LINE_BYTES = 4000  # of a line that is looked at: of a longer one what is aroun
 _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so much before the place is enough
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
-_CLOSING_LINES, _CLOSING_BYTES = 80, 16000  # in which complaints are looked for that the catalogue does not know
+_CLOSING_LINES, _CLOSING_BYTES = (
+    80,
+    16000,
+)  # in which complaints are looked for that the catalogue does not know
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
 _GOT_ON, _NEW_RUN, _THROUGH = (
@@ -203,7 +206,7 @@ class LogScanner:
         """Return what was said before the log's last lines, if these tell of a beginning after which no run is seen."""
         held, at = self._held
         is_last = self._fed + self._length - at < _LATE_BYTES
-        is_seen = self._progress.places or any(one.raised is not None for one in self._kept.in_order())
+        is_seen = any(one.raised is not None for one in self._kept.in_order())
         return held if is_last and not is_seen else ()
 
     def _end_line(self) -> None:
@@ -225,7 +228,7 @@ class LogScanner:
                 continue
             hit = spotter.search(block, at)
             spotted = end if hit is None else hit.start()
-            if self._kept:
+            if self._kept or self._held[0]:
                 self._watch(at, spotted)
             at = end if hit is None else self._meet(at, spotted)
         self._catch_up()
@@ -324,7 +327,7 @@ class LogScanner:
 
     def _watch(self, at: int, end: int) -> None:
         """Look whether the run goes on between two places: then what was said before was no end."""
-        while self._kept and at < end:
+        while (self._kept or self._held[0]) and at < end:
             place = _places().search(self._block, at, end)
             if place is None:
                 return
@@ -347,6 +350,7 @@ class LogScanner:
             return
         self._catch_up()
         self._got_on = True
+        self._held = (), 0
         self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), _GOT_ON)
         self._chain.clear()
 
@@ -436,6 +440,8 @@ class LogScanner:
             return
         match = match._replace(signature=as_kind(as_read(match.signature, raised), raised))
         finding = self._finding(match, line, at, raised)
+        if raised.asserted and finding.text == raised.name and raised.plain_name == "AssertionError":
+            finding = replace(finding, text=f"{finding.text}: {raised.asserted}"[:_LINE_BYTES])
         earlier = self._chain.pop(line.rank, None) if link else None
         if earlier is not None:
             self._kept.drop(earlier)
@@ -499,7 +505,9 @@ class LogScanner:
         if _is_mere_mention(match):
             if match.signature.failure_class != "user_code" or (named := _NAMED.match(match.text)) is None:
                 return ""
-            finding = replace(finding, signature=_kind_of(match.signature, named, self._order), is_mention=True)
+            finding = replace(
+                finding, signature=_kind_of(match.signature, named, self._order), is_mention=True
+            )
             self._keep(finding, at)
             self._expect_more(finding, named[2])
             return match.signature.id

@@ -92,7 +92,9 @@ def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out what stands before the end of an earlier job: two far from each other are of two jobs."""
     stated = [one for one in findings if _is_schedulers(one) and weight(one) == ROOT]
     last = max((one.line for one in stated), default=0)
-    earlier = max((one.order for one in stated if last - one.line > _NEAR_LINES and _is_of_a_job(one)), default=0)
+    earlier = max(
+        (one.order for one in stated if last - one.line > _NEAR_LINES and _is_of_a_job(one)), default=0
+    )
     return [one for one in findings if one.order > earlier]
 
 

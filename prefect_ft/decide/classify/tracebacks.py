@@ -28,8 +28,10 @@ _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
 _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s|-{2,}>")
-_RAISES = re.compile(r"(?:\s|\[?\d+\]?|[-=]+>)*raise ([A-Z][\w.]*)\((?:[rfb]?[\"']([^\"']{0,400}))?")
-"""A line of code that raises an exception; in notebooks its number or an arrow stands before it."""
+_MARGIN = re.compile(r"[\s\d\[\]>=-]*")
+"""What stands before a line of code: in notebooks its number or an arrow too."""
+_RAISES = re.compile(r"raise ([A-Z][\w.]*)\((?:[rfb]?[\"']([^\"']{0,400}))?")
+_ASSERTS = re.compile(r"assert .{1,400}")
 _NOT_FATAL = (
     "Exception ignored",
     "Error in atexit",
@@ -66,6 +68,8 @@ class Raised:
     is_aside: bool = False
     is_import: bool = False
     reading: Reading = ""
+    asserted: str = ""
+    """The code of the last assertion in the traceback."""
     is_cut: bool = False
     """Whether the log ends before the traceback does, and the code alone says what it raises."""
 
@@ -91,6 +95,7 @@ class _Traceback:
     is_import: bool = False
     frame: tuple[str, str] | None = None
     reading: Reading = ""
+    asserted: str = ""
     raising: tuple[str, str] | None = None
     """Name and message of the exception that the last line of code raises."""
     patience: int = _PATIENCE_LINES
@@ -98,7 +103,7 @@ class _Traceback:
     def enter(self, file: str, function: str) -> None:
         if self.frame is None and self.has_head and _is_within_library(file, function):
             self.is_aside = True  # it was caught and printed there: a program's end begins with the program
-        self.frame = file, function
+        self.frame, self.asserted = (file, function), ""
         self.reading = reading_after(self.reading, file, function)
         is_of_a_file = not file.startswith("<")  # `<string>` and `<stdin>` are programs, not libraries
         self.is_import = is_library(file) and ((function == "<module>" and is_of_a_file) or self.is_import)
@@ -183,10 +188,7 @@ class TracebackReader:
         if now.frame is not None and (exception := _EXCEPTION.match(text)):
             self._now = None
             return True, _raised(exception[1], exception[2] or "", now, *now.frame)
-        if raising := _RAISES.match(text):
-            now.raising = raising[1], raising[2]
-        elif _CODE.match(text) is None and text:
-            now.raising = None
+        _note_code(now, text)
         if now.patience <= 0:
             self._now = None
         return not text or _CODE.match(text) is not None, None
@@ -200,6 +202,18 @@ def _continue_box(now: _Traceback, text: str) -> None:
         now.is_boxed = not text.startswith("╰") and now.patience > 0
 
 
+def _note_code(now: _Traceback, text: str) -> None:
+    """Note what a line of code says of the exception that follows."""
+    margin = _MARGIN.match(text)
+    at = margin.end() if margin else 0
+    if asserted := _ASSERTS.match(text, at):
+        now.asserted = asserted[0].rstrip()
+    if raising := _RAISES.match(text, at):
+        now.raising = raising[1], raising[2] or ""
+    elif text and _CODE.match(text) is None:
+        now.raising = None
+
+
 def _raised(name: str, message: str, ended: _Traceback, file: str, function: str) -> Raised:
     return Raised(
         name=name,
@@ -211,6 +225,7 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
         is_aside=ended.is_aside,
         is_import=ended.is_import,
         reading=ended.reading,
+        asserted=ended.asserted,
     )
 
 

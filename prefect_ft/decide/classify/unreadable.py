@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import Finding
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["UNREADABLE", "Resumption", "as_a_sample", "as_read", "as_resumed"]
+__all__ = ["UNREADABLE", "Resumption", "as_read", "as_resumed"]
 
 UNREADABLE = Signature(
     id="checkpoint-unreadable",
@@ -77,18 +77,10 @@ def as_read(signature: Signature, raised: Raised) -> Signature:
     """Correct what the catalogue says of an exception by what was being read when it was raised."""
     if raised.reading == "sample":
         is_damage = signature.failure_class == "checkpoint" or _may_be_damage(signature, raised, _OF_SAMPLES)
-        return SAMPLE_UNREADABLE if is_damage else signature
+        return SAMPLE_UNREADABLE if is_damage or signature.id in _ABSENT else signature
     if raised.reading == "file" and _may_be_damage(signature, raised, _OF_FILES | _OF_PICKLES):
         return UNREADABLE
     return signature
-
-
-def as_a_sample(finding: Finding) -> Finding:
-    """Correct what is said of a file that a data loader misses after it has read others."""
-    raised = finding.raised
-    if raised is None or raised.reading != "sample" or finding.signature.id not in _ABSENT | {"errno-config"}:
-        return finding
-    return replace(finding, signature=SAMPLE_UNREADABLE)
 
 
 def as_resumed(finding: Finding, resumption: Resumption) -> Finding:

@@ -1,0 +1,259 @@
+"""What the last lines of a log complain of, in words of which the catalogue knows none."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify import LogScanner, classify, judge
+from prefect_ft.decide.classify.said import said_by, said_of_exception
+
+WELL = [f"step {number} loss 0.{number}" for number in range(1, 6)]
+
+
+def told(lines, exit_code=None):
+    verdict = classify({"a.log": [*WELL, *lines]}, exit_code=exit_code)
+    return verdict.failure_class, verdict.evidence and verdict.evidence.line, verdict.confidence
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        pytest.param("fatal error: the tile compiler crashed while lowering", "compile", id="compiler"),
+        pytest.param("error: kernel build failed for gather_rows", "compile", id="kernel"),
+        pytest.param("F0102 03:04:05.678901 7 jit.cc:7] ld returned 1 exit status", "compile", id="a-fatal-level"),
+        pytest.param("main.c:12:3: error: expected ';'", "compile", id="a-compiler-s-form"),
+        pytest.param("ERROR: the volume /scratch7 is full", "storage", id="full"),
+        pytest.param("Error: the peer at n7 hung up", "network", id="peer"),
+        pytest.param("ERROR: cannot resolve the name of the parameter server", "network", id="name"),
+        pytest.param("ERROR: LoadError: the archive is truncated", "data", id="julia"),
+        pytest.param("lua: train.lua:7: out of GPU memory", "oom_device", id="lua"),
+        pytest.param("ERROR in allocator: not enough memory on the device", "oom_device", id="device-memory"),
+        pytest.param("FATAL: option --widht: unknown option", "config", id="option"),
+        pytest.param("Error: the dataset of this name does not exist", "config", id="missing"),
+        pytest.param("fatal: gradient is NaN at layer 7", "numeric", id="nan"),
+        pytest.param("Error: cannot read the checkpoint of epoch 7", "checkpoint", id="checkpoint"),
+        pytest.param("FATAL: GPU 3 is lost", "hardware", id="device"),
+        pytest.param("error: matrices have incompatible shapes", "user_code", id="shapes"),
+        pytest.param("Error: trial was cancelled", "cancelled", id="cancelled"),
+        pytest.param("Fatal: this instance is being reclaimed", "preempted", id="reclaimed"),
+        pytest.param("Error: Whatever", "unknown", id="nothing-that-is-known"),
+        pytest.param("**Killed**", "unknown", id="a-kill-in-an-issue"),
+    ],
+)  # fmt: skip
+def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
+    assert told([line]) == (failure_class, len(WELL) + 1, "low")
+    assert told([line], 1)[:2] in ((failure_class, len(WELL) + 1), ("unknown", None))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "test error: 0.0512",
+        "Error 0.5 %",
+        "mean error = 0.25",
+        "top-5 error: 7.1",
+        "0 errors, 0 failed",
+        "Error rate: 0.1",
+        "ERROR: could not load the extension, falling back to python",
+        "Error: connection lost, retrying",
+        "WARNING: connection refused",
+        "W0102 03:04:05.678901 7 net.cc:7] connection refused by peer",
+        "I0102 03:04:05.678901 7 net.cc:7] the error handler is set",
+        ">>> raise OSError  # Error: no space left on device",
+        "+ echo Error: the disk is full",
+        "# error bars are of three runs",
+        "Exception in thread router:",
+    ],
+)
+def test_what_complains_of_no_end(line):
+    assert told([line])[0] == "none"
+
+
+def test_progress_after_a_complaint_shows_that_it_was_no_end():
+    line = "Error: the peer at n7 hung up"
+    assert told([line, "step 7", "step 8", "step 9"])[0] == "none"
+    assert told([line, "Training complete"])[0] == "none"
+    assert told([line, *["words"] * 3])[0] == "network"
+
+
+def test_of_a_job_that_has_failed_weak_words_count_too():
+    line = "the peer at n7 is unreachable"
+    assert told([line])[0] == "none"
+    assert told([line], 1) == ("network", len(WELL) + 1, "low")
+
+
+def test_the_first_that_says_why_counts_among_those_that_stand_together():
+    lines = ["Error: something", "Error: the volume /scratch7 is full", "Error: the peer at n7 hung up"]
+    assert told(lines)[:2] == ("storage", len(WELL) + 2)
+    assert told([lines[1], *["words"] * 30, lines[2]])[:2] == ("network", len(WELL) + 32)
+
+
+def test_what_the_catalogue_knows_comes_first():
+    assert told(
+        ["Error: the peer at n7 hung up", "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"]
+    )[0] == ("oom_device")
+
+
+def test_a_program_says_why_before_it_crashes():
+    said = "F0102 03:04:05.678901 7 jit.cc:7] the shader compiler failed"
+    assert told([said, "Aborted (core dumped)"], 134)[:2] == ("compile", len(WELL) + 1)
+    assert told(["Aborted (core dumped)"], 134)[0] == "crash"
+    assert told([said, *["words"] * 9, "Aborted (core dumped)"], 134)[0] == "crash"
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 50])
+def test_complaints_are_the_same_in_any_pieces(pieces):
+    data = "\n".join([*WELL, *["words"] * 3000, "Error: the volume /scratch7 is full", "bye"]).encode()
+    scanner = LogScanner("a")
+    size = len(data) // pieces + 1
+    for start in range(0, len(data), size):
+        scanner.feed(data[start : start + size])
+    verdict = judge([scanner.findings()])
+    assert (verdict.failure_class, verdict.evidence.line) == ("storage", len(WELL) + 3001)
+
+
+def test_of_several_logs_the_one_that_says_more_counts():
+    verdict = classify({"a": ["Error: something"], "b": ["Error: the volume /scratch7 is full"]}, exit_code=1)
+    assert (verdict.failure_class, verdict.evidence.file) == ("storage", "b")
+
+
+@pytest.mark.parametrize(
+    ("message", "failure_class"),
+    [
+        ("the plan index is malformed", None),
+        ("the shard is malformed", "data"),
+        ("shapes (3, 4) and (5, 6) must match", None),
+        ("a device ran out of memory", "oom_device"),
+        ("unable to contact the coordinator", "network"),
+        ("the process was killed by its owner", None),
+        ("kernel compilation failed", "compile"),
+    ],
+)
+def test_what_the_message_of_an_exception_says(message, failure_class):
+    assert said_of_exception(message) == failure_class
+
+
+@pytest.mark.parametrize(
+    ("text", "failure_class"),
+    [
+        ("worker ran out of the host memory", "oom_host"),
+        ("node n7 has failed", "hardware"),
+        ("uncorrectable error in HBM", "hardware"),
+        ("port 29500 is already in use", "port_in_use"),
+        ("panicked at src/main.rs:7", "crash"),
+        ("assertion `a == b` failed", "assertion"),
+        ("the weather is fine", None),
+    ],
+)
+def test_what_a_line_says(text, failure_class):
+    assert said_by(text) == failure_class
+
+
+# -- runs, ends and tracebacks ------------------------------------------------------------------------
+
+HEAD = "Traceback (most recent call last):"
+USER = ['  File "/app/train.py", line 7, in <module>', "    main()"]
+LIBRARY = "/opt/venv/lib/python3.11/site-packages"
+LATE = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
+
+
+def plain(lines, exit_code=None):
+    verdict = classify({"a.log": lines}, exit_code=exit_code)
+    return verdict.failure_class, verdict.evidence and verdict.evidence.line
+
+
+def test_a_launcher_s_first_line_may_be_printed_last():
+    failed = [HEAD, *USER, "ValueError: x"]
+    assert plain([*failed, LATE, "*****"]) == ("user_code", 4)
+    assert plain([*failed, LATE, "step 1", "step 2", "step 3"])[0] == "none"
+    assert plain([*failed, LATE, *[f"words and words {number}" for number in range(200)]])[0] == "none"
+    assert plain([*failed, LATE, *failed[:3], "KeyError: 'a'"]) == ("user_code", 9)
+
+
+def test_a_report_of_a_batch_system_closes_a_run():
+    report = ["TERM_OWNER: job killed by owner.", "Exited with exit code 143.",
+              "The output (if any) is above this job summary."]  # fmt: skip
+    failed = [HEAD, *USER, "ValueError: x", "Exited with exit code 1.", report[2]]
+    assert plain([*failed, "Aborted!", *report], 143) == ("cancelled", 8)
+    assert plain(failed, 1) == ("user_code", 4)
+
+
+def test_of_two_jobs_in_one_log_the_last_counts():
+    first, last = (
+        f"slurmstepd: error: *** JOB {job} ON n1 CANCELLED AT 2026-01-02T03:04:05 ***" for job in (7, 8)
+    )
+    assert plain([first, *["words"] * 40, last]) == ("cancelled", 42)
+    assert plain([first, last]) == ("cancelled", 1)
+
+
+def test_a_traceback_that_begins_within_a_library_was_caught_there():
+    inner = [f'  File "{LIBRARY}/acme/native.py", line 7, in <module>', "    load()"]
+    assert plain([HEAD, *inner, "AttributeError: x", "going on without it"])[0] == "none"
+    assert plain([HEAD, *USER, *inner, "AttributeError: x"]) == ("config", 6)
+    assert plain([HEAD, '  File "<string>", line 1, in <module>', "ValueError: x"]) == ("user_code", 3)
+
+
+def test_a_process_dies_of_one_exception_only():
+    one = [f"(Loop pid=7) {line}" for line in (HEAD, *USER, "ValueError: x")]
+    assert plain([*one, "words", *one, "words", *one])[0] == "none"
+    assert plain([*one, "words", *one, "words", *one], 1)[0] == "user_code"
+    assert plain(one) == ("user_code", 4)
+
+
+def test_code_says_what_is_raised_where_the_log_breaks_off():
+    cut = [HEAD, *USER, '  File "/app/a.py", line 3, in f', '    raise FloatingPointError(f"x became nan']
+    assert plain(cut) == ("numeric", 5)
+    notebook = [
+        "FloatingPointError                        Traceback (most recent call last)",
+        "File ~/a.py:7, in f(x)",
+        "      6 if bad:",
+        '----> 7   raise FloatingPointError("nan in x',
+    ]
+    assert plain(notebook) == ("numeric", 4)
+
+
+def test_a_bare_assertion_is_shown_with_its_code():
+    lines = [
+        HEAD,
+        *USER,
+        '  File "/app/a.py", line 3, in f',
+        "    assert rows == columns",
+        "           ^^^^",
+        "AssertionError",
+    ]
+    verdict = classify({"a": lines}, exit_code=1)
+    assert (verdict.evidence.text, verdict.evidence.line) == ("AssertionError: assert rows == columns", 7)
+    assert (
+        classify({"a": [*lines[:-1], "AssertionError: x"]}, exit_code=1).evidence.text == "AssertionError: x"
+    )
+
+
+def test_a_file_that_a_loader_misses_is_of_the_data():
+    frames = [*USER, '  File "/app/data.py", line 7, in __getitem__', "    open(name)"]
+    assert (
+        plain([HEAD, *frames, "FileNotFoundError: [Errno 2] No such file or directory: 'a.jpg'"])[0] == "data"
+    )
+    assert (
+        plain([HEAD, *USER, "FileNotFoundError: [Errno 2] No such file or directory: 'a.yaml'"])[0]
+        == "config"
+    )
+
+
+def test_what_ends_another_program_does_not_explain_a_later_exception():
+    shell = "/var/spool/job7/script: line 3: mdoule: command not found"
+    assert plain([shell, HEAD, *USER, "ValueError: x"]) == ("user_code", 5)
+    missing = "/usr/bin/python3: can't open file 'tarin.py': [Errno 2] No such file or directory"
+    assert plain([missing, HEAD, *USER, "ValueError: x"]) == ("user_code", 5)
+
+
+def test_no_device_may_be_the_set_up_or_a_lost_one():
+    verdict = classify({"a": [HEAD, *USER, "RuntimeError: No CUDA GPUs are available"]}, exit_code=1)
+    assert (verdict.failure_class, verdict.confidence) == ("config", "low")
+
+
+def test_a_crash_within_a_compiler_is_of_the_compiler():
+    frame = "    @     0x7f0a1b2c3d4e       1328  acme::gpu::TileCompiler::RunBackend()"
+    assert (
+        plain(["*** SIGABRT received by PID 7 (TID 7) on cpu 1 from PID 7; stack trace: ***", frame])[0]
+        == "compile"
+    )
