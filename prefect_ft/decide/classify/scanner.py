@@ -317,7 +317,9 @@ class LogScanner:
             return ()
         ends = self._number(len(self._block))
         lines = [(ends - after, line) for after, line in closing]
-        return last_complaints(lines, lambda line: self._catalogue.find(line.views) is not None)
+        found = {finding.line for finding in self._kept.in_order()}
+        said = last_complaints(lines, lambda line: self._catalogue.find(line.views) is not None)
+        return tuple(one for one in said if one.line not in found)
 
     def _number_of_tail(self, index: int) -> int:
         closing = self._closing()[-_TAIL_LINES:]
