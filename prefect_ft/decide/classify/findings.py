@@ -59,6 +59,8 @@ class LogFindings:
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
     breaks_off: bool = False
     """Whether the log ends within a traceback."""
+    held_back: tuple[Finding, ...] = ()
+    """What was said before a line that tells of a beginning, and may have been printed late."""
     complaints: tuple[Complaint, ...] = ()
     """What the last lines complain of, in whatever words."""
     over: tuple[tuple[Finding, str], ...] = ()

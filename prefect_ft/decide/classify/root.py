@@ -42,6 +42,9 @@ _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
+_RAISED = 1
+"""The exit code after an exception."""
+
 _ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found"))
 """What ends another program than the one in which an exception is raised after it: an interpreter that does not begin,
 a command of a script."""
@@ -61,6 +64,21 @@ _Place = tuple[LogFindings, Finding]
 
 def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: int | None = None) -> Verdict:
     """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
+    verdict = _judge(logs, exit_code=exit_code, signal=signal)
+    if not any(log.held_back for log in logs) or not _says_nothing(verdict, exit_code, signal):
+        return verdict
+    logs = [replace(log, findings=(*log.held_back, *log.findings), held_back=()) for log in logs]
+    return _judge(logs, exit_code=exit_code, signal=signal)
+
+
+def _says_nothing(verdict: Verdict, exit_code: int | None, signal: int | None) -> bool:
+    """Return whether nothing is known of a run that may have been another's late words."""
+    if exit_code not in (None, _RAISED) or signal is not None:
+        return False
+    return verdict.evidence is None or verdict.evidence.rule in ("exit-code", *_ELSEWHERE)
+
+
+def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | None) -> Verdict:
     if exit_code == 0 and signal is None:
         return _plain("none")
     logs = [_as_resumed(log) for log in logs]

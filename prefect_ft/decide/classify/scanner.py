@@ -35,10 +35,7 @@ _LINE_BYTES = 4000  # of a line that is looked at: of a longer one what is aroun
 _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so much before the place is enough
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
-_CLOSING_LINES, _CLOSING_BYTES = (
-    80,
-    16000,
-)  # in which complaints are looked for that the catalogue does not know
+_CLOSING_LINES, _CLOSING_BYTES = 60, 8000  # in which complaints are looked for
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
 _GOT_ON, _NEW_RUN, _THROUGH = (
@@ -189,10 +186,11 @@ class LogScanner:
         for rank, reader in self._readers.items():
             if (raised := reader.broken_off()) is not None and closing:
                 self._end_within(raised, rank, closing)
-        tail = tuple(line.text for _, line in closing[-_TAIL_LINES:])
+        tail = tuple(line.text for _, line in self._tail())
         return LogFindings(
             file=self.file,
-            findings=(*self._held_back(), *self._kept.in_order()),
+            findings=self._kept.in_order(),
+            held_back=self._held_back(),
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
             completed=self._completed,
@@ -300,12 +298,16 @@ class LogScanner:
         self._here = _Counted(at, here.lines + self._block.count(b"\n", here.at, at))
         return self._lines.lines + self._here.lines + 1
 
-    def _closing(self) -> list[tuple[int, Line]]:
+    def _tail(self) -> list[tuple[int, Line]]:
+        return self._closing(_TAIL_BYTES)[-_TAIL_LINES:]
+
+    def _closing(self, size: int = _CLOSING_BYTES) -> list[tuple[int, Line]]:
         """Return the last lines, each with how many line ends follow its beginning."""
-        recent = (self._last + self._block)[-_CLOSING_BYTES:]
-        after = recent.count(b"\n")
+        recent = (self._last + self._block)[-size:]
+        last = recent.split(b"\n")[-2 * _CLOSING_LINES :]
+        after = len(last) - 1
         lines: list[tuple[int, Line]] = []
-        for number, raw in enumerate(recent.split(b"\n")):
+        for number, raw in enumerate(last):
             line = read_line(ESCAPES.sub(b"", raw.rstrip(b"\r").rpartition(b"\r")[2]))
             if line.text:
                 lines.append((after - number, line))
@@ -322,8 +324,7 @@ class LogScanner:
         return tuple(one for one in said if one.line not in found)
 
     def _number_of_tail(self, index: int) -> int:
-        closing = self._closing()[-_TAIL_LINES:]
-        return self._number(len(self._block)) - closing[index][0]
+        return self._number(len(self._block)) - self._tail()[index][0]
 
     # -- progress ---------------------------------------------------------------------------------
 
@@ -414,7 +415,7 @@ class LogScanner:
 
     def _line_before(self, at: int) -> str:
         """Return the line above the one at a place of this block."""
-        above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last
+        above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last[-_TAIL_BYTES:]
         return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode(errors="replace")
 
     def _above(self, at: int) -> Iterable[str]:
