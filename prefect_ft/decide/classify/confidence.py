@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prefect_ft.decide.classify.chains import BY_EXCEPTION, MENTIONED, ROOT, weight
+from prefect_ft.decide.classify.chains import BY_EXCEPTION, GENERIC, MENTIONED, ROOT, weight
 from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.model import Confidence, Recoverable
 from prefect_ft.signatures import RECOVERABLE
 
@@ -32,7 +33,7 @@ def confidence_in(
     chosen: Finding, recoverable: Recoverable, log: LogFindings, rivals: Sequence[Finding]
 ) -> Confidence:
     """Say how sure it is that a finding is the root; `rivals` are the candidates of all logs."""
-    if weight(chosen) == MENTIONED:
+    if weight(chosen) == MENTIONED or _is_unknown_of_library(chosen):
         return "low"
     if recoverable is not False:
         return "low" if chosen.signature.id.startswith(_BY_KIND) and chosen.raised is None else "high"
@@ -44,6 +45,12 @@ def confidence_in(
         or any(_contradicts(rival, chosen) for rival in rivals)
     )
     return "low" if is_doubtful else "high"
+
+
+def _is_unknown_of_library(finding: Finding) -> bool:
+    """Return whether a library raised an exception of which not even the name is known."""
+    raised = finding.raised
+    return finding.signature is GENERIC and raised is not None and is_library(raised.file)
 
 
 def _is_only_said_early(finding: Finding, log: LogFindings) -> bool:

@@ -469,6 +469,7 @@ def _told_verdict(told: Told, logs: Sequence[LogFindings]) -> Verdict:
         signature=signature_of(told.likeness),
         evidence=told.evidence,
         cascades=tuple(one for one in _cascades(logs, None) if not _is_same_line(one, told.evidence)),
+        confidence="low" if told.failure_class == "unknown" and told.evidence.rule == "exit-code" else "high",
     )
 
 
