@@ -145,7 +145,7 @@ def _docker(*words: str) -> str:
 
 
 def times_ms(events: Path) -> dict[str, list[float]]:
-    """Give, for each event and crash, the milliseconds until the next attempt was there."""
+    """Return, for each event and crash, the milliseconds until the next attempt was there."""
     told = [(what, float(at)) for what, at in map(str.split, events.read_text().splitlines())]
     crashes = [number for number, (what, _) in enumerate(told) if what == "crash"]
     return {

@@ -66,7 +66,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
 
     def ratios(self) -> list[dict[str, Any]]:
-        """Give, for each of our figures and each peer's of the same case, the peer's median over ours."""
+        """Return, for each of our figures and each peer's of the same case, the peer's median over ours."""
         ours = {(each.case, each.ranks): each for each in self.rows if each.side == OURS}
         return [
             {

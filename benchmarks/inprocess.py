@@ -199,7 +199,7 @@ def _free_port() -> int:
 
 
 def restarts_ms(directory: Path, ranks: int, active: int) -> list[float]:
-    """Give, for each failure that ranks noted, the milliseconds until `active` were in the function again."""
+    """Return, for each failure that ranks noted, the milliseconds until `active` were in the function again."""
     failed: dict[int, float] = {}
     entered: dict[int, list[float]] = defaultdict(list)
     for rank in range(ranks):

@@ -118,7 +118,7 @@ def _environment(directory: Path, course: Course, **own: str) -> dict[str, str]:
 
 
 def crash_to_main_ms(events: Path) -> list[float]:
-    """Give, for each crash, the milliseconds until the last rank of the next attempt was in `main()`."""
+    """Return, for each crash, the milliseconds until the last rank of the next attempt was in `main()`."""
     crashed: dict[int, float] = {}
     entered: dict[int, list[float]] = defaultdict(list)
     for line in events.read_text().splitlines():

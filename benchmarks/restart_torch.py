@@ -122,7 +122,7 @@ def own_environment(directory: Path, crashes: int) -> dict[str, str]:
 
 
 def times_ms(events: Path) -> dict[str, list[float]]:
-    """Give, for each event and crash, the milliseconds until the last rank of the next attempt was there."""
+    """Return, for each event and crash, the milliseconds until the last rank of the next attempt was there."""
     crashed: dict[int, float] = {}
     came: dict[tuple[str, int], list[float]] = defaultdict(list)
     for line in events.read_text().splitlines():

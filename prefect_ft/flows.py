@@ -103,7 +103,7 @@ def _to_the_end(work: Callable[[], Run], *, is_own: bool) -> list[dict[str, Any]
 
 
 def _step_back(why: str) -> NoReturn:
-    """Leave the flow run to the process that has it now, or comes next: Prefect is told of no end."""
+    """Leave the flow run to the process that has it now, or to the next one: no end is reported to Prefect."""
     raise Abort(why)
 
 

@@ -1,7 +1,7 @@
 """The formats of what a run leaves for whichever version takes it up: their numbers, and what a newer one needs.
 
 A format grows by new fields, which earlier versions pass over. Its number grows only with a change that would do harm
-where it is passed over. Without a number it is the first.
+where it is ignored. Without a number it is the first.
 """
 
 from __future__ import annotations

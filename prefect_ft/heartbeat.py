@@ -399,7 +399,7 @@ class _Writer:
             self._notify(now_ns)
 
     def _tell(self, loss: object, grad_norm: object) -> None:
-        """Store the values of a step into the ring; a reader is told at once of what is no finite number."""
+        """Store the values of a step into the ring; a non-finite value reaches the reader at once."""
         which, is_finite = 0, True
         a = b = 0.0
         if loss is not None:

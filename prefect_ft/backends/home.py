@@ -1,4 +1,4 @@
-"""A worker's directory on this machine: its name, what its agent is told there, and what is found there.
+"""A worker's directory on this machine: its name, its agent's configuration, and what the agent leaves there.
 
 `<run-time directory>/<phase>-<number>-<epoch>-<decision>` holds agent.json, the socket, output, heartbeats.
 """
@@ -33,7 +33,7 @@ def home_of(directory: Path, phase_index: int, worker: Worker) -> Path:
 def write_agent_config(
     home: Path, settings: AgentSettings, worker: Worker, *, system_lock: Path | None = None
 ) -> Path:
-    """Write what the agent is told, readable for this user alone; return the path."""
+    """Write the agent's configuration, readable for this user alone; return the path."""
     config = home / CONFIG
     config.touch(mode=0o600)
     config.write_text(json.dumps(agent_config(home, settings, worker, system_lock=system_lock)))
@@ -49,7 +49,7 @@ def agent_config(
     network: Mapping[str, Any] | None = None,
     notice_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Return what an agent is told whose directory is `home`.
+    """Return the configuration of the agent whose directory is `home`.
 
     `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) has it listen there too; `fd` in it is
     the descriptor of a socket that listens already.

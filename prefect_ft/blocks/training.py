@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _block_schema(schema: dict[str, Any], model: type[Block]) -> None:
-    """Return Prefect's and our own words; of a mapping that is secret Prefect is told that each value is."""
+    """Return Prefect's and our own words; each value of a secret mapping is marked as secret."""
     complete_schema(schema)
     schema_extra(schema, model)
     schema["secret_fields"] = [

@@ -26,13 +26,13 @@ class SkippingLoader:
         batches_per_step: int = 1,
         on_skip: Optional[Callable[[int], object]] = None,
     ) -> None:
-        """`on_skip` is called with each step that is passed over: for a schedule of rates that counts steps, say."""
+        """`on_skip` is called with each skipped step, for example for a learning-rate schedule that counts steps."""
         if batches_per_step < 1:
             raise ValueError(f"batches_per_step must be at least 1, got {batches_per_step}")
         self._loader, self._per_step, self._on_skip = loader, batches_per_step, on_skip
         self._taken = step * batches_per_step
         self.step = step
-        """That of the batch that was given last, or was passed over."""
+        """The step of the last batch, returned or skipped."""
 
     def __len__(self) -> int:
         """Those of the loader, skipped ones included."""

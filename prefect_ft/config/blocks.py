@@ -14,7 +14,7 @@ from prefect_ft.config.yaml_text import FieldPath
 from prefect_ft.errors import ConfigError
 
 BlockLookup = Callable[[str], Mapping[str, Any]]
-"""Gives the fields of an infrastructure by the name of the block that holds them; raises ConfigError."""
+"""Returns the fields of an infrastructure by the name of its block; raises ConfigError."""
 
 _KEY = "block"
 

@@ -1,4 +1,4 @@
-"""A job as a run records it, for whichever version takes the run up: what that does not know is passed over.
+"""A job as a run records it, for whichever version takes the run up: unknown fields are ignored.
 
 Only for job.json. In what a person writes an unknown field stays an error (`load`).
 """
@@ -20,7 +20,7 @@ from prefect_ft.errors import ConfigError
 
 
 class RecordedJob(NamedTuple):
-    """A job that was recorded; `warnings` say what was passed over or changed, each as `FIELD: MESSAGE`."""
+    """A job that was recorded; `warnings` say what was ignored or changed, each as `FIELD: MESSAGE`."""
 
     job: JobConfig
     warnings: tuple[str, ...]
@@ -62,7 +62,7 @@ def _leave_out_added(section: BaseModel, told: dict[str, Any]) -> None:
 
 
 def read_recorded(content: Mapping[str, Any], *, only_to_end: bool = False) -> RecordedJob:
-    """Read a recorded job: unknown fields are passed over, values beyond a bound of this version become the bound.
+    """Read a recorded job: unknown fields are ignored, values beyond a bound of this version become the bound.
 
     `only_to_end`: its workers are to be found and ended, and of what concerns anything else defaults will do.
     Raises ConfigError, with the field, for what cannot be read.

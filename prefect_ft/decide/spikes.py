@@ -28,7 +28,7 @@ LEAST_SPREAD = 0.01
 class Limits:
     """What is out of the usual: values more than `deviations` above the median of the last `window` ones.
 
-    Before there are `least` of them nothing is known of what is usual, and only what is not finite is told.
+    Until there are `least` values only non-finite ones are reported.
     """
 
     window: int
@@ -59,7 +59,7 @@ class Odd(NamedTuple):
 
 
 class Series:
-    """The values of one quantity of one rank. Of values that are odd one after the other the first is told."""
+    """The values of one quantity of one rank. Of consecutive outliers the first is reported."""
 
     def __init__(self, quantity: Quantity, limits: Limits) -> None:
         self._quantity, self._limits = quantity, limits

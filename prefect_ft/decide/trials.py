@@ -10,7 +10,7 @@ Owns the truth table, as a fold over the attempts of a phase:
 | comes and goes, on one system or another                | chance                               |
 
 The first row is read at once, the others once an attempt got past the steps at which others failed, and did not fail
-so itself. Where a step is not known nothing is proven. Chooses nothing: a finding is told, and a poisoned checkpoint is
+so itself. Where a step is not known nothing is proven. Chooses nothing: findings are reported; a poisoned checkpoint is
 set aside.
 """
 

@@ -104,7 +104,7 @@ class Session:
     def enter(self, iteration: int, without: Collection[int], key: Optional[str] = None) -> Round:
         """Wait for all others that live; raises RestartAbort, ExcludedError, StoreLostError.
 
-        `without` are ranks that an earlier call has lost; `key` is told to all others.
+        `without` are ranks that an earlier call has lost; `key` is sent to all others.
         """
         further = "" if key is None else ',"key":' + json.dumps(key)
         step = "null" if self.progress.step is None else "%d" % self.progress.step

@@ -62,7 +62,7 @@ def ask(
 
 
 def _question(incident: Incident, excerpt: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the advisor is told: what is known of the failure, and the last lines of output."""
+    """Build the request to the advisor: what is known of the failure, and the last lines of output."""
     evidence = incident.evidence
     return {
         "class": incident.failure_class,

@@ -59,7 +59,7 @@ DRAIN_S = 15.0
 """How long the end of a run waits until Prefect's engine has left the last task."""
 
 RETRIES = 1_000_000
-"""What Prefect is told: it must never be the one who stops. The budgets are the policy's."""
+"""Prefect's own limit, which must never be reached. The budgets are the policy's."""
 
 _logger = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ class Recorder:
                 self._finish()
 
     def _heard(self, _: Fact) -> None:
-        """Take what is new in the journal; what went wrong is told here, on the thread of who listens."""
+        """Take what is new in the journal; errors are reported here, on the caller's thread."""
         lines = self._lines()
         for line in lines[self._read :]:
             match line:

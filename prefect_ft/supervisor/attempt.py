@@ -165,7 +165,7 @@ class Attempt:
         self._inside: frozenset[int] = frozenset()
         """The ranks of a wrapped call, which goes on without those of them that are lost."""
         self._excused: frozenset[int] = frozenset()
-        """Lost ranks that such a call has gone on without."""
+        """Lost ranks that such a call continues without."""
 
     def has(self, worker: int, rank: int) -> bool:
         """Return whether a rank is one of a worker's."""

@@ -197,7 +197,7 @@ class Driver:
 
     def _send(self, order: Send) -> None:
         if (link := self._links.get(order.link)) is None:
-            return  # it broke a moment ago, which the machine is told
+            return  # it broke a moment ago, as the machine will hear
         try:
             link.send(order.op, **order.fields)
         except LinkLostError:

@@ -1,6 +1,6 @@
 """Where reports of faults come from besides the ranks: a file that a monitor appends to, a command.
 
-Each source is a function that runs in a thread of its own until it is told to stop: a file server or a
+Each source is a function that runs in a thread of its own until it is stopped: a file server or a
 command that hangs holds up nothing else. They hand on lines; what a line means is `fault_records`'s.
 """
 

@@ -24,7 +24,7 @@ from prefect_ft.worker.keys import worker_key
 from prefect_ft.worker.protocol import Token
 
 MOST_PEERS = 8
-"""Of how many others a worker is told that it may be cut off from."""
+"""How many other workers each worker watches for partitions."""
 
 
 class WorkerGoneError(Exception):

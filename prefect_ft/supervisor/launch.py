@@ -194,7 +194,7 @@ def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]
 
 
 def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return what each worker's agent is told to start an attempt; worker 0's keeps `note` for a comeback.
+    """Return each worker's order to start an attempt; worker 0's keeps `note` for a comeback.
 
     The note grows with the gang, so it is not sent to all of it; a start that one agent does not know is none.
     """

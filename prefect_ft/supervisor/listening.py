@@ -46,7 +46,7 @@ from prefect_ft.worker.protocol import Token
 
 
 class Listener:
-    """`attempt` is the one that learns from what is told; None between attempts."""
+    """`attempt` takes what is reported; None between attempts."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Listener:
             tell(Notice(text=f"{self._system_of(worker)}: {told}"))
 
     def _leaving(self, worker: int, event: Leaving) -> None:
-        """Take it for the end of its worker, or of all of them, which is told in time to save before it."""
+        """Treat it as an announced end of its worker, or of all workers: ranks can still save."""
         attempt = event.token[2]
         told = self._evidence(worker) or Evidence(
             rule="told-to-go", text="its agent was told to go by a signal"

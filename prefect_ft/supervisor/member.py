@@ -85,7 +85,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give an order to the agent of a worker."""
+    """Send an order to the agent of a worker."""
 
     worker: int
     link: int
@@ -184,7 +184,7 @@ class Member:
         return [Connect(self.worker, self._link)]
 
     def ask(self, op: str, fields: Mapping[str, Any]) -> list[Order]:
-        """Give an order; an agent that is being reached again gets it then, if it is one that is answered."""
+        """Send an order; an agent that is being reached again gets it later, if the order has an answer."""
         for kind in _OUTDATES.get(op, ()):
             self._answers.pop(kind, None)
         if op == "start":

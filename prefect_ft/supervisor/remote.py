@@ -27,7 +27,7 @@ RETRY_S = 2.0
 
 
 class Remote:
-    """Looks for one phase. `hear` is told events as of an agent, in the supervisor's thread."""
+    """Looks for one phase. `hear` gets events as from an agent, in the supervisor's thread."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class Reports:
     def __init__(
         self, plan: SourcePlan, systems: Sequence[str], journal: MemoryJournal, clock: PhaseClock
     ) -> None:
-        """Reports that name none of `systems` are somebody else's, and passed over."""
+        """Reports that name none of `systems` concern other runs and are ignored."""
         self._plan, self._systems = plan, systems
         self._journal, self._clock = journal, clock
         self._sources: FaultSources | None = None

@@ -54,7 +54,7 @@ class Resuming:
         self._last_look: tuple[float, Mapping[str, str]] | None = None
 
     def looked(self, passed_over: Mapping[str, str] | None) -> None:
-        """Take note of what was passed over at a look at the last attempt's checkpoints; None: nobody looked."""
+        """Take note of checkpoints skipped by the last scan; None: there was no scan."""
         self._last_look = None if passed_over is None else (self._clock.now(), passed_over)
 
     def already(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:

@@ -27,7 +27,7 @@ class RunLog:
     """Appends to one file, and begins it anew when it is full. Where there is no room lines are lost, and counted.
 
     `places` is a file that remembers what has been written, for who goes on with the log after this
-    process: it is told again, and nothing is to stand there twice.
+    process: it is reported again, and must not be written twice.
     """
 
     def __init__(

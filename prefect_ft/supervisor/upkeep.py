@@ -71,7 +71,7 @@ class Upkeep:
         return is_open and fault.severity in ("minor", "major") and self._heal_of(fault) is not None
 
     def heal(self, fault: Incident, on_end: Callable[[bool], None] | None = None) -> Command:
-        """Begin to heal a device; `on_end` is told, in another thread, whether it is healed."""
+        """Begin to heal a device; `on_end` gets the outcome, in another thread."""
         words, system = self._heal_of(fault), fault.system
         assert words is not None
         assert system is not None

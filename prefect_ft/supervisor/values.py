@@ -37,7 +37,7 @@ OFF = WatchPlan(response="off", limits=Limits(window=1, least=1, deviations=math
 
 
 class Values:
-    """The watch over one phase. Its findings are of the attempt that it is told of last."""
+    """The watch over one phase. Its findings concern the latest attempt."""
 
     def __init__(self, phase: str, plan: WatchPlan, journal: MemoryJournal, clock: PhaseClock) -> None:
         self._phase, self._plan = phase, plan

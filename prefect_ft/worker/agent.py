@@ -2,7 +2,7 @@
 
 It owns the worker and decides nothing: it carries out the orders of the orchestrator that is attached and
 reports. Single-threaded but for the looks at checkpoints, event-driven, idle between events but for one
-tick a period. Training goes on while nobody is attached; who attaches is told what it missed.
+tick a period. Training goes on while nobody is attached; whoever attaches gets what it missed.
 `protocol` has the orders and events, docs/agent-protocol.md what they mean.
 """
 
@@ -188,7 +188,7 @@ class Agent:
     def _go(self) -> None:
         """Leave, or give ranks that run the time that there is: whoever is attached has them save and ends them.
 
-        Where nobody is, they are asked to save here. Who is told so a second time leaves at once.
+        If no orchestrator is attached, the agent asks them to save. A second signal ends it at once.
         """
         notice_s = self._config["notice_s"]
         if self._goes_at is not None and NOTICE_VARIABLE in os.environ:
@@ -285,7 +285,7 @@ class Agent:
         self._look_again()
 
     def _take_over(self, peer: Peer, epoch: int) -> None:
-        """Make `peer` the one that is attached; whom a higher epoch displaces is told so."""
+        """Attach `peer`; a connection displaced by a higher epoch gets `superseded`."""
         before = self._reporter.peer
         if before is not None and before is not peer:
             if epoch > self._epoch:

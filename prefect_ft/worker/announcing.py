@@ -1,4 +1,4 @@
-"""What is told of looks at checkpoints: only what is new since the last one."""
+"""Reports what scans for checkpoints find: only what changed since the last report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Announcements:
         self._announced = []
 
     def know(self, verified: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of what the listener knows to be verified: it is told if that is so no more."""
+        """Take note of what the listener knows to be verified: changes are reported."""
         known = {item["step"] for item in self._announced}
         self._announced += [dict(item) for item in verified if item["step"] not in known]
 

@@ -38,7 +38,7 @@ def append(suffix: str, record: Record) -> bool:
 
 
 class Lines:
-    """The lines of one rank, as its agent reads them. What is no such line in the file is passed over."""
+    """The lines of one rank, as its agent reads them. Other lines in the file are ignored."""
 
     def __init__(self, path: str, understood: Callable[[Record], Optional[Record]]) -> None:
         """`understood` gives what of an object counts; None: nothing, it is somebody else's."""

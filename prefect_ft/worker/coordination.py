@@ -45,7 +45,7 @@ _DEADLINE, _LEFT = "in-process deadline", "in-process left"
 class Standing(NamedTuple):
     """Ranks whose end does not end the others: all `inside` a call, which goes on without whoever is lost.
 
-    `excused` are lost ranks that a call has gone on without: they are not why it ended, if it did.
+    `excused` are lost ranks that a call continues without: they did not end it.
     """
 
     inside: Tuple[int, ...] = ()

@@ -11,7 +11,7 @@ from prefect_ft.worker.loop import Loop
 from prefect_ft.worker.peer import Peer
 
 Entrance = Callable[[socket.socket], Optional[socket.socket]]
-"""Gives, for a connection that has come in, the one to speak by; None: who came may not stay."""
+"""Returns the connection to use for an accepted one; None: it is refused."""
 
 
 class Door:
@@ -24,7 +24,7 @@ class Door:
         on_gone: Callable[[Peer], None],
         on_room: Callable[[], None],
     ) -> None:
-        """The calls are those of `Peer`; of a stranger that goes, nobody is told."""
+        """The calls are those of `Peer`; the end of an unauthenticated connection is not reported."""
         self._loop = loop
         self._on_message = on_message
         self._on_gone = on_gone

@@ -29,7 +29,7 @@ def verifier_of(key: str) -> str:
 
 
 def verifiers_of(run_key: str, worker: str) -> List[str]:
-    """Return what an agent is told: of its own key, and of the run's, which orchestrators of earlier versions show."""
+    """Return an agent's verifiers: of its own key, and of the run's, which earlier orchestrators present."""
     return sorted({verifier_of(key) for key in (worker_key(run_key, worker), run_key)})
 
 

@@ -32,7 +32,7 @@ class Visitor(Protocol):
         """Return the connection's descriptor."""
 
     def close(self) -> None:
-        """Hang up; nothing is told. Idempotent."""
+        """Hang up without a report. Idempotent."""
 
 
 MAX_CROWD = 1024
@@ -153,7 +153,7 @@ class Lobby(Generic[V]):
     def _dismiss_one(self) -> None:
         """Dismiss the oldest of the host that has most: others' connections do not go for its.
 
-        One that has said something which is not read yet is passed over: it may be the key.
+        A connection with unread data is skipped: the data may be its key.
         """
         fullest: Dict[V, None] = max(self._by_host.values(), key=len)
         quiet = (visitor for visitor in fullest if not _has_spoken(visitor))

@@ -125,7 +125,7 @@ class Partition:
 
 
 def _own_api() -> List[Target]:
-    """Return where a pod is told that its cluster's API is."""
+    """Return the address of the cluster's API that pods are given."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     return [(host, int(port))] if host and port.isdigit() else []
 

@@ -86,7 +86,7 @@ class Peer:
             self._write()
 
     def close(self) -> None:
-        """Drop the connection; nobody is told. Idempotent."""
+        """Drop the connection without a report. Idempotent."""
         if self._open:
             self._open = False
             self._loop.forget(self._connection)

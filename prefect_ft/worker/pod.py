@@ -16,7 +16,7 @@ LEFT_MARK = "prefect-ft left "
 
 
 TOLD = "PREFECT_FT_AGENT"
-"""The variable of what the agent is told. No rank inherits it, and no other user can read it in /proc.
+"""The variable with the agent's configuration. No rank inherits it, and no other user can read it in /proc.
 
 A file would have to be readable for all: those of a secret belong to root, whichever user an image has.
 """

@@ -1,7 +1,7 @@
 """Warm start: the zygote of this worker's ranks, and the ranks that are forked and wait for the next attempt.
 
-Owns both and everything that decides whether a start can be warm. Whatever is in doubt starts cold: that
-is as right, only slower. What is seen to be wrong is told once, with the reason.
+Owns both and everything that decides whether a start can be warm. When in doubt, ranks start cold: as
+correct, only slower. A problem is reported once, with its reason.
 """
 
 from __future__ import annotations

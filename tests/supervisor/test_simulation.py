@@ -14,7 +14,7 @@ from prefect_ft.backends.base import Worker
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import history_of, read_lines
 from prefect_ft.journal.records import AttemptLine, ComebackLine, DecisionLine, IncidentLine, Line, TenureLine
-from prefect_ft.model import Incident
+from prefect_ft.model import CONTINUES, Incident
 from prefect_ft.observe import Decided, Notice
 from prefect_ft.supervisor.asking import Until
 from prefect_ft.supervisor.lifecycle import TRANSITIONS
@@ -62,7 +62,7 @@ def check(course: Course) -> None:
     assert numbers == sorted({*numbers})
     if last is not None and last.action == "complete":
         assert {*world.ended[attempts[-1].token].values()} == {0}
-    check_told(course, {line.attempt for line in lines if isinstance(line, AttemptLine)})
+    check_told(course, len(history) + course.lives + course.takeovers + 1)
     check_incidents(course, lines)
     found = [entry.incident.evidence.text for entry in history if entry.incident.evidence is not None]
     assert "the allocation has ended" not in found, "what a scheduler takes away has not failed"
@@ -78,12 +78,12 @@ def check(course: Course) -> None:
             assert line.decisions == before, f"attempt {line.attempt} is not explained by the last decision"
 
 
-def check_told(course: Course, numbers: set[int]) -> None:
+def check_told(course: Course, most: int) -> None:
     """Hold what observers are told against what was the case."""
     for fact in course.facts:
         if isinstance(fact, Decided):
             assert type(fact.attempt) is int
-            assert fact.attempt <= max(numbers, default=0) + course.lives + course.takeovers + 1
+            assert 0 <= fact.attempt <= most
         if isinstance(fact, Notice):
             assert fact.text
 
@@ -91,8 +91,8 @@ def check_told(course: Course, numbers: set[int]) -> None:
 def check_incidents(course: Course, lines: list[Line]) -> None:
     """Hold what is recorded of incidents and comebacks against what was the case."""
     incidents = [entry.incident for entry in history_of(lines)]
-    assert all(one != other for one, other in pairwise(incidents)), "the same is judged twice"
     decided = {line.n: line.decision.action for line in lines if isinstance(line, DecisionLine)}
+    assert {*[*decided.values()][:-1]} <= CONTINUES, "what ends the phase is the last thing decided"
     for before, line in pairwise(lines):
         if isinstance(line, ComebackLine):
             assert not line.by_hand

@@ -40,6 +40,6 @@ def _make(home: Path) -> None:
 
 
 def copied(home: Path, to: Path, name: str = NAME) -> None:
-    """Give a new home of Prefect the prepared database."""
+    """Copy the prepared database into a new home of Prefect."""
     to.mkdir(parents=True, exist_ok=True)
     shutil.copy(home / NAME, to / name)

@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -926,6 +926,9 @@ class Course:
             journal = _Journal(self.journal, check)
             journal.step = lambda: self._step(epoch)
             journal.has_room = lambda: not world.chance(self.troubles.disk)
+            if self.troubles.tenure and not any(isinstance(line, TenureLine) for line in journal.lines):
+                workers = min(self.policy.workers, len(self._pool))
+                self.policy = replace(self.policy, systems=self._pool, workers=workers)  # as the job is placed
             log = RunLog(self.directory / "run.log", self.directory / "places")
             plan = PhasePlan(
                 run_id=RUN, phase="train", phase_index=0, phases=1, command=("train",), cwd="/",

@@ -394,7 +394,7 @@ def _ran_out_of_memory(client: engine.Client, name: str) -> bool:
 
 
 def remove_containers(directory: Path, say: Callable[[str], None] = _log.warning) -> None:
-    """Remove all containers of the run whose run-time directory this is; an engine that is away is told."""
+    """Remove all containers of the run with this run-time directory; an unreachable engine is reported."""
     for url in read_json(directory / ENGINES).get("engines", ()):
         try:
             with closing(engine.connect(url)) as client, engine.told(url):

@@ -114,4 +114,4 @@ class DeviceRequest(Section):
     capabilities: tuple[tuple[Text, ...], ...] = Field(
         default=(("gpu",),), description="What they must be able to do: one of these lists, all of it"
     )
-    options: Env = Field(default={}, description="What the driver is told besides")
+    options: Env = Field(default={}, description="Further options of the driver")

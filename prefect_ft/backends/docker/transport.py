@@ -43,7 +43,7 @@ def host_of(url: str) -> str:
 
 
 def client_arguments(url: str) -> dict[str, Any]:
-    """Return what Docker's SDK is told to reach an engine; raises BackendError with what is missing."""
+    """Return the arguments with which Docker's SDK reaches an engine; raises BackendError with what is missing."""
     if url.startswith("ssh://"):
         return {"base_url": f"unix://{_forward(url).socket}"}
     if is_here(url):

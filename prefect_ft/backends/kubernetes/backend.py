@@ -200,7 +200,7 @@ class KubernetesBackend:
         return max(1.0, self._infrastructure.termination_grace_s - LAST_WORDS_S)
 
     def _network(self, worker: Worker) -> dict[str, Any]:
-        """Return what an agent is told of the network: how it listens, and which others it should hear of."""
+        """Return the network part of an agent's configuration: how it listens, and which others it watches."""
         given, certificates = self._infrastructure, self._settings.certificates
         assert certificates is not None
         shown = certificates.worker(self._place(worker))
@@ -228,7 +228,7 @@ class KubernetesBackend:
         return self._address(worker, told)
 
     def _is_there(self, worker: Worker) -> bool:
-        """Ask in a pod whether its agent listens; who asks before it has unpacked what asks is told no."""
+        """Ask in a pod whether its agent listens; before its code is unpacked, the answer is no."""
         words = [*self._relay(worker, AGENT_TIMEOUT_S), "wait"]
         return self._cluster.execute(self._name(worker), words, AGENT_TIMEOUT_S)
 
@@ -441,7 +441,7 @@ def _host(told: Json) -> str:
 
 
 def remove_pods(directory: Path, say: Callable[[str], None] = _log.warning) -> None:
-    """Remove all that the run of this run-time directory has in clusters; one that is away is told."""
+    """Remove all that the run of this run-time directory has in clusters; an unreachable cluster is reported."""
     for place in read_json(directory / CLUSTER).get("places", ()):
         try:
             cluster, mine = Cluster(**place), f"{LABELS.run}={directory.name}"

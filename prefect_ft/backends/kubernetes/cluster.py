@@ -302,7 +302,7 @@ class _Changes:
 
     def __iter__(self) -> Iterator[Json]:
         waiting = b""
-        # However it breaks off: what is missing is told by who takes it up.
+        # However it breaks off: the caller reports what is missing.
         with suppress(HTTPError, OSError, ValueError):
             for piece in self._answer.stream(_PIECE):
                 *lines, waiting = (waiting + piece).split(b"\n")

@@ -97,7 +97,7 @@ class Cordons:
 
 
 def lift_all(directory: Path) -> None:
-    """Uncordon all that the run of this run-time directory has cordoned; a cluster that is away is told."""
+    """Uncordon all that the run of this run-time directory has cordoned; an unreachable cluster is reported."""
     for place in read_json(directory / CORDONS).get("places", ()):
         try:
             cluster = Cluster(**place)

@@ -54,7 +54,7 @@ class Nodes:
         return _are_closed(nodes)
 
     def await_open(self, system: str) -> None:
-        """Wait until it is told that a system's node takes pods again, which was uncordoned just now."""
+        """Wait for the event that a node which was just uncordoned takes pods again."""
         self._watch.until(lambda view: not _are_closed(self._of(system, view)) or None, NEWS_TIMEOUT_S)
 
     def _of(self, system: str, view: View) -> Sequence[Json]:

@@ -35,7 +35,7 @@ BEGIN = (
     "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2]); sys.path.insert(0, sys.argv[2]); "
     "from prefect_ft.worker.pod import main; sys.exit(main())"
 )
-"""What the image's Python is told: unpack the agent, and be it."""
+"""The program of the image's Python: it unpacks the agent and becomes it."""
 
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """What the cluster puts on nodes that it does not hear of."""
@@ -71,7 +71,7 @@ def code_map(name: str, run_id: str, archive: bytes) -> Object:
 
 
 def secret(name: str, own: Mapping[str, str], config: str, files: Mapping[str, bytes]) -> Object:
-    """Build a worker's secret: what its agent is told, and the `files` that it is given, by their paths there."""
+    """Build a worker's secret: its agent's configuration, and `files`, by their paths in the pod."""
     contents = {CONFIG: config.encode(), **{_key(index): each for index, each in enumerate(files.values())}}
     return {
         "apiVersion": "v1",
@@ -180,7 +180,7 @@ def _container(
 
 
 def _given(name: str, files: Mapping[str, bytes]) -> list[Object]:
-    """Return the volume of the files that a worker is given; what its agent is told is not among them."""
+    """Return the volume of a worker's files, without its agent's configuration."""
     items = [{"key": _key(index), "path": _key(index)} for index in range(len(files))]
     return [{"name": "prefect-ft-given", "secret": {"secretName": name, "items": items}}] if items else []
 

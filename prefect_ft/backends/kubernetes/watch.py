@@ -75,7 +75,7 @@ class Watch:
     """Follows a source in a thread of its own, from the first question to `close`."""
 
     def __init__(self, source: Source, news: threading.Condition | None = None) -> None:
-        """`news` is shared by watches where what is waited for is told by several of them."""
+        """Watches share `news` where several of them may bring what is awaited."""
         self._source = source
         self._news = news or threading.Condition()
         self._objects: dict[str, Json] = {}

@@ -1,6 +1,6 @@
 """The run's artifacts as Prefect shows them, from its story: the table `restart-ledger`, the page `fault-recovery`.
 
-Pure. What is there is told anew each time, so that an artifact that is replaced says all that its predecessor said.
+Pure. Each page is written in full, so that an artifact that is replaced says all that its predecessor said.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What Prefect is told of each decision and of each phase's end: a line of log and events, from the journal alone.
+"""Log lines and events for Prefect, one set for each decision and each phase's end, from the journal alone.
 
-Pure. A record is told once: its number in its phase, or its being the end, names it, and its events' ids follow
+Pure. A record is reported once: its number in its phase, or its being the end, names it, and its events' ids follow
 from that, so that whoever tells it again tells the same.
 """
 

@@ -1,7 +1,7 @@
-"""The reporter's thread: what it is told only wakes it, what it shows it reads from the run's journals.
+"""The reporter's thread: notifications only wake it; it reads what it shows from the run's journals.
 
 Lines of log and events are records: each is shown once, in order, and tried again until it was. A state's name is
-about now: one that is late is passed over. Table, page and progress say how it stands: the newest is enough.
+about now: a late one is skipped. Table, page and progress say how it stands: the newest is enough.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults in the kernel's log: Xid and SXid of NVIDIA's drivers, PCIe, memory, disks, file systems, network cards.
 
 Read from /dev/kmsg (Documentation/ABI/testing/dev-kmsg: a record a read, `priority,sequence,time,flags;text`), else
-by `journalctl`. Records from before the start are passed over.
+by `journalctl`. Records from before the start are ignored.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ _KERNEL_MARKS = (
 )
 
 MARKS = ("Xid (", "fault code", "event_id")
-"""What stands in every line of output that is looked at more closely: most is passed over by it."""
+"""A string that every relevant line of output contains; other lines are skipped."""
 
 
 def in_output(line: str) -> Iterator[Named]:
