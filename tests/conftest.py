@@ -71,9 +71,8 @@ def runtime_dir(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """Sockets and output below a short path of the test's own, and no trace in the user's home."""
-    directory = (
-        tmp_path_factory.getbasetemp() / "rt" / str(next(_runtime_dirs))
-    )  # `mktemp` would list all others
+    name = f"{os.getpid():x}-{next(_runtime_dirs)}"  # `mktemp` would list those of all tests before
+    directory = tmp_path_factory.getbasetemp() / "rt" / name
     directory.mkdir(mode=0o700, parents=True)
     if not CONTAINERS.search(request.node.nodeid):
         (directory / payload.name).symlink_to(payload)

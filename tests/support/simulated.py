@@ -928,7 +928,9 @@ class Course:
             journal.has_room = lambda: not world.chance(self.troubles.disk)
             if self.troubles.tenure and not any(isinstance(line, TenureLine) for line in journal.lines):
                 workers = min(self.policy.workers, len(self._pool))
-                self.policy = replace(self.policy, systems=self._pool, workers=workers)  # as the job is placed
+                self.policy = replace(
+                    self.policy, systems=self._pool, workers=workers
+                )  # as the job is placed
             log = RunLog(self.directory / "run.log", self.directory / "places")
             plan = PhasePlan(
                 run_id=RUN, phase="train", phase_index=0, phases=1, command=("train",), cwd="/",
