@@ -774,6 +774,9 @@ class Course:
         self.response = (
             random.choice(("restart", "restart", "report", "shadow")) if self.troubles.hang else "restart"
         )
+        self.policy = replace(
+            self.policy, suspension_restart=self.response == "restart"
+        )  # both are one field
         self._limits = {
             "on_demand": OnDemand(grace_s=SAVING_S) if random.random() < 0.5 else None,
             "suspension": SuspensionPlan(
