@@ -13,7 +13,16 @@ from simulated import HANG_GRACE_S, HANG_S, STOP_GRACE_S, Agent, Course, Trouble
 from prefect_ft.backends.base import Worker
 from prefect_ft.decide import decide
 from prefect_ft.journal.lines import history_of, read_lines
-from prefect_ft.journal.records import AttemptLine, ComebackLine, DecisionLine, IncidentLine, Line, TenureLine
+from prefect_ft.journal.records import (
+    AttemptLine,
+    CheckpointLine,
+    ComebackLine,
+    DecisionLine,
+    HandOverLine,
+    IncidentLine,
+    Line,
+    TenureLine,
+)
 from prefect_ft.model import CONTINUES, Incident
 from prefect_ft.observe import Decided, Notice
 from prefect_ft.supervisor.asking import Until
@@ -95,9 +104,12 @@ def check_incidents(course: Course, lines: list[Line]) -> None:
     assert {*[*decided.values()][:-1]} <= CONTINUES, "what ends the phase is the last thing decided"
     for before, line in pairwise(lines):
         if isinstance(line, ComebackLine):
-            assert not line.by_hand
+            assert line.by_hand is False
             assert line.silent_s is not None
             assert 0 <= line.silent_s <= line.t - before.t + 0.001
+        if isinstance(line, HandOverLine):
+            saved = [each.step for each in lines[: lines.index(line)] if isinstance(each, CheckpointLine)]
+            assert line.step == max(saved, default=None), "the next tenure begins with what was saved last"
         if isinstance(line, IncidentLine) and isinstance(line.facts, Incident):
             kind = line.facts.kind
             assert line.ended_t <= line.t
