@@ -10,7 +10,7 @@ collects the tests once; each fault is tried in a fork of it, by the tests that 
 fails, or to `ENOUGH_S` seconds of them: first those that noticed other faults of the function, then the quick ones that
 reach little else. What is computed once for all tests may hide a fault: if they pass, the first ones are asked again
 with nothing remembered. A fault by which a test takes `SLOWER` times its CPU
-time and `AT_LEAST_S` seconds more is noticed.
+time and `AT_LEAST_S` seconds more is noticed, and one by which a test waits for `WAITS_S` seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ ROOT = Path(__file__).parents[1]
 COPIED = ("prefect_ft", "tests", "pyproject.toml")
 SLOWER, AT_LEAST_S = 10, 3
 ENOUGH_S = 8
+WAITS_S = 90
 NOTICED, LEFT, TOO_SLOW = "noticed", "left", "too slow"
 
 
@@ -165,6 +167,7 @@ class Trial:
         for test in tests:
             limit_s = time.process_time() + AT_LEAST_S + SLOWER * reached.cost_s[test]
             resource.setrlimit(resource.RLIMIT_CPU, (ceil(limit_s), resource.RLIM_INFINITY))
+            signal.alarm(WAITS_S)
             if not passes(test):
                 return test
         return None
