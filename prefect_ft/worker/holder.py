@@ -27,6 +27,9 @@ ENDED = "ended"
 CONFIG = "node.json"
 """What all node servers of a run are told, in the directory above."""
 
+MOST_STEPS = 3
+"""How often the node servers are started, where nodes do not take the step."""
+
 LOOK_S = 0.25
 COMMAND_TIMEOUT_S = 20.0
 GONE_S = 5.0
@@ -103,6 +106,8 @@ class Holder:
         self._directory = os.path.join(place, self._allocation["name"])
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         self._srun: Optional["subprocess.Popen[bytes]"] = None
+        self._begun = 0
+        """How many steps have been started."""
         self._is_told_to_go = False
 
     def run(self) -> int:
@@ -111,7 +116,7 @@ class Holder:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._go())
         self._start()
-        _write(os.path.join(self._directory, ALLOCATION), json.dumps(self._allocation))
+        self._tell()
         try:
             return self._hold()
         finally:
@@ -120,9 +125,16 @@ class Holder:
     def _go(self) -> None:
         self._is_told_to_go = True
 
+    def _tell(self) -> None:
+        _write(os.path.join(self._directory, ALLOCATION), json.dumps(self._allocation))
+
     def _start(self) -> None:
         """Start a node server on each node, in one step: a task that is lost with its node takes no other along."""
+        self._begun += 1
         nodes = self._allocation["nodes"]
+        for name in _names_in(self._directory) & {"%s.json" % node for node in nodes}:
+            with contextlib.suppress(OSError):  # of one that was killed
+                os.unlink(os.path.join(self._directory, name))
         log = os.path.join(self._directory, "node-%t.log")
         words = [
             "srun",
@@ -168,14 +180,16 @@ class Holder:
     def _hold(self) -> int:
         """Wait; the step outlives its srun once all node servers are there."""
         has_begun, alone_since = False, None  # type: bool, Optional[float]
-        nodes = {"%s.json" % node for node in self._allocation["nodes"]}
         while not self._is_told_to_go and not os.path.exists(os.path.join(self._directory, RELEASED)):
+            nodes = {"%s.json" % node for node in self._allocation["nodes"]}
             there = len(nodes & _names_in(self._directory))
             has_begun = has_begun or there > 0
             if there == len(nodes):
                 self._let_go_of_srun()
             srun_ended = self._srun is not None and self._srun.poll() is not None
-            if there or not (has_begun or srun_ended):
+            if srun_ended and there < len(nodes) and self._start_without():
+                has_begun, alone_since = False, None
+            elif there or not (has_begun or srun_ended):
                 alone_since = None
             elif alone_since is None:
                 alone_since = time.monotonic()
@@ -183,6 +197,27 @@ class Holder:
                 return 0 if has_begun else 1
             time.sleep(LOOK_S)
         return 0
+
+    def _start_without(self) -> bool:
+        """Start the step again without nodes on which srun could not start it, for which it has ended all the others.
+
+        Say whether there was such a node, and others are left.
+        """
+        if self._begun >= MOST_STEPS:
+            return False
+        try:
+            with open(os.path.join(self._directory, "srun.log"), encoding="utf-8", errors="replace") as file:
+                failed = not_launched(file.read())
+        except OSError:
+            return False
+        nodes = [node for node in self._allocation["nodes"] if node not in failed]
+        if len(nodes) in (0, len(self._allocation["nodes"])):
+            return False
+        sys.stderr.write("prefect-ft: begins again without %s\n" % ", ".join(sorted(failed)))
+        self._allocation = {**self._allocation, "nodes": nodes}
+        self._start()
+        self._tell()
+        return True
 
     def _let_go_of_srun(self) -> None:
         """End srun, and before it the process that would end the step when srun dies: then the step goes on alone."""
@@ -196,6 +231,11 @@ class Holder:
         self._srun.kill()
         self._srun.wait()
         self._srun = None
+
+
+def not_launched(said: str) -> Set[str]:
+    """Return the nodes on which a step could not be started, as srun says of each."""
+    return set(re.findall(r"Task launch for StepId=\S+ failed on node (\S+?):", said))
 
 
 def _names_in(directory: str) -> Set[str]:

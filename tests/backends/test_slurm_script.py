@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from prefect_ft.backends.slurm.config import OWNED, SlurmInfrastructure
 from prefect_ft.backends.slurm.script import job_name, options, script
+from prefect_ft.worker.holder import not_launched
 
 ROOT = PurePosixPath("/m/.prefect-ft/r/slurm")
 LAST = [
@@ -103,3 +104,15 @@ def test_workers_are_as_many_as_nodes_and_the_allocation_names_the_systems() -> 
 )
 def test_accelerators_are_what_is_asked_for(fields: dict[str, Any], count: int) -> None:
     assert given(nodes=1, **fields).accelerators() == count
+
+
+def test_nodes_that_did_not_take_the_step_are_known_by_what_srun_says() -> None:
+    """As srun 22.05 printed it where the slurmd of a node had been killed."""
+    said = (
+        "srun: error: Task launch for StepId=16.0 failed on node n1: Communication connection failure\n"
+        "srun: error: Application launch failed: Communication connection failure\n"
+        "srun: Job step aborted: Waiting up to 12 seconds for job step to finish.\n"
+        "srun: error: n0: task 0: Killed\n"
+    )
+    assert not_launched(said) == {"n1"}
+    assert not_launched("srun: error: n0: task 0: Killed\n") == set()

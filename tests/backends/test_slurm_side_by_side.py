@@ -155,7 +155,7 @@ def test_peers_are_those_that_follow_and_each_address_is_looked_up_once(
     assert sorted(looked_up) == sorted({node.host for node in links(None).values()})
 
 
-def test_ports_are_read_once_and_forgotten_with_their_file(tmp_path: Path) -> None:
+def test_a_port_is_read_once_from_each_file(tmp_path: Path) -> None:
     allocations = Allocations(tmp_path)
     place = allocations.directory / "slurm-1"
     place.mkdir(parents=True)
@@ -169,5 +169,8 @@ def test_ports_are_read_once_and_forgotten_with_their_file(tmp_path: Path) -> No
     (place / "n1.json").write_text('{"port": 8}')
     (place / "n2.json").write_text('{"port": 9}')
     assert allocations.ports(allocation) == {"n1": 7, "n2": 9}
+    (place / "new").write_text('{"port": 8}')
+    (place / "new").replace(place / "n1.json")
+    assert allocations.ports(allocation) == {"n1": 8, "n2": 9}
     (place / "n1.json").unlink()
     assert allocations.ports(allocation) == {"n2": 9}

@@ -52,7 +52,7 @@ class Allocations:
 
     def __init__(self, run_root: Path) -> None:
         self.directory = run_root / "slurm"
-        self._ports: dict[str, dict[str, int]] = {}
+        self._ports: dict[str, dict[str, tuple[int, int]]] = {}
         self._pointer: tuple[Path, str] | None = None
 
     def prepare(
@@ -166,16 +166,20 @@ class Allocations:
         return (place / ENDED).exists() or (place / RELEASED).exists()
 
     def ports(self, allocation: Allocation) -> dict[str, int]:
-        """Return where node servers listen that have begun, by node. A file is read once: a port does not change."""
+        """Return where node servers listen that have begun, by node. A file is read once, and one in its place too."""
         self._look_anew()
         place = self.directory / allocation.name
-        there = {name.removesuffix(".json") for name in _names_in(place)} & {*allocation.nodes}
+        there = _files_in(place)
         known = self._ports.setdefault(allocation.name, {})
-        for node in there - known.keys():
-            port = read_json(place / f"{node}.json").get("port")
-            if isinstance(port, int):
-                known[node] = port
-        return {node: known[node] for node in allocation.nodes if node in there and node in known}
+        for node in allocation.nodes:
+            inode = there.get(f"{node}.json")
+            if inode is None:
+                known.pop(node, None)
+            elif known.get(node, (None, 0))[0] != inode:
+                port = read_json(place / f"{node}.json").get("port")
+                if isinstance(port, int):
+                    known[node] = inode, port
+        return {node: known[node][1] for node in allocation.nodes if node in known}
 
     def release(self, name: str) -> None:
         """Have the holder of a tenure give it back. Idempotent."""
@@ -207,11 +211,13 @@ class Allocations:
         probe.unlink(missing_ok=True)
 
 
-def _names_in(directory: Path) -> list[str]:
+def _files_in(directory: Path) -> dict[str, int]:
+    """Return the files of a directory, each with its inode: one that is replaced gets another."""
     try:
-        return os.listdir(directory)
+        with os.scandir(directory) as entries:
+            return {entry.name: entry.inode() for entry in entries}
     except FileNotFoundError:
-        return []
+        return {}
 
 
 def life_of(tenure: str) -> int:

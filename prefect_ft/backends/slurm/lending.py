@@ -51,6 +51,9 @@ ORPHAN_S = 600.0
 MOST_TRIES = 3
 """How often a job is submitted anew, in one life of an orchestrator, whose nodes have not begun."""
 
+KILLED = frozenset(("COMPLETING", "FAILED", "RUNNING"))
+"""States of a job whose batch step was killed, or lost with its node, and has not said why it ends."""
+
 NOT_ITS_FAULT = ("BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED")
 """States in which a job ends that others or its nodes have kept from beginning; root cancels one that cannot launch."""
 
@@ -128,13 +131,16 @@ class Lending:
             if here is not None and self._allocations.of_job(here) is None:
                 self._hold_here(payload)
             allocation = self._await(job, is_stopped)
-            if allocation is not None:
+            if allocation is not None and (
+                (nodes := self._answering(allocation)) or not self._is_done_without(job)
+            ):
                 break
             if is_stopped():
                 return None
             if here is not None:
                 raise BackendError("the allocation ends before its nodes have begun", on_any_system=True)
-        nodes = self._answering(allocation)
+        if not nodes:
+            raise BackendError(f"no node of {allocation.name} can be reached from here", on_any_system=True)
         self._allocations.choose(allocation.name)
         return Tenure(
             name=allocation.name,
@@ -220,11 +226,13 @@ class Lending:
                 if ready == len(allocation.nodes) or (is_late and ready):
                     return allocation
                 if is_late:
-                    self._not_begun(job, f"no node answers: {self._allocations.said_of(allocation.name)}")
+                    said = self._allocations.said_of(allocation.name)
+                    self._allocations.release(allocation.name)
+                    self._not_begun(job, f"no node answers: {said}", was_killed=True)
                     return None
-            elif time.monotonic() >= ask_at:
+            if time.monotonic() >= ask_at:
                 if self._is_over(job, within_s=pause_s):
-                    self._not_begun(job, "")
+                    self._not_begun(job, "", was_killed=allocation is not None)
                     return None
                 pause_s = min(1.5 * pause_s, ASK_S[1])
                 ask_at = time.monotonic() + pause_s
@@ -244,8 +252,10 @@ class Lending:
             tell(Notice(text=f"job {job} waits in the queue: {told.reason}"))
         return told.has_ended
 
-    def _not_begun(self, job: str, why: str) -> None:
+    def _not_begun(self, job: str, why: str, *, was_killed: bool = False) -> None:
         """Say that a job has ended without use; raises BackendError unless another one can be had.
+
+        `was_killed`: its batch step had begun, and has said nothing of its end.
 
         TenureCancelledError: a person has cancelled it.
         """
@@ -255,15 +265,19 @@ class Lending:
         text = f"Slurm job {job} {what}{state}" + (f": {why}" if why else "")
         if job_here(os.environ) is not None:
             raise BackendError(text, on_any_system=True)
-        if job == self._allocations.submitted[-1] and not self._can_be_had_anew(told):
+        if job == self._allocations.submitted[-1] and not self._can_be_had_anew(told, was_killed):
             is_cancelled = told is not None and told.state == "CANCELLED"
             raise TenureCancelledError(text) if is_cancelled else BackendError(text, on_any_system=True)
         tell(Notice(text=text))
 
-    def _can_be_had_anew(self, told: JobState | None) -> bool:
+    def _can_be_had_anew(self, told: JobState | None, was_killed: bool) -> bool:
         """Whether another job may begin where this one has not: others took its nodes, or one of them failed."""
-        if told is None or told.state not in NOT_ITS_FAULT or self._tries >= MOST_TRIES:
+        if told is None or self._tries >= MOST_TRIES:
             return False
+        if told.state not in NOT_ITS_FAULT and not (was_killed and told.state in KILLED):
+            return False
+        if told.state == "RUNNING":  # without its batch host, which Slurm misses later
+            self._slurm.cancel([told.job])
         if told.state == "CANCELLED" and self._slurm.cancelled_by(told.job) in (None, os.getuid()):
             return False
         self._tries += 1
@@ -281,12 +295,25 @@ class Lending:
         finally:
             for link in links.values():
                 link.close()
-        if not nodes:
-            raise BackendError(f"no node of {allocation.name} can be reached from here", on_any_system=True)
-        for node in allocation.nodes:
+        for node in allocation.nodes if nodes else ():
             if node not in nodes:
                 tell(Notice(text=f"node {node} of {allocation.name} does not answer; it is left out"))
         return nodes
+
+    def _is_done_without(self, job: str) -> bool:
+        """Give back a job of which no node answers, once: it may have lost its batch host just as it began."""
+        if job_here(os.environ) is not None or self._tries:
+            return False
+        self._tries += 1
+        if (begun := self._allocations.of_job(job)) is not None:
+            self._allocations.release(begun.name)
+        self._slurm.cancel([job])
+        tell(
+            Notice(
+                text=f"no node of job {job} can be reached from here: it is given back, and submitted anew"
+            )
+        )
+        return True
 
     def renewed(self, tenure: Tenure) -> Tenure:
         """Return a tenure with the end that it has now; what Slurm does not say stays as it was."""
