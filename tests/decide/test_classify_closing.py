@@ -170,6 +170,21 @@ def test_a_launcher_s_first_line_may_be_printed_last():
     assert plain([*failed, LATE, *failed[:3], "KeyError: 'a'"]) == ("user_code", 9)
 
 
+@pytest.mark.parametrize(("prefix", "table"), [("[rank{}]: ", "rank      : 9 (local_rank: 1)"),
+                                               ("[default{}]:", "rank      : 17 (local_rank: 9)")])  # fmt: skip
+def test_of_several_ranks_that_which_torchrun_names_counts(prefix, table):
+    def failed(rank, exception):
+        return [prefix.format(rank) + line for line in (HEAD, *USER, exception)]
+
+    lines = [*failed(1, "ValueError: x"), *failed(9, "KeyError: 'a'")]
+    report = ["Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-02_03:04:05", f"  {table}",
+              "  exitcode  : 1 (pid: 7)"]  # fmt: skip
+    assert plain([*lines, *report], 1) == ("user_code", 8)
+    assert plain(lines, 1) == ("user_code", 4)
+    assert plain([*lines, *report[:1], *report[4:]], 1) == ("user_code", 4)
+    assert plain([*lines, report[0], "  rank      : 7 (local_rank: 7)"], 1) == ("user_code", 4)
+
+
 def test_a_report_of_a_batch_system_closes_a_run():
     report = ["TERM_OWNER: job killed by owner.", "Exited with exit code 143.",
               "The output (if any) is above this job summary."]  # fmt: skip

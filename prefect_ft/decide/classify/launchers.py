@@ -11,14 +11,16 @@ from typing import NamedTuple
 
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 
-__all__ = ["FirstEnd", "first_end"]
+__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first"]
 
 _LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$")
 """What torchrun and DeepSpeed's launcher say as it happens."""
 
 _ROOT = "Root Cause (first observed failure)"
 _ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
+_RANK_ROW = re.compile(r"\brank +: (\d+) \(local_rank: (\d+)\)")
 _TABLE_LINES = 12
+_NUMBER = re.compile(r"\d+")
 _RAISED = 1
 """The exit code after an exception, which the rank's own output tells of."""
 
@@ -54,3 +56,22 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
             known = last.get(finding.rank)
             last[finding.rank] = known if known and known.exit_code == end.exit_code else end
     return last.values()
+
+
+def rank_named_first(log: LogFindings) -> tuple[str, str] | None:
+    """Return rank and local rank that torchrun's last table names as the first that failed; `None` without one."""
+    named: tuple[str, str] | None = None
+    begun: int | None = None
+    for finding in log.findings:
+        if _ROOT in finding.text:
+            begun, named = finding.order, None
+        elif begun is not None and named is None and finding.order - begun <= _TABLE_LINES:
+            row = _RANK_ROW.search(finding.text)
+            named = (row[1], row[2]) if row else None
+    return named
+
+
+def is_of_rank(finding: Finding, named: tuple[str, str]) -> bool:
+    """Return whether a line's prefix is that of a rank; torchrun's own tells the local one."""
+    number = next(iter(_NUMBER.findall(finding.rank)), None)
+    return number is not None and number == named["default" in finding.rank]

@@ -28,7 +28,7 @@ from prefect_ft.decide.classify.closing import Complaint, root_of, signature_of_
 from prefect_ft.decide.classify.confidence import confidence_in
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
-from prefect_ft.decide.classify.launchers import FirstEnd, first_end
+from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank, rank_named_first
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived
 from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
@@ -242,7 +242,10 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
     ended = _ends_of(findings)
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
-    return with_word_of_scheduler(sorted((*ended, *said), key=lambda one: (_group(one), one.order)))
+    named = rank_named_first(log)
+    is_first = {id(one) for one in ended if named is not None and is_of_rank(one, named)}
+    in_order = sorted((*ended, *said), key=lambda one: (_group(one), id(one) not in is_first, one.order))
+    return with_word_of_scheduler(in_order)
 
 
 def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None:
