@@ -20,7 +20,7 @@ _ROOT = "Root Cause (first observed failure)"
 _ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
 _RANK_ROW = re.compile(r"\brank +: (\d+) \(local_rank: (\d+)\)")
 _TABLE_LINES = 12
-_NUMBER = re.compile(r"\d+")
+_RANK_PREFIX = re.compile(r"\[(rank|default)(\d+)\]")
 _RAISED = 1
 """The exit code after an exception, which the rank's own output tells of."""
 
@@ -73,5 +73,5 @@ def rank_named_first(log: LogFindings) -> tuple[str, str] | None:
 
 def is_of_rank(finding: Finding, named: tuple[str, str]) -> bool:
     """Return whether a line's prefix is that of a rank; torchrun's own tells the local one."""
-    number = next(iter(_NUMBER.findall(finding.rank)), None)
-    return number is not None and number == named["default" in finding.rank]
+    prefix = _RANK_PREFIX.search(finding.rank)
+    return prefix is not None and prefix[2] == named[prefix[1] == "default"]
