@@ -181,6 +181,8 @@ def test_of_several_ranks_that_which_torchrun_names_counts(prefix, table):
               "  exitcode  : 1 (pid: 7)"]  # fmt: skip
     assert plain([*lines, *report], 1) == ("user_code", 8)
     assert plain(lines, 1) == ("user_code", 4)
+    of_two = [f"{node}: {line}" for node in (0, 1) for line in report]
+    assert plain([*lines, *of_two], 1) == ("user_code", 4)
     assert plain([*lines, *report[:1], *report[4:]], 1) == ("user_code", 4)
     assert plain([*lines, report[0], "  rank      : 7 (local_rank: 7)"], 1) == ("user_code", 4)
 

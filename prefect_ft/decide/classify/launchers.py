@@ -59,7 +59,12 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
 
 
 def rank_named_first(log: LogFindings) -> tuple[str, str] | None:
-    """Return rank and local rank that torchrun's last table names as the first that failed; `None` without one."""
+    """Return rank and local rank that torchrun's last table names as the first that failed.
+
+    `None` without one, and where several launchers have tables: each knows its own ranks only.
+    """
+    if len({finding.rank for finding in log.findings if _ROOT in finding.text}) != 1:
+        return None
     named: tuple[str, str] | None = None
     begun: int | None = None
     for finding in log.findings:
