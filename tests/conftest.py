@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,8 +19,8 @@ settings.load_profile("ours")
 CLUSTER = "tests/kubernetes/"
 """Where tests are that need a Kubernetes cluster; the backends' contract has some besides."""
 
-CONTAINERS = re.compile(r"tests/(docker|kubernetes|slurm)/|\[(docker|kubernetes|slurm)")
-"""Tests whose workers see no more of this machine than is mounted."""
+MANY_AGENTS = ("tests/supervisor/", "tests/worker/", "tests/inprocess/")
+"""Where most tests start agents: there the workers' code lies in each run-time directory from the beginning."""
 
 _cluster = ExitStack()
 """The cluster, while there is one."""
@@ -74,7 +73,7 @@ def runtime_dir(
     name = f"{os.getpid():x}-{next(_runtime_dirs)}"  # `mktemp` would list those of all tests before
     directory = tmp_path_factory.getbasetemp() / "rt" / name
     directory.mkdir(mode=0o700, parents=True)
-    if not CONTAINERS.search(request.node.nodeid):
+    if request.node.nodeid.startswith(MANY_AGENTS):
         (directory / payload.name).symlink_to(payload)
     monkeypatch.setenv("PREFECT_FT_RUNTIME_DIR", str(directory))
     monkeypatch.setenv("XDG_STATE_HOME", str(directory / "state"))
