@@ -43,7 +43,7 @@ def decision(node: str, rule: str) -> Line:
 
 
 def isolate(
-    tmp_path: Path, *isolated: tuple[str, str], submitted: bool = True
+    tmp_path: Path, *isolated: tuple[str, str], submitted: bool = True, gives_back: bool = True
 ) -> tuple[list[str], Allocations]:
     """Have a phase isolate nodes, one after the other; return what was changed."""
     allocations = Allocations(tmp_path)
@@ -54,7 +54,7 @@ def isolate(
     allocations.note(*(["17", "18"] if submitted else ["18"]))
     allocations.point_from(tmp_path, "job-r")
     played, lines = Played(), []
-    given = SlurmInfrastructure.model_validate({"type": "slurm", "exclude": "n9"})
+    given = SlurmInfrastructure.model_validate({"type": "slurm", "exclude": "n9", "gives_back": gives_back})
     with keeping_out(given, tmp_path, lambda: lines, Slurm(run=played)):
         for each in isolated:
             lines.append(decision(*each))
@@ -65,6 +65,12 @@ def isolate(
 def test_a_lost_node_is_given_back_and_kept_out(tmp_path: Path) -> None:
     changed, allocations = isolate(tmp_path, LOST)
     assert changed == ["JobId=18 ExcNodeList=n9,n1", "JobId=17 NodeList=n0,n2,n3"]
+    assert allocations.avoided == {"n1": True}
+
+
+def test_unless_it_is_wanted_a_lost_node_stays_in_its_allocation(tmp_path: Path) -> None:
+    changed, allocations = isolate(tmp_path, LOST, gives_back=False)
+    assert changed == ["JobId=18 ExcNodeList=n9,n1"]
     assert allocations.avoided == {"n1": True}
 
 

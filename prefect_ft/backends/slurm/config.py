@@ -181,6 +181,10 @@ class SlurmInfrastructure(Infrastructure):
         le=DAY_S,
         description="Seconds without a sign of life after which a node counts as lost",
     )
+    gives_back: StrictBool = Field(
+        default=False,
+        description="Whether the allocation shrinks by a node that is lost, before Slurm itself takes it away",
+    )
     partition_timeout_s: Seconds = Field(
         default=60.0,
         ge=1,

@@ -1,4 +1,4 @@
-"""Nodes that a run has isolated: no later allocation of it has them, and those that are lost are given back."""
+"""Nodes that a run has isolated: no later allocation has them, and lost ones are given back where that is wanted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keeping_out(
             is_lost = decision.rule == NODE_LOST
             allocations.avoid(node, is_lost=is_lost)
             _exclude(infrastructure, allocations, asked)
-            if is_lost:
+            if is_lost and infrastructure.gives_back:
                 _give_back(node, allocations, asked)
 
     return following(lines, isolated)

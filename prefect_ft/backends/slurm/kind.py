@@ -74,7 +74,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:
-        """Keep nodes that are isolated out of later allocations, and give lost ones back."""
+        """Keep nodes that are isolated out of later allocations, and give lost ones back if wanted."""
         from prefect_ft.backends.slurm.isolation import keeping_out  # noqa: PLC0415  (a job is read without it)
 
         del run_id, ends_with_the_run
