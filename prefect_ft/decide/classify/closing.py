@@ -60,6 +60,13 @@ _NO_END = compiled(
 )
 """What a line says that complains of nothing that ends a run, repeats what was typed, or heads a traceback."""
 
+_COMPLAINS = compiled(
+    r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|tim(?:ed?|ing) ?-?out|exceed\w*|"
+    r"invalid|corrupt\w*|truncated|abort\w*|kill\w*|crash\w*|exception|denied|missing|un\w+able|out|full|nan|inf|diverged|"
+    r"cancel\w*|evict\w*|preempt\w*|stale|broken|bad|panic\w*|hung|dead|died|down|uncorrect\w*|fall\w*|mismatch\w*)\b"
+)
+"""What is in every line that complains: most lines need not be looked at any further."""
+
 _WEAK_LEVELS = ("W", "I", "D")
 
 
@@ -86,6 +93,8 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     is_end = shown is not None or line.level == "F" or any(_NAMES.search(view) for view in line.views)
     if line.level in _WEAK_LEVELS and shown is None:
         is_end = False
+    if not is_end and _COMPLAINS.search(text) is None:
+        return None
     if not is_end and line.level in _WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
