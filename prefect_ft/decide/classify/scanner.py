@@ -315,13 +315,14 @@ class LogScanner:
 
     def _complaints(self, closing: list[tuple[int, Line]]) -> tuple[Complaint, ...]:
         """Return what the last lines complain of in words that the catalogue does not know."""
-        if not closing:
-            return ()
-        ends = self._number(len(self._block))
-        lines = [(ends - after, line) for after, line in closing]
-        found = {finding.line for finding in self._kept.in_order()}
+        lines = [(-after, line) for after, line in closing]
         said = last_complaints(lines, lambda line: self._catalogue.find(line.views) is not None)
-        return tuple(one for one in said if one.line not in found)
+        if not said:
+            return ()  # lines are counted only where somebody asks for their number
+        ends = self._number(len(self._block))
+        found = {finding.line for finding in self._kept.in_order()}
+        numbered = (replace(one, line=ends + one.line) for one in said)
+        return tuple(one for one in numbered if one.line not in found)
 
     def _number_of_tail(self, index: int) -> int:
         return self._number(len(self._block)) - self._tail()[index][0]
