@@ -263,6 +263,58 @@ def test_what_ends_another_program_does_not_explain_a_later_exception():
     assert plain([missing, HEAD, *USER, "ValueError: x"]) == ("user_code", 5)
 
 
+def test_a_warning_with_the_number_weighs_as_much_as_the_error_it_stands_for():
+    lines = [
+        "[W socket.cpp:400] [c10d] The server socket cannot bind to [::]:7777 (errno: 98 - Address already in use).",
+        "[E socket.cpp:500] [c10d] The server socket has failed to listen on any local network address.",
+    ]
+    assert told(lines) == ("port_in_use", len(WELL) + 1, "high")
+    assert told([*lines, "/spool/job.sh: 7: --lr=0.1: not found"]) == ("port_in_use", len(WELL) + 1, "high")
+    assert told(lines[:1]) == ("none", None, "high")
+
+
+@pytest.mark.parametrize(
+    "missing", ["/spool/job_7: 7: --lr=0.1: not found", "job.sh: line 7: --lr=0.1: not found"]
+)
+def test_a_command_that_a_script_does_not_find_is_doubtful_where_more_went_wrong(missing):
+    at = len(WELL) + 1
+    stuck = "[E ProcessGroupNCCL.cpp:70] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)"
+    assert told([stuck, missing]) == ("config", at + 1, "low")
+    assert told([missing]) == ("config", at, "high")
+
+
+def test_an_interruption_counts_in_the_very_last_line_whatever_its_level():
+    line = "[2026-01-02 03:04:05,678] [INFO] [spawn.py:7:on_signal] Parent received SIGINT, leaving"
+    assert told([line]) == ("cancelled", len(WELL) + 1, "low")
+    assert told([line, *WELL])[0] == "none"
+    assert told([line, "bye"])[0] == "none"
+
+
+def test_a_run_has_failed_of_which_torchrun_has_a_table():
+    caught = [
+        f"[rank1]: {line}"
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "/opt/venv/lib/python3.11/site-packages/acme/cli.py", line 7, in <module>',
+            "    kernel()",
+            "RuntimeError: the kernel only supports heads of 64",
+        )
+    ]
+    table = ["Root Cause (first observed failure):", "[0]:", "  rank      : 1 (local_rank: 1)",
+             "  exitcode  : 1 (pid: 77)"]  # fmt: skip
+    assert told(caught)[0] == "none"
+    assert told([*caught, *table]) == ("config", len(WELL) + 4, "low")
+
+
+def test_watches_that_run_out_are_no_full_disk():
+    line = "[1.5] [n7:99:0]  vfs.c:70   UCX  ERROR inotify_add_watch(/run/x) failed: No space left on device"
+    assert told([line])[0] == "none"
+    raised = "OSError: [Errno 28] inotify_add_watch(/run/x) failed: No space left on device"
+    head = ["Traceback (most recent call last):", '  File "/app/t.py", line 7, in <module>', "    watch()"]
+    assert told([*head, raised], 1)[0] == "storage"
+    assert told(["cp: error writing '/run/x': No space left on device"])[0] == "storage"
+
+
 def test_no_device_may_be_the_set_up_or_a_lost_one():
     verdict = classify({"a": [HEAD, *USER, "RuntimeError: No CUDA GPUs are available"]}, exit_code=1)
     assert (verdict.failure_class, verdict.confidence) == ("config", "low")

@@ -6,9 +6,10 @@ labels (docs/signatures.md has the figures).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from prefect_ft.decide.classify.chains import BY_EXCEPTION, GENERIC, MENTIONED, ROOT, weight
+from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, GENERIC, MENTIONED, ROOT, weight
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.model import Confidence, Recoverable
@@ -25,6 +26,13 @@ _BY_KIND = ("name-", "place-", "words-")
 _MAY_PASS = frozenset(("cuda-no-device",))
 """What a wrong set-up brings, and a lost device or an allocation that was given none as well."""
 
+_OF_A_SCRIPT = "cfg-shell-not-found"
+"""A command of a script: the one that matters may be another, which has failed as well."""
+
+_BY_STATUS = frozenset(("cfg-http-client-error", "errno-config"))
+_REFUSED = re.compile(r"\b403\b")
+"""What a server says to who may not ask, and also to who asks too often or at a bad time."""
+
 _FROM_BELOW = frozenset(("hardware", "oom_host", "storage"))
 """What makes programs fail in ways that look like mistakes of theirs."""
 
@@ -40,8 +48,10 @@ def confidence_in(
     is_doubtful = (
         chosen.signature.id.startswith(_BY_KIND)
         or chosen.signature.id in _MAY_PASS
+        or (chosen.signature.id in _BY_STATUS and _REFUSED.search(chosen.text) is not None)
         or weight(chosen) != ROOT
         or _is_only_said_early(chosen, log)
+        or (chosen.signature.id == _OF_A_SCRIPT and any(_failed_too(rival) for rival in rivals))
         or any(_contradicts(rival, chosen) for rival in rivals)
     )
     return "low" if is_doubtful else "high"
@@ -51,6 +61,10 @@ def _is_unknown_of_library(finding: Finding) -> bool:
     """Return whether a library raised an exception of which not even the name is known."""
     raised = finding.raised
     return finding.signature is GENERIC and raised is not None and is_library(raised.file)
+
+
+def _failed_too(rival: Finding) -> bool:
+    return rival.signature.id != _OF_A_SCRIPT and weight(rival) <= CASCADE
 
 
 def _is_only_said_early(finding: Finding, log: LogFindings) -> bool:

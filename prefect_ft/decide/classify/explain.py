@@ -47,7 +47,11 @@ def lost(logs: Sequence[LogFindings], verdict: Verdict) -> list[Lost]:
     """Return the candidates that a verdict does not rest on, in the order of their logs."""
     found: list[Lost] = []
     for log in logs:
-        found += [Lost(log.file, finding, why) for finding, why in log.over]
+        found += [
+            Lost(log.file, finding, why)
+            for finding, why in log.over
+            if not _is_root(log, finding, verdict.evidence)
+        ]
         kept = without_survived(log.findings)
         for finding in log.findings:
             if not _is_root(log, finding, verdict.evidence):
@@ -65,7 +69,8 @@ def _why(log: LogFindings, finding: Finding, kept: Sequence[Finding], verdict: V
         return "the job is not known to have failed"
     if not any(finding is one for one in kept):
         return "the run went on after it until it was ended from outside"
-    chosen = next((one for one in log.findings if _is_root(log, one, root)), None)
+    said = (*log.findings, *(one for one, _ in log.over))
+    chosen = next((one for one in said if _is_root(log, one, root)), None)
     own = weight(finding)
     if own != ROOT and (chosen is None or weight(chosen) < own):
         return _BY_WEIGHT[own]

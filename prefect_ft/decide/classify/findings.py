@@ -15,11 +15,14 @@ from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
-__all__ = ["KEPT_LAST", "Finding", "LogFindings", "Store"]
+__all__ = ["GOT_ON", "KEPT_LAST", "Finding", "LogFindings", "Store"]
 
 _FIRST = 4  # findings of a rule
 KEPT_LAST = 4
 """How many of the last findings of a rule are kept."""
+
+GOT_ON = "the run went on after it"
+"""How a finding is shown to be no end by what was printed after it."""
 
 _RULES = 200
 _OVER = 32  # findings that were no end, which are remembered for who asks why
@@ -55,6 +58,8 @@ class LogFindings:
     got_on: bool = False
     completed: int | None = None
     """The place among all lines at which the run said that it is through; `None` if it never did."""
+    begun: int = 0
+    """The place at which the last run began of which the log says so."""
     resumption: Resumption | None = None
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
     breaks_off: bool = False

@@ -32,6 +32,7 @@ from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived
 from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
+from prefect_ft.decide.classify.watchdog import as_aborted
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
 from prefect_ft.signatures import RECOVERABLE
 
@@ -85,6 +86,11 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     reported = first_end(logs) if signal_of(exit_code, signal) is None else None
     if reported is not None:  # a launcher's own status says nothing of the rank that failed
         exit_code, signal = reported.exit_code, None
+    if signal_of(exit_code, signal) == Signals.SIGABRT:
+        aborted = [as_aborted(log, reported) for log in logs]
+        if reported is not None:
+            reported = reported._replace(log=aborted[_index(logs, reported.log)])
+        logs = aborted
     is_known_to_fail = exit_code is not None or signal is not None or any(log.breaks_off for log in logs)
     candidates = [_candidates_of(log, is_known_to_fail=is_known_to_fail) for log in logs]
     found = zip(logs, map(_first_of, logs, candidates), strict=True)
@@ -99,9 +105,14 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     ):
         return _verdict(chosen, logs, candidates)
     if told is not None:
-        return _told_verdict(told, logs)
+        is_doubtful = exit_code is None and signal is None and chosen is not None
+        return _told_verdict(told, logs, is_doubtful=is_doubtful)
     has_lines = any(log.tail for log in logs)
     return _plain("none" if has_lines and not is_known_to_fail else "unknown")
+
+
+def _index(logs: Sequence[LogFindings], wanted: LogFindings) -> int:
+    return next(index for index, log in enumerate(logs) if log is wanted)
 
 
 class _Complained(NamedTuple):
@@ -201,14 +212,14 @@ def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
 def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     """Return whether an exception is named among the last lines of a log, of which nothing more is known.
 
-    What takes a run's machine away counts in its very last line.
+    What ends a run from outside counts in its very last line.
     """
     is_after = log.completed is None or log.completed < finding.order
     if not is_after or not log.tail:
         return False
     if finding.is_mention:
         return finding.line >= log.number_of_tail(0)
-    is_outside = finding.signature.failure_class == "preempted"
+    is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
 
 
@@ -217,6 +228,7 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
     log, first = place
     heavy = weight(first)
     is_end_known = exit_code is not None or signal is not None or log.breaks_off
+    is_end_known = is_end_known or rank_named_first(log) is not None
     if first.is_mention or (heavy in (MENTIONED, ASIDE) and not is_end_known):
         return not _is_at_end(log, first)
     if told is None or heavy < CASCADE:
@@ -258,7 +270,10 @@ def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None
 
 
 def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:
-    """Return the warning just before a line that says the same with the system's number for it."""
+    """Return the warning just before a line that says the same with the system's number for it.
+
+    It weighs no less than the line that it stands for.
+    """
     if first.raised is not None or _ERRNO in first.text.lower():
         return first
     closer = (
@@ -269,7 +284,8 @@ def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:
         and line.signature.failure_class == first.signature.failure_class
         and _ERRNO in line.text.lower()
     )
-    return next(closer, first)
+    found = next(closer, first)
+    return found if found is first else replace(found, level=first.level, is_mention=first.is_mention)
 
 
 def _before_completion(log: LogFindings) -> list[Finding]:
@@ -464,7 +480,8 @@ def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Eviden
     return tuple(found.values())[:_MAX_CASCADES]
 
 
-def _told_verdict(told: Told, logs: Sequence[LogFindings]) -> Verdict:
+def _told_verdict(told: Told, logs: Sequence[LogFindings], *, is_doubtful: bool) -> Verdict:
+    """Return what the end tells; it is doubtful if that is only the last line of a log in which more went wrong."""
     return Verdict(
         failure_class=told.failure_class,
         recoverable=_recoverable(told.failure_class, told.recoverable),
@@ -472,8 +489,12 @@ def _told_verdict(told: Told, logs: Sequence[LogFindings]) -> Verdict:
         signature=signature_of(told.likeness),
         evidence=told.evidence,
         cascades=tuple(one for one in _cascades(logs, None) if not _is_same_line(one, told.evidence)),
-        confidence="low" if told.failure_class == "unknown" and told.evidence.rule == "exit-code" else "high",
+        confidence="low" if is_doubtful or _says_no_more_than_that_it_failed(told) else "high",
     )
+
+
+def _says_no_more_than_that_it_failed(told: Told) -> bool:
+    return told.failure_class == "unknown" and told.evidence.rule == "exit-code"
 
 
 def _is_same_line(one: Evidence, other: Evidence) -> bool:

@@ -18,7 +18,7 @@ import re2
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.closing import Complaint, last_complaints
-from prefect_ft.decide.classify.findings import KEPT_LAST, Finding, LogFindings, Store
+from prefect_ft.decide.classify.findings import GOT_ON, KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
@@ -38,11 +38,7 @@ _TAIL_LINES, _TAIL_BYTES = 20, 4000
 _CLOSING_LINES, _CLOSING_BYTES = 60, 8000  # in which complaints are looked for
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
-_GOT_ON, _NEW_RUN, _THROUGH = (
-    "the run went on after it",
-    "an earlier run",
-    "the run then said that it was through",
-)
+_NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
 _MESSAGE_LINES = 8
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
@@ -140,6 +136,7 @@ class LogScanner:
         self._progress = Progress()
         self._got_on = False
         self._completed: int | None = None
+        self._begun = 0
         self._is_job_over = False
         """Whether a scheduler has reported the end of a job, and nothing of interest was said since."""
         self._held: tuple[tuple[Finding, ...], int] = (), 0
@@ -194,6 +191,7 @@ class LogScanner:
             tail=tail,
             got_on=self._got_on or _gets_on(tail),
             completed=self._completed,
+            begun=self._begun,
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             complaints=self._complaints(closing),
@@ -355,7 +353,7 @@ class LogScanner:
         self._catch_up()
         self._got_on = True
         self._held = (), 0
-        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), _GOT_ON)
+        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), GOT_ON)
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -393,6 +391,7 @@ class LogScanner:
         self._chain.clear()
         self._progress.clear()
         self._completed = None
+        self._begun = self._order
 
     def _complete(self) -> None:
         """Note that the run says that it is through: so it is, if it got on after what was said before."""
