@@ -543,7 +543,7 @@ def _outlive_notice(path: str) -> None:
         def heard(*_: object) -> None:
             if os.getpid() != rank or os.path.exists(path + ENDS):
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, heard)
         signal.siginterrupt(signal.SIGTERM, False)

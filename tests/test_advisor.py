@@ -210,13 +210,13 @@ def test_an_answer_is_recorded_decides_and_is_shown_as_theirs(run: Callable[[str
     decision = next(line.decision for line in lines if isinstance(line, DecisionLine))
     assert incident.failure_class == "storage"
     assert incident.advice == Advice(
-        failure_class="storage", line="tape torn", reason="1 0 unknown high", used=True, instead_of="unknown"
+        failure_class="storage", line="tape torn", reason="1 0 unknown low", used=True, instead_of="unknown"
     )
     assert decision.action == "restart_in_place"
     raw = (directory / "journal.jsonl").read_text().splitlines()
     assert any(json.loads(line).get("advice", {}).get("instead_of") == "unknown" for line in raw)
     (event,) = read_story([directory]).disturbances
-    assert advisor_said(event) == "storage: 1 0 unknown high «tape torn» (decided by instead of unknown)"
+    assert advisor_said(event) == "storage: 1 0 unknown low «tape torn» (decided by instead of unknown)"
 
 
 def test_an_advisor_that_fails_changes_nothing(run: Callable[[str], Path]) -> None:

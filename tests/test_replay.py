@@ -268,10 +268,10 @@ def test_own_signatures_are_used_for_what_was_not_classified(journal, tmp_path):
     signature = {
         "id": "ours",
         "class": "config",
-        "pattern": "licence .* expired",
-        "example": "licence A expired",
+        "pattern": "tile .* is off",
+        "example": "tile A is off",
     }
-    incident = Incident(t=1, kind="exit", exit_code=1, log=("licence A expired",))
+    incident = Incident(t=1, kind="exit", exit_code=1, log=("tile A is off",))
     recording = read_recording(journal(POLICY, incident))
     (again,) = compare(POLICY, recording.history, with_own(own_signatures((signature,))))
     assert (again.recorded.rule, again.now.rule) == ("transient", "non-recoverable")

@@ -151,8 +151,10 @@ def test_replay_of_a_file_that_is_not_there(run: Run) -> None:
 def test_replay_knows_the_jobs_own_signatures(
     run: Run, incidents: Callable[..., str], tmp_path: Path
 ) -> None:
-    own = "signatures: [{id: our-licence, class: config, pattern: 'licence .* expired', example: licence A expired}]\n"
-    incident = {"t": 1, "kind": "exit", "exit_code": 1, "step": 100, "log": ["licence A expired"]}
+    own = (
+        "signatures: [{id: our-licence, class: config, pattern: 'tile .* is off', example: tile A is off}]\n"
+    )
+    incident = {"t": 1, "kind": "exit", "exit_code": 1, "step": 100, "log": ["tile A is off"]}
     name = incidents(incident)
     rules = []
     for text in (JOB, JOB + own):

@@ -123,9 +123,8 @@ ELSEWHERE = {
     "config/job.py": {"non-recoverable", "checkpoint-unreadable"},
     # Evidence and signatures have names of their own.
     "decide/classify/unreadable.py": {"checkpoint-unreadable"},
-    "backends/kubernetes/backend.py": {"node-lost"},
+    "backends/base.py": {"node-lost"},
     "backends/kubernetes/pod_ends.py": {"node-lost"},
-    "backends/slurm/backend.py": {"node-lost"},
 }
 
 

@@ -176,12 +176,15 @@ def test_a_journal_cut_anywhere_makes_nothing_happen_twice(make: Make, tmp_path:
 
 
 def test_what_ended_while_nobody_watched_is_judged_with_its_output(make: Make, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
     phase = make(
-        "if rank and attempt == 1: sys.exit('OSError: [Errno 28] No space left on device')\nsignal.pause()"
+        f"open({str(gate.path)!r}).read() if rank else signal.pause()\n"
+        "if attempt == 1: sys.exit('OSError: [Errno 28] No space left on device')\nsignal.pause()"
     )
     first = phase.live()
     begun(first)
     phase.hang_up(first)
+    gate.open()
     back = phase.come_back()
     decide(back)
     incident = back.journal.history()[0].incident
