@@ -498,8 +498,10 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
             raise ValueError(f"{path} is no heartbeat file")
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         has_beaten = any(found[_SEALED_PLACE])  # another process, before this one
-        os.ftruncate(fd, len(found))  # values of another process
-        os.pwrite(fd, _MAGIC.ljust(_SIZE if has_beaten or not found else _ASKED_AT, b"\0"), 0)
+        if found:
+            os.ftruncate(fd, len(found))  # values of another process
+        os.pwrite(fd, _MAGIC.ljust(_SIZE if has_beaten else _ASKED_AT, b"\0"), 0)
+        os.posix_fallocate(fd, 0, _SIZE)  # keeps what the agent may have asked for just now
         return fd, mmap.mmap(fd, _SIZE)
     except BaseException:
         os.close(fd)

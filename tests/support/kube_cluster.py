@@ -374,7 +374,9 @@ class Cluster:
         ]:
             self._end(name)
         while self._begun:
-            self._begun.pop().wait()
+            each = self._begun.pop()
+            each.kill()  # one that was started anew meanwhile is no longer known by its name
+            each.wait()
         for pid in _shims_of(self.directory):
             _kill(pid)
         for mount in reversed(_mounts_below(self.directory)):

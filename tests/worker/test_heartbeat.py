@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib.util
 import itertools
 import os
@@ -445,6 +446,19 @@ def test_who_is_asked_before_it_looks_hears_of_it(path, monkeypatch):
     assert [rank.should_checkpoint(), rank.should_checkpoint()] == [True, False]
     rank.beat(5)
     assert read(path).step == 5
+
+
+def test_who_is_asked_while_it_looks_for_the_first_time_hears_of_it(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    lock = fcntl.lockf
+
+    def asked_meanwhile(*args):
+        ask_checkpoint(path)
+        return lock(*args)
+
+    monkeypatch.setattr(fcntl, "lockf", asked_meanwhile)
+    assert rank.should_checkpoint()
+    assert not rank.should_checkpoint()
 
 
 @pytest.mark.parametrize("content", [b"x" * 3, b"x" * 64], ids=["short", "something-else"])
