@@ -25,8 +25,10 @@ class Played:
     def __init__(self, answers: Mapping[str, Said]) -> None:
         self._answers = answers
         self.asked: list[str] = []
+        self.words: list[Sequence[str]] = []
 
     def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
+        self.words.append(words)
         self.asked.append(words[0] if words[2:3] != ("-t",) else "queue")
         if words[:4] == ("squeue", "-h", "-t", "all"):
             return Said(True, QUEUE, "")
@@ -80,6 +82,16 @@ def test_a_submission_that_slurm_has_answered_is_over(place: Place) -> None:
     assert found.tenure(is_stopped) is None
     assert (found._allocations.submitted, found._allocations.is_submitting) == (["19"], False)
     assert "squeue" not in played.asked
+
+
+def test_what_a_run_has_isolated_is_in_none_of_its_later_allocations(place: Place) -> None:
+    played = Played({"sbatch": Said(True, "19\n", "")})
+    found = lending(place, played)
+    found._allocations.avoid("n1", is_lost=True)
+    found._allocations.avoid("n2", is_lost=False)
+    assert found.tenure(lambda: "sbatch" in played.asked) is None
+    (submitted,) = (words for words in played.words if words[0] == "sbatch")
+    assert "--exclude=n1,n2" in submitted
 
 
 @pytest.mark.parametrize(

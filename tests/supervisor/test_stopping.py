@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from prefect_ft.supervisor.stopping import ONE_WISH_S, StopRequest
+from prefect_ft.supervisor.stopping import ONE_WISH_S, HandOver, StopRequest
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
@@ -213,3 +213,28 @@ def test_a_wish_that_comes_while_the_end_is_taken_down_is_not_recorded() -> None
         signal.raise_signal(signal.SIGTERM)
         stop.record()
     assert (stop.wanted, recorded) == ("SIGTERM", [])
+
+
+@pytest.mark.parametrize(
+    ("told", "why", "is_taken", "is_over"),
+    [
+        pytest.param([("up", HandOver.DUE)], "up", False, False, id="time-is-up"),
+        pytest.param(
+            [("up", HandOver.DUE), ("told to go", HandOver.BEGUN)], "told to go", True, False, id="taken"
+        ),
+        pytest.param(
+            [("up", HandOver.DUE), ("gone", HandOver.OVER)], "gone", True, True, id="gone-after-the-notice"
+        ),
+        pytest.param([("gone", HandOver.OVER), ("up", HandOver.DUE)], "gone", True, True, id="a-late-notice"),
+        pytest.param([("go", HandOver.BEGUN), ("again", HandOver.BEGUN)], "go", True, False, id="told-twice"),
+    ],
+)
+def test_what_is_known_of_the_end_of_a_tenure_only_gets_more(
+    told: list[tuple[str, HandOver]], why: str, is_taken: bool, is_over: bool
+) -> None:
+    with StopRequest() as stop:
+        for each in told:
+            stop.hand_over(*each)
+        assert (stop.hands_over, stop.tenure_is_taken, stop.tenure_is_over) == (why, is_taken, is_over)
+        stop.ask("SIGINT")
+        assert stop.hands_over is None

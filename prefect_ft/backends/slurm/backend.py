@@ -121,9 +121,8 @@ class SlurmBackend:
             told = self._started(link, fields)
         except NoAnswerError as exc:
             raise self._missing(worker.system, str(exc)) from exc
-        except (
-            OSError
-        ):  # it is there: too busy for a handshake, or it hung up; an agent that has begun stays as it is
+        except OSError:
+            # It is there: too busy for a handshake, or it hung up. An agent that has begun stays as it is.
             try:
                 told = self._started(link, fields)
             except OSError as exc:
