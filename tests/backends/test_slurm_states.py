@@ -265,6 +265,17 @@ def test_what_slurm_says_of_a_job_is_an_incident_of_its_run(what: str) -> None:
     assert (found.kind, found.reason) == (READ[what][0], f"slurm-1 ended: {READ[what][1]}")
 
 
+@pytest.mark.parametrize("recorded", ["PENDING", "RUNNING"])
+def test_an_accounting_that_is_behind_does_not_hide_an_end(recorded: str) -> None:
+    line, rows = RECORDED["node-fail"]
+    job = rows.split("|")[0]
+    being_ended = line.replace("JobState=NODE_FAIL", "JobState=COMPLETING")
+    asked = slurm(Said(True, being_ended + "\n", ""), Said(True, f"{job}|{recorded}|n0\n", ""))
+    told = asked.last_known(job, 0)
+    assert told is not None
+    assert told.state == "COMPLETING"
+
+
 FORGOTTEN = Said(False, "", "slurm_load_jobs error: Invalid job id specified")
 
 

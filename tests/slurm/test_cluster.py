@@ -28,7 +28,7 @@ def test_a_higher_partition_preempts(slurm_nodes: Any, tmp_path: Path) -> None:
     _pid(tmp_path / "out.0")
     slurm_nodes.run("sbatch", "-p", "high", "-N4", "-o", "/dev/null", "--wrap", "sleep 600")
     _until(lambda: slurm_nodes.jobs().get(job, "gone") == "gone")
-    assert slurm_nodes.run("sacct", "-n", "-P", "-X", "-j", job, "-o", "State").split() == ["PREEMPTED"]
+    _until(lambda: slurm_nodes.recorded(job) == "PREEMPTED")
 
 
 def test_jobs_go_on_while_the_controller_is_away(slurm_nodes: Any, tmp_path: Path) -> None:

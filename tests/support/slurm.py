@@ -146,6 +146,10 @@ class Slurm:
         lines = self.run("squeue", "-h", "-a", "-o", "%i %T").splitlines()
         return dict(line.split() for line in lines)  # type: ignore[misc]
 
+    def recorded(self, job: str) -> str:
+        """Return the state of a job in the accounting, which may be seconds behind slurmctld."""
+        return self.run("sacct", "-n", "-P", "-X", "-j", job, "-o", "State").strip()
+
     def address(self, node: str) -> str:
         """Return a node's NodeAddr, which no other cluster on this machine has."""
         (port,) = re.findall(r"^SlurmctldPort=(\d+)$", self.conf.read_text(), re.MULTILINE)

@@ -113,7 +113,7 @@ class Slurm:
     def last_known(self, job: str, life: int | None = None) -> JobState | None:
         """Return how a job, or a life of it, ended, from slurmctld or, where that knows no more, from the accounting.
 
-        None: unknown.
+        None: unknown. The accounting may be behind by some seconds.
         """
         try:
             told = self.state(job, within_s=1.0)
@@ -122,7 +122,9 @@ class Slurm:
         is_asked = told is not None and life in (None, told.restarts)
         if told is not None and is_asked and told.state != "COMPLETING":
             return told
-        return self._accounted(job, life) or told
+        recorded = self._accounted(job, life)
+        is_late = is_asked and recorded is not None and not recorded.has_ended
+        return told if recorded is None or is_late else recorded
 
     def cancelled_by(self, job: str) -> int | None:
         """Return the user who has cancelled a job, as the accounting says; None: unknown. Root also ends what fails."""
