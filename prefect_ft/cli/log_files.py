@@ -29,7 +29,7 @@ def read_log(path: str, catalogue: Catalogue) -> LogFindings:
     try:
         with _opened(path) as stream:
             raw = _Rejoined(_beginning(stream), stream)
-            scanner = LogScanner(path, catalogue, _recount(stream, raw))
+            scanner = LogScanner(path, catalogue, _recount(path, stream, raw))
             for piece in raw.unpacked():
                 scanner.feed(piece)
             return scanner.findings()
@@ -81,17 +81,24 @@ def _beginning(stream: IO[bytes]) -> bytes:
     return first
 
 
-def _recount(stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | None:
-    """Return a function that counts line ends between two offsets; `None` if the log cannot be read twice."""
+def _recount(path: str, stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int], int] | None:
+    """Return a function that counts line ends between two offsets; `None` if the log cannot be read twice.
+
+    It opens the log again, since a verdict may ask for a number when all logs are closed.
+    """
     if raw.is_packed or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return None
-    descriptor = stream.fileno()
 
     def count(start: int, end: int) -> int:
         lines = 0
-        while start < end and (piece := os.pread(descriptor, min(_PIECE_BYTES, end - start), start)):
-            lines += piece.count(b"\n")
-            start += len(piece)
+        try:
+            with open(path, "rb", buffering=0) as again:
+                again.seek(start)
+                while start < end and (piece := again.read(min(_PIECE_BYTES, end - start))):
+                    lines += piece.count(b"\n")
+                    start += len(piece)
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror or error}", file=path) from error
         return lines
 
     return count

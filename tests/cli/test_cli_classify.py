@@ -178,3 +178,11 @@ def test_it_loads_neither_prefect_nor_pydantic(tmp_path: Path) -> None:
         "sys.exit(any(name in sys.modules for name in ('prefect', 'pydantic', 'rich')))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_log_of_several_pieces_is_counted_after_it_was_closed(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "train.py: error: argument --steps: expected one argument\n" + "a line of words\n" * 50_000
+    )
+    assert run("--json", str(log))[0] == 0

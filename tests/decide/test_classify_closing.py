@@ -78,8 +78,13 @@ def test_progress_after_a_complaint_shows_that_it_was_no_end():
 
 def test_of_a_job_that_has_failed_weak_words_count_too():
     line = "the peer at n7 is unreachable"
-    assert told([line])[0] == "none"
-    assert told([line], 1) == ("network", len(WELL) + 1, "low")
+    assert told([line, *["words"] * 3])[0] == "none"
+    assert told([line, *["words"] * 3], 1) == ("network", len(WELL) + 1, "low")
+
+
+def test_weak_words_count_where_a_log_ends_with_them():
+    assert told(["the peer at n7 is unreachable", *["words"] * 2]) == ("network", len(WELL) + 1, "low")
+    assert told(["something unheard of"])[0] == "none"
 
 
 def test_the_first_that_says_why_counts_among_those_that_stand_together():

@@ -178,3 +178,48 @@ def test_an_incident_keeps_a_low_confidence_alone():
         with_verdict(said, classify({"a": threw("acme.PlanConfigError: x")}, exit_code=1)).confidence
         == "high"
     )
+
+
+def test_the_message_of_a_key_error_counts_if_it_is_a_sentence():
+    assert told(threw("KeyError: 'the environment variable HOME7 must be set'"))[0] == "config"
+    assert told(threw("KeyError: 'version mismatch'"))[0] == "user_code"
+
+
+def test_what_ends_a_program_is_not_the_end_of_the_next_one():
+    usage = "train.py: error: argument --steps: expected one argument"
+    assert told([usage], None)[0] == "config"
+    assert told([usage, *threw("KeyboardInterrupt")], None)[0] == "cancelled"
+    assert told([usage, *threw("KeyError: 'x'")], None)[0] == "user_code"
+
+
+FILLER = [f"word {chr(97 + number % 26)}" for number in range(120)]
+
+
+def test_a_line_far_from_the_end_that_nothing_followed_from_was_no_end():
+    full = "ERROR: write of /tmp/x failed: No space left on device"
+    assert told([full, *FILLER], None)[0] == "none"
+    assert told([full, *FILLER], 1)[0] == "storage"
+    assert told([full, *FILLER[:50]], None)[0] == "storage"
+    assert told([full, *FILLER, "Error: something"], None)[0] == "storage"
+    assert told([full, *FILLER, *threw("SystemExit: 1")], None)[0] == "storage"
+
+
+@pytest.mark.parametrize(
+    "exception", ["ModuleNotFoundError: No module named 'x'", "SyntaxError: invalid syntax"]
+)
+def test_a_program_that_fails_as_it_begins_is_another_job_than_the_one_that_was_cancelled(exception):
+    assert told([CANCEL, *threw(exception)], None)[0] != "cancelled"
+    assert told([CANCEL, *threw("KeyError: 'x'")], None)[0] == "cancelled"
+
+
+def test_a_rank_that_was_killed_is_told_by_the_line_that_says_so():
+    report = (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 7)"
+    )
+    wrapper = threw("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ")
+    verdict = classify(
+        {"a.log": ["E0102 03:04:05.6 7 api.py:7] Sending process 7 closing signal SIGTERM", report, *wrapper]}
+    )
+    assert verdict.failure_class == "unknown"
+    assert verdict.evidence is not None
+    assert verdict.evidence.line == 2

@@ -24,6 +24,9 @@ _APART_LINES = 15
 _AT_END_LINES = 8
 """So near a log's end a complaint stands of which it is known in no other way that the run has failed."""
 
+_LAST_LINES = 3
+"""So near it a line complains of an end that only its words tell."""
+
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
@@ -135,7 +138,8 @@ def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Compl
         counting = [
             one
             for one in complaints
-            if one.is_strong and (one.failure_class is not None or one.after < _AT_END_LINES)
+            if (one.is_strong and (one.failure_class is not None or one.after < _AT_END_LINES))
+            or (one.failure_class is not None and one.after < _LAST_LINES)
         ]
     together: list[Complaint] = []
     for one in reversed(counting):

@@ -31,6 +31,11 @@ _GENERAL = frozenset(
 _OF_A_LIBRARY = frozenset(("py-attribute", "py-index", "py-key", "py-not-implemented"))
 """Mistakes of the program, unless a library raises them where nothing of the program's own is read but its options."""
 
+_BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-pickling"))
+"""Answers that a message corrects that is a sentence: a key alone is none."""
+
+_SENTENCE_WORDS = 5
+
 _ERRNO = re.compile(
     r"(?i)\[Errno (-?\d{1,3})\]|\(os error (\d{1,3})\)|\berrno(?:\s*[:=]\s*|\s+)(\d{1,3})\b|\bError #(\d{1,3})\b"
 )
@@ -153,6 +158,8 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     """Correct an answer that says little by the exception's kind."""
     if signature.id in _GENERAL:
         return _by_message(signature, raised) or _by_surroundings(raised, None) or signature
+    if signature.id in _BY_A_SENTENCE and len(raised.message.split()) >= _SENTENCE_WORDS:
+        signature = _by_message(signature, raised) or signature
     if signature.id in _OF_A_LIBRARY:
         return _by_surroundings(raised, "config") or signature
     return signature

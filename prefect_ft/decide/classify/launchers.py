@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 
-__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first"]
+__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "tells_end"]
 
 _LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$")
 """What torchrun and DeepSpeed's launcher say as it happens."""
@@ -56,6 +56,12 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
             known = last.get(finding.rank)
             last[finding.rank] = known if known and known.exit_code == end.exit_code else end
     return last.values()
+
+
+def tells_end(finding: Finding) -> bool:
+    """Return whether a report says how a rank ended, other than by an exception."""
+    found = _LINE.search(finding.text) or _ROW.search(finding.text)
+    return found is not None and int(next(filter(None, found.groups()))) not in (0, _RAISED)
 
 
 def rank_named_first(log: LogFindings) -> tuple[str, str] | None:

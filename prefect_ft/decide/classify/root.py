@@ -17,6 +17,7 @@ from prefect_ft.decide.classify.chains import (
     BY_EXCEPTION,
     CASCADE,
     GENERIC,
+    INTERRUPTED,
     MENTIONED,
     REPORT,
     ROOT,
@@ -28,9 +29,9 @@ from prefect_ft.decide.classify.closing import Complaint, root_of, signature_of_
 from prefect_ft.decide.classify.confidence import confidence_in
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
-from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank, rank_named_first
+from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank, rank_named_first, tells_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
-from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived
+from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived, without_unheeded
 from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
 from prefect_ft.decide.classify.watchdog import as_aborted
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
@@ -49,6 +50,9 @@ _RAISED = 1
 _ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found"))
 """What ends another program than the one in which an exception is raised after it: an interpreter that does not begin,
 a command of a script."""
+
+_ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
+"""The last words of a program: an exception that is raised after it is another one's."""
 
 _PROCESS, _CAUGHT = "pid=", 3
 """What names one process in a prefix, and so many exceptions of one that it can't have died of them."""
@@ -249,14 +253,16 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
 def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]:
     """Return what may be the root in one log: what explains most first, the earliest of its kind."""
     findings = without_survived(
-        log.findings if is_known_to_fail else _without_caught(_before_completion(log))
+        log.findings if is_known_to_fail else without_unheeded(log, _without_caught(_before_completion(log)))
     )
     ended = _ends_of(findings)
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
     named = rank_named_first(log)
     is_first = {id(one) for one in ended if named is not None and is_of_rank(one, named)}
-    in_order = sorted((*ended, *said), key=lambda one: (_group(one), id(one) not in is_first, one.order))
+    in_order = sorted(
+        (*ended, *said), key=lambda one: (_group(one), id(one) not in is_first, _says_no_end(one), one.order)
+    )
     return with_word_of_scheduler(in_order)
 
 
@@ -316,6 +322,11 @@ def _group(finding: Finding) -> int:
     return CASCADE if weight(finding) == BARE else weight(finding)
 
 
+def _says_no_end(finding: Finding) -> bool:
+    """Return whether a launcher reports a failure without saying how the rank ended."""
+    return weight(finding) == REPORT and not tells_end(finding)
+
+
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
     """Return the exception that ended each rank: its last one, by preference no consequence."""
     ends: dict[str, Finding] = {}
@@ -359,9 +370,11 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 
     What is said just before something is raised says why it is, unless it ended another program.
     """
-    near = 0 if line.signature.id in _ELSEWHERE else _NEAR_LINES
+    is_end = line.signature.id in _ENDS_ITS_PROGRAM
+    near = 0 if is_end or line.signature.id in _ELSEWHERE else _NEAR_LINES
+    ends = (ROOT, INTERRUPTED) if is_end else (ROOT,)
     return line.signature.failure_class in BY_EXCEPTION and any(
-        weight(end) == ROOT and end.raised is not None and end.raised.begun - line.order > near
+        weight(end) in ends and end.raised is not None and end.raised.begun - line.order > near
         for end in ended
     )
 
@@ -369,9 +382,9 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
     """Return the exception for which a line just before it already said the same.
 
-    A signal is best told by the line that received it.
+    A signal is best told by the line that received it, a rank's end by the line of its launcher.
     """
-    if first.signature.failure_class in ("cancelled", "preempted"):
+    if first.signature.failure_class in ("cancelled", "preempted") or tells_end(first):
         return first
     raised = (
         end

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
-from prefect_ft.decide.classify.findings import Finding
+from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.signatures import compiled
 
-__all__ = ["end_from_outside", "with_word_of_scheduler", "without_survived"]
+__all__ = ["end_from_outside", "with_word_of_scheduler", "without_survived", "without_unheeded"]
 
 _SCHEDULER = compiled(
     r"^(?:slurm|srun-interrupt|lsf|pbs|sge|condor|k8s|aws|gcp|azure|sagemaker|vertex|jax-tpu|kueue)-|^srun-interrupt$"
@@ -32,6 +32,8 @@ _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slur
 _TOLD = frozenset(("interrupt-aborted",))
 """What a program says that ends by an interruption, whoever sent it."""
 
+_AS_IT_BEGINS = frozenset(("ImportError", "IndentationError", "ModuleNotFoundError", "SyntaxError"))
+
 _NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
@@ -40,6 +42,29 @@ _ENDS_ALL = frozenset(("hardware", "oom_host"))
 
 _FAR_LINES = 100
 """Lines that a program still prints that a failure ends: tracebacks of other ranks, reports of launchers."""
+
+
+_MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
+"""What one part of a program complains of while the program as a whole goes on."""
+
+
+def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out lines far from the end of a log after which nothing tells of a failure: the run went on.
+
+    Only for a log of which it is not known how its run ended.
+    """
+    if not log.tail or any(complaint.is_strong for complaint in log.complaints):
+        return list(findings)
+    end = log.number_of_tail(len(log.tail) - 1)
+    left = sorted(findings, key=lambda one: one.order)
+    while left and _is_unheeded(left[-1], end):
+        left.pop()
+    return left
+
+
+def _is_unheeded(finding: Finding, end: int) -> bool:
+    is_said = finding.raised is None and finding.signature.failure_class in _MAY_BE_UNHEEDED
+    return is_said and weight(finding) == ROOT and end - finding.line > _FAR_LINES
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
@@ -76,6 +101,8 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     if end is None:
         return list(findings)
     findings = _of_the_last_job(findings)
+    if end not in findings:
+        return without_survived(findings)
     reasons = [one for one in findings if one.signature.id in _TIME_LIMITS or _is_preemption(one)]
     findings = [
         one
@@ -89,13 +116,24 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out what stands before the end of an earlier job: two far from each other are of two jobs."""
+    """Leave out what stands before the end of an earlier job: two far from each other are of two jobs.
+
+    A program that fails as it begins is another job's as well.
+    """
     stated = [one for one in findings if _is_schedulers(one) and weight(one) == ROOT]
     last = max((one.line for one in stated), default=0)
+    begun = max((one.order for one in findings if one.raised is not None and _begins(one)), default=0)
+    ends = (one for one in stated if _is_of_a_job(one))
     earlier = max(
-        (one.order for one in stated if last - one.line > _NEAR_LINES and _is_of_a_job(one)), default=0
+        (one.order for one in ends if last - one.line > _NEAR_LINES or one.order < begun), default=0
     )
     return [one for one in findings if one.order > earlier]
+
+
+def _begins(finding: Finding) -> bool:
+    """Return whether an exception ended a program that was only being loaded."""
+    raised = finding.raised
+    return raised is not None and (raised.is_import or raised.plain_name in _AS_IT_BEGINS)
 
 
 def _is_of_a_job(finding: Finding) -> bool:
