@@ -70,42 +70,36 @@ class Driver:
         """By number, the connections that are open."""
         self._reaching: dict[int, Reaching] = {}
         self._facts: list[Fact] = []
-        """What is known and the machine has not been told yet."""
+        """Facts that the machine has not handled yet."""
 
     def now_s(self) -> float:
         """Return the time by the driver's clock."""
         return time.monotonic()
 
     def found(self, worker: Worker, address: Address) -> None:
-        """Take note of where the agent of a worker is that was there before."""
+        """Record the address of a worker that was there before."""
         self._addresses[worker] = address
 
     def run(self, until: Callable[[], bool], timeout_s: float | None = None) -> None:
         """Drive the machine until the condition holds, or the time is over; raises what ends the phase."""
         deadline_s = None if timeout_s is None else self.now_s() + timeout_s
-        self._tell()
+        self._advance()
         while not until():
-            left_s = None if deadline_s is None else deadline_s - self.now_s()
-            if left_s is not None and left_s <= 0:
+            if deadline_s is not None and self.now_s() >= deadline_s:
                 return
-            self._wait(left_s)
-            self._tell()
+            self._wait(deadline_s)
+            self._advance()
 
-    def _tell(self) -> None:
-        """Tell the machine what is known, and carry out what it orders, until nothing more follows."""
+    def _advance(self) -> None:
+        """Hand the machine all facts, and carry out what it orders, until nothing more follows."""
         while True:
             facts, self._facts = self._facts, []
             orders = self._machine.handle(facts, self.now_s())
-            if orders:
-                self.may_act()
-            for kind, group in groupby(orders, key=type):
-                if kind is Connect:
-                    self._connect([order for order in group if isinstance(order, Connect)])
-                    continue
-                for order in group:
-                    self._carry_out(order)
-            if not self._facts and not orders:
+            if not orders:
                 return
+            self.may_act()
+            for _, alike in groupby(orders, key=type):
+                self._carry_out(list(alike))
 
     def may_act(self) -> None:
         """Raise LeaseLostError if the workers are another orchestrator's."""
@@ -113,26 +107,22 @@ class Driver:
             raise self._machine.fence
         self._check()
 
-    def _wait(self, timeout_s: float | None) -> None:
-        """Wait until something is known, `timeout_s` is over, or the machine's own time has come."""
+    def _wait(self, deadline_s: float | None) -> None:
+        """Wait until something is known, the deadline has passed, or the machine's own time has come."""
         if self._stop.lost is not None:
             raise self._stop.lost
-        due_s = self._machine.due_s
-        if due_s is not None:
-            left_s = max(0.0, due_s - self.now_s())
-            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
+        times_s = [each for each in (deadline_s, self._machine.due_s) if each is not None]
+        timeout_s = min(times_s) - self.now_s() if times_s else None  # one that is over does not wait
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._stop:
                 self._selector.unregister(self._stop)  # stays readable; `wanted` says the rest
             elif key.fileobj is self._calls:
                 self._calls.make()
             else:
-                self._facts += self._received(key.data)
+                self._facts += self._received(*key.data)
 
-    def _received(self, number: int) -> Iterator[Fact]:
-        link = self._links.get(number)
-        if link is None:
-            return
+    @staticmethod
+    def _received(number: int, link: Link) -> Iterator[Fact]:
         try:
             for event in link.receive():
                 yield Heard(link.worker.number, number, event)
@@ -141,34 +131,31 @@ class Driver:
 
     # -- orders -------------------------------------------------------------------------------------
 
-    def _carry_out(self, order: Order) -> None:
-        match order:
-            case Connect():
-                self._connect([order])
-            case Send():
-                self._send(order)
-            case HangUp():
-                self._hang_up(order.link)
-            case Exchange():
-                self._exchange(order)
-            case _:
-                assert_never(order)
+    def _carry_out(self, alike: Sequence[Order]) -> None:
+        """Carry out orders of one kind."""
+        self._connect([order for order in alike if isinstance(order, Connect)])
+        for order in alike:
+            match order:
+                case Connect():
+                    pass  # all at once
+                case Send():
+                    self._send(order)
+                case HangUp():
+                    self._hang_up(order.link)
+                case Exchange():
+                    self._exchange(order)
+                case _:
+                    assert_never(order)
 
     def _connect(self, orders: Sequence[Connect]) -> None:
         """Open connections side by side: each waits for an agent's start and handshake, or a lost node's time limit."""
-        first = [order for order in orders if not order.again]
         for order in orders:
             if order.again:
                 self._reach_again(order)
-        if len(first) == 1:
-            outcomes = [self._link_to(first[0])]
-        elif first:
-            with ThreadPoolExecutor(min(len(first), MOST_CONNECTS_AT_ONCE)) as pool:
-                outcomes = list(pool.map(self._link_to, first))
-        else:
-            return
-        for order, outcome in zip(first, outcomes, strict=True):
-            self._reached(order, outcome)
+        first = [order for order in orders if not order.again]
+        with ThreadPoolExecutor(MOST_CONNECTS_AT_ONCE) as pool:
+            for order, outcome in pool.map(self._opened, first):
+                self._reached(order, outcome)
 
     def _reach_again(self, order: Connect) -> None:
         self._reaching[order.link] = Reaching(
@@ -179,11 +166,11 @@ class Driver:
             lambda outcome: self._reached(order, outcome),
         )
 
-    def _link_to(self, order: Connect) -> Link | LinkLostError:
+    def _opened(self, order: Connect) -> tuple[Connect, Link | LinkLostError]:
         try:
-            return Link(order.worker, self._addresses[order.worker], self._mask)
+            return order, Link(order.worker, self._addresses[order.worker], self._mask)
         except LinkLostError as exc:
-            return exc
+            return order, exc
 
     def _reached(self, order: Connect, outcome: Link | LinkLostError) -> None:
         self._reaching.pop(order.link, None)
@@ -192,12 +179,12 @@ class Driver:
             self._facts.append(Unreachable(number, order.link, str(outcome)))
             return
         self._links[order.link] = outcome
-        self._selector.register(outcome, selectors.EVENT_READ, order.link)
+        self._selector.register(outcome, selectors.EVENT_READ, (order.link, outcome))
         self._facts.append(Connected(number, order.link))
 
     def _send(self, order: Send) -> None:
         if (link := self._links.get(order.link)) is None:
-            return  # it broke a moment ago, as the machine will hear
+            return  # closed by an order before this one
         try:
             link.send(order.op, **order.fields)
         except LinkLostError:
@@ -211,7 +198,7 @@ class Driver:
             link.close()
 
     def _exchange(self, order: Exchange) -> None:
-        """Have workers exchanged, which no agent could refuse an orchestrator whose time is over."""
+        """Exchange workers. No agent stands between: one would refuse an orchestrator that has been superseded."""
         self.may_act()
         try:
             addresses = self._backend.exchange(order.old, order.new)
