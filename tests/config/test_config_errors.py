@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from prefect_ft.config import load_job
+from prefect_ft.config.kinds import names
 from prefect_ft.errors import ConfigError
 
 GOOD = """\
@@ -208,7 +209,7 @@ def test_a_value_of_the_wrong_kind_or_size_is_named_with_its_line(
         ),
         pytest.param(
             edited("type: process", "type: dokcer\n  image: torch"),
-            "job.yaml:4: infrastructure.type: unknown type 'dokcer'; known types: process, docker, kubernetes, slurm",
+            f"job.yaml:4: infrastructure.type: unknown type 'dokcer'; known types: {', '.join(names())}",
             id="unknown-type-hides-the-keys-beside-it",
         ),
     ],

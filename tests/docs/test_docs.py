@@ -14,6 +14,7 @@ from pages import DOCS, ROOT, blocks, named, section, tables
 
 from prefect_ft.cli import main
 from prefect_ft.config import load_job
+from prefect_ft.decide.hang.facts import EvidenceKind
 from prefect_ft.heartbeat import STAGES
 from prefect_ft.journal.forms import INCIDENT_FIELDS
 from prefect_ft.model import Counters, FailureClass, Kind
@@ -208,3 +209,12 @@ def test_every_package_is_in_the_architecture() -> None:
     assert [name for name in order if name not in ("inprocess", "callbacks", "heartbeat")] == [
         name for name in named if name not in ("inprocess", "callbacks", "heartbeat")
     ]
+
+
+def test_every_kind_of_evidence_of_a_hang_is_explained() -> None:
+    kinds = list(get_args(EvidenceKind))
+    assert named(section("suspension.md", "What counts as evidence")) == kinds
+    (row,) = [
+        row for table in tables((DOCS / "journal.md").read_text()) for row in table if "`lasted_s`" in row[1]
+    ]
+    assert re.findall("`(.+?)`", row[1])[1:-3] == kinds

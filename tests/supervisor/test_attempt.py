@@ -520,3 +520,60 @@ def test_what_an_excused_rank_said_is_not_why_another_failed() -> None:
     evidence = attempt(call(ALL), *told).incident(T).evidence
     assert evidence is not None
     assert evidence.text == "KeyError: 'x'"
+
+
+# -- hangs, and values out of the usual --------------------------------------------------------------
+
+
+ODD = incident(
+    t=1.0, failure_class="numeric", worker=1, evidence=Evidence(rule="out-of-the-usual", text="loss")
+)
+HUNG = incident(
+    t=1.0, kind="suspended", worker=0, evidence=Evidence(rule="all-workers", text="ranks 0 to 3 hang")
+)
+
+
+def with_odd(made: Attempt, *workers: int | None) -> Attempt:
+    for worker in workers:
+        made.found_odd(replace(ODD, worker=worker))
+    return made
+
+
+def test_values_out_of_the_usual_end_it_and_say_which_workers_have_them() -> None:
+    made = with_odd(attempt(), 1, None, 0)
+    assert made.over
+    assert made.incident(T) == replace(ODD, t=T, attempt=7, reported=(0, 1))
+
+
+def test_what_failed_goes_before_values_out_of_the_usual() -> None:
+    made = with_odd(attempt(exited(0, 1)), 1)
+    assert made.incident(T).failure_class == "unknown"
+
+
+@pytest.mark.parametrize("events", [[ENDING], DONE], ids=["being-ended", "complete"])
+def test_values_that_come_after_the_end_end_nothing(events: list[Event]) -> None:
+    made = with_odd(attempt(*events), 1)
+    assert made.odd is None
+
+
+def test_a_hang_is_what_was_found_whatever_the_ranks_have_printed() -> None:
+    made = attempt(raised(2, "ValueError: caught"))
+    made.suspension = HUNG
+    assert made.over
+    assert made.incident(T) == replace(HUNG, t=T)
+
+
+def test_a_hang_after_a_fault_of_the_hardware_is_that_fault() -> None:
+    made = attempt(said(2, "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus."))
+    made.suspension = HUNG
+    found = made.incident(T)
+    assert (found.kind, found.failure_class, found.worker, found.t) == ("exit", "hardware", 1, T)
+    assert found.evidence is not None
+    assert "fallen off the bus" in found.evidence.text
+
+
+def test_an_excerpt_of_what_has_been_heard_is_no_news() -> None:
+    line = "ValueError: shape"
+    size = len(raised(0, line)[1].text)
+    made = attempt(raised(0, line), chosen((0, 0, "RuntimeError: no\n"), size=size, lines=3), exited(0, 1))
+    assert (made.ranks[0].heard, made.incident(T).evidence.text) == (size, line)

@@ -230,6 +230,13 @@ def test_an_order_is_sent_and_an_event_is_heard_without_secrets(stage: Stage) ->
     assert fact == Heard(5, 11, heard("output", text="key *********\n"))
 
 
+def test_what_several_agents_have_said_meanwhile_is_heard_of_each(stage: Stage) -> None:
+    agents = [stage.connected(number, 11 + number) for number in (5, 6, 7)]
+    for agent in agents:
+        agent.say(OUTPUT)
+    assert {(fact.worker, fact.link) for fact in stage.facts(3)} == {(5, 16), (6, 17), (7, 18)}
+
+
 def test_a_connection_that_breaks_is_a_fact_of_its_worker(stage: Stage) -> None:
     agent = stage.connected(5, 11)
     agent.ends[-1].close()
@@ -395,6 +402,15 @@ def test_the_machine_is_asked_when_its_time_has_come(stage: Stage, timeout_s: fl
 
     assert SOON_S <= waited_s(stage, timeout_s, SOON_S, is_over) < DEADLINE_S / 2
     assert len(stage.machine.times_s) < 5
+
+
+def test_where_no_time_is_set_the_wait_lasts_until_something_is_known(stage: Stage) -> None:
+    agent = stage.connected(5, 11)
+    speaker = threading.Timer(SOON_S, agent.say, [OUTPUT])
+    speaker.start()
+    stage.driver.run(lambda: bool(stage.machine.facts))
+    speaker.join()
+    assert len(stage.facts()) == 1
 
 
 def test_a_time_that_is_over_is_not_waited_for(stage: Stage) -> None:

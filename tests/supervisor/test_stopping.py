@@ -65,7 +65,7 @@ def test_the_first_signal_after_another_wish_interrupts_nothing(number: signal.S
 
 @pytest.mark.parametrize("number", BOTH)
 def test_what_is_being_taken_down_is_not_interrupted(number: signal.Signals) -> None:
-    with StopRequest() as stop:
+    with StopRequest(now=clock(0, 1, 2)) as stop:
         stop.settle()
         for _ in range(3):
             signal.raise_signal(number)
@@ -127,6 +127,7 @@ def test_who_is_moved_about_by_others_leaves_at_a_sigterm_and_wants_no_stop(
     with StopRequest(leaves_on_sigterm=True) as stop:
         signal.raise_signal(number)
         assert (stop.wanted, stop.lost is None, is_readable(stop)) == (wanted, wanted is not None, True)
+        assert stop.lost is None or str(stop.lost).startswith("SIGTERM")
 
 
 class LimitError(BaseException):
@@ -171,12 +172,12 @@ def test_another_error_goes_before_a_callers_time_limit(time_limit: None) -> Non
 
 
 def test_an_alarm_that_raises_nothing_is_no_wish() -> None:
-    heard = []
-    before = signal.signal(signal.SIGALRM, lambda *_: heard.append("alarm"))
+    heard: list[tuple[int, bool]] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: heard.append((number, frame is not None)))
     try:
         with StopRequest() as stop:
             signal.raise_signal(signal.SIGALRM)
-            assert (heard, stop.wanted) == (["alarm"], None)
+            assert (heard, stop.wanted) == ([(signal.SIGALRM, True)], None)
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -213,6 +214,51 @@ def test_a_wish_that_comes_while_the_end_is_taken_down_is_not_recorded() -> None
         signal.raise_signal(signal.SIGTERM)
         stop.record()
     assert (stop.wanted, recorded) == ("SIGTERM", [])
+
+
+def test_a_wish_is_recorded_once() -> None:
+    recorded: list[tuple[str, bool]] = []
+    with StopRequest(lambda *wish: recorded.append(wish)) as stop:
+        stop.record()
+        stop.ask("SIGINT", checkpoint=True)
+        stop.record()
+        stop.record()
+    assert recorded == [("SIGINT", True)]
+
+
+def test_a_wish_that_does_not_fit_on_the_disk_is_recorded_later() -> None:
+    recorded: list[str] = []
+
+    def remember(source: str, _: bool) -> None:
+        recorded.append(source)
+        if len(recorded) == 1:
+            raise OSError("no space left")
+
+    with StopRequest(remember) as stop:
+        stop.ask("SIGINT")
+        for _ in range(3):
+            stop.record()
+    assert recorded == ["SIGINT", "SIGINT"]
+
+
+def test_a_run_that_has_its_next_tenure_is_handed_over_no_more() -> None:
+    with StopRequest() as stop:
+        for _ in range(70_000):  # more than a pipe holds
+            stop.hand_over("time is up", HandOver.BEGUN)
+        stop.take_over()
+        assert (stop.hands_over, stop.tenure_is_taken, is_readable(stop)) == (None, False, False)
+        stop.ask("SIGINT")
+        stop.take_over()
+        assert is_readable(stop)
+
+
+def test_a_sigterm_that_announces_the_end_of_a_tenure_hands_the_run_over() -> None:
+    with StopRequest(leaves_on_sigterm=True) as stop:
+        stop.hands_over_on_sigterm = True
+        signal.raise_signal(signal.SIGTERM)
+        assert (stop.wanted, stop.lost, stop.hands_over) == (None, None, "SIGTERM: the allocation ends")
+        signal.raise_signal(signal.SIGINT)
+        assert (stop.wanted, stop.hands_over) == ("SIGINT", None)
 
 
 @pytest.mark.parametrize(
