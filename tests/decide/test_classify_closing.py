@@ -331,3 +331,29 @@ def test_a_crash_within_a_compiler_is_of_the_compiler():
         plain(["*** SIGABRT received by PID 7 (TID 7) on cpu 1 from PID 7; stack trace: ***", frame])[0]
         == "compile"
     )
+
+
+def test_an_exception_that_says_nothing_is_told_by_the_line_above_it():
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 7, in f',
+        "    g()",
+        "Exception",
+    ]
+    assert told(["sweep7: Ctrl + C detected. Stopping."])[0] == "cancelled"
+    assert told(["sweep7: Ctrl + C detected. Stopping.", *raised]) == ("cancelled", len(WELL) + 1, "low")
+    assert told(["all is well", *raised])[0] == "user_code"
+    raised[-1] = "KeyError: 'x'"
+    assert told(["sweep7: Ctrl + C detected. Stopping.", *raised])[0] == "user_code"
+
+
+def test_the_exception_counts_that_a_line_before_its_logged_traceback_tells_of():
+    raised = ["Traceback (most recent call last):", '  File "/app/train.py", line 7, in f', "    g()"]
+    full = "CUDA out of memory. Tried to allocate 2 GiB"
+    logged = [
+        f"ERROR:app:failed to load: {full}",
+        *raised,
+        *["    h()"] * 40,
+        f"torch.OutOfMemoryError: {full}",
+    ]
+    assert told([*logged, *raised, f"RuntimeError: failed to load: {full}"])[1] == len(WELL) + 49

@@ -25,6 +25,7 @@ __all__ = [
     "REPORT",
     "ROOT",
     "only_tells",
+    "says_nothing",
     "weight",
     "wraps",
 ]
@@ -83,6 +84,12 @@ def _is_aside(finding: Finding) -> bool:
     if finding.is_mention:
         return True
     return finding.level in ("D", "I", "W") if finding.raised is None else finding.raised.is_aside
+
+
+def says_nothing(finding: Finding) -> bool:
+    """Return whether an exception is a program's own and has no message."""
+    raised = finding.raised
+    return raised is not None and not raised.message and raised.plain_name in _WRAPPERS
 
 
 def only_tells(finding: Finding) -> bool:

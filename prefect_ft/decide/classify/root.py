@@ -22,6 +22,7 @@ from prefect_ft.decide.classify.chains import (
     REPORT,
     ROOT,
     only_tells,
+    says_nothing,
     weight,
     wraps,
 )
@@ -42,6 +43,9 @@ __all__ = ["judge"]
 _ERRNO = "errno"
 _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
+_LOGGED_LINES = 150
+"""Lines of tracebacks that a program may log before it ends by the exception of which the first line tells."""
+
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
 _RAISED = 1
@@ -101,7 +105,8 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
     told = _told(logs, exit_code, signal, reported)
-    complaint = _complaint(logs, is_known_to_fail=is_known_to_fail)
+    is_mute = chosen is not None and says_nothing(chosen[1])
+    complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
     if complaint is not None and _is_best(complaint, chosen, told):
         return _complaint_verdict(complaint, logs)
     if chosen is not None and not (
@@ -142,6 +147,8 @@ def _is_best(one: _Complained, chosen: _Place | None, told: Told | None) -> bool
     if chosen is None:
         return True
     log, first = chosen
+    if says is not None and log is one.log and says_nothing(first):
+        return 0 < first.line - one.complaint.line <= _NEAR_LINES
     if weight(first) < REPORT and not (weight(first) == MENTIONED and not _is_at_end(log, first)):
         return False
     return says is not None and (weight(first) != MENTIONED or one.complaint.is_strong)
@@ -391,7 +398,7 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
         for end in ended
         if end.signature.id == first.signature.id
         and end.rank == first.rank
-        and 0 < end.order - first.order <= _NEAR_LINES
+        and 0 < end.order - first.order <= _LOGGED_LINES
     )
     return next(raised, first)
 
