@@ -357,3 +357,56 @@ def test_the_exception_counts_that_a_line_before_its_logged_traceback_tells_of()
         f"torch.OutOfMemoryError: {full}",
     ]
     assert told([*logged, *raised, f"RuntimeError: failed to load: {full}"])[1] == len(WELL) + 49
+
+
+@pytest.mark.parametrize(
+    ("last", "failure_class"),
+    [
+        pytest.param("epoch 7 - training loss: nan", "numeric", id="loss"),
+        pytest.param("[INFO] ep=7 L=nan grad=0.1", "numeric", id="short"),
+        pytest.param("  perplexity    =     nan", "numeric", id="perplexity"),
+        pytest.param("epoch 7 loss: 0.3 val_loss: nan", "none", id="one-of-two"),
+        pytest.param("accuracy: nan", "none", id="not-a-loss"),
+    ],
+)
+def test_the_last_loss_is_no_number(last, failure_class):
+    assert told([last])[0] == failure_class
+    assert told([last, "epoch 8 loss: 0.2"])[0] == "none"
+    assert told([last], 0)[0] == "none"
+
+
+def test_an_exception_that_a_hook_could_not_show_has_ended_the_program():
+    lines = [
+        "Error in sys.excepthook:",
+        "Traceback (most recent call last):",
+        '  File "/app/hook.py", line 7, in f',
+    ]
+    assert told(lines)[0] == "unknown"
+    assert (
+        told(
+            [
+                *lines,
+                "    g()",
+                "KeyError: 'x'",
+                "",
+                "Original exception was:",
+                *lines[1:],
+                "    g()",
+                "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB",
+            ]
+        )[0]
+        == "oom_device"
+    )
+
+
+def test_further_lines_of_a_collective_s_error_say_why():
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 7, in f',
+        "    g()",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:7, unhandled cuda error",
+        "ncclUnhandledCudaError: Call to CUDA function failed.",
+        "Last error:",
+    ]
+    assert told(raised, 1)[0] == "crash"
+    assert told([*raised, "Cuda failure 2 'out of memory'"], 1)[:2] == ("oom_device", len(WELL) + 7)

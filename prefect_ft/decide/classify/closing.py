@@ -63,6 +63,10 @@ _NO_END = compiled(
 )
 """What a line says that complains of nothing that ends a run, repeats what was typed, or heads a traceback."""
 
+_LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
+_LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
+"""What tells of a loss, and of one that is no number."""
+
 _COMPLAINS = compiled(
     r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
     r"tim(?:ed?|ing) ?-?out|corrupt\w*|truncated|abort\w*|kill\w*|crash\w*|exception|denied|missing|un\w+able|out|full|"
@@ -125,9 +129,22 @@ def last_complaints(
             places.clear()
         elif (place := place_of(line.text)) is not None:
             places.add(place)
+            if _LOSS.search(line.text) is not None:
+                found = [one for one in found if one.failure_class != "numeric"]
             if len(places) >= 2:
                 found.clear()
-    return tuple(found)
+    return tuple(found) or _diverged(lines)
+
+
+def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
+    """Return the last line that tells of a loss, if it is none any more."""
+    for index in range(len(lines) - 1, -1, -1):
+        number, line = lines[index]
+        if _LOSS.search(line.text) is not None:
+            return ()
+        if _LOST.search(line.text) is not None:
+            return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
+    return ()
 
 
 def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Complaint | None:

@@ -457,7 +457,8 @@ class LogScanner:
 
     def _expect_more(self, finding: Finding, message: str) -> None:
         """Wait for further lines of a message whose first one says little and leads on to them."""
-        if says_little(finding.signature) and _LEADS_ON.search(message):
+        leads_on = says_little(finding.signature) and _LEADS_ON.search(message)
+        if leads_on or (finding.signature.role == "cascade" and finding.signature.failure_class == "crash"):
             self._open += self._little is None
             self._little = finding, _MESSAGE_LINES
 
@@ -482,18 +483,25 @@ class LogScanner:
         """Take a further line of a message whose first one says little."""
         assert self._little is not None
         left = self._little[1] - 1
-        said = kind_said(line.text) if line.rank == finding.rank and HEADER not in line.text else None
+        is_told = finding.signature.role == "cascade" and self._is_told(line, finding)
+        is_more = line.rank == finding.rank and HEADER not in line.text and not is_told
+        said = kind_said(line.text) if is_more else None
         if said is not None:
             self._kept.drop(finding)
             more = replace(finding, signature=said, text=line.text[:_LINE_BYTES], line=self._number(at))
             self._kept.add(more)
             if self._chain.get(line.rank) is finding:
                 self._chain[line.rank] = more
-        if said is not None or left <= 0 or HEADER in line.text:
+        if said is not None or left <= 0 or is_told or HEADER in line.text:
             self._little = None
             self._open -= 1
         else:
             self._little = finding, left
+
+    def _is_told(self, line: Line, finding: Finding) -> bool:
+        """Return whether the catalogue knows what a line says, other than what a finding says already."""
+        match = self._catalogue.find(line.views)
+        return match is not None and match.signature is not finding.signature
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
