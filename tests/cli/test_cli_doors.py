@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 import yaml
 
@@ -29,14 +30,13 @@ def started(prefect_server: None, tmp_path: Path) -> Path:
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     from prefect.settings import PREFECT_API_URL
 
-    return subprocess.run(
+    return preloaded.completed(
         [sys.executable, "-m", "prefect_ft.cli", "run", *arguments],
         env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())},
         cwd=directory,
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
     )
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import preloaded
 import psutil
 import pytest
 
@@ -48,7 +49,7 @@ def start(prefect_server: None, tmp_path: Path) -> Iterator[Start]:
     processes = []
 
     def run(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = preloaded.started(
             [sys.executable, "-m", "prefect_ft.cli", "run", *arguments],
             env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())},
             cwd=tmp_path,
@@ -262,9 +263,9 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
             1 if key == "model_dir" else len(kept), content if key == "model_dir" else f"    {content}"
         )
         path.write_text("\n".join(kept))
-    process = subprocess.run(
+    process = preloaded.completed(
         [sys.executable, "-m", "prefect_ft.cli", "run", "job.yaml"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr.startswith("error: job.yaml")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import preloaded
 import pytest
 
 from prefect_ft.errors import ConfigError
@@ -52,10 +53,9 @@ phases: [{name: one, command: [python, -S, train.py]}]
 
 
 def command_line(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return preloaded.completed(
         [sys.executable, "-m", "prefect_ft.cli", *words],
         cwd=cwd,
-        check=False,
         capture_output=True,
         text=True,
         timeout=60,
@@ -68,7 +68,7 @@ def original(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "job.yaml").write_text(JOB)
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
+        process = preloaded.started(
             [sys.executable, "-m", "prefect_ft.cli", "run", "job.yaml"], cwd=tmp_path, stdout=log, stderr=log
         )
     try:

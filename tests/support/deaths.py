@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import preloaded
 from agents import processes_of
 
 from prefect_ft.journal.lines import read_lines
@@ -81,12 +82,13 @@ def born(
 ) -> subprocess.Popen[bytes]:
     """Start an orchestrator that goes on with the job's run, or begins one; `command` makes it another user's.
 
-    `as_command`: `prefect-ft run`, not a flow.
+    `as_command`: `prefect-ft run`, not a flow; Prefect is loaded beside the run, as it is there.
     """
     words = [sys.executable, str(Path(__file__).with_name("mortal.py")), str(job)]
     words += ["as-command"] if as_command else []
     with (job.parent / "orchestrator.log").open("ab") as log:
-        return subprocess.Popen(
+        begin = subprocess.Popen if as_command else preloaded.started
+        return begin(
             command(words), env={**os.environ, **env, "DEATH": death}, cwd=job.parent, stdout=log, stderr=log
         )
 

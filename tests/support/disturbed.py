@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import psutil
 from foreign_trainers import OUTSIDE, SCRIPTS, Trainer
 
@@ -79,7 +80,7 @@ class Run:
         from prefect.settings import PREFECT_API_URL
 
         with (self.directory / "orchestrator.log").open("ab") as log:
-            self.orchestrator = subprocess.Popen(
+            self.orchestrator = preloaded.started(
                 [sys.executable, "-m", "prefect_ft.cli", *words],
                 env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())},
                 cwd=self.directory,

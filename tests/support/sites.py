@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import preloaded
 from databases import copied
 from ports import free_port
 
@@ -75,7 +76,7 @@ class Site:
         """Start a `prefect` command in the background; its pid is in NAME.pid."""
         command = [sys.executable, "-m", "prefect", *arguments]
         with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+            process = preloaded.started(
                 command, cwd=self.directory, env={**self.env, **env}, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
@@ -112,9 +113,9 @@ class Site:
 
     def command(self, module: str, *arguments: str, timeout_s: float = DEADLINE_S, returns: int = 0) -> str:
         """Run a Python module's command to its end, which is to be `returns`."""
-        process = subprocess.run(
+        process = preloaded.completed(
             [sys.executable, "-m", module, *arguments],
-            cwd=self.directory, env=self.env, capture_output=True, text=True, timeout=timeout_s, check=False,
+            cwd=self.directory, env=self.env, capture_output=True, text=True, timeout=timeout_s,
         )  # fmt: skip
         assert process.returncode == returns, process.stdout + process.stderr
         return process.stdout

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import preloaded
 from agents import processes_of
 
 from prefect_ft.backends.clearing import clear_directory
@@ -52,7 +53,7 @@ class Site:
 
     def watch(self) -> None:
         """Have the job watched by a process; returns when a rank has reached a step."""
-        self.watcher = subprocess.Popen(
+        self.watcher = preloaded.started(
             [sys.executable, __file__, str(self.job)], stdout=subprocess.PIPE, text=True
         )
         assert self.watcher.stdout is not None
@@ -60,7 +61,8 @@ class Site:
 
     def watch_to_the_end(self) -> None:
         """Have the job watched until its run has ended, one that has not is resumed."""
-        subprocess.run([sys.executable, __file__, str(self.job)], check=True, stdout=subprocess.DEVNULL)
+        words = [sys.executable, __file__, str(self.job)]
+        assert preloaded.completed(words, stdout=subprocess.DEVNULL).returncode == 0
 
     def orphan(self) -> None:
         """Take the watcher away as SIGKILL does."""
