@@ -48,7 +48,7 @@ NOT_SHOWN = "the run is not shown in Prefect; its journal has everything"
 Start = Callable[..., subprocess.Popen[str]]
 
 
-@pytest.fixture(params=["silent", "refusing"])
+@pytest.fixture(params=["silent", pytest.param("refusing", marks=pytest.mark.long)])
 def api(request: pytest.FixtureRequest) -> Iterator[str]:
     """An API that takes connections and never answers, or takes none."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
@@ -112,6 +112,7 @@ def status_of(directory: Path) -> str:
     return str(json.loads(summary.read_text())["status"])
 
 
+@pytest.mark.parametrize("api", ["silent", "refusing"], indirect=True)
 def test_a_run_is_restarted_and_completes(start: Start, tmp_path: Path) -> None:
     process = start("run", "job.yaml", code=RESTARTED)
     said = lines_until(process, WAITS)

@@ -72,6 +72,7 @@ def steps_of(directory: Path) -> list[str]:
     return sorted(file.name for file in (directory / "one").glob("step-*.json"))
 
 
+@pytest.mark.long  # test_docker_block.py removes one too
 def test_a_container_is_removed_by_hand(job: MakeJob, api: Client, tmp_path: Path) -> None:
     path = job()
     held = hold(path)

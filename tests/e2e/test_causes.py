@@ -120,7 +120,8 @@ def run(python: str, directory: Path, cause: str, seed: int, world: int, referen
 FOUR = pytest.mark.long  # ranks: shows what two show, and costs twice as much
 
 
-@pytest.mark.parametrize("world", [2, pytest.param(4, marks=FOUR)])
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 4])
 def test_what_the_reference_trains_is_what_ranks_train(
     torch: str, tmp_path: Path, reference: Reference, world: int
 ) -> None:
@@ -131,7 +132,14 @@ def test_what_the_reference_trains_is_what_ranks_train(
 
 
 @pytest.mark.parametrize(
-    ("cause", "world"), [*((cause, 2) for cause in CAUSES), pytest.param("batch", 4, marks=FOUR)]
+    ("cause", "world"),
+    [
+        ("batch", 2),
+        ("system", 2),
+        pytest.param("checkpoint", 2, marks=pytest.mark.long),
+        pytest.param("chance", 2, marks=pytest.mark.long),
+        pytest.param("batch", 4, marks=FOUR),
+    ],
 )
 def test_the_cause_is_found(torch: str, tmp_path: Path, reference: Reference, cause: str, world: int) -> None:
     outcome = run(torch, tmp_path / "run", cause, 0, world, reference)

@@ -95,6 +95,7 @@ go(Wrapper(), train)
 """
 
 
+@pytest.mark.long
 def test_hanging_up_ends_a_collective_on_all_ranks_and_no_other_connection(tmp_path: Path) -> None:
     outcome = inprocess_ranks.run(tmp_path, 2, HANG_UP, python=PYTHON)
     assert outcome.noted("hung up on") == [[], [{"number": 1}]], outcome.output
@@ -140,6 +141,7 @@ def test_a_rank_killed_in_a_collective_is_replaced_by_the_spare(tmp_path: Path, 
     )
 
 
+@pytest.mark.long
 def test_a_rank_lost_while_the_group_is_set_up_is_not_waited_for(tmp_path: Path) -> None:
     body = train('raise RuntimeError("boom")', last=2).replace(
         "    dist.init_process_group(",
@@ -177,6 +179,7 @@ print("rank", rank, calls)
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_under_torchrun_the_port_after_its_own_is_left_to_the_application(tmp_path: Path) -> None:
     """As in examples that have a store of their own there. Two calls, each with a restart."""

@@ -110,6 +110,7 @@ CASES = [
         ["transient: rebuild", "completed: complete"],
         [FIRST, {"w0 told s0 2.1 transient -", "w1 told s1 2.1 transient -"}],
         id="rebuild",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         "if attempt == 1: meet(), fault() if worker else wait()",
@@ -130,6 +131,7 @@ CASES = [
             {"w0 told s0 3.1 transient -", "w1 told s1 2.1 transient -"},
         ],
         id="shrink-and-growing-back",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         "meet(), fault() if worker else wait()",
@@ -138,6 +140,7 @@ CASES = [
         ["min-systems: fail"],
         [FIRST],
         id="too-few-systems",
+        marks=pytest.mark.long,
     ),
 ]
 
@@ -307,7 +310,7 @@ def test_a_node_that_is_drained_is_left_with_all_that_was_done(target: Target, t
     }
 
 
-@pytest.mark.parametrize("program", ["kubelet", "containerd"])
+@pytest.mark.parametrize("program", ["kubelet", pytest.param("containerd", marks=pytest.mark.long)])
 def test_a_node_without_what_runs_its_pods_is_lost(target: Target, tmp_path: Path, program: str) -> None:
     """Its ranks may train on: as soon as the cluster tells that the node is not ready, it is done without."""
     if target.own is None:
@@ -328,6 +331,7 @@ def test_a_node_without_what_runs_its_pods_is_lost(target: Target, tmp_path: Pat
     assert told(tmp_path)[1] == {"w0 told s0 2.1 node-lost -", "w1 told s2 2.1 node-lost -"}
 
 
+@pytest.mark.long
 def test_what_is_isolated_is_cordoned_until_it_is_used_again(target: Target, tmp_path: Path) -> None:
     """And to the run's end at most; what a person has cordoned stays so."""
     code = """

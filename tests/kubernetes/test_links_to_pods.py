@@ -89,6 +89,7 @@ def meanwhile(call: Callable[[], None]) -> Iterator[None]:
     assert errors == []
 
 
+@pytest.mark.long  # a minute and a half
 def test_the_api_may_be_away(own: Target, tmp_path: Path) -> None:
     """Nothing is restarted for it; what crashes starts again in its pod, without the API where it is not needed."""
     direct, by_api = tmp_path / "direct", tmp_path / "api"

@@ -58,6 +58,7 @@ def find_what_an_agent_left(target: Target, place: dict[str, Any], directory: Pa
         target.until(lambda: [found.result for found in backend.find()] != [None])
 
 
+@pytest.mark.long  # half a minute
 def test_a_run_gets_on_with_its_rights_and_uses_each(kubernetes_cluster: Target, tmp_path: Path) -> None:
     if kubernetes_cluster.own is None:
         pytest.skip("needs a cluster of the tests' own, that writes down what it is asked")

@@ -65,6 +65,7 @@ def test_what_crashes_starts_again_in_its_pod(target: Target, tmp_path: Path) ->
     assert expected <= set(said(tmp_path))
 
 
+@pytest.mark.long  # test_links_to_pods.py cuts one too
 def test_a_node_that_is_cut_off_is_done_without(target: Target, tmp_path: Path) -> None:
     if target.own is None:
         pytest.skip("needs a cluster of the tests' own: the one that was given is not cut")

@@ -107,7 +107,7 @@ def test_a_running_gang_is_taken_over_and_its_attempt_goes_on(
     assert_nothing_left(model)
 
 
-@ways
+@pytest.mark.parametrize("way", ["upgrade", pytest.param("rollback", marks=pytest.mark.long)])
 def test_an_orphan_of_another_version_is_cancelled(orphan: Orphan, earlier: Version, way: str) -> None:
     first, second = pair(way, earlier)
     model = orphan(first)
@@ -119,6 +119,7 @@ def test_an_orphan_of_another_version_is_cancelled(orphan: Orphan, earlier: Vers
     assert_nothing_left(model)
 
 
+@pytest.mark.long
 @ways
 def test_a_fresh_run_ends_an_orphan_of_another_version(orphan: Orphan, earlier: Version, way: str) -> None:
     first, second = pair(way, earlier)

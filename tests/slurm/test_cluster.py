@@ -31,6 +31,7 @@ def test_a_higher_partition_preempts(slurm_nodes: Any, tmp_path: Path) -> None:
     _until(lambda: slurm_nodes.recorded(job) == "PREEMPTED")
 
 
+@pytest.mark.long
 def test_jobs_go_on_while_the_controller_is_away(slurm_nodes: Any, tmp_path: Path) -> None:
     job = _submit(slurm_nodes, tmp_path, nodes=1)
     pid = _pid(tmp_path / "out.0")

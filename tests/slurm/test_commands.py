@@ -69,7 +69,7 @@ def is_gone(run: Run, jobs: list[str]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("where", [in_training, in_the_queue])
+@pytest.mark.parametrize("where", [pytest.param(in_training, marks=pytest.mark.long), in_the_queue])
 @pytest.mark.parametrize(
     "is_killed", [pytest.param(False, id="watched", marks=pytest.mark.long), pytest.param(True, id="killed")]
 )

@@ -61,6 +61,7 @@ def left_in_the_queue(cluster: Any) -> dict[str, str]:
     return dict(jobs)
 
 
+@pytest.mark.long  # a minute
 def test_the_deployment_for_slurm_completes_and_shows_the_restart_of_a_rank(
     slurm_nodes: Any, site_on_a_login_node: Site
 ) -> None:

@@ -1,6 +1,6 @@
 """Hand-overs at time limits, in chains side by side. Limits count whole minutes, and these are of one minute each.
 
-Three in the ordinary run; in the long mode twenty chains with ten each, or PREFECT_FT_HAND_OVERS=CHAINSxEACH.
+Three, or twenty chains with ten each, or PREFECT_FT_HAND_OVERS=CHAINSxEACH. The ordinary run has one at a preemption.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MANY = tuple(map(int, os.environ.get("PREFECT_FT_HAND_OVERS", "20x10").split("x"
 @pytest.mark.parametrize(
     ("chains", "each"),
     [
-        pytest.param(3, 1, marks=pytest.mark.timeout(300), id="3"),
+        pytest.param(3, 1, marks=[pytest.mark.long, pytest.mark.timeout(300)], id="3"),
         pytest.param(*MANY, marks=[pytest.mark.long, pytest.mark.timeout(600 + 120 * MANY[1])], id="many"),
     ],
 )

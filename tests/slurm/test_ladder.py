@@ -121,6 +121,7 @@ CASES = [
         ["transient: rebuild", "completed: complete"],
         [FIRST, {"w0 told n0 2.1 transient -", "w1 told n1 2.1 transient -"}],
         id="rebuild",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         "if attempt == 1: meet(), fault() if worker else wait()",
@@ -137,6 +138,7 @@ CASES = [
         ["fault-critical: isolate_and_rebuild", "completed: complete"],
         [FIRST, {"w0 told n0 2.1 fault-critical -"}],
         id="shrink",
+        marks=pytest.mark.long,
     ),
 ]
 
@@ -190,7 +192,13 @@ def until(check: Callable[[], bool], within_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("node", ["n1", "n0"], ids=["a-node", "the-node-of-the-batch-script"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param("n1", id="a-node"),
+        pytest.param("n0", id="the-node-of-the-batch-script", marks=pytest.mark.long),
+    ],
+)
 def test_a_lost_node_is_replaced_on_a_spare(slurm_nodes: Any, tmp_path: Path, node: str) -> None:
     """Long before Slurm calls it down (SlurmdTimeout is 300 s), and without a question to Slurm for a new step."""
     with once_it_is_up(tmp_path, lambda: slurm_nodes.lose(node)):

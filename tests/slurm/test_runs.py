@@ -42,6 +42,7 @@ def finish(run: Run) -> None:
     assert not run.is_doubled()
 
 
+@pytest.mark.long
 def test_a_lost_node_is_done_without_long_before_slurm_says_so(run: Run) -> None:
     run.begin()
     run.reach(12)
@@ -225,6 +226,7 @@ def test_cancelled_while_it_waits_for_its_next_allocation(slurm_nodes: Any, tmp_
     assert run.lives() == 1
 
 
+@pytest.mark.long
 def test_in_a_batch_script_of_the_users_own(slurm_nodes: Any, tmp_path: Path) -> None:
     run = Run(slurm_nodes, tmp_path / "run", infrastructure={"spares": 1}, last=20)
     job = run.submit("-N3", "-t", "60")

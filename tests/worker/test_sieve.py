@@ -57,9 +57,9 @@ def verdict_of_parts(log: bytes, exit_code: int | None = 1, **how: int) -> Verdi
     ("before", "after"),
     [
         pytest.param(b"", b"", id="alone"),
-        pytest.param(QUIET, b"", id="at-the-end"),
+        pytest.param(QUIET, b"", id="at-the-end", marks=pytest.mark.long),
         pytest.param(STEPS, QUIET, id="in-the-middle"),
-        pytest.param(QUIET, STEPS, id="followed-by-progress"),
+        pytest.param(QUIET, STEPS, id="followed-by-progress", marks=pytest.mark.long),
     ],
 )
 def test_the_root_is_that_of_the_whole_log(path: Path, before: bytes, after: bytes) -> None:

@@ -95,6 +95,7 @@ def test_groups_meet_and_work_in_attempt_after_attempt(meeting: LivingWorker, to
     assert meeting.log == ""
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_in_the_middle_takes_the_store_along_for_nobody(
     meeting: LivingWorker, torch: str, tmp_path: Path
 ) -> None:
@@ -160,7 +161,7 @@ assert len(a.get("big")) == 1_000_000
     expect_success(client, 1)
 
 
-@pytest.mark.parametrize("by", ["ranks", "auto"])
+@pytest.mark.parametrize("by", [pytest.param("ranks", marks=pytest.mark.long), "auto"])
 def test_without_a_store_rank_0_listens(torch: str, make_worker: MakeWorker, by: str) -> None:
     """That is where the job says so, and where the command is no Python that is known."""
     command = {"by": by, "command": ["sh", "train.sh"], "cwd": "/", "env": {}}
