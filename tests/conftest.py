@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,21 @@ settings.load_profile("ours")
 CLUSTER = "tests/kubernetes/"
 """Where tests are that need a Kubernetes cluster; the backends' contract has some besides."""
 
-MANY_AGENTS = ("tests/supervisor/", "tests/worker/", "tests/inprocess/")
+MANY_AGENTS = (
+    *(
+        "tests/supervisor/",
+        "tests/worker/",
+        "tests/inprocess/",
+        "tests/e2e/",
+        "tests/prefect/",
+        "tests/comeback/",
+    ),
+    *("tests/cli/", "tests/docs/", "tests/test_phases", "tests/test_tenures", "tests/report/"),
+)
 """Where most tests start agents: there the workers' code lies in each run-time directory from the beginning."""
+
+COLLECTED = pytest.StashKey[frozenset[str]]()
+"""The names of all tests that were found, those that are not run among them."""
 
 _cluster = ExitStack()
 """The cluster, while there is one."""
@@ -109,33 +122,30 @@ def prefect_server(prefect_home: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have all tests that need the cluster run in one process, where tests run in several: there is but one."""
+    """Have all tests that need a cluster, an engine or a site run in one process: to start one takes seconds."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFileAndCluster(LoadFileScheduling):
+    class ByFileAndNeed(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return CLUSTER if _needs_cluster(nodeid) else str(super()._split_scope(nodeid))
+            return next(
+                (need for need, is_needed in NEEDS.items() if is_needed(nodeid)),
+                str(super()._split_scope(nodeid)),
+            )
 
-    return ByFileAndCluster(config, log)
+    return ByFileAndNeed(config, log)
 
 
 LONG_ONES = (
+    *("tests/slurm/", "tests/backends/test_contract", "tests/docker/", "tests/backends/test_docker_"),
+    *("tests/deployment/", "tests/docs/test_docs_of_a_run", "tests/comeback/", "tests/cli/", "tests/e2e/"),
+    *("tests/releases/", "tests/test_tenures", "tests/prefect/", "tests/inprocess/", "tests/supervisor/"),
     *(
-        "tests/slurm/",
-        "tests/docker/",
-        "tests/deployment/",
-        "tests/docs/test_docs_of_a_run",
-        "tests/comeback/",
+        "tests/worker/test_agent",
+        "tests/worker/test_store",
+        "tests/worker/test_warm",
+        "tests/worker/test_node",
     ),
-    *(
-        "tests/cli/",
-        "tests/e2e/",
-        "tests/test_tenures",
-        "tests/prefect/",
-        "tests/inprocess/",
-        "tests/supervisor/",
-    ),
-    *("tests/worker/test_agent", "tests/worker/test_store", "tests/worker/test_warm"),
+    *("tests/run/", "tests/test_phases", "tests/backends/test_kinds", "tests/compat/"),
 )
 """Those whose tests take long, the longest first: else one process ends with them when the others are done."""
 
@@ -149,8 +159,21 @@ def _needs_cluster(nodeid: str) -> bool:
     return nodeid.startswith(CLUSTER) or "[kubernetes" in nodeid
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+ENGINES = ("tests/docker/", "tests/backends/test_docker_", "tests/backends/test_hangs_in_containers")
+CONTRACT = "tests/backends/test_contract.py"
+NEEDS: dict[str, Callable[[str], bool]] = {
+    "kubernetes": _needs_cluster,
+    "slurm": lambda nodeid: nodeid.startswith("tests/slurm/") or (CONTRACT in nodeid and "[slurm" in nodeid),
+    "docker": lambda nodeid: nodeid.startswith(ENGINES) or (CONTRACT in nodeid and "[docker" in nodeid),
+    "site": lambda nodeid: nodeid.startswith("tests/deployment/"),
+}
+"""What tests share that is started for them, and by their names which need it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Have what needs the cluster come first, then what waits for processes; give clusters and engines time."""
+    config.stash[COLLECTED] = frozenset(item.nodeid for item in items)
     items.sort(key=lambda item: _place(item.nodeid))
     for item in items:
         started = {"docker_engine", "kubernetes_cluster", "slurm_cluster"}

@@ -160,13 +160,15 @@ def test_a_package_that_is_broken_breaks_nothing_else(
         forget()
 
 
-def test_a_job_runs_on_it_and_is_restarted(tmp_path: Path) -> None:
+def test_a_job_runs_on_it_and_is_restarted(prefect_server: None, tmp_path: Path) -> None:
     """With the command line alone, as its user would."""
+    from prefect.settings import PREFECT_API_URL
+
     (tmp_path / "train.py").write_text(TRAIN)
     done = subprocess.run(
         [sys.executable, "-m", "prefect_ft.cli", "run", written(tmp_path).name],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{ROOMS}:{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{ROOMS}:{ROOT}", "PREFECT_API_URL": str(PREFECT_API_URL.value())},
         capture_output=True,
         text=True,
         timeout=120,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import COLLECTED
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -249,9 +251,12 @@ NOT_SHOWN: list[tuple[str, str, str]] = [
 
 
 @pytest.fixture(scope="module")
-def known() -> frozenset[str]:
+def known(request: pytest.FixtureRequest) -> frozenset[str]:
     """The names of all tests in the files that the table names."""
+    collected = request.config.stash[COLLECTED]
     files = sorted({name.partition("::")[0] for *_, names in SHOWN for name in names})
+    if {f"tests/{name}" for name in files} <= {name.partition("::")[0] for name in collected}:
+        return frozenset(name.removeprefix("tests/") for name in collected)
     command = [sys.executable, "-m", "pytest", "--collect-only", "-m", "", "-p", "no:cacheprovider", *files]
     listed = subprocess.run(command, cwd=TESTS, capture_output=True, check=True, text=True).stdout
     return frozenset(line.removeprefix("tests/") for line in listed.splitlines() if "::" in line)

@@ -135,7 +135,7 @@ def test_what_the_reference_trains_is_what_ranks_train(
     ("cause", "world"),
     [
         ("batch", 2),
-        ("system", 2),
+        pytest.param("system", 2, marks=pytest.mark.long),
         pytest.param("checkpoint", 2, marks=pytest.mark.long),
         pytest.param("chance", 2, marks=pytest.mark.long),
         pytest.param("batch", 4, marks=FOUR),

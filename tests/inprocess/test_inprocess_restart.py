@@ -37,6 +37,7 @@ def everybody(size: int, kind: str, rank: int = 1) -> list[list[list[object]]]:
     return [[[0, number, size, None, None], [1, number, size, kind, rank]] for number in range(size)]
 
 
+FOUR = pytest.param(4, marks=pytest.mark.long)
 EIGHT = pytest.param(8, marks=pytest.mark.long)
 ASYNC = (
     "import ctypes; ctypes.pythonapi.PyThreadState_SetAsyncExc("
@@ -44,7 +45,7 @@ ASYNC = (
 )
 
 
-@pytest.mark.parametrize("size", [2, 4, EIGHT])
+@pytest.mark.parametrize("size", [2, FOUR, EIGHT])
 @pytest.mark.parametrize(
     ("fault", "options", "kind"),
     [
@@ -132,7 +133,7 @@ def test_what_cannot_be_interrupted_in_c_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2], ids=["the-one-that-started-the-store", "the-middle", "the-last"])
-@pytest.mark.parametrize("_repeat", range(2))
+@pytest.mark.parametrize("_repeat", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_spare_takes_the_place_of_a_lost_rank(tmp_path: Path, lost: int, _repeat: int) -> None:
     options = "rank_assignment=compose(fill_gaps, max_active(3))"
     body = faulty("os.kill(os.getpid(), 9)", options).replace("ME == 1", f"ME == {lost}")
@@ -447,7 +448,7 @@ go(Wrapper(max_restarts_without_progress=None), train)
     ("size", "early", "late"),
     [
         pytest.param(2, 10, 110, id="100-of-2"),
-        pytest.param(4, 10, 110, id="100-of-4"),
+        pytest.param(4, 10, 110, id="100-of-4", marks=pytest.mark.long),
         pytest.param(4, 50, 1050, id="1000-of-4", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
     ],
 )

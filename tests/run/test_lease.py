@@ -206,9 +206,10 @@ def test_nothing_but_epochs_is_left_in_the_directory(claims: Claims, clock: Simu
 # -- real processes ---------------------------------------------------------------------------------
 
 
-def test_of_two_orchestrators_that_start_at_once_exactly_one_acts(tmp_path: Path) -> None:
-    """A hundred times, on a directory that is new, and on one whose run was left."""
-    for turn in range(100):
+@pytest.mark.parametrize("times", [40, pytest.param(400, marks=pytest.mark.long)])
+def test_of_two_orchestrators_that_start_at_once_exactly_one_acts(tmp_path: Path, times: int) -> None:
+    """On a directory that is new, and on one whose run was left."""
+    for turn in range(times):
         model_dir = tmp_path / str(turn % 20)
         start, end = os.pipe(), os.pipe()
         children = [_contender(model_dir, f"{turn}-{number}", start, end) for number in (0, 1)]

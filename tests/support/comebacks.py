@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import preloaded
 from agents import DEADLINE_S, processes_of
 
 TRAINING = """
@@ -77,7 +78,7 @@ class Life:
         self._site = job.parent
         command = [sys.executable, __file__, str(job), kind]
         with (self._site / "orchestrator.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=self._site, stdout=subprocess.PIPE, stderr=log)
+            self.process = preloaded.started(command, cwd=self._site, stdout=subprocess.PIPE, stderr=log)
 
     def has_come(self) -> None:
         """Wait until it watches."""

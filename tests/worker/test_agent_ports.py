@@ -228,6 +228,7 @@ def test_ranks_have_the_limits_that_the_agent_was_started_with(
         gang.client.heard.clear()
 
 
+@pytest.mark.long  # a thousand ranks
 def test_more_ranks_than_the_soft_limit_has_descriptors_meet(start_agent: StartAgent) -> None:
     agent = start_agent(open_files=64, most_open_files=512, rendezvous=RENDEZVOUS)
     gang = attached(agent)

@@ -176,7 +176,10 @@ REPEATED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("piece_bytes", [1 << 20, 4096], ids=["at-once", "in-pieces"])
+@pytest.mark.parametrize(
+    "piece_bytes",
+    [pytest.param(1 << 20, id="at-once", marks=pytest.mark.long), pytest.param(4096, id="in-pieces")],
+)
 @pytest.mark.parametrize("repeated", [*REPEATED, *(sign.encode() for sign in _SIGNS.split("|"))], ids=repr)
 def test_what_comes_costs_no_more_than_its_length(repeated: bytes, piece_bytes: int) -> None:
     def work(length: int) -> Callable[[], None]:
