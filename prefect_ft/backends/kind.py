@@ -158,6 +158,26 @@ class Kind(ABC, Generic[_Config]):
         del infrastructure, place, tenure
         return None
 
+    def growing(
+        self,
+        infrastructure: _Config,
+        place: Place,
+        tenure: Tenure,
+        workers: Callable[[], int | None],
+        grown: Callable[[str], None],
+    ) -> AbstractContextManager[None]:
+        """Ask, while entered, for the systems that a run lacks, if it is to grow.
+
+        `workers` are those of the last attempt, None: there was none. Calls `grown` in a thread, once, with what has
+        come: after `join` the next tenure has it too.
+        """
+        del infrastructure, place, tenure, workers, grown
+        return nullcontext()
+
+    def join(self, infrastructure: _Config, place: Place, tenure: Tenure) -> None:
+        """Have the next tenure be this one with what has come; in this one no worker is left."""
+        del infrastructure, place, tenure
+
     @abstractmethod
     def backend(self, workers: Workers[_Config]) -> Backend:
         """Return what creates and destroys workers. Nothing is created yet."""

@@ -45,9 +45,8 @@ def _execute_phase(
             placed = placed_on(job, index, holding.run, tenancy)
             return _execute_in(tenancy, placed, index, holding, stop, live=live, by_hand=by_hand)
         except HandedOverError:
-            if tenancy is None or tenancy.tenure.contains_us:
+            if tenancy is None or not tenancy.leave(stop):
                 raise
-            tenancy.release()
             cancelled = tenancy.cancelled() if stop.tenure_is_taken else None
             stop.take_over()
             if cancelled is not None:

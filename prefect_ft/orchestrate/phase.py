@@ -179,7 +179,7 @@ class PhaseExecution:
         """Return a context that asks for the hand-over when the systems are about to be taken away."""
         if self._tenancy is None:
             return contextlib.nullcontext()
-        return self._tenancy.watched(self._plan, self._stop)
+        return self._tenancy.watched(self._plan, self._stop, lambda: self._journal.lines)
 
     def _isolating(self) -> AbstractContextManager[None]:
         """Return a context that announces isolated systems outside the run, if the job asks for it."""

@@ -6,7 +6,7 @@ What is asked of a scheduler is its kind's; what a hand-over does to ranks and j
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from prefect_ft.backends.kind import Place, Tenure, kind_of
@@ -16,7 +16,7 @@ from prefect_ft.errors import BackendError
 from prefect_ft.journal.records import Line, TenureLine
 from prefect_ft.observe import Notice, tell
 from prefect_ft.supervisor import PhasePlan, StopRequest
-from prefect_ft.supervisor.moving import Move, left_behind, was_left_in_order
+from prefect_ft.supervisor.moving import Move, left_behind, was_left_in_order, workers_in
 
 LOOK_S = 60.0
 """How often it is looked, at most, whether a tenure's end has been moved once it is near."""
@@ -28,6 +28,7 @@ class Tenancy:
     def __init__(self, infrastructure: Infrastructure, place: Place, tenure: Tenure) -> None:
         self._kind, self._infrastructure, self._place = kind_of(infrastructure), infrastructure, place
         self._tenure = tenure
+        self._has_grown = False
 
     @property
     def tenure(self) -> Tenure:
@@ -74,13 +75,36 @@ class Tenancy:
         end = self._kind.end_of_tenure(self._infrastructure, self._place, self._tenure.name)
         return end.reason if end.kind == "cancelled" else None
 
-    def release(self) -> None:
-        """Give the systems back, so that the next tenure can begin."""
+    def leave(self, stop: StopRequest) -> bool:
+        """Give the systems back, so that the next tenure can begin; keep them where that has them too.
+
+        Return whether this process goes on in the next one.
+        """
+        if self._has_grown and not stop.tenure_is_taken:
+            self._kind.join(self._infrastructure, self._place, self._tenure)
+            return True
+        if self._tenure.contains_us:
+            return False
         self._kind.release(self._infrastructure, self._place, self._tenure)
+        return True
 
     @contextmanager
-    def watched(self, plan: PhasePlan, stop: StopRequest) -> Iterator[None]:
-        """Ask for the hand-over of the phase, while entered, when the tenure is about to end."""
+    def watched(
+        self, plan: PhasePlan, stop: StopRequest, lines: Callable[[], Sequence[Line]]
+    ) -> Iterator[None]:
+        """Ask for the hand-over of the phase, while entered, when the tenure is about to end, or has grown.
+
+        `lines` are the phase's journal.
+        """
+
+        def grown(what: str) -> None:
+            if stop.hands_over is None:
+                self._has_grown = True
+                stop.hand_over(what)
+
+        growth = self._kind.growing(
+            self._infrastructure, self._place, self._tenure, lambda: workers_in(lines()), grown
+        )
         margin_s = self._tenure.reserve_s + plan.stop_grace_s
         margin_s += plan.on_demand.grace_s if plan.on_demand is not None else 0.0
         left = threading.Event()
@@ -90,7 +114,8 @@ class Tenancy:
         watch.start()
         stop.hands_over_on_sigterm = self._tenure.contains_us
         try:
-            yield
+            with growth:
+                yield
         finally:
             stop.hands_over_on_sigterm = False
             left.set()

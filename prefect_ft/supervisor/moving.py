@@ -99,6 +99,11 @@ def hand_over_in(lines: Sequence[Line]) -> HandOverLine | None:
     return None
 
 
+def workers_in(lines: Sequence[Line]) -> int | None:
+    """Return how many workers the last attempt has, or had; None: there was none."""
+    return next((len(line.placement) for line in reversed(lines) if isinstance(line, AttemptLine)), None)
+
+
 def heard_last_t(lines: Sequence[Line]) -> float:
     """Return when something was last heard in the earlier tenure, in seconds since the phase began."""
     ending = [number for number, line in enumerate(lines) if isinstance(line, TenureLine)]

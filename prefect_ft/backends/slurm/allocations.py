@@ -27,12 +27,15 @@ POINTER = "slurm.json"
 """In the run-time directory: where the run has what is here."""
 
 _JOBS, _CURRENT, _AVOIDED = "jobs.json", "current.json", "avoided.json"
-_TENURE = re.compile(r"slurm-(\d+)(?:\.(\d+))?")
+_TENURE = re.compile(r"slurm-(\d+)(?:\.(\d+))?(?:\+\d+(?:\.\d+)?)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One tenure as its holder tells of it: nodes in their order, and their addresses."""
+    """One tenure as its holders tell of it: nodes in their order, and their addresses.
+
+    `job` is the one that the tenure began with, and `ends_s` when that ends.
+    """
 
     name: str
     job: str
@@ -45,6 +48,12 @@ def job_of(tenure: str) -> str:
     """Return the job of a tenure, by its name."""
     found = _TENURE.fullmatch(tenure)
     return found[1] if found is not None else tenure
+
+
+def parts_of(tenure: str) -> tuple[str, ...]:
+    """Return the names of the allocations of a tenure, by its name: `slurm-17+23` is `slurm-17` and `slurm-23`."""
+    first, *further = tenure.split("+")
+    return first, *(f"slurm-{each}" for each in further)
 
 
 class Allocations:
@@ -107,27 +116,54 @@ class Allocations:
         """Whether a job may have been submitted that is not noted: an orchestrator has died in between."""
         return bool(read_json(self.directory / _JOBS).get("is_submitting"))
 
-    def begin_submission(self) -> None:
-        """Note that a job is about to be submitted."""
-        write_json(self.directory / _JOBS, {"submitted": self.submitted, "is_submitting": True}, durable=True)
+    @property
+    def further(self) -> dict[str, str | None]:
+        """The jobs that are to add nodes to another one, each with that; None: they are not wanted any more."""
+        return dict(read_json(self.directory / _JOBS).get("further", {}))
+
+    @property
+    def successive(self) -> list[str]:
+        """The jobs of which each follows the one before it, in their order."""
+        further = self.further
+        return [job for job in self.submitted if job not in further]
+
+    def begin_submission(self, *, more_for: str | None = None) -> None:
+        """Note that a job is about to be submitted; `more_for`: to add nodes to that job."""
+        told = {
+            "submitted": self.submitted,
+            "further": self.further,
+            "is_submitting": True,
+            "more_for": more_for,
+        }
+        write_json(self.directory / _JOBS, told, durable=True)
 
     def note(self, *jobs: str) -> None:
         """Note jobs that the run has submitted; then no submission is under way."""
         known = list(dict.fromkeys((*self.submitted, *jobs)))
         if known != self.submitted or self.is_submitting:
-            write_json(self.directory / _JOBS, {"submitted": known}, durable=True)
+            more_for = read_json(self.directory / _JOBS).get("more_for")
+            new = () if more_for is None else [job for job in jobs if job not in self.submitted]
+            further = {**self.further, **dict.fromkeys(new, more_for)}
+            write_json(self.directory / _JOBS, {"submitted": known, "further": further}, durable=True)
             self._point()
+
+    def forget(self, job: str) -> None:
+        """Note that the nodes of a further job are not wanted any more."""
+        told = {"submitted": self.submitted, "further": {**self.further, job: None}}
+        write_json(self.directory / _JOBS, told, durable=True)
 
     @property
     def waiting(self) -> list[str]:
-        """The jobs after the last one that has begun, as far as files say."""
+        """The jobs after the last one that has begun, and those that are to add nodes to it, as far as files say."""
         begun = {job_of(path.parent.name) for path in self.directory.glob(f"slurm-*/{ALLOCATION}")}
         waiting: list[str] = []
-        for job in reversed(self.submitted):
+        for job in reversed(self.successive):
             if job in begun:
                 break
             waiting.insert(0, job)
-        return waiting
+        now = None if self.current is None else job_of(self.current)
+        more = [job for job, base in self.further.items() if base is not None and base == now]
+        return [*waiting, *(job for job in more if job not in begun)]
 
     @property
     def avoided(self) -> dict[str, bool]:
@@ -149,30 +185,31 @@ class Allocations:
 
     def named(self, name: str) -> Allocation | None:
         """Return a tenure; None: its holder has told nothing yet."""
-        told = read_json(self.directory / name / ALLOCATION)
-        if not told:
+        told = [read_json(self.directory / part / ALLOCATION) for part in parts_of(name)]
+        first = told[0]
+        if not first:
             return None
         return Allocation(
             name=name,
-            job=str(told["job"]),
-            nodes=tuple(told["nodes"]),
-            hosts=told["hosts"],
-            ends_s=told.get("ends_s"),
+            job=str(first["job"]),
+            nodes=tuple(dict.fromkeys(node for each in told for node in each.get("nodes", ()))),
+            hosts={node: host for each in told for node, host in each.get("hosts", {}).items()},
+            ends_s=first.get("ends_s"),
         )
 
     def has_ended(self, name: str) -> bool:
-        """Whether a tenure is over: its holder says so, or the run has given it back."""
-        place = self.directory / name
+        """Whether a tenure is over: the holder that it began with says so, or the run has given it back."""
+        place = self.directory / parts_of(name)[0]
         return (place / ENDED).exists() or (place / RELEASED).exists()
 
     def ports(self, allocation: Allocation) -> dict[str, int]:
         """Return where node servers listen that have begun, by node. A file is read once, and one in its place too."""
         self._look_anew()
-        place = self.directory / allocation.name
-        there = _files_in(place)
+        places = [self.directory / part for part in parts_of(allocation.name)]
+        there = {name: (inode, place) for place in places for name, inode in _files_in(place).items()}
         known = self._ports.setdefault(allocation.name, {})
         for node in allocation.nodes:
-            inode = there.get(f"{node}.json")
+            inode, place = there.get(f"{node}.json", (None, self.directory))
             if inode is None:
                 known.pop(node, None)
             elif known.get(node, (None, 0))[0] != inode:
@@ -182,10 +219,18 @@ class Allocations:
         return {node: known[node][1] for node in allocation.nodes if node in known}
 
     def release(self, name: str) -> None:
-        """Have the holder of a tenure give it back. Idempotent."""
-        place = self.directory / name
-        if place.is_dir():
-            (place / RELEASED).touch()
+        """Have the holders of a tenure give it back. Idempotent."""
+        for part in parts_of(name):
+            if (place := self.directory / part).is_dir():
+                (place / RELEASED).touch()
+
+    def join(self, name: str) -> None:
+        """Have a tenure consist, from now on, of what is left of it and of the further jobs for it that have begun."""
+        first = parts_of(name)[0]
+        wanted = [job for job, base in self.further.items() if base == job_of(name)]
+        begun = [each.name for job in wanted if (each := self.of_job(job)) is not None]
+        there = [each.removeprefix("slurm-") for each in begun if not self.has_ended(each)]
+        self.choose("+".join([first, *there]))
 
     def choose(self, name: str) -> None:
         """Note the tenure that the run uses now."""
@@ -199,9 +244,8 @@ class Allocations:
 
     def said_of(self, name: str) -> str:
         """Return the end of what srun and node servers have said: why they did not begin."""
-        texts = [
-            path.read_text(errors="replace").strip() for path in sorted((self.directory / name).glob("*.log"))
-        ]
+        logs = [path for part in parts_of(name) for path in sorted((self.directory / part).glob("*.log"))]
+        texts = [path.read_text(errors="replace").strip() for path in logs]
         return "; ".join(text.splitlines()[-1] for text in texts if text)[:1000]
 
     def _look_anew(self) -> None:

@@ -25,7 +25,7 @@ from prefect_ft.backends.base import (
 )
 from prefect_ft.backends.direct import DirectWay, NoAnswerError
 from prefect_ft.backends.home import agent_config
-from prefect_ft.backends.slurm.allocations import Allocation, Allocations, node_name
+from prefect_ft.backends.slurm.allocations import Allocation, Allocations, node_name, parts_of
 from prefect_ft.backends.slurm.commands import Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.nodes import END_TIMEOUT_S, NodeLink
@@ -82,16 +82,18 @@ class SlurmBackend:
         self._way = DirectWay(settings.certificates.orchestrator(), 0, infrastructure.silence_timeout_s)
         self._links: dict[str, NodeLink] = {}
         self._allocation: Allocation | None = None
+        """The one with which all ends; other nodes of the tenure are in further ones."""
         self._numbers: dict[str, str] = {}
         self._follow()
 
     def _follow(self) -> None:
         """Know the node servers of the present allocation."""
         name = self._allocations.current
-        self._allocation = None if name is None else self._allocations.named(name)
-        if self._allocation is not None:
+        tenure = None if name is None else self._allocations.named(name)
+        if name is not None and tenure is not None:
+            self._allocation = self._allocations.named(parts_of(name)[0])
             self._links = links_to(
-                self._allocation,
+                tenure,
                 self._allocations,
                 self._way,
                 run_id=self._settings.run_id,
@@ -267,8 +269,8 @@ class SlurmBackend:
             return "the run has no allocation"
         if self._allocations.has_ended(allocation.name):
             return f"{allocation.name} has ended"
-        own = self._links.get(system)
-        going = _each(_is_going, [*([] if own is None else [own]), *self._after(system)])
+        asked = [link for link in (self._links.get(system), *self._after(system)) if link is not None]
+        going = _each(_is_going, [link for link in asked if link.system in allocation.nodes])
         if any(going):
             return f"{allocation.name} is being ended: its nodes were told to go"
         try:

@@ -181,6 +181,11 @@ class SlurmInfrastructure(Infrastructure):
         le=DAY_S,
         description="Seconds without a sign of life after which a node counts as lost",
     )
+    grows: StrictBool = Field(
+        default=False,
+        description="Whether a run that has fewer workers than `nodes` asks for those that it lacks by a further job, "
+        "and goes on with both once that has begun",
+    )
     gives_back: StrictBool = Field(
         default=False,
         description="Whether the allocation shrinks by a node that is lost, before Slurm itself takes it away",
@@ -194,6 +199,13 @@ class SlurmInfrastructure(Infrastructure):
     )
 
     shares_files: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _knows_its_size(self) -> Self:
+        """Refuse growth to a size that is nowhere said."""
+        if self.grows and self.nodes is None:
+            raise problem("needs nodes: how many the run is to have", "grows")
+        return self
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:

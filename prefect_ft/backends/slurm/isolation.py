@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prefect_ft.backends.base import NODE_LOST
 from prefect_ft.backends.isolation import following
-from prefect_ft.backends.slurm.allocations import Allocations, recorded_in
+from prefect_ft.backends.slurm.allocations import Allocations, parts_of, recorded_in
 from prefect_ft.backends.slurm.commands import Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.journal.records import Line
@@ -59,8 +59,9 @@ def _give_back(node: str, allocations: Allocations, slurm: Slurm) -> None:
 
     Slurm would hold it, and charge for it, until it notices itself.
     """
-    allocation = None if allocations.current is None else allocations.named(allocations.current)
-    if allocation is None or allocation.job not in allocations.submitted or node == allocation.nodes[0]:
+    now = allocations.current
+    allocation = None if now is None else allocations.named(parts_of(now)[0])
+    if allocation is None or allocation.job not in allocations.submitted or node not in allocation.nodes[1:]:
         return
     first, *others = allocation.nodes
     left = [first, *(each for each in others if not allocations.avoided.get(each))]

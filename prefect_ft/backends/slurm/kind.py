@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,25 @@ class SlurmKind(Kind[SlurmInfrastructure]):
     def succeed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> str | None:
         """Queue the next allocation, which begins when this one has ended."""
         return _lending(infrastructure, place).succeed(tenure)
+
+    def growing(
+        self,
+        infrastructure: SlurmInfrastructure,
+        place: Place,
+        tenure: Tenure,
+        workers: Callable[[], int | None],
+        grown: Callable[[str], None],
+    ) -> AbstractContextManager[None]:
+        """Ask for missing nodes by a further job, if the infrastructure says so."""
+        if not infrastructure.grows:
+            return nullcontext()
+        from prefect_ft.backends.slurm.growing import growing  # noqa: PLC0415  (a job is read without it)
+
+        return growing(_lending(infrastructure, place).growth(tenure), workers, grown)
+
+    def join(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> None:
+        """Have the next tenure be this allocation with the further one."""
+        _lending(infrastructure, place).join(tenure)
 
     def backend(self, workers: Workers[SlurmInfrastructure]) -> Backend:
         """Return what speaks with the node servers of the present allocation."""

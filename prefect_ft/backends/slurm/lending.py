@@ -21,11 +21,13 @@ from prefect_ft.backends.slurm.allocations import (
     job_of,
     jobs_left,
     life_of,
+    parts_of,
     recorded_in,
 )
 from prefect_ft.backends.slurm.backend import answering, links_to
 from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.growing import Growth, further
 from prefect_ft.backends.slurm.queue import Queue, shared_directory
 from prefect_ft.backends.slurm.script import job_name, options, script
 from prefect_ft.backends.slurm.states import JobState, end_of
@@ -130,7 +132,7 @@ class Lending:
             job = here or self._waiting() or self._submit(payload)
             if here is not None and self._allocations.of_job(here) is None:
                 self._hold_here(payload)
-            allocation = self._await(job, is_stopped)
+            allocation = self._joined(self._await(job, is_stopped))
             if allocation is not None and (
                 (nodes := self._answering(allocation)) or not self._is_done_without(job)
             ):
@@ -171,7 +173,7 @@ class Lending:
                     on_any_system=True,
                 )
             self._allocations.note(*found)
-        for job in self._allocations.submitted:
+        for job in self._allocations.successive:
             allocation = self._allocations.of_job(job)
             if allocation is not None and self._allocations.has_ended(allocation.name):
                 continue
@@ -183,17 +185,29 @@ class Lending:
     def _name(self) -> str:
         return job_name(self._place.job, self._place.run_id)
 
-    def _submit(self, payload: Path, *more: str) -> str:
-        place, given, name = self._place, self._infrastructure, self._name
+    def _joined(self, allocation: Allocation | None) -> Allocation | None:
+        """Return an allocation with those that have been joined to it."""
+        now = self._allocations.current
+        if allocation is None or now is None or parts_of(now)[0] != allocation.name:
+            return allocation
+        return self._allocations.named(now)
+
+    def _submit(
+        self, payload: Path, *more: str, given: SlurmInfrastructure | None = None, more_for: str | None = None
+    ) -> str:
+        """Submit a job as `given`, else as the run's infrastructure, says; `more_for`: to add nodes to that job."""
+        place, name = self._place, self._name
+        given = given or self._infrastructure
         path = self._allocations.directory / "holder.sh"
         path.write_text(script(given.python, payload, self._allocations.directory))
         log = self._allocations.directory / "holder-%j.log"
         avoided = self._allocations.avoided
         words = options(given, name=name, log=log, cwd=place.model_dir, exclude=list(avoided))
-        self._allocations.begin_submission()
+        self._allocations.begin_submission(more_for=more_for)
         job = self._slurm.submit([*words, *more, str(path)])
         self._allocations.note(job)
-        tell(Notice(text=f"submitted job {job} to Slurm: {(given.nodes or 1) + given.spares} nodes"))
+        count = (given.nodes or 1) + given.spares
+        tell(Notice(text=f"submitted job {job} to Slurm: {count} node{'' if count == 1 else 's'}"))
         return job
 
     def _hold_here(self, payload: Path) -> None:
@@ -265,7 +279,7 @@ class Lending:
         text = f"Slurm job {job} {what}{state}" + (f": {why}" if why else "")
         if job_here(os.environ) is not None:
             raise BackendError(text, on_any_system=True)
-        if job == self._allocations.submitted[-1] and not self._can_be_had_anew(told, was_killed):
+        if job == self._allocations.successive[-1] and not self._can_be_had_anew(told, was_killed):
             is_cancelled = told is not None and told.state == "CANCELLED"
             raise TenureCancelledError(text) if is_cancelled else BackendError(text, on_any_system=True)
         tell(Notice(text=text))
@@ -336,8 +350,35 @@ class Lending:
             pause_s *= 1.5
         return end_of(told, name)
 
+    def growth(self, tenure: Tenure) -> Growth:
+        """Return what asks for the nodes that a tenure lacks."""
+        return Growth(
+            tenure,
+            self._infrastructure.workers,
+            allocations=self._allocations,
+            is_over=self._is_over,
+            submit=lambda count: self._submit_more(tenure, count),
+            cancel=lambda job: self._slurm.cancel([job]),
+            start_timeout_s=self._infrastructure.start_timeout_s,
+            settle_s=self._infrastructure.lost_ranks_last_s() or 0.0,
+        )
+
+    def _submit_more(self, tenure: Tenure, count: int) -> str:
+        given = further(self._infrastructure, count, tenure.ends_s, env=os.environ)
+        return self._submit(self._prepare(), given=given, more_for=job_of(tenure.name))
+
+    def join(self, tenure: Tenure) -> None:
+        """Have the next tenure be this one with the nodes of the further job that has begun."""
+        self._allocations.join(tenure.name)
+
     def release(self, tenure: Tenure) -> None:
-        """Have the nodes of a tenure given back."""
+        """Have the nodes of a tenure given back, and what was asked for to go with them."""
+        base = job_of(tenure.name)
+        for job in [job for job, each in self._allocations.further.items() if each == base]:
+            if (begun := self._allocations.of_job(job)) is not None:
+                self._allocations.release(begun.name)
+            elif (wrong := self._slurm.cancel([job])) is not None:
+                _log.warning("job %s may be left in the queue: %s", job, wrong)
         self._allocations.release(tenure.name)
 
     def succeed(self, tenure: Tenure) -> str | None:
@@ -359,7 +400,7 @@ class Lending:
 
     def _after(self, job: str) -> str | None:
         """Return the job that has been queued to follow another one, if it has not ended."""
-        known = self._allocations.submitted
+        known = self._allocations.successive
         behind = known[known.index(job) + 1 :] if job in known else known
         return next((each for each in behind if not self._is_over(each)), None)
 

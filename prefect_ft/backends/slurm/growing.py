@@ -1,0 +1,170 @@
+"""Nodes that a run lacks, asked for by a further job while it trains with fewer: the policy `grows`.
+
+The further job is small: it has the missing nodes alone. Once their node servers are there, ranks save, and the run
+continues in both allocations together.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from prefect_ft.backends.kind import Tenure
+from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, parts_of
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.clock import epoch_now
+from prefect_ft.errors import BackendError
+from prefect_ft.observe import Fact, Notice, observed_by, tell
+
+LOOK_S = 5.0
+"""How often it is looked how many nodes are missing, and whether a further job has begun."""
+
+WORTH_S = 600.0
+"""How much has to be left of an allocation for more nodes to be asked for."""
+
+ASK_S = 60.0
+"""How old may be what Slurm says of a further job."""
+
+
+class Growth:
+    """Asks for the nodes that one tenure lacks. Once a further job came to nothing, no other one is asked for."""
+
+    def __init__(
+        self,
+        tenure: Tenure,
+        target: int,
+        *,
+        allocations: Allocations,
+        is_over: Callable[[str, float], bool],
+        submit: Callable[[int], str],
+        cancel: Callable[[str], str | None],
+        start_timeout_s: float,
+        settle_s: float,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`target` is how many workers the run is to have; `is_over` says of a job whether it has ended.
+
+        `settle_s` is how long a loss may still be felt: until then no checkpoint counts, and the run is left alone.
+        """
+        self._tenure, self._target, self._allocations = tenure, target, allocations
+        self._is_over, self._submit, self._cancel = is_over, submit, cancel
+        self._start_timeout_s, self._settle_s, self._now_s = start_timeout_s, settle_s, now_s
+        self._missing_since_s: float | None = None
+        self._begun_s: float | None = None
+        self.is_given_up = False
+        self.said: deque[str] = deque()
+        """What is to be told of it."""
+
+    def look(self, workers: int) -> str | None:
+        """Return what has come, in words, for a run that has so many workers; None: nothing yet.
+
+        Raises BackendError where Slurm takes no further job.
+        """
+        missing, job = self._target - workers, self._asked_for()
+        self._missing_since_s = None if missing <= 0 else self._missing_since_s or self._now_s()
+        if job is None:
+            ends_s = self._tenure.ends_s
+            if missing > 0 and (ends_s is None or ends_s - epoch_now() > WORTH_S):
+                nodes = f"{missing} more node{'' if missing == 1 else 's'}"
+                self.said.append(f"job {self._submit(missing)} asks for {nodes}")
+            return None
+        allocation = self._allocations.of_job(job)
+        if allocation is not None and self._allocations.has_ended(allocation.name):
+            self._give_up(f"job {job}, which was to add nodes, has ended before it was used")
+        elif missing <= 0:
+            self._forget(job, allocation)
+        elif allocation is not None:
+            return self._come(job, allocation)
+        elif self._is_over(job, ASK_S):
+            self._give_up(f"job {job}, which was to add nodes, has ended before it began")
+        return None
+
+    def _asked_for(self) -> str | None:
+        """Return the last further job, unless the tenure has it already."""
+        base, parts = job_of(self._tenure.name), parts_of(self._tenure.name)
+        jobs = [job for job, each in self._allocations.further.items() if each == base]
+        if not jobs or any(job_of(part) == jobs[-1] for part in parts[1:]):
+            return None
+        return jobs[-1]
+
+    def _come(self, job: str, allocation: Allocation) -> str | None:
+        now_s = self._now_s()
+        self._begun_s = self._begun_s or now_s
+        ready = self._allocations.ports(allocation)
+        is_late = now_s > self._begun_s + self._start_timeout_s
+        is_settled = now_s >= (self._missing_since_s or now_s) + self._settle_s
+        if ready and is_settled and (is_late or len(ready) == len(allocation.nodes)):
+            return f"job {job} adds {', '.join(ready)}"
+        if is_late and not ready:
+            self._allocations.release(allocation.name)
+            self._give_up(f"no node of job {job}, which was to add nodes, has answered")
+        return None
+
+    def _forget(self, job: str, allocation: Allocation | None) -> None:
+        """Do without a further job: the run has its nodes by other ways."""
+        self._allocations.forget(job)
+        if allocation is not None:
+            self._allocations.release(allocation.name)
+        elif (wrong := self._cancel(job)) is not None:
+            self.said.append(f"job {job}, which is not needed any more, may be left in the queue: {wrong}")
+
+    def _give_up(self, why: str) -> None:
+        self.is_given_up = True
+        self.said.append(f"{why}; no more are asked for")
+
+
+@contextmanager
+def growing(
+    growth: Growth, workers: Callable[[], int | None], grown: Callable[[str], None]
+) -> Iterator[None]:
+    """Look again and again while entered; `workers` are those of the last attempt, None: there was none yet.
+
+    Calls `grown` once, with what has come. What is said meanwhile is told with whatever else happens.
+    """
+    left = threading.Event()
+
+    def heard(_: Fact | None) -> None:
+        while growth.said:
+            tell(Notice(text=growth.said.popleft()))
+
+    def look() -> None:
+        while not left.wait(LOOK_S) and not growth.is_given_up:
+            if (count := workers()) is None:
+                continue
+            try:
+                come = growth.look(count)
+            except (BackendError, OSError) as exc:
+                growth.said.append(f"no more nodes are asked for: {exc}")
+                return
+            if come is not None:
+                grown(come)
+                return
+
+    looker = threading.Thread(target=look, name="prefect-ft-growth", daemon=True)
+    looker.start()
+    with observed_by(heard):
+        try:
+            yield
+        finally:
+            left.set()
+            looker.join()
+            heard(None)
+
+
+def further(
+    given: SlurmInfrastructure, count: int, ends_s: float | None, *, env: Mapping[str, str]
+) -> SlurmInfrastructure:
+    """Return what a job of so many further nodes is asked for by; it ends with the one whose end is `ends_s`.
+
+    What no field says is as in the allocation of the environment `env`.
+    """
+    names = {"partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS"}
+    around = {
+        field: env[name] for field, name in names.items() if getattr(given, field) is None and env.get(name)
+    }
+    time_limit = given.time if ends_s is None else str(max(1, math.ceil((ends_s - epoch_now()) / 60.0)))
+    return given.model_copy(update={"nodes": count, "spares": 0, "time": time_limit, **around})

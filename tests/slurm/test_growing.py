@@ -1,0 +1,93 @@
+"""A run that has lost a node gets another one by a further job, while it goes on with fewer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_runs import Run
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def run(slurm_nodes: Any, tmp_path: Path) -> Iterator[Run]:
+    found = Run(slurm_nodes, tmp_path / "run", infrastructure={"grows": True})
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def shrunk(run: Run) -> None:
+    """Begin, and lose a node where there is no spare."""
+    run.begin()
+    run.reach(6)
+    run.cluster.lose("n1")
+    run.until(lambda: run.incidents() == [("system_lost", "node-lost")])
+
+
+def nodes_of(run: Run, life: int) -> set[str]:
+    return {each.node for each in run.told("step") if each.life == f"train-{life}"}
+
+
+def test_a_lost_node_comes_back_by_a_further_job(run: Run) -> None:
+    shrunk(run)
+    run.until(lambda: len(nodes_of(run, 3)) == 2)
+    run.finish_soon()
+    run.end()
+    assert nodes_of(run, 2) == {"n0"}
+    assert nodes_of(run, 3) == {"n0", "n2"}
+    assert run.incidents()[1:] == [("handed_over", "handed-over"), ("completed", "completed")]
+    assert run.is_resumed_where_asked()
+    assert not run.is_doubled()
+    first, grown = (line["name"] for line in run.lines("tenure"))
+    assert grown.startswith(f"{first}+")
+    run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+
+
+def test_a_further_job_that_is_taken_away_is_a_lost_node(run: Run) -> None:
+    shrunk(run)
+    run.until(lambda: len(nodes_of(run, 3)) == 2)
+    further = run.lines("tenure")[-1]["name"].partition("+")[2]
+    run.cluster.run("scancel", further)
+    run.until(lambda: nodes_of(run, 5) == {"n0", "n3"})
+    run.finish_soon()
+    run.end()
+    assert nodes_of(run, 4) == {"n0"}
+    assert not run.is_doubled()
+    run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
+
+
+def test_a_further_job_leaves_the_queue_with_its_run(run: Run) -> None:
+    run.cluster.run("sbatch", "-N2", "-w", "n2,n3", "-o", "/dev/null", "--wrap", "sleep 600")
+    shrunk(run)
+    run.until(lambda: "asks for 1 more node" in run.output())
+    run.reach(max(each.step for each in run.told("step")) + 5)
+    assert nodes_of(run, 2) == {"n0"}
+    assert run.process is not None
+    os.kill(run.process.pid, 15)
+    run.end(3)
+    run.until(lambda: {*run.cluster.jobs().values()} - {"COMPLETING"} == {"RUNNING"})
+    assert len(run.cluster.jobs()) <= 2, "the other job, and one that cannot end on the lost node"
+
+
+def test_another_orchestrator_uses_a_further_job_that_begins_without_one(run: Run) -> None:
+    other = run.cluster.run(
+        "sbatch", "--parsable", "-N2", "-w", "n2,n3", "-o", "/dev/null", "--wrap", "sleep 600"
+    )
+    shrunk(run)
+    run.until(lambda: "asks for 1 more node" in run.output())
+    run.reach(1, life="train-2")
+    run.kill()
+    run.cluster.run("scancel", other.strip())
+    run.until(lambda: sorted(run.cluster.jobs().values()) == ["PENDING", "RUNNING", "RUNNING"])
+    run.begin("resume")
+    run.until(lambda: len(nodes_of(run, 3)) == 2)
+    run.finish_soon()
+    run.end()
+    assert not run.is_doubled()
+    assert run.incidents()[1:] == [("handed_over", "handed-over"), ("completed", "completed")]
