@@ -49,6 +49,7 @@ def test_a_lost_node_comes_back_by_a_further_job(run: Run) -> None:
     run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
 
 
+@pytest.mark.long
 def test_a_further_job_that_is_taken_away_is_a_lost_node(run: Run) -> None:
     shrunk(run)
     run.until(lambda: len(nodes_of(run, 3)) == 2)
@@ -62,6 +63,7 @@ def test_a_further_job_that_is_taken_away_is_a_lost_node(run: Run) -> None:
     run.until(lambda: set(run.cluster.jobs().values()) <= {"COMPLETING"})
 
 
+@pytest.mark.long
 def test_a_further_job_leaves_the_queue_with_its_run(run: Run) -> None:
     run.cluster.run("sbatch", "-N2", "-w", "n2,n3", "-o", "/dev/null", "--wrap", "sleep 600")
     shrunk(run)
@@ -75,6 +77,7 @@ def test_a_further_job_leaves_the_queue_with_its_run(run: Run) -> None:
     assert len(run.cluster.jobs()) <= 2, "the other job, and one that cannot end on the lost node"
 
 
+@pytest.mark.long
 def test_another_orchestrator_uses_a_further_job_that_begins_without_one(run: Run) -> None:
     other = run.cluster.run(
         "sbatch", "--parsable", "-N2", "-w", "n2,n3", "-o", "/dev/null", "--wrap", "sleep 600"
@@ -91,3 +94,16 @@ def test_another_orchestrator_uses_a_further_job_that_begins_without_one(run: Ru
     run.end()
     assert not run.is_doubled()
     assert run.incidents()[1:] == [("handed_over", "handed-over"), ("completed", "completed")]
+
+
+@pytest.mark.long
+def test_in_a_batch_script_of_the_users_own(run: Run) -> None:
+    run.submit("-N2", "-t", "60")
+    run.reach(6)
+    run.cluster.lose("n1")
+    run.until(lambda: len(nodes_of(run, 3)) == 2)
+    run.finish_soon()
+    run.until(lambda: "completed" in run.output())
+    assert run.incidents()[1:] == [("handed_over", "handed-over"), ("completed", "completed")]
+    assert not run.is_doubled()
+    run.until(lambda: {*run.cluster.jobs().values()} <= {"COMPLETING"})
