@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from agents import KEY, AgentClient, settings
 from engine import IMAGE, engine
+from eventual import eventually
 
 from prefect_ft.backends.base import Worker
 from prefect_ft.backends.clearing import clear_directory
@@ -91,7 +92,7 @@ def containers(docker_engine: str, runtime_dir: Path, nobody_left: None) -> Iter
     for client in made.clients:
         client.close()
     clear_directory(directory)
-    assert made.names == []
+    assert eventually(lambda: made.names, []) == []
     api.close()
 
 
@@ -167,6 +168,7 @@ def test_stopping_a_container_by_hand_ends_it_at_once(containers: Containers) ->
     containers.api.stop(containers.names[0], timeout=30)
     assert time.monotonic() - began < 10
     client.hear_to_the_end()
+    assert eventually(lambda: containers.inspected["State"]["Running"], False) is False
     assert containers.inspected["State"]["ExitCode"] == 0
 
 
@@ -222,7 +224,7 @@ def test_a_command_that_fails_at_once_has_its_words_told(containers: Containers)
     with pytest.raises(BackendError, match=r"the engine at unix://.* refused: .*no-such-network") as caught:
         containers.backend(network="no-such-network").create([WORKER])
     assert caught.value.system == "s0"
-    assert containers.names == []
+    assert eventually(lambda: containers.names, []) == []
 
 
 # -- facts ------------------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ def test_a_removal_that_takes_long_goes_on_in_the_background(
     for thread in threading.enumerate():
         if thread.name.startswith("prefect-ft-run-1"):
             thread.join(30)
-    assert containers.names == []
+    assert eventually(lambda: containers.names, []) == []
 
 
 def test_anonymous_volumes_go_with_a_worker(containers: Containers) -> None:
@@ -291,7 +293,7 @@ def test_anonymous_volumes_go_with_a_worker(containers: Containers) -> None:
     containers.worker(backend)
     assert len(containers.api.volumes()["Volumes"] or []) == len(before or []) + 1
     backend.destroy([WORKER])
-    assert containers.api.volumes()["Volumes"] == before
+    assert eventually(lambda: containers.api.volumes()["Volumes"], before) == before
 
 
 def test_what_a_dead_run_left_is_removed_by_its_directory(containers: Containers) -> None:
@@ -299,7 +301,7 @@ def test_what_a_dead_run_left_is_removed_by_its_directory(containers: Containers
     client.start(["python3", "-u", "-c", WAIT])
     client.expect_printed("up")
     clear_directory(containers.directory)
-    assert containers.names == []
+    assert eventually(lambda: containers.names, []) == []
     assert not containers.directory.exists()
 
 

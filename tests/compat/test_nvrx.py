@@ -136,13 +136,21 @@ noted(main)
     ("assignment", "expected"),
     [
         pytest.param("Compose(ActivateAllRanks(), ShiftRanks())", {0: 0, 2: 1, 3: 2}, id="shift"),
-        pytest.param("Compose(ActivateAllRanks(), FillGaps())", {0: 0, 2: 2, 3: 1}, id="fill"),
+        pytest.param(
+            "Compose(ActivateAllRanks(), FillGaps())", {0: 0, 2: 2, 3: 1}, id="fill", marks=pytest.mark.long
+        ),
         pytest.param("Compose(MaxActiveWorldSize(2), ShiftRanks())", {0: 0, 2: 1}, id="a-spare"),
-        pytest.param("Compose(ActiveWorldSizeDivisibleBy(2), ShiftRanks())", {0: 0, 2: 1}, id="divisible"),
+        pytest.param(
+            "Compose(ActiveWorldSizeDivisibleBy(2), ShiftRanks())",
+            {0: 0, 2: 1},
+            id="divisible",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "Compose(ActivateAllRanks(), ShiftRanks(), pairs(lambda state: state.rank // 2))",
             {2: 0, 3: 1},
             id="whole-groups",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "Compose(ActivateAllRanks(), ShiftRanks(), pairs(lambda _: 'host%d' % (ME // 2)))",

@@ -125,7 +125,17 @@ def test_the_answer_is_that_of_reading_every_line(
     assert judge([passed_over], exit_code=1) == judge([read], exit_code=1)
 
 
-@pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+IN_TURN = 3
+"""Of the logs the ordinary run takes every third."""
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(log, id=log.stem, marks=() if number % IN_TURN == 0 else pytest.mark.long)
+        for number, log in enumerate(sorted(LOGS.glob("*.log")))
+    ],
+)
 def test_so_it_is_for_logs_that_repeat_as_a_whole(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = log.read_bytes() * 12
     passed_over = judge([scanned(data)], exit_code=1)

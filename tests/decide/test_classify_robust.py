@@ -97,8 +97,23 @@ CHANGES: dict[str, Change] = {
 CASES = list(cases())
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=str)
-@pytest.mark.parametrize(("log", "exit_code"), CASES, ids=[log for log, _ in CASES])
+IN_TURN = 3
+"""In the ordinary run each log has every third change, and another log the others."""
+
+CHANGED = [
+    pytest.param(
+        log,
+        exit_code,
+        change,
+        id=f"{log}-{change}",
+        marks=() if (number + which) % IN_TURN == 0 else pytest.mark.long,
+    )
+    for number, (log, exit_code) in enumerate(CASES)
+    for which, change in enumerate(CHANGES)
+]
+
+
+@pytest.mark.parametrize(("log", "exit_code", "change"), CHANGED)
 def test_what_stands_around_lines_does_not_change_the_verdict(
     log: str, exit_code: int | None, change: str
 ) -> None:

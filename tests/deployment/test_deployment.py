@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from deaths import journals, of_type
 from engine import IMAGE
+from eventual import eventually
 from sites import DEADLINE_S, Site
 
 SCRIPT = """
@@ -84,6 +85,8 @@ def test_a_deployed_run_survives_a_crash_and_shows_it(stored: Site) -> None:
     stored.prefect("deployment", "run", "train-flow/default", "--watch", timeout_s=200)
 
     flow_run_id = run_of(stored, "default")
+    stored.wait_for_task_runs(flow_run_id, ["Completed"])
+    assert eventually(lambda: len(of_run(stored, flow_run_id)["warnings"]), 1) == 1
     found = of_run(stored, flow_run_id)
     assert found["states"] == ["Running", "Restarting in place", "Running", "Completed"]
     assert found["tasks"] == [("train", 2, "Completed")]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from engine import IMAGE
+from eventual import eventually
 
 from prefect_ft import DockerTraining
 from prefect_ft.backends.docker.engine import Client, connect
@@ -27,7 +28,7 @@ time.sleep(float(os.environ["WAIT"]))
 def client(docker_engine: str) -> Iterator[Client]:
     with closing(connect(docker_engine)) as client:
         yield client
-        assert client.containers(all=True, filters={"label": "prefect-ft.run"}) == []
+        assert eventually(lambda: client.containers(all=True, filters={"label": "prefect-ft.run"}), []) == []
 
 
 @pytest.fixture
@@ -56,10 +57,10 @@ def test_the_same_container_and_then_a_new_one(block: Callable[..., DockerTraini
     first = ids(client)
     assert SECRET not in json.dumps([client.inspect_container(each) for each in first])
     training.re_execute().wait_for_completion()
-    assert ids(client) == first
+    assert eventually(lambda: ids(client), first) == first
     training.rebuild().wait_for_completion()
+    assert eventually(lambda: len(ids(client)), 1) == 1
     second = ids(client)
-    assert len(second) == 1
     assert second.isdisjoint(first)
     assert [line.partition("] ")[2] for line in run.log.read_text().splitlines()] == [
         f"1 1 False {'*' * len(SECRET)}",
@@ -67,7 +68,7 @@ def test_the_same_container_and_then_a_new_one(block: Callable[..., DockerTraini
         f"2 1 False {'*' * len(SECRET)}",
     ]
     training.stop()
-    assert ids(client) == set()
+    assert eventually(lambda: ids(client), set()) == set()
 
 
 def test_a_container_that_somebody_removes_is_told_and_rebuilt(
@@ -80,4 +81,4 @@ def test_a_container_that_somebody_removes_is_told_and_rebuilt(
     with pytest.raises(RunFailedError, match=r"worker 1: in place failed: (somebody|its container)"):
         run.wait_for_completion()
     training.rebuild()
-    assert len(ids(client)) == 2
+    assert eventually(lambda: len(ids(client)), 2) == 2

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from deaths import journals, of_type
 from engine import IMAGE
+from eventual import eventually
 from ports import free_port
 
 from prefect_ft import JobConfig, train_flow
@@ -104,7 +105,7 @@ def assert_restarted(directory: Path) -> None:
 
 def nothing_left(engine: str) -> bool:
     with closing(connect(engine)) as client:
-        return client.containers(all=True, filters={"label": "prefect-ft.run"}) == []
+        return eventually(lambda: client.containers(all=True, filters={"label": "prefect-ft.run"}), []) == []
 
 
 Far = Callable[[], str]

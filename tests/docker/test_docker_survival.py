@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from deaths import assert_right, born, hold, journals, live, of_type, write_job
 from engine import IMAGE
+from eventual import eventually
 
 from prefect_ft.backends.docker.engine import Client, connect
 from prefect_ft.cli import main
@@ -40,7 +41,7 @@ def api(docker_engine: str, api: None) -> Iterator[Client]:
     """The engine; nothing of a run may be left on it."""
     with closing(connect(docker_engine)) as client:
         yield client
-        assert client.containers(all=True, filters={"label": "prefect-ft.run"}) == []
+        assert eventually(lambda: client.containers(all=True, filters={"label": "prefect-ft.run"}), []) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_what_a_run_left_that_is_gone_is_cleaned(
 ) -> None:
     path = job()
     assert live(path, "in_training/flow") == -9
-    assert len(api.containers(filters={"label": "prefect-ft.run"})) == 2
+    assert eventually(lambda: len(api.containers(filters={"label": "prefect-ft.run"})), 2) == 2
     shutil.rmtree(tmp_path / "model")
     assert main(["clean"]) == 0
     assert "removed" in capsys.readouterr().out

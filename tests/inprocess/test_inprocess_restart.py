@@ -97,7 +97,17 @@ def losing(fault: str, options: str, size: int, assignment: str = "shift_ranks")
     return body.replace("    wait()", f"    {others}wait()")
 
 
-@pytest.mark.parametrize(("fault", "options", "kind", "code"), LOSSES)
+ORDINARY = ("killed", "system-exit", "stopped")
+"""How a rank is lost in the ordinary run where no spare is there; with a spare, in all ways."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "kind", "code"),
+    [
+        pytest.param(*each.values, id=each.id, marks=() if each.id in ORDINARY else pytest.mark.long)
+        for each in LOSSES
+    ],
+)
 @pytest.mark.parametrize("size", [3, EIGHT])
 def test_the_others_go_on_without_a_rank_that_is_lost(
     tmp_path: Path, size: int, fault: str, options: str, kind: str, code: int

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from agents import settings
+from eventual import eventually
 from kube import Target
 
 from prefect_ft.backends.base import Worker
@@ -136,7 +137,7 @@ def test_a_gang_that_is_not_whole_is_none(
     assert re.search(said, str(caught.value)), str(caught.value)
     assert caught.value.on_any_system is on_any_system
     assert backend.find() == []
-    assert target.names("secret") == []
+    assert eventually(lambda: target.names("secret"), []) == []
 
 
 def test_streams_that_end_every_second_are_taken_up(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from deaths import journals, of_type
+from eventual import eventually
 from kube import LABEL, Target
 from without_prefect import run_of_one_phase
 
@@ -352,7 +353,7 @@ if attempt == 3: meet(), fault() if worker else wait()
             run_of_one_phase(
                 job(tmp_path, target, code, FULL, autorestart=policy, infrastructure={"cordon": True})
             )
-        assert target.cordoned() == {"s2": None}
+        assert eventually(target.cordoned, {"s2": None}) == {"s2": None}
     finally:
         target.uncordon("s2")
     assert decided(tmp_path)[0] == "fault-critical: isolate_and_rebuild"

@@ -163,9 +163,9 @@ LOST = "print('NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus'); "
     ("policy", "last_words"),
     [
         pytest.param({}, "", id="in-place"),
-        pytest.param({"rebuild_only": True}, "", id="rebuilt"),
+        pytest.param({"rebuild_only": True}, "", id="rebuilt", marks=pytest.mark.long),
         pytest.param({"max_worker_replacements": 9, "systems": ("s0", "s1")}, LOST, id="replaced"),
-        pytest.param({"systems": ("s0", "s1")}, LOST, id="isolated-and-rebuilt"),
+        pytest.param({"systems": ("s0", "s1")}, LOST, id="isolated-and-rebuilt", marks=pytest.mark.long),
     ],
 )
 def test_a_verified_checkpoint_is_not_forgotten_by_a_new_worker(
@@ -234,7 +234,9 @@ print("held", held)
     [("beat(step=10 * restarts + 10)", [10, 20, 30]), ("", [1, 2, 3])],
     ids=["told", "counted"],
 )
-@pytest.mark.parametrize("rebuilt", [False, True], ids=["in-place", "rebuilt"])
+@pytest.mark.parametrize(
+    "rebuilt", [pytest.param(False, id="in-place"), pytest.param(True, id="rebuilt", marks=pytest.mark.long)]
+)
 def test_each_version_of_a_file_that_is_overwritten_is_progress_and_is_resumed_from(
     make: Make, tells: str, steps: list[int], rebuilt: bool
 ) -> None:
@@ -634,7 +636,13 @@ def lost(die: str = "os.kill(os.getpid(), 9)", after: str = "", options: str = "
     return code.replace("OPTIONS", options).replace("THEN", then)
 
 
-@pytest.mark.parametrize("die", ["os.kill(os.getpid(), 9)", "sys.exit(3)", "os._exit(0)"])
+@pytest.mark.parametrize(
+    "die",
+    [
+        "os.kill(os.getpid(), 9)",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("sys.exit(3)", "os._exit(0)")),
+    ],
+)
 def test_an_attempt_goes_on_without_a_rank_that_its_wrapped_call_has_lost(make: Make, die: str) -> None:
     phase = make(lost(die), workers=3)
     assert phase.run() == ["completed: complete"]
@@ -655,7 +663,9 @@ def test_the_rank_that_could_have_started_the_store_may_be_lost_too(make: Make) 
     ("options", "decided"),
     [
         pytest.param("min_world_size=3", "transient: restart_in_place", id="too-few-are-left"),
-        pytest.param("max_restarts=0", "transient: restart_in_place", id="no-restart-is-left"),
+        pytest.param(
+            "max_restarts=0", "transient: restart_in_place", id="no-restart-is-left", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_call_that_cannot_go_on_ends_the_attempt_by_the_rank_that_was_lost(

@@ -49,6 +49,9 @@ HIDDEN = (
 )
 """Loaded as well, and absent in a command until it imports one of them. (`prefect_ft.flows` does more than load.)"""
 
+OF_A_TEST = ("PREFECT_", "XDG_", "PYTEST_")
+"""Variables that a test sets for its own processes."""
+
 INTERPRETERS = ("PYTHON", "LC_", "LANG")
 """Variables that Python reads before anything runs."""
 
@@ -65,7 +68,8 @@ def started(words: Sequence[str], **settings: Any) -> subprocess.Popen[Any]:
     """Start a command of Python's; all settings are those of `subprocess.Popen`."""
     server = _server()
     env = settings.get("env")
-    if server is None or words[0] != sys.executable or not server.suits(os.environ if env is None else env):
+    is_known = words[0] == sys.executable and (words[1] == "-m" or not os.fspath(words[1]).startswith("-"))
+    if server is None or not is_known or not server.suits(os.environ if env is None else env):
         return subprocess.Popen(words, **settings)
     return Forked(server, words, **settings)
 
@@ -127,6 +131,9 @@ class _Server:
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
+            # Not the directories of the test that happened to be the first: it would count as theirs.
+            env={name: value for name, value in os.environ.items() if not name.startswith(OF_A_TEST)},
+            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
@@ -175,8 +182,6 @@ class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         if name not in self._modules:
-            return None
-        if not isinstance(sys.meta_path[0], _Hidden):
             return None
         sys.meta_path.remove(self)
         self._appear()

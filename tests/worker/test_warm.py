@@ -106,11 +106,14 @@ def programs(directory: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("way", [
-    "script", "script by its path", "script with a dot", "script by a link", "script by its first line",
-    "script by env", "module", "module in a package",
-    "package", "code", "options", "isolated", "no site", "safe path",
-])  # fmt: skip
+ORDINARY = ("script", "script by its first line", "module in a package", "code", "options")
+WAYS = (
+    *("script by its path", "script with a dot", "script by a link", "script by env", "module", "package"),
+    *("isolated", "no site", "safe path"),
+)
+
+
+@pytest.mark.parametrize("way", [*ORDINARY, *(pytest.param(way, marks=pytest.mark.long) for way in WAYS)])
 def test_what_a_rank_sees_is_what_it_sees_when_it_is_executed(
     way: str, make_site: MakeSite, tmp_path: Path
 ) -> None:

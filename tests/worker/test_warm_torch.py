@@ -43,13 +43,16 @@ def work():
 if __name__ == "__main__":
     work()
 """
-MODULES = ["torch", "torch.distributed", "torch.optim", "torch.utils.data", "torch._dynamo", "numpy"]
+MODULES = ["torch", "torch.distributed", "torch.optim", "torch.utils.data", "numpy"]
 
 
-def test_a_training_is_the_same(torch: str, make_worker: MakeWorker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["torch._dynamo"], marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_a_training_is_the_same(torch: str, make_worker: MakeWorker, tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     rendezvous = {"by": "auto", "command": [torch, "train.py"], "cwd": "/", "env": {}}
-    worker = make_worker(rendezvous=rendezvous, warm={"modules": MODULES, "memory_mb": 4096})
+    worker = make_worker(rendezvous=rendezvous, warm={"modules": [*MODULES, *more], "memory_mb": 4096})
     client = worker.attached()
     told: dict[str, Any] = client.expect_attached()
     seen, was_warm, own = [], [], []
