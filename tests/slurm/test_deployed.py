@@ -81,6 +81,7 @@ def test_the_deployment_for_slurm_completes_and_shows_the_restart_of_a_rank(
     site.stop(site.processes.pop())
 
 
+@pytest.mark.long
 def test_a_block_in_a_flow_of_the_users_own_gives_its_nodes_back(
     slurm_nodes: Any, site_on_a_login_node: Site
 ) -> None:
