@@ -18,7 +18,7 @@ MANY = tuple(map(int, os.environ.get("PREFECT_FT_HAND_OVERS", "20x10").split("x"
 @pytest.mark.parametrize(
     ("chains", "each"),
     [
-        pytest.param(3, 1, marks=[pytest.mark.long, pytest.mark.timeout(300)], id="3"),
+        pytest.param(3, 1, marks=pytest.mark.timeout(300), id="3"),
         pytest.param(*MANY, marks=[pytest.mark.long, pytest.mark.timeout(600 + 120 * MANY[1])], id="many"),
     ],
 )
