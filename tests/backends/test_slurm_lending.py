@@ -12,7 +12,7 @@ import pytest
 from prefect_ft.backends.kind import Place
 from prefect_ft.backends.slurm.commands import Said, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
-from prefect_ft.backends.slurm.lending import Lending, check_partition, check_room
+from prefect_ft.backends.slurm.lending import Lending, check_partition, check_room, may_begin
 from prefect_ft.backends.slurm.queue import Queue
 from prefect_ft.errors import BackendError, ConfigError, TenureCancelledError
 
@@ -154,7 +154,7 @@ def test_a_job_that_ends_before_it_begins(
     submitted: int,
 ) -> None:
     monkeypatch.setattr("prefect_ft.backends.slurm.lending.ASK_S", (0.0, 0.0))
-    monkeypatch.setattr("prefect_ft.backends.slurm.lending.LOOK_S", 0.0)
+    monkeypatch.setattr("prefect_ft.backends.slurm.lending.LOOK_S", (0.0, 0.0))
     played = Ended(state, by, ends)
     found, deadline = lending(place, played), time.monotonic() + 30
 
@@ -167,6 +167,23 @@ def test_a_job_that_ends_before_it_begins(
         with pytest.raises(error, match=f"(never started|ended before its nodes began): {state}"):
             found.tenure(is_stopped)
     assert played.submitted == submitted
+
+
+@pytest.mark.parametrize(
+    ("answering", "waited_s", "begins"),
+    [
+        pytest.param(3, 0.0, True, id="all"),
+        pytest.param(2, 29.0, False, id="a-spare-may-come"),
+        pytest.param(2, 31.0, True, id="without-a-spare"),
+        pytest.param(1, 31.0, False, id="a-worker-may-come"),
+        pytest.param(1, 301.0, True, id="with-what-there-is"),
+        pytest.param(0, 301.0, False, id="none"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [2, None])
+def test_when_a_run_begins(answering: int, waited_s: float, begins: bool, nodes: int | None) -> None:
+    given = SlurmInfrastructure.model_validate({"type": "slurm", "nodes": nodes, "spares": 1})
+    assert may_begin(given, answering, 3, waited_s) is begins
 
 
 def test_an_unknown_partition_is_told_with_those_that_there_are() -> None:

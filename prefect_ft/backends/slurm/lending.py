@@ -38,8 +38,11 @@ from prefect_ft.observe import Notice, tell
 from prefect_ft.run import certificates_of
 from prefect_ft.worker.holder import ENDED
 
-LOOK_S = 0.2
-"""How often it is looked whether an allocation has begun: at files, without asking Slurm."""
+LOOK_S = (0.2, 2.0)
+"""How often it is looked whether an allocation has begun, at first and at last: at files, without asking Slurm."""
+
+SPARES_S = 30.0
+"""How long spares are waited for once there are nodes for all workers."""
 
 ASK_S = (60.0, 300.0)
 """How old may be what Slurm says of a job that is waited for: at first, and at last."""
@@ -228,6 +231,7 @@ class Lending:
         pause_s = ASK_S[0]
         ask_at = time.monotonic() + pause_s
         since: float | None = None
+        look_s = LOOK_S[0]
         while not is_stopped():
             allocation = self._allocations.of_job(job)
             if allocation is not None and self._allocations.has_ended(allocation.name):
@@ -235,11 +239,10 @@ class Lending:
                 return None
             if allocation is not None:
                 since = since or time.monotonic()
-                is_late = time.monotonic() > since + self._infrastructure.start_timeout_s
-                ready = len(self._allocations.ports(allocation))
-                if ready == len(allocation.nodes) or (is_late and ready):
+                waited_s, ready = time.monotonic() - since, len(self._allocations.ports(allocation))
+                if may_begin(self._infrastructure, ready, len(allocation.nodes), waited_s):
                     return allocation
-                if is_late:
+                if waited_s > self._infrastructure.start_timeout_s:
                     said = self._allocations.said_of(allocation.name)
                     self._allocations.release(allocation.name)
                     self._not_begun(job, f"no node answers: {said}", was_killed=True)
@@ -250,7 +253,8 @@ class Lending:
                     return None
                 pause_s = min(1.5 * pause_s, ASK_S[1])
                 ask_at = time.monotonic() + pause_s
-            time.sleep(LOOK_S)
+            look_s = LOOK_S[0] if allocation is not None else min(1.05 * look_s, LOOK_S[1])
+            time.sleep(look_s)
         return None
 
     def _is_over(self, job: str, within_s: float = 1.0) -> bool:
@@ -423,6 +427,16 @@ class Lending:
         return later
 
 
+def may_begin(given: SlurmInfrastructure, answering: int, nodes: int, waited_s: float) -> bool:
+    """Whether a run may begin where so many of an allocation's nodes answer.
+
+    With all of them at once, without some spares soon, with what there is after `start_timeout_s`.
+    """
+    workers = given.nodes or max(1, nodes - given.spares)
+    has_workers = answering >= workers and waited_s > SPARES_S
+    return answering == nodes or has_workers or (answering > 0 and waited_s > given.start_timeout_s)
+
+
 def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
     """Return sbatch's options by which the allocation of this environment was had, where the environment tells them."""
     names = {
@@ -466,6 +480,6 @@ def clear(directory: Path) -> None:
     deadline = time.monotonic() + GIVE_BACK_S
     while own and time.monotonic() < deadline:
         own = [name for name in own if not (allocations.directory / name / ENDED).exists()]
-        time.sleep(LOOK_S)
+        time.sleep(LOOK_S[0])
     if (wrong := slurm.cancel([job_of(name) for name in own])) is not None:
         _log.warning("the allocation may be left: %s", wrong)
