@@ -99,7 +99,8 @@ def allocated(
     """The directory of a run that has an allocation: each backend of a test is another life of its orchestrator."""
     from prefect_ft.backends.kind import Place
     from prefect_ft.backends.slurm.config import SlurmInfrastructure
-    from prefect_ft.backends.slurm.lending import Lending, clear
+    from prefect_ft.backends.slurm.holdings import clear
+    from prefect_ft.backends.slurm.lending import Lending
 
     monkeypatch.setenv("SLURM_CONF", str(slurm_of_two.conf))
     root, directory = runtime_dir / "root", runtime_dir / "run-1"

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from prefect_ft.backends.kind import Place
+from prefect_ft.backends.slurm.checks import check_partition, check_room
 from prefect_ft.backends.slurm.commands import Said, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
-from prefect_ft.backends.slurm.lending import Lending, check_partition, check_room, may_begin
+from prefect_ft.backends.slurm.lending import Lending
 from prefect_ft.backends.slurm.queue import Queue
+from prefect_ft.backends.slurm.waiting import may_begin
 from prefect_ft.errors import BackendError, ConfigError, TenureCancelledError
 
 QUEUE = "".join(f"{job}|PENDING|Priority||N/A|1:00:00\n" for job in (17, 18, 19))
@@ -153,8 +155,8 @@ def test_a_job_that_ends_before_it_begins(
     error: type[Exception] | None,
     submitted: int,
 ) -> None:
-    monkeypatch.setattr("prefect_ft.backends.slurm.lending.ASK_S", (0.0, 0.0))
-    monkeypatch.setattr("prefect_ft.backends.slurm.lending.LOOK_S", (0.0, 0.0))
+    monkeypatch.setattr("prefect_ft.backends.slurm.waiting.ASK_S", (0.0, 0.0))
+    monkeypatch.setattr("prefect_ft.backends.slurm.waiting.LOOK_S", (0.0, 0.0))
     played = Ended(state, by, ends)
     found, deadline = lending(place, played), time.monotonic() + 30
 

@@ -27,7 +27,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
 
     def check(self, infrastructure: SlurmInfrastructure, field: str) -> None:
         """Look for Slurm's commands, and have it judge what is to be submitted."""
-        from prefect_ft.backends.slurm.lending import check  # noqa: PLC0415  (a job is read without it)
+        from prefect_ft.backends.slurm.checks import check  # noqa: PLC0415  (a job is read without it)
 
         check(infrastructure, field)
 
@@ -103,14 +103,14 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         """Return in which job of Slurm's a run is, and which of its jobs wait."""
         if not (run_root / "slurm").is_dir():
             return ()
-        from prefect_ft.backends.slurm.lending import standing  # noqa: PLC0415  (a job is read without it)
+        from prefect_ft.backends.slurm.holdings import standing  # noqa: PLC0415  (a job is read without it)
 
         return standing(run_root)
 
     def clear(self, directory: Path) -> None:
         """Give back the allocations that a run has submitted, and remove its successors from the queue."""
         if (directory / POINTER).exists():
-            from prefect_ft.backends.slurm.lending import clear  # noqa: PLC0415  (a job is read without it)
+            from prefect_ft.backends.slurm.holdings import clear  # noqa: PLC0415  (a job is read without it)
 
             clear(directory)
 

@@ -19,33 +19,20 @@ from prefect_ft.backends.slurm.allocations import (
     Allocation,
     Allocations,
     job_of,
-    jobs_left,
     life_of,
     parts_of,
-    recorded_in,
 )
 from prefect_ft.backends.slurm.backend import answering, links_to
-from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
+from prefect_ft.backends.slurm.commands import Slurm, job_here
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.growing import Growth, further
 from prefect_ft.backends.slurm.queue import Queue, shared_directory
 from prefect_ft.backends.slurm.script import job_name, options, script
-from prefect_ft.backends.slurm.states import JobState, end_of
-from prefect_ft.clock import utc_at
-from prefect_ft.config.fields import shown
-from prefect_ft.errors import BackendError, ConfigError, TenureCancelledError
+from prefect_ft.backends.slurm.states import end_of
+from prefect_ft.backends.slurm.waiting import Waiting
+from prefect_ft.errors import BackendError
 from prefect_ft.observe import Notice, tell
 from prefect_ft.run import certificates_of
-from prefect_ft.worker.holder import ENDED
-
-LOOK_S = (0.2, 2.0)
-"""How often it is looked whether an allocation has begun, at first and at last: at files, without asking Slurm."""
-
-SPARES_S = 30.0
-"""How long spares are waited for once there are nodes for all workers."""
-
-ASK_S = (60.0, 300.0)
-"""How old may be what Slurm says of a job that is waited for: at first, and at last."""
 
 FRESH_S = 20.0
 """How old what Slurm says of the end of the present allocation may be, once that is near."""
@@ -53,57 +40,10 @@ FRESH_S = 20.0
 ORPHAN_S = 600.0
 """How long node servers wait for an orchestrator that have no agent."""
 
-MOST_TRIES = 3
-"""How often a job is submitted anew, in one life of an orchestrator, whose nodes have not begun."""
-
-KILLED = frozenset(("COMPLETING", "FAILED", "RUNNING"))
-"""States of a job whose batch step was killed, or lost with its node, and has not said why it ends."""
-
-NOT_ITS_FAULT = ("BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED")
-"""States in which a job ends that others or its nodes have kept from beginning; root cancels one that cannot launch."""
-
 BEING_ENDED_S = 45.0
 """How long what ends an allocation is asked for while that is being ended: more than Slurm's KillWait."""
 
-GIVE_BACK_S = 10.0
-"""How long a holder may take to end before its job is cancelled."""
-
 _log = logging.getLogger(__name__)
-
-
-def check(infrastructure: SlurmInfrastructure, field: str) -> None:
-    """Raise ConfigError for the first thing by which no allocation could be had."""
-    check_commands(f"{field}.type")
-    if job_here(os.environ) is not None:
-        check_room(infrastructure, os.environ.get("SLURM_JOB_NUM_NODES", ""), field)
-        return
-    if infrastructure.nodes is None:
-        raise ConfigError(
-            "missing; without an allocation around, say how many to ask for", field=f"{field}.nodes"
-        )
-    if infrastructure.partition is not None:
-        check_partition(infrastructure.partition, Slurm().partitions(), f"{field}.partition")
-    words = options(infrastructure, name="prefect-ft-check", log=Path("/dev/null"), cwd=Path("/"))
-    said = run(("sbatch", "--test-only", *words, "--wrap=true"), 60.0)
-    if not said.ok and "no answer in" not in said.err:
-        raise ConfigError(f"Slurm refuses it: {said.err or said.out}", field=field)
-
-
-def check_room(infrastructure: SlurmInfrastructure, count: str, field: str) -> None:
-    """Raise ConfigError where the allocation around has too few nodes; `count` is how many, as Slurm says it."""
-    wanted = infrastructure.nodes if infrastructure.nodes is not None else infrastructure.spares + 1
-    if count.isdecimal() and wanted > int(count):
-        name = "nodes" if infrastructure.nodes is not None else "spares"
-        raise ConfigError(f"the allocation around has {count} nodes; write fewer", field=f"{field}.{name}")
-
-
-def check_partition(names: str, known: set[str] | None, field: str) -> None:
-    """Raise ConfigError for a partition that there is not; what could not be asked (None) is not held against it."""
-    for name in names.split(","):
-        if known is not None and name not in known:
-            raise ConfigError(
-                f"there is no partition {shown(name)}; there are {', '.join(sorted(known))}", field=field
-            )
 
 
 class Lending:
@@ -119,11 +59,8 @@ class Lending:
         self._infrastructure, self._place = infrastructure, place
         self._allocations = Allocations(place.run_root)
         self._slurm = slurm or Slurm()
-        self._tries = 0
-        """How often a job has been had anew."""
-        self._reasons: dict[str, str] = {}
-        """Why jobs wait, as it was told last."""
         self._queue = queue or Queue(self._slurm.queue, shared_directory(os.environ))
+        self._waits = Waiting(infrastructure, self._allocations, self._slurm, self._queue)
 
     # -- the present one ----------------------------------------------------------------------------
 
@@ -135,9 +72,9 @@ class Lending:
             job = here or self._waiting() or self._submit(payload)
             if here is not None and self._allocations.of_job(here) is None:
                 self._hold_here(payload)
-            allocation = self._joined(self._await(job, is_stopped))
+            allocation = self._joined(self._waits.until_it_begins(job, is_stopped))
             if allocation is not None and (
-                (nodes := self._answering(allocation)) or not self._is_done_without(job)
+                (nodes := self._answering(allocation)) or not self._waits.gives_back(job)
             ):
                 break
             if is_stopped():
@@ -180,7 +117,7 @@ class Lending:
             allocation = self._allocations.of_job(job)
             if allocation is not None and self._allocations.has_ended(allocation.name):
                 continue
-            if not self._is_over(job):
+            if not self._waits.is_over(job):
                 return job
         return None
 
@@ -226,81 +163,6 @@ class Lending:
         with (self._allocations.directory / "holder.log").open("ab") as log:
             subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
-    def _await(self, job: str, is_stopped: Callable[[], bool]) -> Allocation | None:
-        """Wait until the nodes of a job answer; None: the job has ended, or nobody waits any more."""
-        pause_s = ASK_S[0]
-        ask_at = time.monotonic() + pause_s
-        since: float | None = None
-        look_s = LOOK_S[0]
-        while not is_stopped():
-            allocation = self._allocations.of_job(job)
-            if allocation is not None and self._allocations.has_ended(allocation.name):
-                self._not_begun(job, self._allocations.said_of(allocation.name))
-                return None
-            if allocation is not None:
-                since = since or time.monotonic()
-                waited_s, ready = time.monotonic() - since, len(self._allocations.ports(allocation))
-                if may_begin(self._infrastructure, ready, len(allocation.nodes), waited_s):
-                    return allocation
-                if waited_s > self._infrastructure.start_timeout_s:
-                    said = self._allocations.said_of(allocation.name)
-                    self._allocations.release(allocation.name)
-                    self._not_begun(job, f"no node answers: {said}", was_killed=True)
-                    return None
-            if time.monotonic() >= ask_at:
-                if self._is_over(job, within_s=pause_s):
-                    self._not_begun(job, "", was_killed=allocation is not None)
-                    return None
-                pause_s = min(1.5 * pause_s, ASK_S[1])
-                ask_at = time.monotonic() + pause_s
-            look_s = LOOK_S[0] if allocation is not None else min(1.05 * look_s, LOOK_S[1])
-            time.sleep(look_s)
-        return None
-
-    def _is_over(self, job: str, within_s: float = 1.0) -> bool:
-        """Whether a job has ended, by what the queue told within that time; why one waits is told when it changes."""
-        try:
-            told = self._queue.state(job, within_s=within_s)
-        except LookupError:
-            return True
-        if told is None:
-            return False
-        if told.is_pending and within_s >= ASK_S[0] and told.reason != self._reasons.get(job, ""):
-            self._reasons[job] = told.reason
-            tell(Notice(text=f"job {job} waits in the queue: {told.reason}"))
-        return told.has_ended
-
-    def _not_begun(self, job: str, why: str, *, was_killed: bool = False) -> None:
-        """Say that a job has ended without use; raises BackendError unless another one can be had.
-
-        `was_killed`: its batch step had begun, and has said nothing of its end.
-
-        TenureCancelledError: a person has cancelled it.
-        """
-        told = self._slurm.last_known(job)
-        state = f": {told.state} {told.reason}".rstrip() if told is not None else ""
-        what = "never started" if told is not None and told.never_began else "ended before its nodes began"
-        text = f"Slurm job {job} {what}{state}" + (f": {why}" if why else "")
-        if job_here(os.environ) is not None:
-            raise BackendError(text, on_any_system=True)
-        if job == self._allocations.successive[-1] and not self._can_be_had_anew(told, was_killed):
-            is_cancelled = told is not None and told.state == "CANCELLED"
-            raise TenureCancelledError(text) if is_cancelled else BackendError(text, on_any_system=True)
-        tell(Notice(text=text))
-
-    def _can_be_had_anew(self, told: JobState | None, was_killed: bool) -> bool:
-        """Whether another job may begin where this one has not: others took its nodes, or one of them failed."""
-        if told is None or self._tries >= MOST_TRIES:
-            return False
-        if told.state not in NOT_ITS_FAULT and not (was_killed and told.state in KILLED):
-            return False
-        if told.state == "RUNNING":  # without its batch host, which Slurm misses later
-            self._slurm.cancel([told.job])
-        if told.state == "CANCELLED" and self._slurm.cancelled_by(told.job) in (None, os.getuid()):
-            return False
-        self._tries += 1
-        return True
-
     def _answering(self, allocation: Allocation) -> tuple[str, ...]:
         """Return the nodes whose servers answer, in Slurm's order."""
         place = self._place
@@ -317,21 +179,6 @@ class Lending:
             if node not in nodes:
                 tell(Notice(text=f"node {node} of {allocation.name} does not answer; it is left out"))
         return nodes
-
-    def _is_done_without(self, job: str) -> bool:
-        """Give back a job of which no node answers, once: it may have lost its batch host just as it began."""
-        if job_here(os.environ) is not None or self._tries:
-            return False
-        self._tries += 1
-        if (begun := self._allocations.of_job(job)) is not None:
-            self._allocations.release(begun.name)
-        self._slurm.cancel([job])
-        tell(
-            Notice(
-                text=f"no node of job {job} can be reached from here: it is given back, and submitted anew"
-            )
-        )
-        return True
 
     def renewed(self, tenure: Tenure) -> Tenure:
         """Return a tenure with the end that it has now; what Slurm does not say stays as it was."""
@@ -360,7 +207,7 @@ class Lending:
             tenure,
             self._infrastructure.workers,
             allocations=self._allocations,
-            is_over=self._is_over,
+            is_over=self._waits.is_over,
             submit=lambda count: self._submit_more(tenure, count),
             cancel=lambda job: self._slurm.cancel([job]),
             start_timeout_s=self._infrastructure.start_timeout_s,
@@ -406,7 +253,7 @@ class Lending:
         """Return the job that has been queued to follow another one, if it has not ended."""
         known = self._allocations.successive
         behind = known[known.index(job) + 1 :] if job in known else known
-        return next((each for each in behind if not self._is_over(each)), None)
+        return next((each for each in behind if not self._waits.is_over(each)), None)
 
     def _again(self, job: str, more: Sequence[str]) -> str:
         """Queue the batch script of the allocation that this process is in once more."""
@@ -427,16 +274,6 @@ class Lending:
         return later
 
 
-def may_begin(given: SlurmInfrastructure, answering: int, nodes: int, waited_s: float) -> bool:
-    """Whether a run may begin where so many of an allocation's nodes answer.
-
-    With all of them at once, without some spares soon, with what there is after `start_timeout_s`.
-    """
-    workers = given.nodes or max(1, nodes - given.spares)
-    has_workers = answering >= workers and waited_s > SPARES_S
-    return answering == nodes or has_workers or (answering > 0 and waited_s > given.start_timeout_s)
-
-
 def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
     """Return sbatch's options by which the allocation of this environment was had, where the environment tells them."""
     names = {
@@ -447,39 +284,3 @@ def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
         f"{option}={env[name]}" for name, option in names.items() if env.get(name) not in (None, "", "(null)")
     ]
     return [*found, f"--chdir={env.get('SLURM_SUBMIT_DIR', os.getcwd())}"]
-
-
-def standing(run_root: Path) -> list[str]:
-    """Return in words what a run has of Slurm, by its files."""
-    allocations = Allocations(run_root)
-    name, said = allocations.current, []
-    found = None if name is None else allocations.named(name)
-    if found is not None and not allocations.has_ended(found.name):
-        until = "" if found.ends_s is None else f" until {utc_at(found.ends_s)}"
-        count = len(found.nodes)
-        said.append(f"Slurm job {found.job}: {count} node{'' if count == 1 else 's'}{until}")
-    said += [f"Slurm job {job} is in the queue: squeue --start -j {job}" for job in allocations.waiting]
-    return said
-
-
-def clear(directory: Path) -> None:
-    """Give back what the run of a run-time directory has of Slurm; an allocation around a process is its owner's."""
-    allocations = recorded_in(directory)
-    if allocations is None:
-        name, jobs = jobs_left(directory)
-        if name and (wrong := Slurm().cancel(jobs, f"--name={name}")) is not None:
-            _log.warning("jobs %s may be left: %s", ", ".join(jobs), wrong)
-        return
-    slurm, jobs = Slurm(), allocations.submitted
-    if (wrong := slurm.cancel(jobs, "--state=PENDING")) is not None:
-        _log.warning("jobs %s may be left in the queue: %s", ", ".join(jobs), wrong)
-    names = [path.name for path in allocations.directory.glob("slurm-*")]
-    for name in names:
-        allocations.release(name)
-    own = [name for name in names if job_of(name) in jobs]
-    deadline = time.monotonic() + GIVE_BACK_S
-    while own and time.monotonic() < deadline:
-        own = [name for name in own if not (allocations.directory / name / ENDED).exists()]
-        time.sleep(LOOK_S[0])
-    if (wrong := slurm.cancel([job_of(name) for name in own])) is not None:
-        _log.warning("the allocation may be left: %s", wrong)

@@ -1,0 +1,47 @@
+"""Whether an allocation can be had as a job describes it: asked of Slurm before a run begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prefect_ft.backends.slurm.commands import Slurm, check_commands, job_here, run
+from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.script import options
+from prefect_ft.config.fields import shown
+from prefect_ft.errors import ConfigError
+
+
+def check(infrastructure: SlurmInfrastructure, field: str) -> None:
+    """Raise ConfigError for the first thing by which no allocation could be had."""
+    check_commands(f"{field}.type")
+    if job_here(os.environ) is not None:
+        check_room(infrastructure, os.environ.get("SLURM_JOB_NUM_NODES", ""), field)
+        return
+    if infrastructure.nodes is None:
+        raise ConfigError(
+            "missing; without an allocation around, say how many to ask for", field=f"{field}.nodes"
+        )
+    if infrastructure.partition is not None:
+        check_partition(infrastructure.partition, Slurm().partitions(), f"{field}.partition")
+    words = options(infrastructure, name="prefect-ft-check", log=Path("/dev/null"), cwd=Path("/"))
+    said = run(("sbatch", "--test-only", *words, "--wrap=true"), 60.0)
+    if not said.ok and "no answer in" not in said.err:
+        raise ConfigError(f"Slurm refuses it: {said.err or said.out}", field=field)
+
+
+def check_room(infrastructure: SlurmInfrastructure, count: str, field: str) -> None:
+    """Raise ConfigError where the allocation around has too few nodes; `count` is how many, as Slurm says it."""
+    wanted = infrastructure.nodes if infrastructure.nodes is not None else infrastructure.spares + 1
+    if count.isdecimal() and wanted > int(count):
+        name = "nodes" if infrastructure.nodes is not None else "spares"
+        raise ConfigError(f"the allocation around has {count} nodes; write fewer", field=f"{field}.{name}")
+
+
+def check_partition(names: str, known: set[str] | None, field: str) -> None:
+    """Raise ConfigError for a partition that there is not; what could not be asked (None) is not held against it."""
+    for name in names.split(","):
+        if known is not None and name not in known:
+            raise ConfigError(
+                f"there is no partition {shown(name)}; there are {', '.join(sorted(known))}", field=field
+            )

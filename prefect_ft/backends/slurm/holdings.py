@@ -1,0 +1,56 @@
+"""What a run has of Slurm, by its files: told to whoever asks, and given back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from prefect_ft.backends.slurm.allocations import Allocations, job_of, jobs_left, recorded_in
+from prefect_ft.backends.slurm.commands import Slurm
+from prefect_ft.clock import utc_at
+from prefect_ft.worker.holder import ENDED
+
+LOOK_S = 0.2
+"""How often it is looked whether an allocation that is given back has ended."""
+
+GIVE_BACK_S = 10.0
+"""How long a holder may take to end before its job is cancelled."""
+
+_log = logging.getLogger(__name__)
+
+
+def standing(run_root: Path) -> list[str]:
+    """Return in words what a run has of Slurm, by its files."""
+    allocations = Allocations(run_root)
+    name, said = allocations.current, []
+    found = None if name is None else allocations.named(name)
+    if found is not None and not allocations.has_ended(found.name):
+        until = "" if found.ends_s is None else f" until {utc_at(found.ends_s)}"
+        count = len(found.nodes)
+        said.append(f"Slurm job {found.job}: {count} node{'' if count == 1 else 's'}{until}")
+    said += [f"Slurm job {job} is in the queue: squeue --start -j {job}" for job in allocations.waiting]
+    return said
+
+
+def clear(directory: Path) -> None:
+    """Give back what the run of a run-time directory has of Slurm; an allocation around a process is its owner's."""
+    allocations = recorded_in(directory)
+    if allocations is None:
+        name, jobs = jobs_left(directory)
+        if name and (wrong := Slurm().cancel(jobs, f"--name={name}")) is not None:
+            _log.warning("jobs %s may be left: %s", ", ".join(jobs), wrong)
+        return
+    slurm, jobs = Slurm(), allocations.submitted
+    if (wrong := slurm.cancel(jobs, "--state=PENDING")) is not None:
+        _log.warning("jobs %s may be left in the queue: %s", ", ".join(jobs), wrong)
+    names = [path.name for path in allocations.directory.glob("slurm-*")]
+    for name in names:
+        allocations.release(name)
+    own = [name for name in names if job_of(name) in jobs]
+    deadline = time.monotonic() + GIVE_BACK_S
+    while own and time.monotonic() < deadline:
+        own = [name for name in own if not (allocations.directory / name / ENDED).exists()]
+        time.sleep(LOOK_S)
+    if (wrong := slurm.cancel([job_of(name) for name in own])) is not None:
+        _log.warning("the allocation may be left: %s", wrong)
