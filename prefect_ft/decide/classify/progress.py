@@ -18,7 +18,9 @@ PLACES = "|".join(_SOURCES)
 """What stands in a line of progress, in RE2 and in Python's own syntax."""
 
 _STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?))")
-_BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
+_BAR = re.compile(r"(?<!\d)(?!0/)((?!(\d+)/\2 \[)\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
+"""A bar that is not at its end: a program that has failed may still print those that are."""
+
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _NOT_PROGRESS = re.compile(
     r"\s*(?:wandb:|File \"|\*)"
@@ -40,7 +42,7 @@ def place_of(text: str) -> str | None:
     if is_no_progress(text):
         return None
     for name, pattern in (("step", _STEP), ("bar", _BAR), ("loss", _LOSS)):
-        if found := pattern.findall(text):
+        if found := [at[1] for at in pattern.finditer(text)]:
             return f"{name} {' '.join(found)}"
     return None
 

@@ -391,7 +391,8 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
 
     A signal is best told by the line that received it, a rank's end by the line of its launcher.
     """
-    if first.signature.failure_class in ("cancelled", "preempted") or tells_end(first):
+    is_received = first.signature.failure_class in ("cancelled", "preempted") and not first.level
+    if is_received or tells_end(first):
         return first
     raised = (
         end
