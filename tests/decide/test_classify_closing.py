@@ -275,7 +275,7 @@ def test_a_warning_with_the_number_weighs_as_much_as_the_error_it_stands_for():
     ]
     assert told(lines) == ("port_in_use", len(WELL) + 1, "high")
     assert told([*lines, "/spool/job.sh: 7: --lr=0.1: not found"]) == ("port_in_use", len(WELL) + 1, "high")
-    assert told(lines[:1]) == ("none", None, "high")
+    assert told(lines[:1]) == ("none", None, "low")
 
 
 @pytest.mark.parametrize(

@@ -223,3 +223,32 @@ def test_a_rank_that_was_killed_is_told_by_the_line_that_says_so():
     assert verdict.failure_class == "unknown"
     assert verdict.evidence is not None
     assert verdict.evidence.line == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "exit_code", "confidence"),
+    [
+        pytest.param(threw("ValueError: x", f"{LIBRARY}/acme/run.py f"), 1, "low", id="a-library-s-value"),
+        pytest.param(threw("ValueError: x"), 1, "high", id="one-s-own"),
+        pytest.param(["PORT 7: Address already in use", *FILLER, "[W] x", "Aborted (core dumped)"], 134, "low",
+                     id="long-before-anything-else"),
+        pytest.param(["step 7"], 134, "low", id="an-abort-without-a-word"),
+        pytest.param(["step 7"], 139, "high", id="a-segmentation-fault"),
+        pytest.param(["W0102 03:04:05.6 7 a.py:7] RuntimeError: x", "all is well"], None, "low", id="well-but"),
+        pytest.param(["W0102 03:04:05.6 7 a.py:7] RuntimeError: x", "all is well"], 0, "high", id="well"),
+    ],
+)  # fmt: skip
+def test_what_is_doubted(lines, exit_code, confidence):
+    assert told(lines, exit_code)[2] == confidence
+
+
+def test_an_assertion_may_tell_of_what_passes():
+    assert told(threw("AssertionError: underflow in dt nan"))[0] == "numeric"
+    assert told(threw("AssertionError: the batch size must be a multiple of 7"))[0] == "assertion"
+
+
+def test_a_program_says_that_somebody_has_interrupted_it():
+    said = "Keyboard interruption. Exiting from training"
+    thread = ["Exception in thread Thread-1 (pin):", *threw("ConnectionResetError: [Errno 104] x")]
+    assert told([*thread, said, "Training took 00:09:17"], None)[0] == "cancelled"
+    assert told(["Uvicorn runs at :8000 (Press CTRL+C to quit)"], None)[0] == "none"

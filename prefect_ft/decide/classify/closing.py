@@ -42,6 +42,7 @@ _NAMES = compiled(
             r"^[\w.+-]+: \S+:\d+: ",
             r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)",
             r"\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b",
+            r"(?i:\bkeyboard ?interrupt|\bctrl ?[-+]? ?c\b|\binterrupted by (?:the )?user\b)",
             r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
         )
     )
@@ -56,6 +57,7 @@ _NO_END = compiled(
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
             r"\b(?:falling back|fallback|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b",
+            r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"\bno such process\b|\bpossible (?:causes?|reasons?)\b",
             r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread|ignored)|Traceback \(most recent",
         )

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from signal import Signals
 
-from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, GENERIC, MENTIONED, ROOT, weight
+from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, MENTIONED, ROOT, weight
 from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.kinds import says_little
 from prefect_ft.decide.classify.reading import is_library
-from prefect_ft.model import Confidence, Recoverable
+from prefect_ft.decide.classify.survived import MAY_BE_UNHEEDED
+from prefect_ft.model import Confidence, FailureClass, Recoverable
 from prefect_ft.signatures import RECOVERABLE
 
-__all__ = ["confidence_in"]
+__all__ = ["confidence_in", "confidence_of_end", "confidence_of_none"]
 
 _FAR_LINES = 200
 """So far before a log's end a line that no exception follows may have been survived."""
+
+_UNHEEDED_LINES = 100
+"""So far before a log's end a part of a program may have failed without the whole."""
 
 _BY_KIND = ("name-", "place-", "words-")
 """How rules begin that know the kind of an exception and nothing of its text."""
@@ -41,13 +47,14 @@ def confidence_in(
     chosen: Finding, recoverable: Recoverable, log: LogFindings, rivals: Sequence[Finding]
 ) -> Confidence:
     """Say how sure it is that a finding is the root; `rivals` are the candidates of all logs."""
-    if weight(chosen) == MENTIONED or _is_unknown_of_library(chosen):
+    if weight(chosen) == MENTIONED or _is_of_library(chosen) or _may_be_survived(chosen, log):
+        return "low"
+    if chosen.signature.id.startswith(_BY_KIND) and (recoverable is False or chosen.raised is None):
         return "low"
     if recoverable is not False:
-        return "low" if chosen.signature.id.startswith(_BY_KIND) and chosen.raised is None else "high"
+        return "high"
     is_doubtful = (
-        chosen.signature.id.startswith(_BY_KIND)
-        or chosen.signature.id in _MAY_PASS
+        chosen.signature.id in _MAY_PASS
         or (chosen.signature.id in _BY_STATUS and _REFUSED.search(chosen.text) is not None)
         or weight(chosen) != ROOT
         or _is_only_said_early(chosen, log)
@@ -57,10 +64,31 @@ def confidence_in(
     return "low" if is_doubtful else "high"
 
 
-def _is_unknown_of_library(finding: Finding) -> bool:
-    """Return whether a library raised an exception of which not even the name is known."""
+def confidence_of_end(number: int | None, failure_class: FailureClass, rule: str) -> Confidence:
+    """Say how sure it is what an end tells: who aborts says why, and an exit code alone tells nothing."""
+    is_abort = failure_class == "crash" and number == Signals.SIGABRT
+    return "low" if is_abort or (failure_class == "unknown" and rule == "exit-code") else "high"
+
+
+def confidence_of_none(logs: Sequence[LogFindings], exit_code: int | None) -> Confidence:
+    """Say how sure it is that a run is well: not where its log complains, unless it is known to have ended well."""
+    is_through = exit_code == 0 or any(log.completed is not None for log in logs)
+    complains = any(log.findings or log.complaints for log in logs)
+    return "low" if complains and not is_through else "high"
+
+
+def _is_of_library(finding: Finding) -> bool:
+    """Return whether a library raised an exception of which no more is known than a name that any failure may have."""
     raised = finding.raised
-    return finding.signature is GENERIC and raised is not None and is_library(raised.file)
+    return raised is not None and says_little(finding.signature) and is_library(raised.file)
+
+
+def _may_be_survived(finding: Finding, log: LogFindings) -> bool:
+    """Return whether a line alone tells of what one part of a program may fail by, and nothing soon after it."""
+    if finding.raised is not None or finding.signature.failure_class not in MAY_BE_UNHEEDED:
+        return False
+    later = (one.line for one in log.findings if one.order > finding.order)
+    return next(later, finding.line) - finding.line > _UNHEEDED_LINES
 
 
 def _failed_too(rival: Finding) -> bool:

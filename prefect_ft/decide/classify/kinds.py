@@ -31,6 +31,9 @@ _GENERAL = frozenset(
 _OF_A_LIBRARY = frozenset(("py-attribute", "py-index", "py-key", "py-not-implemented"))
 """Mistakes of the program, unless a library raises them where nothing of the program's own is read but its options."""
 
+_PASSING = ("network", "numeric", "port_in_use", "storage")
+"""What a program may assert that need not be so the next time."""
+
 _BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-pickling"))
 """Answers that a message corrects that is a sentence: a key alone is none."""
 
@@ -158,6 +161,8 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     """Correct an answer that says little by the exception's kind."""
     if signature.id in _GENERAL:
         return _by_message(signature, raised) or _by_surroundings(raised, None) or signature
+    if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
+        return _kind("words", asserted)
     if signature.id in _BY_A_SENTENCE and len(raised.message.split()) >= _SENTENCE_WORDS:
         signature = _by_message(signature, raised) or signature
     if signature.id in _OF_A_LIBRARY:

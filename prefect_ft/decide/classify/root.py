@@ -27,7 +27,7 @@ from prefect_ft.decide.classify.chains import (
     wraps,
 )
 from prefect_ft.decide.classify.closing import Complaint, root_of, signature_of_complaint
-from prefect_ft.decide.classify.confidence import confidence_in
+from prefect_ft.decide.classify.confidence import confidence_in, confidence_of_end, confidence_of_none
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank, rank_named_first, tells_end
@@ -57,6 +57,9 @@ a command of a script."""
 
 _ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
 """The last words of a program: an exception that is raised after it is another one's."""
+
+_ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storage"))
+"""What explains that processes lose each other, in whatever words a program says so."""
 
 _PROCESS, _CAUGHT = "pid=", 3
 """What names one process in a prefix, and so many exceptions of one that it can't have died of them."""
@@ -115,9 +118,10 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
         return _verdict(chosen, logs, candidates)
     if told is not None:
         is_doubtful = exit_code is None and signal is None and chosen is not None
-        return _told_verdict(told, logs, is_doubtful=is_doubtful)
-    has_lines = any(log.tail for log in logs)
-    return _plain("none" if has_lines and not is_known_to_fail else "unknown")
+        return _told_verdict(told, logs, signal_of(exit_code, signal), is_doubtful=is_doubtful)
+    if is_known_to_fail or not any(log.tail for log in logs):
+        return _plain("unknown")
+    return replace(_plain("none"), confidence=confidence_of_none(logs, exit_code))
 
 
 def _index(logs: Sequence[LogFindings], wanted: LogFindings) -> int:
@@ -149,6 +153,8 @@ def _is_best(one: _Complained, chosen: _Place | None, told: Told | None) -> bool
     log, first = chosen
     if says is not None and log is one.log and says_nothing(first):
         return 0 < first.line - one.complaint.line <= _NEAR_LINES
+    if weight(first) == CASCADE and one.complaint.is_strong and says in _ENDS_ALL:
+        return True
     if weight(first) < REPORT and not (weight(first) == MENTIONED and not _is_at_end(log, first)):
         return False
     return says is not None and (weight(first) != MENTIONED or one.complaint.is_strong)
@@ -501,7 +507,9 @@ def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Eviden
     return tuple(found.values())[:_MAX_CASCADES]
 
 
-def _told_verdict(told: Told, logs: Sequence[LogFindings], *, is_doubtful: bool) -> Verdict:
+def _told_verdict(
+    told: Told, logs: Sequence[LogFindings], number: int | None, *, is_doubtful: bool
+) -> Verdict:
     """Return what the end tells; it is doubtful if that is only the last line of a log in which more went wrong."""
     return Verdict(
         failure_class=told.failure_class,
@@ -510,12 +518,10 @@ def _told_verdict(told: Told, logs: Sequence[LogFindings], *, is_doubtful: bool)
         signature=signature_of(told.likeness),
         evidence=told.evidence,
         cascades=tuple(one for one in _cascades(logs, None) if not _is_same_line(one, told.evidence)),
-        confidence="low" if is_doubtful or _says_no_more_than_that_it_failed(told) else "high",
+        confidence="low"
+        if is_doubtful
+        else confidence_of_end(number, told.failure_class, told.evidence.rule),
     )
-
-
-def _says_no_more_than_that_it_failed(told: Told) -> bool:
-    return told.failure_class == "unknown" and told.evidence.rule == "exit-code"
 
 
 def _is_same_line(one: Evidence, other: Evidence) -> bool:

@@ -12,7 +12,13 @@ from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.signatures import compiled
 
-__all__ = ["end_from_outside", "with_word_of_scheduler", "without_survived", "without_unheeded"]
+__all__ = [
+    "MAY_BE_UNHEEDED",
+    "end_from_outside",
+    "with_word_of_scheduler",
+    "without_survived",
+    "without_unheeded",
+]
 
 _SCHEDULER = compiled(
     r"^(?:slurm|srun-interrupt|lsf|pbs|sge|condor|k8s|aws|gcp|azure|sagemaker|vertex|jax-tpu|kueue)-|^srun-interrupt$"
@@ -44,7 +50,7 @@ _FAR_LINES = 100
 """Lines that a program still prints that a failure ends: tracebacks of other ranks, reports of launchers."""
 
 
-_MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
+MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """What one part of a program complains of while the program as a whole goes on."""
 
 
@@ -63,7 +69,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
 
 
 def _is_unheeded(finding: Finding, end: int) -> bool:
-    is_said = finding.raised is None and finding.signature.failure_class in _MAY_BE_UNHEEDED
+    is_said = finding.raised is None and finding.signature.failure_class in MAY_BE_UNHEEDED
     return is_said and weight(finding) == ROOT and end - finding.line > _FAR_LINES
 
 
