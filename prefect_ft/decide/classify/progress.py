@@ -18,9 +18,8 @@ PLACES = "|".join(_SOURCES)
 """What stands in a line of progress, in RE2 and in Python's own syntax."""
 
 _STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?))")
-_BAR = re.compile(r"(?<!\d)(?!0/)((?!(\d+)/\2 \[)\d+)/\d+ \[\d+:\d\d(?::\d\d)?<")
-"""A bar that is not at its end: a program that has failed may still print those that are."""
-
+_BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
+_ANY = re.compile(PLACES)
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _NOT_PROGRESS = re.compile(
     r"\s*(?:wandb:|File \"|\*)"
@@ -39,12 +38,15 @@ def is_no_progress(text: str) -> bool:
 def place_of(text: str) -> str | None:
     """Return where a run says that it is, `None` for a line that says no such thing."""
     text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
-    if is_no_progress(text):
+    if _ANY.search(text) is None or is_no_progress(text):
         return None
-    for name, pattern in (("step", _STEP), ("bar", _BAR), ("loss", _LOSS)):
-        if found := [at[1] for at in pattern.finditer(text)]:
-            return f"{name} {' '.join(found)}"
-    return None
+    if steps := _STEP.findall(text):
+        return f"step {' '.join(steps)}"
+    # a program that has failed may still print bars that are at their end
+    if bars := [at for at, end in _BAR.findall(text) if at != end]:
+        return f"bar {' '.join(bars)}"
+    losses = _LOSS.findall(text)
+    return f"loss {' '.join(losses)}" if losses else None
 
 
 class Progress:

@@ -148,16 +148,19 @@ def _is_best(one: _Complained, chosen: _Place | None, told: Told | None) -> bool
         return True
     if told is not None and (told.failure_class != "unknown" or says is None):
         return False
-    if chosen is None:
-        return True
+    return chosen is None or (says is not None and _says_more_than(one, says, chosen))
+
+
+def _says_more_than(one: _Complained, says: FailureClass, chosen: _Place) -> bool:
+    """Return whether a complaint of a known kind explains more than what the catalogue knows."""
     log, first = chosen
-    if says is not None and log is one.log and says_nothing(first):
+    if log is one.log and says_nothing(first):
         return 0 < first.line - one.complaint.line <= _NEAR_LINES
     if weight(first) == CASCADE and one.complaint.is_strong and says in _ENDS_ALL:
         return True
-    if weight(first) < REPORT and not (weight(first) == MENTIONED and not _is_at_end(log, first)):
-        return False
-    return says is not None and (weight(first) != MENTIONED or one.complaint.is_strong)
+    if weight(first) == MENTIONED:
+        return one.complaint.is_strong and not _is_at_end(log, first)
+    return weight(first) >= REPORT
 
 
 def _is_cause_of_crash(one: _Complained, chosen: _Place | None, told: Told | None) -> bool:

@@ -100,8 +100,7 @@ def _places() -> Any:
 
 
 _LINE_END = re.compile(rb"[\n\r]")
-_END_OF_JOB = re.compile("|".join(map(re.escape, ENDS_OF_JOBS)))
-_RESTART = re.compile("|".join(map(re.escape, RESTARTS)))
+_BOUND = re.compile("|".join(map(re.escape, (*RESTARTS, *ENDS_OF_JOBS))))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
 
 
@@ -364,10 +363,12 @@ class LogScanner:
             return
         self._catch_up()
         self._order += 1
-        if self._is_job_over or _RESTART.search(line.text):
+        bound = _BOUND.search(line.text)
+        is_restart = bound is not None and bound[0] in RESTARTS
+        if self._is_job_over or is_restart:
             self._begin_run(at if PRINTED_LATE in line.text else None)
-        self._is_job_over = _END_OF_JOB.search(line.text) is not None
-        if self._is_job_over or _RESTART.search(line.text):
+        self._is_job_over = bound is not None and not is_restart
+        if bound is not None:
             return
         is_end = _END.search(line.text) is not None
         if is_end:
