@@ -252,3 +252,38 @@ def test_a_program_says_that_somebody_has_interrupted_it():
     thread = ["Exception in thread Thread-1 (pin):", *threw("ConnectionResetError: [Errno 104] x")]
     assert told([*thread, said, "Training took 00:09:17"], None)[0] == "cancelled"
     assert told(["Uvicorn runs at :8000 (Press CTRL+C to quit)"], None)[0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("exception", "frames", "failure_class"),
+    [
+        pytest.param("MemoryError: Error allocating 7 bytes of device memory (out of memory).", (), "oom_device",
+                     id="memory-of-a-device"),
+        pytest.param("MemoryError: x", (), "user_code", id="memory-of-whatever"),
+        pytest.param("OSError: Unable to create file (errno = 17, error message = 'File exists')",
+                     (f"{LIBRARY}/torch/utils/data/_utils/fetch.py fetch",), "user_code", id="a-file-that-is-written"),
+        pytest.param("OSError: bad magic in a.h5", (f"{LIBRARY}/torch/utils/data/_utils/fetch.py fetch",), "data",
+                     id="one-that-is-read"),
+        pytest.param("RuntimeError: File out/ckpt.pt cannot be opened.", (), "checkpoint", id="a-checkpoint-s-file"),
+        pytest.param("RuntimeError: Timed out initializing process group in a barrier", (), "network", id="a-barrier"),
+        pytest.param("ValueError: No runs present in the directory: 'x'", (), "config", id="nothing-there"),
+        pytest.param("ValueError: acme supports device type cpu, but got device target GPU", (), "config",
+                     id="another-device"),
+    ],
+)  # fmt: skip
+def test_what_kind_a_message_tells(exception, frames, failure_class):
+    assert told(threw(exception, *frames))[0] == failure_class
+
+
+def test_where_a_logger_was_called_is_no_traceback():
+    lines = [
+        "Call stack:",
+        '  File "/app/train.py", line 7, in f',
+        "    log.info(x)",
+        "Message: 'x'",
+        "Arguments: (7,)",
+    ]
+    assert (
+        told(["--- Logging error ---", *threw("TypeError: not all arguments converted"), *lines], None)[0]
+        == "none"
+    )

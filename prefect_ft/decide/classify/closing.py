@@ -16,7 +16,14 @@ from prefect_ft.decide.classify.said import said_by
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature, compiled
 
-__all__ = ["Complaint", "complaint_of", "last_complaints", "root_of", "signature_of_complaint"]
+__all__ = [
+    "Complaint",
+    "complaint_of",
+    "is_lost_loss",
+    "last_complaints",
+    "root_of",
+    "signature_of_complaint",
+]
 
 _APART_LINES = 15
 """So far from each other complaints may stand that belong to one event."""
@@ -147,6 +154,11 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
         if _LOST.search(line.text) is not None:
             return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
     return ()
+
+
+def is_lost_loss(text: str) -> bool:
+    """Return whether a line tells of a loss that is no number: a run may come to its end with it."""
+    return _LOST.search(text) is not None and _LOSS.search(text) is None
 
 
 def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Complaint | None:

@@ -34,7 +34,7 @@ _OF_A_LIBRARY = frozenset(("py-attribute", "py-index", "py-key", "py-not-impleme
 _PASSING = ("network", "numeric", "port_in_use", "storage")
 """What a program may assert that need not be so the next time."""
 
-_BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-pickling"))
+_BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-memory-error", "py-pickling"))
 """Answers that a message corrects that is a sentence: a key alone is none."""
 
 _SENTENCE_WORDS = 5

@@ -26,7 +26,7 @@ from prefect_ft.decide.classify.chains import (
     weight,
     wraps,
 )
-from prefect_ft.decide.classify.closing import Complaint, root_of, signature_of_complaint
+from prefect_ft.decide.classify.closing import Complaint, is_lost_loss, root_of, signature_of_complaint
 from prefect_ft.decide.classify.confidence import confidence_in, confidence_of_end, confidence_of_none
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
@@ -135,9 +135,12 @@ class _Complained(NamedTuple):
 
 def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Complained | None:
     """Return what the last lines of the logs complain of; of several logs' what says more, then the first."""
-    open_logs = (log for log in logs if is_known_to_fail or log.completed is None)
-    roots = ((log, root_of(log.complaints, is_known_to_fail=is_known_to_fail)) for log in open_logs)
-    found = [_Complained(log, root) for log, root in roots if root is not None]
+    roots = ((log, root_of(log.complaints, is_known_to_fail=is_known_to_fail)) for log in logs)
+    found = [
+        _Complained(log, root)
+        for log, root in roots
+        if root is not None and (is_known_to_fail or log.completed is None or is_lost_loss(root.text))
+    ]
     return min(found, key=lambda one: one.complaint.failure_class is None, default=None)
 
 

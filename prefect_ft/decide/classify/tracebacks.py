@@ -39,6 +39,7 @@ _NOT_FATAL = (
     "--- Logging error ---",
     "Future exception was never retrieved",
     "Task exception was never retrieved",
+    "Call stack:",
 )
 """What stands above a traceback that has ended nothing."""
 _ASIDE = "Exception in thread "
@@ -161,7 +162,7 @@ class TracebackReader:
             return self._continue(self._now, _without(self._now, text))
         if FRAME in text and (label := _label_of(text)) is not None:
             # the header is beyond what is there, or it is a syntax error
-            return self._continue(self._begin(label, order, ""), text[len(label) :])
+            return self._continue(self._begin(label, order, before()), text[len(label) :])
         for chain in CHAINS:
             if chain in text:
                 self.link = chain

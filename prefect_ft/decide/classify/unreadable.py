@@ -69,6 +69,9 @@ _IS_INCOMPLETE = re.compile(
     r"[Nn]o file named |[Cc]an't find a valid checkpoint at |accessible `\.keras` zip file"
 )
 
+_WRITES = re.compile(r"(?i)\b(?:unable|failed|cannot|could not)(?: to)? (?:create|write)\b|\bfile exists\b")
+"""What is said of a file that is written."""
+
 _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
 """An error of the operating system that says why; 22 is how PyTorch's reader meets half a file."""
 
@@ -97,7 +100,8 @@ def as_resumed(finding: Finding, resumption: Resumption) -> Finding:
 
 
 def _may_be_damage(signature: Signature, raised: Raised, known: frozenset[str]) -> bool:
-    return signature.id in known and _ERRNO.search(raised.message) is None
+    is_told = _ERRNO.search(raised.message) or _WRITES.search(raised.message)
+    return signature.id in known and is_told is None
 
 
 def _lacks_a_part(signature: Signature, raised: Raised, path: str) -> bool:
