@@ -146,8 +146,8 @@ class KubernetesInfrastructure(Infrastructure):
     )
     termination_grace_s: Annotated[int, Field(ge=5, le=HOUR_S), NotBool] = Field(
         default=30,
-        description="Seconds that a worker has which others have told to go, by a drain or a preemption: ranks save in "
-        "them, where `checkpoints.on_demand` says how",
+        description="Seconds that a worker has left after a drain or a preemption has begun: ranks save in them, where "
+        "`checkpoints.on_demand` says how",
     )
     pod: PodPatch = Field(
         default={},
