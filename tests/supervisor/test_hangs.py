@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from heard import heard
 from watched import write_job
 
 from prefect_ft.clock import PhaseClock
-from prefect_ft.decide.hang import Limits, LogPattern
+from prefect_ft.decide.hang import ContainerSample, Hang, Limits, LogPattern, RankSample, Sample
+from prefect_ft.decide.hang.facts import Sign
 from prefect_ft.journal.lines import MemoryJournal, read_lines
-from prefect_ft.journal.records import DecisionLine, HangOverLine, PaceLine, StragglerLine
+from prefect_ft.journal.records import DecisionLine, HangLine, HangOverLine, PaceLine, StragglerLine
+from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Fact, Notice, observed_by
+from prefect_ft.records import written
 from prefect_ft.supervisor.attempt import Attempt
-from prefect_ft.supervisor.hangs import Hangs, SuspensionPlan
+from prefect_ft.supervisor.hangs import Hangs, SuspensionPlan, incident_of, sample_of, with_blame
 
 TOKEN = [1, 0, 1]
 
@@ -124,8 +129,104 @@ def test_a_straggler_is_told_once_and_does_not_hang() -> None:
             watched.sample(1, step_of_1=int(watched.now_s + 10), step=30)
     assert said == ["rank 1 makes 33% of the others' steps for 100 s: it is at 120, they are at 390"]
     (line,) = [line for line in watched.journal.lines if isinstance(line, StragglerLine)]
-    assert (line.rank, line.worker, line.pace) == (1, 1, 0.333)
+    expected = {
+        "attempt": 1,
+        "rank": 1,
+        "worker": 1,
+        "step": 120,
+        "others_step": 390,
+        "pace": 0.333,
+        "lasted_s": 100.0,
+    }
+    assert expected.items() <= written(line).items()
     assert watched.hangs.found is None
+
+
+HANG = Hang(
+    scope="one-worker",
+    ranks=(0, 1),
+    signs=tuple(Sign(kind="io", text=f"no I/O, {n}", lasted_s=100 + n / 3, rank=n) for n in range(20)),
+    limit_s=100.0,
+    blamed=1,
+    worker=1,
+    beside=("its container is throttled",),
+)
+
+
+def test_a_verdict_is_recorded_with_its_first_evidence_and_where_the_ranks_are() -> None:
+    watched = Watched()
+    watched.hangs.record(HANG, "in all_reduce", "hang-1.json")
+    (line,) = watched.journal.lines
+    assert isinstance(line, HangLine)
+    fields = written(line)
+    assert fields.pop("evidence") == [
+        {"kind": "io", "rank": n, "text": f"no I/O, {n}", "lasted_s": round(100 + n / 3, 1)}
+        for n in range(16)
+    ]
+    expected = {
+        "n": 1, "attempt": 1, "response": "report", "scope": "one-worker", "ranks": [0, 1], "blamed": 1, "worker": 1,
+        "limit_s": 100.0, "where": "in all_reduce", "diagnosis": "hang-1.json",
+    }  # fmt: skip
+    assert expected.items() <= json.loads(json.dumps(fields)).items()
+
+
+@pytest.mark.parametrize(("blamed", "rank", "stage"), [(1, 1, "validate"), (None, 0, "train")])
+def test_what_is_judged_of_a_verdict_is_about_the_rank_to_blame_or_the_first(
+    blamed: int | None, rank: int, stage: str
+) -> None:
+    attempt = Attempt(3, {0: 0, 1: 1})
+    for each, name in ((0, "train"), (1, "validate")):
+        attempt.take(each, heard("beat", rank=each, beats=1, step=4, stage=name, stage_step=7 + each))
+    hang = replace(HANG, signs=HANG.signs[:2], blamed=blamed)
+    found = incident_of(hang, attempt, 5.0, "in all_reduce")
+    said = f"ranks 0 and 1 hang; rank {rank}: no I/O, {rank}; its container is throttled"
+    assert found == Incident(
+        t=5.0,
+        kind="suspended",
+        attempt=3,
+        worker=1,
+        stage=stage,  # type: ignore[arg-type]
+        stage_step=7 + rank,
+        evidence=Evidence(rule="one-worker", text=f"{said}; in all_reduce", file=f"rank{rank}"),
+    )
+    assert incident_of(hang, attempt, 5.0, None).evidence == Evidence(
+        rule="one-worker", text=said, file=f"rank{rank}"
+    )
+
+
+def test_the_rank_that_stacks_blame_is_on_its_worker() -> None:
+    attempt = Attempt(3, {0: 0, 1: 0, 2: 1})
+    assert with_blame(HANG, 2, attempt) == replace(HANG, blamed=2, worker=1)
+    assert with_blame(HANG, None, attempt) is HANG
+
+
+def test_a_sample_has_all_that_its_agent_knows() -> None:
+    known = {
+        "over": True, "state": "D", "cpu_s": 1.5, "wait_s": 0.25, "io": 7, "output": 8, "beats": 9, "beat_s": 3.5,
+        "step": 4, "stage": "load",
+    }  # fmt: skip
+    unknown = {**known, "over": False, "state": None, "cpu_s": None, "wait_s": None, "io": None}
+    container = {"throttled_s": 0.5, "oom_kills": 2}
+    event = heard(
+        "sample",
+        watched_s=12.0,
+        past=True,
+        devices={"0": 40.0},
+        container=container,
+        ranks={"0": known, "3": unknown},
+    )
+    fields = {name: value for name, value in known.items() if name != "over"}
+    assert sample_of(event) == Sample(
+        watched_s=12.0,
+        ranks={
+            0: RankSample(**fields, is_over=True),
+            3: RankSample(**{**fields, "state": "X", "cpu_s": 0.0, "wait_s": None, "io": None}),
+        },
+        devices={"0": 40.0},
+        container=ContainerSample(throttled_s=0.5, oom_kills=2),
+        is_past=True,
+    )
+    assert sample_of(heard("sample", watched_s=12.0)) == Sample(watched_s=12.0, ranks={})
 
 
 def test_lines_that_must_come_again_are_found_in_the_output() -> None:
