@@ -145,7 +145,7 @@ class Incident:
     `verified` are the steps of all checkpoints that can be resumed from at that time, those set aside
     left out; where it is `None`, only the steps that incidents named are known. `started_from` is the step
     from which the attempt really started, 0: from scratch; where it is `None`, it is the one that was decided.
-    `counted` says that steps are the numbers of versions, since nothing told them: no target can be held against them.
+    `counted`: steps are the numbers of versions, since nothing states them; no target can be held against them.
     `reached` is the last step that the failed rank reported, else the highest one that any rank did, and
     `reached_every` the distance between reported steps; `sample` is what that rank said last that a step is made of.
     `systems` of a `handed_over` are the next pool.
@@ -190,7 +190,7 @@ class AtFault:
     """What attempts have proven of failures of one class: `data_or_code`, `system`, `checkpoint` or `chance`.
 
     `what` is a plain str: it may have been read from the journal of a version that knows more. `steps` are those at
-    which it failed, `systems` those that told it first, `checkpoint` the step of the one that is at fault.
+    which it failed, `systems` those that reported it first, `checkpoint` the step of the one that is at fault.
     """
 
     what: str

@@ -62,7 +62,7 @@ def place_of(phase_index: int, worker: Worker) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """What all agents of a phase are told when they start; of `key`, the run's, only what each can verify.
+    """The configuration of all agents of a phase; of `key`, the run's, only what each can verify.
 
     `checkpoints` (path, layout, pattern, settle_s, keep_copies) goes to worker 0's agent, who looks for them.
     `device_command` prints how much the devices are in use; None: none of the user's does.

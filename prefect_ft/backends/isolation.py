@@ -1,4 +1,4 @@
-"""What a phase isolates, told to whoever has to know of it outside of the run, while the phase goes on."""
+"""Tells others outside of the run which systems a phase has isolated, while the phase runs."""
 
 from __future__ import annotations
 

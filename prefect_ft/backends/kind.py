@@ -35,7 +35,7 @@ class Workers(Generic[_Config]):
     its key, its certificates and its job: no rank may see the directory that it is in. `env` is the environment of
     the phase's ranks, `system_env` what a system adds to it; null unsets a variable. `system_locks` are files of which
     the agents on a system hold a shared lock. `checkpoints` is the directory to which the ranks save, and `files` are
-    those of this machine that they read, each by the path that they are told.
+    those of this machine that they read, each by the path that they get.
     """
 
     settings: AgentSettings

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prefect_ft.config.job import JobConfig
 
 MASK = str(SecretStr("any"))
-"""What stands for a value wherever it is not told."""
+"""Stands for a value wherever it is not shown."""
 
 Kept = Mapping[str, Mapping[str, str]]
 """The values of a job, by the name of the phase whose infrastructure says them; the job's own by an empty name."""

@@ -1,4 +1,4 @@
-"""What the next attempt has to be told, folded from a history whose last decision is its cause.
+"""What the next attempt needs to know, folded from a history whose last decision is its cause.
 
 Owns the numbers behind variables of the script's contract; paths, ports and names are its caller's.
 """

@@ -81,7 +81,7 @@ def step_back(s: Situation) -> Move:
     asks = asks_for_other_hardware(s.incident)
     if elsewhere is not None:
         within = s.budgets.worker_replacements < s.policy.max_worker_replacements
-        why = f"{elsewhere} told it first and gives its worker to a spare"
+        why = f"{elsewhere} reported it first and gives its worker to a spare"
         step: StepBack = "last" if asks else "second_try"
         return Move("replace_workers" if within else "rebuild", (), why, (elsewhere,), step)
     if asks:

@@ -209,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         when=lambda s: is_repeated_fault(s) and s.incident.code in s.policy.user_induced_codes,
         then=always("rebuild", "the code means that the program or its data caused it"),
         standing=faults_within_a_day,
-        meaning="the device tells of a fault that programs cause, so the same systems get new workers",
+        meaning="the device reports a fault that programs cause, so the same systems get new workers",
     ),
     Rule(
         name="fault-repeated",
@@ -217,7 +217,7 @@ RULES: tuple[Rule, ...] = (
         when=is_repeated_fault,
         then=moves.isolate,
         standing=faults_within_a_day,
-        meaning="the same device told of the same fault too often within a day, so its system is used no more",
+        meaning="the same device reported the same fault too often within a day, so its system is used no more",
     ),
     Rule(
         name="fault-healed",
@@ -281,7 +281,7 @@ RULES: tuple[Rule, ...] = (
         name="suspension-reported",
         kinds=("suspended",),
         then=always("continue"),
-        meaning="the job wants hangs to be told and not ended",
+        meaning="the job wants hangs to be reported and not ended",
     ),
     Rule(
         name="checkpoint-unreadable",

@@ -2,12 +2,12 @@
 
 Owns the truth table, as a fold over the attempts of a phase:
 
-| the failure                                             | is at fault                          |
-|---------------------------------------------------------|--------------------------------------|
-| comes again at its step, and is bound to it             | the data of the step, or the code    |
-| has gone once the system that told it first was left    | that system                          |
-| has gone from an older checkpoint                       | the checkpoint that all started from |
-| comes and goes, on one system or another                | chance                               |
+| the failure                                              | is at fault                          |
+|----------------------------------------------------------|--------------------------------------|
+| comes again at its step, and is bound to it              | the data of the step, or the code    |
+| has gone once the system that reported it first was left | that system                          |
+| has gone from an older checkpoint                        | the checkpoint that all started from |
+| comes and goes, on one system or another                 | chance                               |
 
 The first row is read at once, the others once an attempt got past the steps at which others failed, and did not fail
 so itself. Where a step is not known nothing is proven. Chooses nothing: findings are reported; a poisoned checkpoint is
@@ -28,7 +28,7 @@ from prefect_ft.model import AtFault, FailureClass, Incident
 class Failed:
     """An attempt that failed at a step, having started from another (0: from scratch).
 
-    `told` is the system whose rank told it first; None: all told it, or nobody knows.
+    `told` is the system whose rank reported it first; None: all reported it, or it is unknown.
     """
 
     failure_class: FailureClass | None
@@ -38,7 +38,7 @@ class Failed:
 
 
 def told_first(incident: Incident, gang: Gang) -> str | None:
-    """Return the system whose rank told a failure first, None where all did."""
+    """Return the system whose rank reported a failure first, None where all did."""
     reported = incident.reported or ()
     if incident.worker is None or incident.worker >= len(gang) or incident.failure_class not in BINDING:
         return None
@@ -49,7 +49,7 @@ def told_first(incident: Incident, gang: Gang) -> str | None:
 
 @dataclass(slots=True)
 class Trials:
-    """What is not settled yet, and which systems have told failures that were not bound to their steps."""
+    """What is not settled yet, and which systems have reported failures that were not bound to their steps."""
 
     finding: AtFault | None = None
     """What the last attempt has proven; None: nothing."""
@@ -57,7 +57,7 @@ class Trials:
     _bound: list[Failed] = field(default_factory=list)
     """Those at the step that was proven last to be at fault."""
     _told: dict[str, set[int]] = field(default_factory=dict)
-    """By system, the steps at which it told failures that have gone since."""
+    """By system, the steps at which it reported failures that have gone since."""
 
     def end_attempt(
         self, incident: Incident, gang: Gang, started_from: int | None, *, is_bound: bool, seen: int | None
@@ -131,13 +131,13 @@ def _data(failures: list[Failed]) -> AtFault:
     """Return that the data or the code is at fault: it fails from wherever it starts, and whatever system tells it."""
     origins = _joined(dict.fromkeys(_origin(each.started_from) for each in failures))
     told = dict.fromkeys(each.told for each in failures if each.told is not None)
-    where = f", told by {_joined(told)}" if told else ""
+    where = f", reported by {_joined(told)}" if told else ""
     text = f"the data or the code: step {failures[-1].step} failed {len(failures)} times, started {origins}{where}"
     return _fault("data_or_code", failures, text)
 
 
 def _system(failures: list[Failed], system: str) -> AtFault:
-    text = f"{system} is suspect: it told {_failures(failures)}, which has gone since it is not in use"
+    text = f"{system} is suspect: it reported {_failures(failures)}, which has gone since it is not in use"
     return _fault("system", failures, text)
 
 

@@ -139,7 +139,7 @@ class Store:
     """
 
     def __init__(self, address: Address, iteration: int, timeout_s: float) -> None:
-        """`timeout_s` is how long `get`, `wait` and `barrier` wait where they are not told otherwise."""
+        """`timeout_s` is how long `get`, `wait` and `barrier` wait unless a call says otherwise."""
         self.timeout_s = timeout_s
         self._address, self._iteration = address, iteration
         self._connection: Optional[Connection] = None

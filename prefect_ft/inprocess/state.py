@@ -1,4 +1,4 @@
-"""What hooks and the wrapped function are told: the rank's place in an iteration, and why the last one ended."""
+"""What hooks and the wrapped function get: the rank's place in an iteration, and why the last one ended."""
 
 from __future__ import annotations
 

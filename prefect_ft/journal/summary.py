@@ -46,7 +46,7 @@ class HangSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSummary:
-    """What a worker last told of the next restart: ranks that wait for it, and what that costs.
+    """What a worker last reported of the next restart: ranks that wait for it, and what that costs.
 
     `why_cold` says why ranks start cold although they were to start warm.
     """

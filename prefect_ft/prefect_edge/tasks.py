@@ -138,12 +138,12 @@ def _source_of_steps(
 
 
 def _step(step_now: Progress, logger: Any) -> int | None:
-    """Return the step that is saved; None: that cannot be told."""
+    """Return the step that is saved; None: unknown."""
     try:
         step = step_now()
         return None if step is None else max(0, index(step))
     except Exception:  # of the user's function
-        logger.warning("the step that is saved cannot be told", exc_info=True)
+        logger.warning("cannot find out which step is saved", exc_info=True)
         return None
 
 

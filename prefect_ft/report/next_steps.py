@@ -115,7 +115,7 @@ MAX_ODD = 3
 
 
 def _at_fault(phase: str, events: Sequence[Event]) -> Iterator[str]:
-    """Tell what attempts have proven of numbers and data that went bad, beside what the data at a step is told of."""
+    """Tell what attempts have proven of numbers and data that went bad, except for what concerns the data at a step."""
     found = [event.judged.decision.at_fault for event in events if event.phase == phase]
     for each in found:
         if each is not None and each.what != "data_or_code":

@@ -56,8 +56,8 @@ def _damaged(run: Run, what: str) -> ConfigError:
 def check_own(run: Run) -> None:
     """Raise ConfigError for a run whose workers are another directory's, user's or machine's; raises OSError too.
 
-    A directory that was moved within its file system is the run itself. In another one it cannot be told from a
-    copy: `take_as_moved` says that it is none. A clone of a whole volume is not told from the run.
+    A directory that was moved within its file system is the run itself. In another file system it looks like a copy:
+    `take_as_moved` says that it is none. A clone of a whole volume cannot be distinguished from the run.
     """
     _check_user(run.root)
     _check_machine(run)

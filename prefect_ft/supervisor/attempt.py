@@ -90,7 +90,7 @@ class RankState:
 
 
 _Reached = tuple[int, int | None]
-"""A step, and the distance between those that are told."""
+"""A step, and the distance between those that are reported."""
 
 
 def _reported(ranks: Sequence[RankState]) -> list[_Reached]:
@@ -161,7 +161,7 @@ class Attempt:
         self.ending = False
         """Set once the ranks are being ended; who ends from then on has not failed."""
         self._ends: list[int] = []
-        """The ranks that have failed, in the order in which that was told."""
+        """The ranks that have failed, in the order of the reports."""
         self._inside: frozenset[int] = frozenset()
         """The ranks of a wrapped call, which goes on without those of them that are lost."""
         self._excused: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""How an attempt begins: what its ranks are told, what the journal says of it, what is known of it from then on."""
+"""How an attempt begins: what its ranks get, what the journal says of it, what is known of it from then on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Beginning:
     def launch(
         self, number: int, decision: Decision | None, placement: tuple[str, ...], choice: Choice, gang: Gang
     ) -> Launch:
-        """Return what the ranks of an attempt are to be told; raises WorkerGoneError."""
+        """Return what the ranks of an attempt get; raises WorkerGoneError."""
         history = self._journal.history()
         if decision is None:
             choice = self._resuming.first(choice, number)

@@ -24,14 +24,14 @@ _STOPPED = {"T": "stopped", "t": "stopped by a tracer", "Z": "ended but for thre
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`stacks` say where each rank is; `found` is what agents told of each, as it came."""
+    """`stacks` say where each rank is; `found` is what agents reported of each, as it came."""
 
     stacks: Mapping[int, RankStack]
     found: Mapping[int, Diagnosed]
 
     @property
     def where(self) -> str | None:
-        """Who is where, in one line; None: nobody told anything."""
+        """Where each rank is, in one line; None: no agent answered."""
         return described(self.stacks) if self.stacks else None
 
 
@@ -66,7 +66,7 @@ def write(directory: Path, number: int, hang: Hang, diagnosis: Diagnosis, attemp
 
 
 def _text(hang: Hang, diagnosis: Diagnosis, attempt: Attempt) -> str:
-    parts = [hang.text, diagnosis.where or "nobody told where the ranks are"]
+    parts = [hang.text, diagnosis.where or "no agent said where the ranks are"]
     for rank, told in sorted(diagnosis.found.items()):
         state = attempt.ranks[rank]
         parts.append(f"\n== rank {rank}, worker {state.worker}: step {state.step}, stage {state.stage}")

@@ -272,7 +272,7 @@ class Warm(Event):
 
 
 class Leaving(Event):
-    """The agent was told to go."""
+    """The agent was asked to leave."""
 
     name = "leaving"
     within_s: float = of(SECONDS)

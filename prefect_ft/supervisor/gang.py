@@ -107,7 +107,7 @@ class Gang:
         """How many connections broke or could not be opened: only then may a worker have gone."""
         self._all_look = all_look
         self.knows_checkpoints = False
-        """Whether the agents that look at checkpoints have been told what is known of them."""
+        """Whether the agents that look at checkpoints know all that is known of them."""
         self.in_process_key = hmac.digest(key.encode(), b"in-process", "sha256").hex()
         """Shown by ranks to each other's store; who knows it does not know the run's key."""
 
@@ -188,7 +188,7 @@ class Gang:
 
     @property
     def has_store(self) -> bool:
-        """Whether worker 0's agent itself serves the next attempt's rendezvous, if its ranks are told so."""
+        """Whether worker 0's agent itself serves the next attempt's rendezvous, if its ranks use that."""
         return self._meeting.store
 
     @property

@@ -75,7 +75,7 @@ class Hangs:
         self._open: _Open | None = None
         self._is_close = False
         self._stragglers: set[int] = set()
-        """The ranks that have been told to be slow and have not caught up since."""
+        """The ranks that were reported as slow and have not caught up since."""
         self._slow: set[int] = set()
         """The ranks that seemed slow at the last look: workers are sampled one after the other."""
         self._looked_s = 0.0

@@ -1,4 +1,4 @@
-"""What the ranks of an attempt are told: the script's contract as environment variables. Pure."""
+"""What the ranks of an attempt get: the script's contract as environment variables. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PhasePlan:
     `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
     for the ranks on a system. In both `None` unsets a variable, whoever set it. `secret_env` gives way to both,
     and is never shown. `inherited` are the names of variables that workers have from elsewhere.
-    `ranks_per_worker` is the number of ranks in each worker. `catalogue` is what failures are told by; the
+    `ranks_per_worker` is the number of ranks in each worker. `catalogue` classifies failures; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
     `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
     `saves` is about what the phase saves, None where it has no checkpoints.

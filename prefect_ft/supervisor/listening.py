@@ -80,7 +80,7 @@ class Listener:
         self._system_of = system_of
         self._evidence, self._tenure_ends = evidence, tenure_ends
         self._said: set[str] = set()
-        """What has been told of how ranks are started, and of agents."""
+        """What has been reported of how ranks are started, and of agents."""
         self._up: set[tuple[int, str]] = set()
         """How far each attempt has been seen to come up."""
 
@@ -173,9 +173,7 @@ class Listener:
     def _leaving(self, worker: int, event: Leaving) -> None:
         """Treat it as an announced end of its worker, or of all workers: ranks can still save."""
         attempt = event.token[2]
-        told = self._evidence(worker) or Evidence(
-            rule="told-to-go", text="its agent was told to go by a signal"
-        )
+        told = self._evidence(worker) or Evidence(rule="told-to-go", text="its agent got SIGTERM")
         if told.rule == TENURE_ENDED:
             self._tenure_ends(told.text)
             return
@@ -225,7 +223,7 @@ class Listener:
             self.saved(news)
 
     def agree(self, token: Token) -> None:
-        """Take for whole no more what is not, now that all agents have told which parts there are."""
+        """Take for whole no more what is not, now that all agents have reported their parts."""
         assert self._parts is not None
         news = self._parts.news(token)
         gone = tuple(sorted({*self._saves.steps} - {*self._parts.whole}))

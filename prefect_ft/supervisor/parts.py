@@ -21,7 +21,7 @@ MAX_NAMED = 3
 
 
 class Parts:
-    """What the agents of a phase have told of the parts on their systems. Times are seconds since the epoch."""
+    """What the agents of a phase have reported of the parts on their systems. Times are seconds since the epoch."""
 
     def __init__(self) -> None:
         self.placement: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Parts:
         self._begun: list[tuple[float, tuple[str, ...]]] = []
         """When attempts began, and where their workers were."""
         self._whole: dict[int, Verified] = {}
-        """What has been told to be whole."""
+        """What has been reported as whole."""
         self._why_not: dict[int, str] = {}
 
     def begin(self, placement: Sequence[str], at_s: float) -> None:
@@ -64,7 +64,7 @@ class Parts:
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """The steps that are whole, as far as has been told."""
+        """The steps that are whole, as far as is known."""
         return tuple(sorted(self._whole))
 
     def marks(self, system: str) -> list[dict[str, Any]]:

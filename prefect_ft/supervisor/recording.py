@@ -1,4 +1,4 @@
-"""What the journal and people are told of a comeback."""
+"""Records a comeback in the journal, and reports it to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at checkpoints at a URL, which no agent does: told as an agent tells of those in a directory.
+"""Looks at checkpoints at a URL, which no agent does, and reports them as an agent reports those in a directory.
 
 The looks themselves happen in a thread of the watch: an object store that hangs must not hang the supervisor.
 """
@@ -39,7 +39,7 @@ class Remote:
         step_now: Callable[[], int | None],
         token: Callable[[], Token],
     ) -> None:
-        """`settings` as for Finder, with the URL as `path`; `step_now` is the step that ranks have told last."""
+        """`settings` as for Finder, with the URL as `path`; `step_now` is the step that ranks have reported last."""
         self.url: str = settings["path"]
         self._hear, self._token = hear, token
         self._announcements = Announcements()

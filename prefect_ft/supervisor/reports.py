@@ -95,7 +95,7 @@ class Reports:
         self._take(Incident(t=0, kind="in_process", worker=worker, evidence=evidence), source)
 
     def hear_leaving(self, report: Incident, source: str) -> None:
-        """Take the report of a worker whose agent was told to go; `source` as in `hear`."""
+        """Take the report of a worker whose agent was asked to leave; `source` as in `hear`."""
         if source not in self._sources_heard:
             self._take(report, source)
 

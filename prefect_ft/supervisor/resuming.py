@@ -60,7 +60,7 @@ class Resuming:
     def already(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
         """Return what needs no look: nothing, or what was whole a moment ago; None: an agent has to choose.
 
-        `agent_knows`: the agents that look have been told what is known of checkpoints.
+        `agent_knows`: the agents that look know all that is known of checkpoints.
         """
         looked, self._last_look = self._last_look, None
         if not self._plan.has_checkpoints or (agent_knows and _is_from_scratch(decision)):

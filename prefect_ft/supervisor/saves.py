@@ -75,7 +75,7 @@ class Saves:
         """When the newest one was written that was not known before it was reported, since the epoch."""
         self._highest_step: int | None = None
         self._is_counted: bool | None = None
-        """Whether nothing told any step that is known, so that all are numbers of versions; None: none is known."""
+        """Whether nothing states any step that is known, so that all are numbers of versions; None: none is known."""
         self._seen_step: int | None = None
         self._baseline_step: int | None = None
 

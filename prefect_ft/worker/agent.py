@@ -59,7 +59,7 @@ class Agent:
         self._done = False
         self._is_told_to_go = False
         self._goes_at: Optional[float] = None
-        """When it leaves that was told to go while ranks ran; None: it was not."""
+        """When it leaves after a signal that came while ranks ran; None: none came."""
         io_directory = os.path.join(config["directory"], "io")
         os.makedirs(io_directory, mode=0o700, exist_ok=True)
         _write(os.path.join(config["directory"], PID), "%d %d" % (os.getpid(), started(os.getpid()) or 0))
@@ -132,7 +132,7 @@ class Agent:
         self._execution.stop(0, complete=False)
 
     def run(self) -> None:
-        """Serve until told to leave, or until nobody has come for `orphan_timeout_s`."""
+        """Serve until asked to leave, or until nobody has come for `orphan_timeout_s`."""
         if self._checkpoints is not None:
             self._loop.watch(self._checkpoints, lambda _: self._tell_looks())
         self._orphaned()
@@ -383,7 +383,7 @@ def _shared_lock(path: str) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file whole; a disk that takes no more costs only what it would have told."""
+    """Write a file whole; a disk that takes no more costs only what the file would have said."""
     with contextlib.suppress(OSError):
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(text)

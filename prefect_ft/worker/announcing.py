@@ -25,7 +25,7 @@ class Announcements:
         self._announced += [dict(item) for item in verified if item["step"] not in known]
 
     def of(self, answer: Answer) -> Iterator[Tuple[str, Dict[str, Any]]]:
-        """Yield the events to be told of an answer: what is verified now and was not, and what is no longer.
+        """Yield the events that an answer results in: what is verified now and was not, and what is no longer.
 
         Also, once, what looks like checkpoints where nothing is one, if there are two.
         """

@@ -113,7 +113,7 @@ class CheckpointWatch:
         return self._answered_out
 
     def follow(self, step_now: Callable[[], Optional[int]]) -> None:
-        """Learn from this function, called in the thread that looks, which step the ranks have told last."""
+        """Learn from this function, called in the thread that looks, which step the ranks have reported last."""
         self._steps.source = step_now
 
     def writers_died(self, *times: float) -> None:
@@ -281,7 +281,7 @@ class Steps:
         self._noted: Deque[Tuple[float, int]] = collections.deque(maxlen=64)
 
     def note(self) -> None:
-        """Note which step they are at now; ranks that have told none yet are new ones, with a past of their own."""
+        """Note which step they are at now; ranks that have reported none yet are new ones, with a past of their own."""
         step = self.source()
         if step is None:
             self._noted.clear()

@@ -1,4 +1,4 @@
-"""What can be told of a command without running it: whether it is a Python program, and which.
+"""What is known of a command without running it: whether it is a Python program, and which.
 
 Reads what lies on the disk; knows Python's own command line, and where installations keep packages.
 """
@@ -135,7 +135,7 @@ def talks_to_store(program: Program, env: Dict[str, str], versions: Sequence[str
 def torch_version(program: Program, env: Dict[str, str]) -> Optional[str]:
     """Return the release of torch (`2.13`) that the program would import.
 
-    None where there is none, or where that cannot be told from the files alone.
+    None where there is none, or where the files alone do not say.
     """
     for directory in env.get("PYTHONPATH", "").split(os.pathsep):
         if directory and (version := _version_in(directory)) is not None:

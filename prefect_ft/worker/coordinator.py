@@ -182,7 +182,7 @@ class Coordinator:
     def _end_iteration(self, fault: Message, now_s: float, told_by: Optional[Connection] = None) -> None:
         """Interrupt all ranks, once in an iteration: what comes after it is part of the same.
 
-        A rank that has told so itself, and not its watch, has left the function already.
+        A rank that has said so itself, and not its watch, has left the function already.
         """
         if self._between or self.over is not None:
             return

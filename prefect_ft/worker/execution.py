@@ -89,7 +89,7 @@ class Execution:
         self._detects: Optional[Dict[str, Any]] = None
         """By what faults are looked for in this attempt, once that is known."""
         self._note: Optional[Dict[str, Any]] = None
-        """What the orchestrator wants to be told again of the last start."""
+        """What the orchestrator wants to hear again of the last start."""
         self._is_unasked = False
         """Whether the attempt was ended without an order."""
         self._left_output: List[str] = []

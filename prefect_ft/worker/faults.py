@@ -1,4 +1,4 @@
-"""Device faults that a rank itself notices: told to its agent through a file beside its heartbeat.
+"""Device faults that a rank itself notices, reported to its agent through a file beside its heartbeat.
 
 Like the heartbeat it must never raise or wait inside the user's training.
 """

@@ -57,7 +57,7 @@ class Rank:
         self.restarts = Restarts(beat_path)
         self.exit: Optional[Exit] = None
         self.reported = False
-        """Whether the exit has been told."""
+        """Whether the exit has been reported."""
         self.held: Optional[processes.Held] = processes.Held(process.pid)
         self._last_beats: Optional[int] = None
         self._last_value = 0

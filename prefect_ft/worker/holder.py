@@ -1,7 +1,7 @@
 """The holder of an allocation of Slurm: starts a node server on each node, once, and waits until it is given back.
 
 It is the batch script of an allocation that a run has submitted, or a process beside an orchestrator that is in one. It
-decides nothing: what a run does with its nodes is told to the node servers. All that it tells is in a directory that
+decides nothing: what a run does with nodes, it orders from the node servers. All its reports are in a directory that
 the orchestrator sees: `allocation.json`, one file for each node server, `ended` at its end.
 """
 
@@ -25,7 +25,7 @@ from prefect_ft.worker.processes import Held
 ALLOCATION = "allocation.json"
 ENDED = "ended"
 CONFIG = "node.json"
-"""What all node servers of a run are told, in the directory above."""
+"""The configuration of all node servers of a run, in the directory above."""
 
 MOST_STEPS = 3
 """How often the node servers are started, where nodes do not take the step."""

@@ -1,6 +1,6 @@
-"""Keys by which an agent knows its orchestrator. The orchestrator derives them; an agent is told a verifier alone.
+"""Keys by which an agent knows its orchestrator. The orchestrator derives them; an agent gets a verifier alone.
 
-So what an agent was told opens neither that agent nor any other: only who knows the run's key can.
+So what an agent has opens neither that agent nor any other: only who knows the run's key can.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ LOOK_S = 2.0
 """How often it is looked for that file."""
 
 LAST_WORDS_BYTES = 4000
-"""How much of what a dead agent said its orchestrator is told."""
+"""How much of a dead agent's output its orchestrator gets."""
 
 MAX_BASE_BYTES = 70
 """Of the path of the agents' directories: a socket's path has 107 bytes, and the rest is the place's."""
@@ -89,7 +89,7 @@ class Place:
 
 
 class NodeServer:
-    """The server's state. `config` is what all node servers of a run are told, `name` the node's."""
+    """The server's state. `config` is that of all node servers of a run, `name` the node's."""
 
     def __init__(
         self, config: Mapping[str, Any], report: str, name: str, base: str, listener: socket.socket
@@ -117,7 +117,7 @@ class NodeServer:
         _write(report, json.dumps(told))
 
     def run(self) -> None:
-        """Serve until told to leave, or until nobody has come for `orphan_timeout_s` and no agent lives."""
+        """Serve until asked to leave, or until nobody has come for `orphan_timeout_s` and no agent lives."""
         self._orphaned()
         self._look()
         try:
@@ -170,7 +170,7 @@ class NodeServer:
             self._go()
 
     def _go(self) -> None:
-        """Pass the notice on to the agents, and leave when they have gone; who is told to twice leaves at once."""
+        """Pass the notice on to the agents, and leave when they have gone; at a second notice it leaves at once."""
         living = [place for place in self._places.values() if place.held is not None]
         if self._is_going or not living:
             self._done = True
@@ -421,7 +421,7 @@ def _write(path: str, text: str) -> None:
 
 
 def main(argv: List[str]) -> int:
-    """Serve; `argv` is the file that all node servers of a run are told, and the directory of the allocation."""
+    """Serve; `argv` is the configuration of all node servers of a run, and the directory of the allocation."""
     path, directory = argv
     with open(path, encoding="utf-8") as file:
         config = json.load(file)

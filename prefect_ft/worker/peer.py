@@ -50,7 +50,7 @@ class Peer:
 
     @property
     def congested(self) -> bool:
-        """Whether the other side reads more slowly than it is told; a call of `on_room` follows."""
+        """Whether the other side reads more slowly than messages come; a call of `on_room` follows."""
         return len(self._out) > CONGESTED
 
     def fileno(self) -> int:

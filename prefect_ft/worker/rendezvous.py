@@ -22,7 +22,7 @@ USES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class Rendezvous:
-    """One worker's. `open` and `close` go with the attempts; ranks are told what `describe` says."""
+    """One worker's. `open` and `close` go with the attempts; ranks get what `describe` returns."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Rendezvous:
         self._last_standing = Standing()
 
     def describe(self) -> Dict[str, Any]:
-        """Return the ports, or None, and whether the agent will listen at the first if it is told so."""
+        """Return the ports, or None, and whether the agent will listen at the first if it is asked to."""
         own = self._own_port
         return {
             "port": self._port.number,
@@ -61,7 +61,7 @@ class Rendezvous:
         return self._last_standing if self._coordination is None else self._coordination.standing
 
     def open(self, env: Dict[str, str]) -> None:
-        """Serve the stores that the ranks are told to be here; else let rank 0 have the port.
+        """Serve the stores that the ranks expect here; else let rank 0 have the port.
 
         Raises OSError.
         """
@@ -111,7 +111,7 @@ class Rendezvous:
 
 
 def _serves(wanted: Dict[str, Any]) -> bool:
-    """Return whether an agent is to serve; where it cannot be told whether the ranks know how, not."""
+    """Return whether an agent is to serve; not where it is unknown whether the ranks can use it."""
     if wanted["by"] != "auto":
         return bool(wanted["by"] == "agent")
     unset = wanted.get("unset", ())

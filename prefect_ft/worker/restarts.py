@@ -1,4 +1,4 @@
-"""Restarts within the process, told to the rank's agent: a file beside its heartbeat. Both sides of it."""
+"""Restarts within the process, reported to the rank's agent: a file beside its heartbeat. Both sides of it."""
 
 from __future__ import annotations
 

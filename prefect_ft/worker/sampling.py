@@ -1,4 +1,4 @@
-"""Samples of an attempt's ranks: taken once a period, kept for whoever comes, and told to who is attached.
+"""Samples of an attempt's ranks: taken once a period, kept for whoever comes, and sent to whoever is attached.
 
 They are taken whether anybody listens or not. What is kept is bounded: counts only grow, so every other sample
 may go without anything being lost but detail.
@@ -45,7 +45,7 @@ class Sampling:
         self._forest: Optional[ForestMeter] = None
         self._kept: List[Dict[str, Any]] = []
         self._untold = 0
-        """How many of the newest have not been told."""
+        """How many of the newest have not been sent."""
         self._watched_s = 0.0
         self._last_s = 0.0
 

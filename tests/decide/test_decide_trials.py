@@ -128,8 +128,8 @@ def test_all_failures_at_a_step_are_told_again_where_skipping_does_not_help(deci
     told = decisions(policy, *SAVED, nan(233), nan(233), nan(233), DONE)
     assert [each.at_fault and each.at_fault.text for each in told[2:]] == [
         None,
-        "the data or the code: step 233 failed 2 times, started from step 200 and from step 100, told by s1",
-        "the data or the code: step 233 failed 3 times, started from step 200 and from step 100, told by s1",
+        "the data or the code: step 233 failed 2 times, started from step 200 and from step 100, reported by s1",
+        "the data or the code: step 233 failed 3 times, started from step 200 and from step 100, reported by s1",
         None,
     ]
 

@@ -191,6 +191,13 @@ def refuse(why: str) -> Callable[[], None]:
     return connect
 
 
+def join_reaching() -> None:
+    """Wait until nobody is being reached any more."""
+    for thread in threading.enumerate():
+        if thread.name == "prefect-ft-reaching":
+            thread.join(DEADLINE_S)
+
+
 # -- connections ----------------------------------------------------------------------------------------------
 
 
@@ -293,6 +300,17 @@ def test_an_agent_is_reached_again_beside_what_else_there_is_to_do(stage: Stage)
         agent.hears()
 
 
+def test_what_another_agent_says_in_the_same_moment_is_heard_too(stage: Stage) -> None:
+    other = stage.connected(6, 12)
+    stage.agent(5)
+    stage.order(Connect(worker(5), 11, again=True))
+    join_reaching()
+    other.say(OUTPUT)
+    facts = stage.facts(2)
+    assert Connected(5, 11) in facts
+    assert len(facts) == 2
+
+
 def test_an_agent_that_is_not_there_again_is_unreachable(stage: Stage) -> None:
     stage.agent(5, before=refuse("gone"))
     other = stage.agent(6)
@@ -309,9 +327,7 @@ def test_an_agent_that_is_reached_when_nobody_wants_it_any_more_is_let_go(stage:
     assert began.wait(DEADLINE_S)
     stage.order(HangUp(5, 11))
     reached.set()
-    for thread in threading.enumerate():
-        if thread.name == "prefect-ft-reaching":
-            thread.join(DEADLINE_S)
+    join_reaching()
     with pytest.raises(EOFError):
         agent.hears()
     assert stage.nothing_more()
@@ -486,9 +502,7 @@ def test_hanging_up_leaves_workers_and_drops_what_is_being_reached(stage: Stage)
     stage.order(Connect(worker(5), 11, again=True))
     stage.driver.hang_up()
     reached.set()
-    for thread in threading.enumerate():
-        if thread.name == "prefect-ft-reaching":
-            thread.join(DEADLINE_S)
+    join_reaching()
     for each in (agent, again):
         with pytest.raises(EOFError):
             each.hears()

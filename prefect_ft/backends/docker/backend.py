@@ -386,7 +386,7 @@ class DockerBackend:
 
 
 def _ran_out_of_memory(client: engine.Client, name: str) -> bool:
-    """Whether the engine has told of it lately: the container's own flag never falls again."""
+    """Whether the engine has reported it lately: the container's own flag never falls again."""
     now = time.time()
     since, until = f"{now - OOM_WINDOW_S:.6f}", f"{now:.6f}"
     events = client.events(since, until, filters={"container": name, "event": "oom"}, decode=True)

@@ -1,4 +1,4 @@
-"""Docker engines: reached, asked for an image, and each failure told in words that help.
+"""Docker engines: reached, asked for an image, and each failure put in words that help.
 
 Everything that talks with an engine raises BackendError, whose text says what to do.
 """
@@ -23,7 +23,7 @@ from prefect_ft.backends.docker.transport import client_arguments, unreachable
 from prefect_ft.errors import BackendError
 
 Client: TypeAlias = Any
-"""The SDK's `docker.APIClient`, whose types are told for a part of it only."""
+"""The SDK's `docker.APIClient`, of which only a part is typed."""
 
 DEFAULT = "unix:///var/run/docker.sock"
 
@@ -100,7 +100,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def told(url: str) -> Iterator[None]:
-    """Have what goes wrong with an engine told as BackendError."""
+    """Raise BackendError for errors of an engine."""
     try:
         yield
     except APIError as exc:

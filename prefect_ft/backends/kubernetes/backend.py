@@ -196,7 +196,7 @@ class KubernetesBackend:
         )
 
     def _notice_s(self) -> float:
-        """Return how long ranks may go on that are told to go, and save: so much less that they can be ended too."""
+        """Return how long ranks may run on and save after an eviction: so much less that they can be ended too."""
         return max(1.0, self._infrastructure.termination_grace_s - LAST_WORDS_S)
 
     def _network(self, worker: Worker) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class Cluster:
 
     @contextmanager
     def _understood(self) -> Iterator[None]:
-        """Have it told whose answer cannot be understood."""
+        """Name the source of an answer that cannot be understood."""
         try:
             yield
         except BackendError as exc:
@@ -264,7 +264,7 @@ class Cluster:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Have what goes wrong told as BackendError."""
+        """Raise BackendError for what goes wrong."""
         try:
             yield
         except api.ApiException as exc:

@@ -15,7 +15,7 @@ SETTLE_S = 30.0
 """How long a cluster that was away may take to hear of its nodes again: until then it only has not heard of them."""
 
 NEWS_TIMEOUT_S = 10.0
-"""How long what was just done may take to be told."""
+"""How long a change may take to be reported."""
 
 Json = Mapping[str, Any]
 

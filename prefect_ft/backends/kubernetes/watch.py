@@ -18,14 +18,14 @@ ANSWER_TIMEOUT_S = 60.0
 """How long the first list may take."""
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 2.0
-"""Between tries, where a stream ends without having told anything; doubled each time."""
+"""Between tries, where a stream ends without an event; doubled each time."""
 
 Json = Mapping[str, Any]
 _T = TypeVar("_T")
 
 
 class ExpiredError(Exception):
-    """What happened since a version is not told any more; only a new list says what there is."""
+    """Changes since a version are no longer available; only a new list says what there is."""
 
 
 class Stream(Protocol):
@@ -83,7 +83,7 @@ class Watch:
         self._noted: set[str] = set()
         """Uids of what was made known while a list was on its way, which may be older."""
         self._version: str | None = None
-        """From where on changes are to be told; None: a list is needed."""
+        """The version from which changes are wanted; None: a list is needed."""
         self._is_listed = False
         self._away: str | None = None
         self._stream: Stream | None = None
@@ -118,7 +118,7 @@ class Watch:
                 self._news.wait(left_s)
 
     def note(self, told: Json) -> None:
-        """Take for there what a request has told just now, and the stream perhaps not yet."""
+        """Record an object that a request has just returned and the stream may not have reported yet."""
         with self._news:
             known = self._objects.get(told["metadata"]["name"])
             if known is None or uid_of(known) != uid_of(told):

@@ -86,8 +86,8 @@ def _scope() -> tuple[str, ...]:
 def _to_manager(program: str) -> tuple[str, ...]:
     """Return the words that begin a call of systemd-run: by them it asks a manager that makes scopes for this user.
 
-    A unit of the system's that runs as a user is not told where that user's own manager is. It is asked only where the
-    user lingers: else it ends with the user's last login, and all its scopes with it.
+    A system unit that runs as a user does not know where that user's own manager is. It is asked only where the user
+    lingers: else it ends with the user's last login, and all its scopes with it.
     """
     if os.getuid() == 0:
         return (program,)

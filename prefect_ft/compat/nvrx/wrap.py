@@ -54,7 +54,7 @@ STORM = 100
 _warned: Set[str] = set()
 
 _NCCL_SETTINGS = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
-"""What NCCL has to be told so that communicators can be aborted (NVRx's usage guide)."""
+"""The variables with which NCCL lets communicators be aborted (NVRx's usage guide)."""
 
 
 class CallWrapper(engine_state.CallWrapper):

@@ -123,7 +123,7 @@ class Sign:
 class Hang:
     """A verdict: these ranks hang. `blamed` is the one that the others wait for, `worker` where it all is.
 
-    Both are `None` where nobody can be told to be to blame. `scope` is the rule that found it. `beside` is
+    Both are `None` where no rank can be blamed. `scope` is the rule that found it. `beside` is
     what else is to be said of where they run, and is no evidence.
     """
 

@@ -17,7 +17,7 @@ from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.track import BUSY_CORES, MAX_LOADS, MIN_LOADS, Track
 
 FRESH = 2
-"""Samples of another worker after which one that has told nothing since is not known any more."""
+"""Samples of another worker after which one that has reported nothing since is unknown."""
 
 ALONE = 2.0
 """A worker that is quiet alone, and of whose progress nobody knows, is given so many times the limit."""
@@ -49,7 +49,7 @@ class GangWatch:
         self._told: dict[int, deque[int]] = {}
         """By worker, which of all samples were its last ones."""
         self._teller: int | None = None
-        """The worker that told last."""
+        """The worker that reported last."""
         self._unconfirmed: tuple[int, ...] = ()
         """The ranks of a verdict that has to be found once more."""
         self._excused_s: dict[int, float] = {}
@@ -119,7 +119,7 @@ class GangWatch:
     def _knows_all_workers(self) -> bool:
         """Whether all is known of each worker up to now.
 
-        One whose agent was stopped, or cannot sample, may be at work: what it told last condemns neither its own
+        One whose agent was stopped, or cannot sample, may be at work: its last report condemns neither its own
         ranks nor those that wait for them.
         """
         if self._teller is None or not self._up_to_date >= {track.worker for track in self._tracks.values()}:

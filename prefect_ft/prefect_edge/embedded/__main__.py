@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 GRACE_S = 5.0
-"""How long the server may take to write down what it has been told; as long as Prefect gives it."""
+"""How long the server may take to store what it has received; as long as Prefect gives it."""
 
 
 def main(owner: int, port: int) -> None:

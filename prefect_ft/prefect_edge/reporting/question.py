@@ -75,7 +75,7 @@ class Question:
 
 
 def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | None:
-    """Return what a phase's journal waits to be told; None: nothing."""
+    """Return the question that a phase's journal leaves open; None: there is none."""
     proposed = proposal_in(lines)
     if proposed is None:
         return None

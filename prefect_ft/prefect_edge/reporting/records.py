@@ -70,7 +70,7 @@ Record = DecisionRecord | EndRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventNote:
-    """An event as Prefect will be told it, without what only Prefect knows; `systems` are related to it."""
+    """An event as Prefect gets it, without what only Prefect knows; `systems` are related to it."""
 
     id: UUID
     name: str

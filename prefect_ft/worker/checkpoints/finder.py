@@ -41,7 +41,7 @@ from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
 StepAt = Callable[[float], Optional[int]]
-"""Tells which step the ranks were at, at a time in seconds since the epoch; `None`: nobody has told."""
+"""Tells which step the ranks were at, at a time in seconds since the epoch; `None`: unknown."""
 
 MAX_UNRECOGNISED = 100
 
@@ -54,7 +54,7 @@ class Checkpoint:
     """A verified checkpoint. `path` is absolute; `layout` names the check that verified it.
 
     `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
-    those of the file or directory itself. `counted`: nothing told its step, so it is the number of a version.
+    those of the file or directory itself. `counted`: nothing states its step, so it is the number of a version.
     `follows` is the step that was known of the same file before, where this is a version that nobody has seen yet.
     `part` is about one of which other machines have the rest.
     """
@@ -189,7 +189,7 @@ class Finder:
         """Replace files that are overwritten and cannot be resumed from by their newest copies; tell whether any was.
 
         Those that are not whole, and those whose step is `unreadable`; where there is no copy they are renamed. A
-        script that loads its one file, whatever it is told, would load them again and again. `limit` and `avoid` as
+        script that loads its one file, whatever it is given, would load them again and again. `limit` and `avoid` as
         for `choose`. Raises OSError.
         """
         if not self._keeps_copies or (limit is not None and limit < 0):

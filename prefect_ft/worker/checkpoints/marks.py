@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A checkpoint that was verified. `counted`: nothing told its step, so it is the number of a version."""
+    """A checkpoint that was verified. `counted`: nothing states its step, so it is the number of a version."""
 
     mark: Mark
     step: int
