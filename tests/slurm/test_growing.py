@@ -107,3 +107,34 @@ def test_in_a_batch_script_of_the_users_own(run: Run) -> None:
     assert run.incidents()[1:] == [("handed_over", "handed-over"), ("completed", "completed")]
     assert not run.is_doubled()
     run.until(lambda: {*run.cluster.jobs().values()} <= {"COMPLETING"})
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [{support!r}]
+import slurm_runs
+from prefect_ft.orchestrate.tenures import Tenancy
+
+Tenancy.leave = lambda *_: os.kill(os.getpid(), 9)
+sys.exit(slurm_runs.main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.mark.long
+def test_an_orchestrator_that_dies_as_the_run_grows(run: Run) -> None:
+    """Ranks have saved and ended, and the next tenure is not known yet: that costs one failure, and no step."""
+    program = run.place / "dies.py"
+    program.write_text(DIES.format(support=str(Path(__file__).parents[1] / "support")))
+    dying = run.begin("run", str(program))
+    run.reach(6)
+    run.cluster.lose("n1")
+    assert dying.wait(120) == -9
+    run.begin("resume")
+    run.until(lambda: nodes_of(run, 4) == {"n0", "n2"})
+    run.finish_soon()
+    run.end()
+    assert not run.is_doubled()
+    assert max(run.lost_steps()[1:]) <= 5, "ranks save every five steps"
+    kinds = [kind for kind, _ in run.incidents()]
+    assert kinds == ["system_lost", "in_place_failed", "handed_over", "completed"]

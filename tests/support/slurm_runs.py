@@ -126,11 +126,11 @@ class Run:
 
     # -- the orchestrator -------------------------------------------------------------------------
 
-    def begin(self, word: str = "run") -> subprocess.Popen[bytes]:
-        """Start the orchestrator, as on a login node; `word` is `run` or `resume`."""
+    def begin(self, word: str = "run", *program: str) -> subprocess.Popen[bytes]:
+        """Start the orchestrator, as on a login node; `word` is `run` or `resume`, `program` what does it."""
         with (self.place / "output").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(self.job), word],
+                [sys.executable, *(program or (__file__,)), str(self.job), word],
                 env=self.cluster.env, cwd=self.place, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         return self.process
