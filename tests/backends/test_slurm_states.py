@@ -229,7 +229,7 @@ RECORDED = {
 }
 """By what had happened: lines of `scontrol show job -o`, without fields that nobody reads, and `sacct -X -D` (22.05).
 
-Of OUT_OF_MEMORY and BOOT_FAIL as states of whole jobs there is no record.
+Of BOOT_FAIL as the state of a whole job there is no record.
 """
 
 READ = {
@@ -284,6 +284,13 @@ def test_what_slurmctld_has_forgotten_the_accounting_knows(what: str) -> None:
     _, rows = RECORDED[what]
     asked = slurm(FORGOTTEN, Said(True, rows + "\n", ""))
     assert end_of(asked.last_known(rows.split("|")[0], 0), "slurm-1").kind == READ[what][0]
+
+
+def test_a_job_whose_memory_was_used_up() -> None:
+    """State and node are a record of Rackham's, of 2024-07-16, in sacct's form: UPPMAX/ticket_296478, README.md."""
+    asked = slurm(FORGOTTEN, Said(True, "48767710|OUT_OF_MEMORY|r153\n", ""))
+    found = end_of(asked.last_known("48767710", 0), "slurm-48767710")
+    assert (found.kind, found.failure_class) == ("exit", "oom_host")
 
 
 @pytest.mark.parametrize(
