@@ -139,7 +139,7 @@ def test_all_failures_at_a_step_are_told_again_where_skipping_does_not_help(deci
     [
         pytest.param(
             [nan(233), DONE],
-            "s1 is suspect: it told the failure at step 233, which has gone since it is not in use",
+            "s1 is suspect: it reported the failure at step 233, which has gone since it is not in use",
             id="system",
         ),
         pytest.param(

@@ -235,7 +235,7 @@ def test_what_attempts_have_proven_is_told() -> None:
     )  # fmt: skip
     run.attempt(100.0, saved_every=50, until=110.0)
     run.end_attempt(110.0, kind="completed", step=300, reached=300)
-    said = "node-a is suspect: it told the failure at step 233, which has gone since it is not in use"
+    said = "node-a is suspect: it reported the failure at step 233, which has gone since it is not in use"
     assert f"Of phase pretrain, at fault: {said}." in [*next_steps(told(run))]
 
 
