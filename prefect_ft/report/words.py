@@ -113,7 +113,7 @@ _KINDS: Mapping[Kind, str] = {
     "replacement_failed": "Replacing workers failed",
     "rebuild_failed": "Recreating the workers failed",
     "in_place_failed": "A worker is gone, although its system is available",
-    "handed_over": "The allocation ended",
+    "handed_over": "The run moved to its next allocation",
     "in_process": "The ranks restarted their function by themselves",
 }
 
