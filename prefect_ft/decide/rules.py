@@ -201,7 +201,7 @@ RULES: tuple[Rule, ...] = (
         effects=Effects(counted=NOTHING),
         needs_autorestart=False,
         standing=hand_overs,
-        meaning="the allocation ends or is joined by another one; training continues in the next, and no restart is used up",
+        meaning="the allocation ends or grows: training continues in the next one, and no restart is used up",
     ),
     Rule(
         name="fault-user-induced",
