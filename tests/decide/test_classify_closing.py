@@ -410,3 +410,27 @@ def test_further_lines_of_a_collective_s_error_say_why():
     ]
     assert told(raised, 1)[0] == "crash"
     assert told([*raised, "Cuda failure 2 'out of memory'"], 1)[:2] == ("oom_device", len(WELL) + 7)
+
+
+def test_the_message_of_a_crash_says_why():
+    crash = "terminate called after throwing an instance of 'acme::Error'"
+    assert told([crash, "  what():  link 7: uncorrectable ECC error"], 134)[:2] == ("hardware", len(WELL) + 2)
+    assert told([crash, "  what():  x"], 134)[0] == "crash"
+
+
+def test_what_a_library_runs_as_a_program_is_no_import():
+    library = "/opt/venv/lib/python3.11/site-packages/acme/train.py"
+    frames = [
+        f'  File "{library}", line 7, in <module>',
+        "    main()",
+        f'  File "{library}", line 9, in main',
+        "    f()",
+    ]
+    started = [
+        '  File "<frozen runpy>", line 198, in _run_module_as_main',
+        '  File "<frozen runpy>", line 88, in _run_code',
+    ]
+    imported = ['  File "/app/train.py", line 1, in <module>', "    import acme"]
+    head, end = "Traceback (most recent call last):", "acme.VaultError: x"
+    assert told([head, *imported, *frames, end], 1)[0] == "config"
+    assert told([head, *started, *frames, end], 1)[0] == "user_code"

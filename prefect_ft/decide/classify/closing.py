@@ -20,6 +20,7 @@ __all__ = [
     "Complaint",
     "complaint_of",
     "is_lost_loss",
+    "is_message_of_crash",
     "last_complaints",
     "root_of",
     "signature_of_complaint",
@@ -72,6 +73,9 @@ _NO_END = compiled(
 )
 """What a line says that complains of nothing that ends a run, repeats what was typed, or heads a traceback."""
 
+_WHAT = compiled(r"^\s+what\(\):")
+"""How C++ shows the message of an exception that nobody caught."""
+
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
 """What tells of a loss, and of one that is no number."""
@@ -104,10 +108,13 @@ class Complaint:
 def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     """Return the text in which a line complains, of what, and whether in the form of an end."""
     text = line.text
-    if _NO_END.search(text) is not None or text[:1].isspace():
+    is_what = is_message_of_crash(text)
+    if _NO_END.search(text) is not None or (text[:1].isspace() and not is_what):
         return None
     shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
-    is_end = shown is not None or line.level == "F" or any(_NAMES.search(view) for view in line.views)
+    is_end = (
+        is_what or shown is not None or line.level == "F" or any(_NAMES.search(view) for view in line.views)
+    )
     if line.level in _WEAK_LEVELS and shown is None:
         is_end = False
     if not is_end and _COMPLAINS.search(text) is None:
@@ -132,7 +139,7 @@ def last_complaints(
     for index, (number, line) in enumerate(lines):
         complaint = complaint_of(line)
         if complaint is not None:
-            if is_known(line):
+            if is_known(line) and not is_message_of_crash(line.text):
                 continue
             found.append(Complaint(complaint[0], number, len(lines) - 1 - index, *complaint[1:]))
             places.clear()
@@ -154,6 +161,11 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
         if _LOST.search(line.text) is not None:
             return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
     return ()
+
+
+def is_message_of_crash(text: str) -> bool:
+    """Return whether a line is the message of an exception of which C++ has told in the line above."""
+    return _WHAT.match(text) is not None
 
 
 def is_lost_loss(text: str) -> bool:

@@ -37,7 +37,7 @@ _PASSING = ("network", "numeric", "port_in_use", "storage")
 _BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-memory-error", "py-pickling"))
 """Answers that a message corrects that is a sentence: a key alone is none."""
 
-_SENTENCE_WORDS = 5
+_SENTENCE_WORDS = 4
 
 _ERRNO = re.compile(
     r"(?i)\[Errno (-?\d{1,3})\]|\(os error (\d{1,3})\)|\berrno(?:\s*[:=]\s*|\s+)(\d{1,3})\b|\bError #(\d{1,3})\b"
@@ -77,7 +77,7 @@ _STATUS = re.compile(
 _PASSING_STATUS = frozenset((408, 409, 423, 425, 429))
 
 _NAMES: tuple[tuple[FailureClass, str], ...] = (
-    ("oom_device", r"^(?:\w*OutOfMemory(?:Error)?|OOMError|CUDAMemoryError)$"),
+    ("oom_device", r"^(?:\w*OutOfMemory(?:Error)?|\w*ResourceExhausted(?:Error)?|OOMError|CUDAMemoryError)$"),
     (
         "network",
         (
@@ -97,7 +97,7 @@ _NAMES: tuple[tuple[FailureClass, str], ...] = (
     ),
     (
         "compile",
-        r"^\w*(?:Compil(?:e|ation|er)|Codegen|Lowering|Trac(?:e|ing)r?)(?:Error|Exception|Failed|Failure)$",
+        r"^\w*(?:Compil(?:e|ation|er)|Codegen|Lowering|Trac(?:e|ing)r?|Inductor|Nvrtc|Ptxas)(?:Error|Exception|Failed|Failure)$",
     ),
     (
         "data",

@@ -26,7 +26,13 @@ from prefect_ft.decide.classify.chains import (
     weight,
     wraps,
 )
-from prefect_ft.decide.classify.closing import Complaint, is_lost_loss, root_of, signature_of_complaint
+from prefect_ft.decide.classify.closing import (
+    Complaint,
+    is_lost_loss,
+    is_message_of_crash,
+    root_of,
+    signature_of_complaint,
+)
 from prefect_ft.decide.classify.confidence import confidence_in, confidence_of_end, confidence_of_none
 from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
@@ -177,7 +183,9 @@ def _is_cause_of_crash(one: _Complained, chosen: _Place | None, told: Told | Non
         return told is not None and told.failure_class == "crash" and one.complaint.after <= _AT_ONCE_LINES
     log, crash = chosen
     is_bare = weight(crash) in (BARE, CASCADE) and crash.signature.failure_class == "crash"
-    return is_bare and log is one.log and 0 < crash.line - one.complaint.line <= _AT_ONCE_LINES
+    is_near = 0 < crash.line - one.complaint.line <= _AT_ONCE_LINES
+    is_its_message = one.complaint.line == crash.line + 1 and is_message_of_crash(one.complaint.text)
+    return is_bare and log is one.log and (is_near or is_its_message)
 
 
 def _complaint_verdict(one: _Complained, logs: Sequence[LogFindings]) -> Verdict:

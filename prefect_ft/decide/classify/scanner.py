@@ -17,7 +17,7 @@ import re2
 
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
-from prefect_ft.decide.classify.closing import Complaint, last_complaints
+from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
 from prefect_ft.decide.classify.findings import GOT_ON, KEPT_LAST, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
@@ -317,7 +317,8 @@ class LogScanner:
         if not said:
             return ()  # lines are counted only where somebody asks for their number
         ends = self._number(len(self._block))
-        found = {finding.line for finding in self._kept.in_order()}
+        kept = self._kept.in_order()
+        found = {finding.line for finding in kept if not is_message_of_crash(finding.text)}
         numbered = (replace(one, line=ends + one.line) for one in said)
         return tuple(one for one in numbered if one.line not in found)
 

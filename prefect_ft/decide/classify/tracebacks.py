@@ -48,6 +48,9 @@ _ENDING = re.compile(
     r"_*(?:teardown|on_exception|cleanup|clean_up|shutdown|destroy_process_group|finish|close|stop|__del__|"
     r"__exit__|_?exit|terminate|_run_exitfuncs)\b"
 )
+_RUNS_A_PROGRAM = ("_run_code", "_run_module_as_main", "_run_module_code", "run_path")
+"""Functions of runpy, which run a library's module as a program (`python -m`)."""
+
 _PATIENCE_LINES = 400
 _DIGITS = re.compile(r"\d+")
 
@@ -104,10 +107,12 @@ class _Traceback:
     def enter(self, file: str, function: str) -> None:
         if self.frame is None and self.has_head and _is_within_library(file, function):
             self.is_aside = True  # it was caught and printed there: a program's end begins with the program
+        caller = self.frame[1] if self.frame is not None else ""
         self.frame, self.asserted = (file, function), ""
         self.reading = reading_after(self.reading, file, function)
         is_of_a_file = not file.startswith("<")  # `<string>` and `<stdin>` are programs, not libraries
-        self.is_import = is_library(file) and ((function == "<module>" and is_of_a_file) or self.is_import)
+        is_imported = function == "<module>" and is_of_a_file and caller not in _RUNS_A_PROGRAM
+        self.is_import = is_library(file) and (is_imported or self.is_import)
         self.is_cleanup |= _ENDING.match(function) is not None
 
 
