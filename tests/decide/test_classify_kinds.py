@@ -287,3 +287,11 @@ def test_where_a_logger_was_called_is_no_traceback():
         told(["--- Logging error ---", *threw("TypeError: not all arguments converted"), *lines], None)[0]
         == "none"
     )
+
+
+@pytest.mark.parametrize(
+    "exception", ["FileNotFoundError: [Errno 2] No such file or directory: 'x'", "AssertionError"]
+)
+def test_what_was_right_when_the_run_began_is_doubted(exception):
+    assert told(threw(exception))[2] == "high"
+    assert told(["step 1 loss 0.3", "step 2 loss 0.2", "step 3 loss 0.1", *threw(exception)])[2] == "low"

@@ -32,6 +32,11 @@ _BY_KIND = ("name-", "place-", "words-")
 _MAY_PASS = frozenset(("cuda-no-device",))
 """What a wrong set-up brings, and a lost device or an allocation that was given none as well."""
 
+_HELD_BEFORE = frozenset(
+    ("errno-config", "path-does-not-exist", "py-assertion", "py-file-not-found", "py-permission")
+)
+"""What was right when the run began, if it got on: a file system or a sample may be at fault."""
+
 _OF_A_SCRIPT = "cfg-shell-not-found"
 """A command of a script: the one that matters may be another, which has failed as well."""
 
@@ -55,6 +60,7 @@ def confidence_in(
         return "high"
     is_doubtful = (
         chosen.signature.id in _MAY_PASS
+        or (log.got_on and chosen.signature.id in _HELD_BEFORE)
         or (chosen.signature.id in _BY_STATUS and _REFUSED.search(chosen.text) is not None)
         or weight(chosen) != ROOT
         or _is_only_said_early(chosen, log)
