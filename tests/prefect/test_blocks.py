@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 import prefect_ft
@@ -107,7 +107,7 @@ def test_the_command_line_of_prefect_registers_them(prefect_server: None) -> Non
 
     env = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
     command = [sys.executable, "-m", "prefect", "block", "register", "-m", "prefect_ft"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = preloaded.completed(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Docker Training" in done.stdout
     assert "Kubernetes Training" in done.stdout

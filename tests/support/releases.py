@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import preloaded
+
 from prefect_ft.worker.frames import FrameReader
 
 RECORDED = Path(__file__).parents[1] / "releases"
@@ -26,15 +28,17 @@ _BASE, _RUNTIME, _PYTHON = "/srv/train", "/run/prefect-ft", "/usr/bin/python3"
 
 @dataclass(frozen=True)
 class Version:
-    """A package of prefect_ft, this one or an earlier one; `path` goes on PYTHONPATH."""
+    """A package of prefect_ft, this one or an earlier one, of which `path` goes on PYTHONPATH."""
 
     path: Path
 
     def command(self, *words: str, cwd: Path, **env: str) -> subprocess.Popen[str]:
         """Start its `prefect-ft`; what it prints and its errors come in one stream."""
-        return subprocess.Popen(
+        is_this = self.path == ROOT
+        path = {} if is_this else {"PYTHONPATH": str(self.path)}
+        return (preloaded.started if is_this else subprocess.Popen)(
             [sys.executable, "-m", "prefect_ft.cli", *words],
-            env={**os.environ, "PYTHONPATH": str(self.path), "COLUMNS": "1000", **env},
+            env={**os.environ, **path, "COLUMNS": "1000", **env},
             cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
