@@ -14,12 +14,12 @@ ON_CLUSTERS = {
     "test_another_life_of_the_orchestrator_can_end_what_it_finds",
     "test_another_life_of_the_orchestrator_finds_what_is_there",
 }
-"""What the ordinary run asks of clusters, where each takes seconds; the long mode asks all of the contract."""
+"""What the ordinary run asks of clusters and engines, which take seconds; the long mode asks all of the contract."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name, _, backend = item.name.partition("[")
-        is_short = name in ON_CLUSTERS or backend not in ("kubernetes]", "slurm]")
+        is_short = name in ON_CLUSTERS or backend not in ("kubernetes]", "slurm]", "docker]")
         if item.nodeid.startswith("tests/backends/test_contract.py") and not is_short:
             item.add_marker(pytest.mark.long)

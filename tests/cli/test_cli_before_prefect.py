@@ -137,6 +137,7 @@ def test_ctrl_c_cancels(start: Start, tmp_path: Path, runtime_dir: Path) -> None
     assert processes_of(runtime_dir) == {}
 
 
+@pytest.mark.long
 def test_cancel_cancels_and_another_run_is_refused(start: Start, tmp_path: Path) -> None:
     process = start("run", "job.yaml", code=STAYS)
     await_file(tmp_path / "up", process)

@@ -201,7 +201,13 @@ def test_a_path_that_does_not_belong_to_the_run_is_refused(tmp_path: Path, told:
         recorded_runtime(run)
 
 
-@pytest.mark.parametrize("name", ["other", "RUN"], ids=["of-another-name", "of-the-same-name"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("other", id="of-another-name", marks=pytest.mark.long),
+        pytest.param("RUN", id="of-the-same-name"),
+    ],
+)
 def test_what_a_script_writes_into_run_json_is_not_removed(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(REDIRECTS)
     (tmp_path / "job.yaml").write_text(JOB + f"env: {{NAME: {name}}}\n")

@@ -14,7 +14,7 @@ UNDISTURBED = [("one", 1), ("one", 2), ("two", 1)]
 HELD_ELSEWHERE = ("before_decision", "after_action")
 """Moments that tests/supervisor/test_rejoin.py holds in milliseconds: the journal cut at each of its bytes."""
 
-IN_SHORT = ("in_training", "before_journal", "in_action", "in_backoff")
+IN_SHORT = ("in_training", "in_action")
 """Moments of the ordinary run; the others, whose ways are in these too, take as long."""
 
 pytestmark = pytest.mark.timeout(300)

@@ -80,11 +80,13 @@ def attacked(pump: Pump, catalogue: Catalogue | None = None, codes: tuple[int, .
     return is_linear(work, LONG)
 
 
+@pytest.mark.parametrize("most", [PUMPS, pytest.param(10**6, id="all", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", OURS)
-def test_a_pattern_of_the_classifier_is_pumped_in_vain(name: str) -> None:
-    pumps = {pump for pattern in OURS[name] for pump in pumps_of(pattern)}
+def test_a_pattern_of_the_classifier_is_pumped_in_vain(name: str, most: int) -> None:
+    pumps = sorted({pump for pattern in OURS[name] for pump in pumps_of(pattern)})
     codes = LAST_CODES if name.startswith("exits.") else (1,)
-    assert [pump for pump in sorted(pumps) if not attacked(pump, codes=codes)] == []
+    tried = pumps[:: max(1, len(pumps) // most)]
+    assert [pump for pump in tried if not attacked(pump, codes=codes)] == []
 
 
 @pytest.mark.parametrize("most", [PUMPS, pytest.param(MANY_PUMPS, marks=pytest.mark.long)])

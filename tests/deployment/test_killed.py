@@ -141,6 +141,7 @@ def test_the_same_flow_run_completes(
         site.wait_for_task_runs(flow_run_id, expected)
 
 
+@pytest.mark.long
 def test_a_flow_run_that_is_cancelled_in_prefect_ends_its_ranks(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,7 @@ def test_what_the_reference_trains_is_what_ranks_train(
 @pytest.mark.parametrize(
     ("cause", "world"),
     [
-        ("batch", 2),
+        pytest.param("batch", 2, marks=pytest.mark.long),
         pytest.param("system", 2, marks=pytest.mark.long),
         pytest.param("checkpoint", 2, marks=pytest.mark.long),
         pytest.param("chance", 2, marks=pytest.mark.long),

@@ -131,6 +131,7 @@ CASES = [
         {"rebuild_only": True},
         [FIRST, after("transient", "rebuild", (0, "s0", "2", "1"), (1, "s1", "2", "1"))],
         id="rebuild",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         FAULT.format("critical"),
@@ -138,6 +139,7 @@ CASES = [
         {},
         [FIRST, after("fault-critical", "isolate_and_rebuild", (0, "s0", "2", "1"), (1, "s2", "2", "1"))],
         id="isolation-with-spare",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         FAULT.format("critical"),
@@ -156,6 +158,7 @@ CASES = [
             after("transient", "rebuild", (0, "s0", "3", "1"), (1, "s1", "2", "1")),
         ],
         id="growing-back",
+        marks=pytest.mark.long,
     ),
     pytest.param(
         FAULT.format("critical")
@@ -170,6 +173,7 @@ CASES = [
             after("transient", "rebuild", (0, "s0", "2", "1"), (1, "s2", "3", "1")),
         ],
         id="one-after-the-other",
+        marks=pytest.mark.long,
     ),
 ]
 

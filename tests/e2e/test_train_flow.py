@@ -66,7 +66,9 @@ def test_the_environment_tells_the_script_what_happened(job: Make, seen: Seen) -
     assert len({env["MASTER_PORT"] for env in (first, second, third)}) == 3
 
 
-@pytest.mark.parametrize("level", ["job", "phase", "system"])
+@pytest.mark.parametrize(
+    "level", ["job", *(pytest.param(each, marks=pytest.mark.long) for each in ("phase", "system"))]
+)
 def test_a_script_that_takes_one_rank_for_many_is_told_of_none(
     tmp_path: Path, prefect_server: None, level: str
 ) -> None:

@@ -60,7 +60,8 @@ LONG = pytest.mark.long
 QUICK = "soft_timeout=1.5, hard_timeout=3"
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=LONG), pytest.param(8, marks=LONG)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_ranks_blocked_in_a_collective_come_out_when_another_fails(tmp_path: Path, size: int) -> None:
     outcome = inprocess_ranks.run(tmp_path, size, train('raise RuntimeError("boom")', last=5), python=PYTHON)
     assert outcome.noted("end") == [[{"how": "returned", "value": size}]] * size, outcome.output

@@ -160,7 +160,10 @@ def settled(look: Callable[[], dict[str, Any]], expected: dict[str, Any]) -> dic
     return found
 
 
-@pytest.mark.parametrize("codes", [TWO_PHASES, GIVES_UP], ids=["completes", "gives-up"])
+@pytest.mark.parametrize(
+    "codes",
+    [pytest.param(TWO_PHASES, id="completes"), pytest.param(GIVES_UP, id="gives-up", marks=pytest.mark.long)],
+)
 def test_a_view_that_comes_late_shows_what_one_that_was_there_shows(
     job: Job, client: SyncPrefectClient, tmp_path: Path, codes: tuple[str, ...]
 ) -> None:

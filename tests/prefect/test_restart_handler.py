@@ -357,6 +357,7 @@ def test_a_journal_is_not_sent_to_another_process(tmp_path: Path, processes: Non
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
 
+@pytest.mark.long
 def test_a_task_run_in_another_process_has_its_own_budget(tmp_path: Path, processes: None) -> None:
     """Also where runs before it, in this process, have left a history."""
     handler = restart_handler(POLICY)

@@ -81,7 +81,7 @@ def assert_nothing_left(model: Path) -> None:
 ways = pytest.mark.parametrize("way", ["upgrade", "rollback"])
 
 
-@ways
+@pytest.mark.parametrize("way", ["upgrade", pytest.param("rollback", marks=pytest.mark.long)])
 def test_a_running_gang_is_taken_over_and_its_attempt_goes_on(
     orphan: Orphan, earlier: Version, way: str
 ) -> None:

@@ -97,7 +97,9 @@ def test_a_decision_that_waits_is_approved(
 @every_release
 @pytest.mark.usefixtures("api")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("story", "starts"), [("killed", [1, 2]), ("left", [1, 2])])
+@pytest.mark.parametrize(
+    ("story", "starts"), [("killed", [1, 2]), pytest.param("left", [1, 2], marks=pytest.mark.long)]
+)
 def test_a_run_that_was_left_is_resumed(tmp_path: Path, release: str, story: str, starts: list[int]) -> None:
     model = laid_out(release, story, tmp_path)
     code, said = this().done("resume", str(model), cwd=tmp_path)

@@ -369,12 +369,14 @@ def test_who_does_not_show_the_runs_certificate_is_not_spoken_with(server: Serve
     ("op", "fields", "why"),
     [
         pytest.param("start", {"place": "../up"}, "not the name of a place", id="path"),
-        pytest.param("start", {"place": "0-0-1-0", "config": {}}, "a network", id="no-network"),
+        pytest.param(
+            "start", {"place": "0-0-1-0", "config": {}}, "a network", id="no-network", marks=pytest.mark.long
+        ),
         pytest.param(
             "start", {"place": "0-0-1-0", "config": {"network": {}, "epoch": "x"}}, "fenced", id="epoch"
         ),
-        pytest.param("end", {"places": "0-0-1-0"}, "needs places", id="no-list"),
-        pytest.param("dance", {}, "unknown order", id="unknown"),
+        pytest.param("end", {"places": "0-0-1-0"}, "needs places", id="no-list", marks=pytest.mark.long),
+        pytest.param("dance", {}, "unknown order", id="unknown", marks=pytest.mark.long),
     ],
 )
 def test_bad_requests_change_nothing(server: Server, op: str, fields: dict[str, Any], why: str) -> None:

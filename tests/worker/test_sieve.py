@@ -52,7 +52,16 @@ def verdict_of_parts(log: bytes, exit_code: int | None = 1, **how: int) -> Verdi
     return judge([scanner.findings()], exit_code=exit_code)
 
 
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+IN_TURN = 3
+"""Of the logs the ordinary run takes every third."""
+
+SOME_LOGS = [
+    pytest.param(path, id=path.stem, marks=() if number % IN_TURN == 0 else pytest.mark.long)
+    for number, path in enumerate(LOGS)
+]
+
+
+@pytest.mark.parametrize("path", SOME_LOGS)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -85,7 +94,7 @@ def test_a_traceback_is_whole_whatever_stands_in_it() -> None:
     assert verdict(log).failure_class == "user_code"
 
 
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOME_LOGS)
 def test_it_does_not_matter_in_what_pieces_output_comes(path: Path) -> None:
     log = STEPS + path.read_bytes() + QUIET
     assert verdict_of_parts(log, size=999).evidence == verdict(log).evidence

@@ -161,7 +161,8 @@ assert len(a.get("big")) == 1_000_000
     expect_success(client, 1)
 
 
-@pytest.mark.parametrize("by", [pytest.param("ranks", marks=pytest.mark.long), "auto"])
+@pytest.mark.long
+@pytest.mark.parametrize("by", ["ranks", "auto"])
 def test_without_a_store_rank_0_listens(torch: str, make_worker: MakeWorker, by: str) -> None:
     """That is where the job says so, and where the command is no Python that is known."""
     command = {"by": by, "command": ["sh", "train.sh"], "cwd": "/", "env": {}}

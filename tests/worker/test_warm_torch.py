@@ -46,6 +46,7 @@ if __name__ == "__main__":
 MODULES = ["torch", "torch.distributed", "torch.optim", "torch.utils.data", "numpy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", [[], pytest.param(["torch._dynamo"], marks=pytest.mark.long)], ids=["few", "many"]
 )
