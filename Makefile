@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WITH_TORCH := .venv-torch/bin/python
 FOREIGN := .venv-foreign/bin/python
-JOBS ?= 3
+JOBS ?= 4
 
 # What is imported is compiled once, whatever the environment says: processes are started by the thousand.
 export PYTHONDONTWRITEBYTECODE :=
@@ -22,7 +22,7 @@ quickstart-docker: $(VENV)/.quickstart
 	$(BIN)/python deployments/make_image.py prefect-ft/quickstart:latest numpy scikit-learn
 	$(BIN)/prefect-ft run flows/quickstart-docker.yaml
 
-# A file's tests run in one process, in their order: they share servers. Three processes on two cores: many tests wait.
+# A file's tests run in one process, in their order: they share servers. Four processes on two cores: many tests wait.
 test: $(VENV)/.dev
 	PREFECT_FT_TORCH_PYTHON="$${PREFECT_FT_TORCH_PYTHON:-$(abspath $(wildcard $(WITH_TORCH)))}" \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

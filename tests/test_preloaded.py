@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import need
 
+DEADLINE_S = 120.0
+
 LOOKS = """
 import atexit, os, signal, sys
 process = "/proc/self/"
@@ -70,7 +72,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
                 stderr=subprocess.PIPE, text=True, **settings,
             )  # fmt: skip
             assert isinstance(process, preloaded.Forked) is (begin is preloaded.started)
-            out, err = process.communicate(given, timeout=60)
+            out, err = process.communicate(given, timeout=DEADLINE_S)
             came.append((process.returncode, out, err))
         return came
 
@@ -99,6 +101,28 @@ def test_it_loads_prefect_with_the_settings_of_that_moment(
     assert (real[0], str(real[1]).splitlines()[0]) == (0, f"http://127.0.0.1:9/api {tmp_path / 'home'} ERROR")
 
 
+STARTS_A_SERVER = """
+import sys
+import prefect_ft.flows
+owned = sys.modules.get("prefect_ft.prefect_edge.embedded.owned")
+print(owned is not None and type(owned.OwnedServer()), "prefect.server.api.server" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "api",
+    [pytest.param("", id="none", marks=pytest.mark.long), pytest.param("http://127.0.0.1:9/api", id="one")],
+)
+def test_it_has_a_server_of_its_own_where_no_api_is_configured(
+    both: Callable[..., list[tuple[object, ...]]], tmp_path: Path, api: str
+) -> None:
+    (tmp_path / "starts.py").write_text(STARTS_A_SERVER)
+    env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    real, forked = both("starts.py", env={**env, "PREFECT_API_URL": api} if api else env)
+    assert real == forked
+    assert (real[0], "OwnedServer" in str(real[1])) == (0, not api)
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_it_ends_as_the_command_does(
     both: Callable[..., list[tuple[object, ...]]], tmp_path: Path, end: str
@@ -116,7 +140,7 @@ def test_it_can_be_killed_and_waited_for(tmp_path: Path) -> None:
         assert process.stdout.readline() == "up\n"
         assert process.poll() is None
         process.kill()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert process.wait(timeout=DEADLINE_S) == -signal.SIGKILL
     assert not Path(f"/proc/{process.pid}").exists()
 
 

@@ -33,8 +33,12 @@ VISIBLE = (
     "prefect_ft.cli.run",
     "prefect_ft.orchestrate.phase",
     "prefect_ft.report",
+    "prefect_ft.backends.process.backend",
+    "prefect_ft.backends.docker.backend",
     "ssl",
     "cryptography.x509",
+    "fastapi.encoders",
+    "graphviz",
     "rich.live",
 )
 """Loaded in the beginning: none of them loads Prefect."""
@@ -43,11 +47,15 @@ HIDDEN = (
     "prefect.main",
     "prefect.cli",
     "prefect.client.orchestration",
-    "prefect_ft.blocks",
-    "prefect_ft.prefect_edge.reporting",
-    "prefect_ft.prefect_edge.timeouts",
+    "prefect.flow_engine",
+    "prefect.task_engine",
+    "prefect.utilities.visualization",
+    "prefect_ft.flows",
 )
-"""Loaded as well, and absent in a command until it imports one of them. (`prefect_ft.flows` does more than load.)"""
+"""Loaded as well, and absent in a command until it imports one of them."""
+
+START_A_SERVER = ("prefect_ft.flows", "prefect_ft.prefect_edge.tasks")
+"""Where no API is configured, these do more than load, and do it in the command."""
 
 OF_A_TEST = ("PREFECT_", "XDG_", "PYTEST_")
 """Variables that a test sets for its own processes."""
@@ -185,6 +193,8 @@ class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         sys.meta_path.remove(self)
         self._appear()
+        if name not in sys.modules:
+            return None
         is_package = hasattr(self._modules[name], "__path__")
         return importlib.machinery.ModuleSpec(name, self, is_package=is_package)
 
@@ -204,6 +214,9 @@ class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         import prefect.logging.configuration as logs
 
         prefect.context.refresh_global_settings_context()
+        if prefect.context.get_settings_context().settings.api.url is None:
+            for name in START_A_SERVER:
+                sys.modules.pop(name, None)
         logs.PROCESS_LOGGING_CONFIG.clear()
         logs.setup_logging()
 
@@ -221,9 +234,11 @@ def _load() -> _Hidden:
         return function
 
     atexit.register = note  # type: ignore[assignment]
+    os.environ["PREFECT_API_URL"] = "http://127.0.0.1:9/api"  # so that none is started
     for name in HIDDEN:
         importlib.import_module(name)
     atexit.register = register
+    assert "prefect.server.api.server" not in sys.modules
     hidden = {
         name: module
         for name, module in sys.modules.items()
