@@ -230,7 +230,7 @@ def ask_checkpoint(path: str | os.PathLike[str]) -> None:
             content = _MAGIC.ljust(_SIZE, b"\0")
             os.pwrite(fd, content, 0)
         if len(content) != _SIZE or not content.startswith(_MAGIC):
-            raise ValueError(f"{path} is no heartbeat file")
+            raise ValueError(f"{path} is not a heartbeat file")
         (asked,) = _ASKED.unpack_from(content, _ASKED_AT)
         os.pwrite(fd, _ASKED.pack((asked + 1) % 2**32), _ASKED_AT)
     finally:
@@ -495,7 +495,7 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
         size = os.fstat(fd).st_size
         ours = (size == _SIZE and not any(found)) or (size >= _SIZE and found.startswith(_MAGIC))
         if not stat.S_ISREG(os.fstat(fd).st_mode) or not (ours or not found):
-            raise ValueError(f"{path} is no heartbeat file")
+            raise ValueError(f"{path} is not a heartbeat file")
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         has_beaten = any(found[_SEALED_PLACE])  # another process, before this one
         if found:

@@ -136,7 +136,7 @@ def _check(signature: Signature) -> None:
         if pattern.search("") is not None:
             raise EntryError("matches the empty text; ask for something that stands in the line", "pattern")
     except re2.error as exc:
-        raise EntryError(f"is no pattern of RE2: {_said(exc)}", "pattern") from exc
+        raise EntryError(f"is not a pattern of RE2: {_said(exc)}", "pattern") from exc
     if signature.example and matched is None:
         raise EntryError("is not matched by the pattern", "example")
 

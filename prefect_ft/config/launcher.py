@@ -138,7 +138,7 @@ def _taken_apart(word: str, at: int) -> tuple[str, str | None]:
         written, text = word[:2], word[2:]
         name, value = _SHORT.get(written, written), text.removeprefix("=") or None
     if name in _REFUSED:
-        raise problem(f"{written} is not offered; {_REFUSED[name]}", "command", at)
+        raise problem(f"{written} is not supported; {_REFUSED[name]}", "command", at)
     if name not in _KNOWN:
         said = unknown_key(name, _KNOWN).replace("key", "option")
         raise problem(f"{written}: {said}", "command", at)

@@ -102,5 +102,5 @@ class Suspension(Section):
         known = get_args(Stage)
         for name in value:
             if name not in known:
-                raise problem(f"is no stage; stages are {', '.join(known)}", name)
+                raise problem(f"is not a stage; stages are {', '.join(known)}", name)
         return value

@@ -21,4 +21,4 @@ class CudaHealthCheck:
         try:
             torch.cuda.synchronize()
         except RuntimeError as exc:
-            raise HealthCheckError(f"the CUDA device does not work any more: {exc}") from exc
+            raise HealthCheckError(f"the CUDA device no longer works: {exc}") from exc

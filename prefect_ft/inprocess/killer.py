@@ -88,7 +88,7 @@ def main(page: int, pid: int, grace_ms: int) -> None:
             due_ns = deadline_ns[0]
             if due_ns and time.monotonic_ns() >= due_ns:
                 sys.stderr.write(
-                    f"prefect-ft: process {pid} is killed: no progress, and not to be interrupted\n"
+                    f"prefect-ft: killed process {pid}: no progress, and it cannot be interrupted\n"
                 )
                 if grace_ms:
                     rank.send(signal.SIGTERM)

@@ -175,7 +175,7 @@ def _with_store(where: Address, rank: int, timeout_s: float) -> Address:
         else:
             where = where._replace(port=told.port())
     except RuntimeError as exc:  # torch's errors of stores are
-        raise StoreLostError(f"the launcher's store does not tell where rank 0 listens: {exc}") from exc
+        raise StoreLostError(f"the launcher's store does not say where rank 0 listens: {exc}") from exc
     return where
 
 

@@ -54,7 +54,7 @@ MAX_SECONDS = 1e15
 def _count(value: Any) -> Any:
     if type(value) is int and value >= 0:  # in one call: most of what journals hold is read by it
         return value
-    raise FormError("is no whole number from 0")
+    raise FormError("is not a whole number from 0")
 
 
 WHOLE = named("a whole number", INT)
@@ -89,7 +89,7 @@ _PLACEMENT = Form('an object from each worker to its system, {"0": "s0", "1": "s
 def _windows(value: Any) -> tuple[tuple[int, int], ...]:
     windows = list_of(COUNTS).read(value)
     if not all(len(window) == 2 and window[0] <= window[1] for window in windows):
-        raise FormError("is no list of windows")
+        raise FormError("is not a list of windows")
     return tuple([(window[0], window[1]) for window in windows])
 
 

@@ -50,7 +50,7 @@ class Value(NamedTuple):
 def _values(value: Any) -> tuple[Value, ...]:
     rows = list_of(list_of(ANY)).read(value)
     if any(len(row) != len(Value._fields) for row in rows):
-        raise FormError("is no list of values")
+        raise FormError("is not a list of values")
     step = or_null(INT).read
     return tuple(Value(INT.read(row[0]), step(row[1]), _value(row[2]), _value(row[3])) for row in rows)
 

@@ -22,9 +22,9 @@ def parsed(line: str) -> Mapping[str, Any]:
     try:
         record = parse_json(line)
     except ValueError as exc:
-        raise ConfigError("is no JSON; write one object a line") from exc
+        raise ConfigError("is not JSON; write one object a line") from exc
     if not isinstance(record, dict):
-        raise ConfigError("is no JSON object; write one object a line")
+        raise ConfigError("is not a JSON object; write one object a line")
     return record
 
 

@@ -205,7 +205,7 @@ class Hangs:
         over = HangOverLine(n=self._open.number, attempt=self._number, went_on=went_on, after_s=after_s)
         self._write(over)
         if went_on:
-            tell(Notice(text=f"what counted as a suspension went on after {after_s:.0f} s"))
+            tell(Notice(text=f"the ranks that counted as suspended resumed after {after_s:.0f} s"))
         self._open = None
 
     def _write(self, line: Line) -> None:

@@ -107,7 +107,7 @@ class RunLog:
             self._lost_before = self.lost_lines
             tell(
                 Notice(
-                    text=f"{self._path}: output is not written: {why}; make room; the journal is written on"
+                    text=f"{self._path}: output is not written: {why}; free some space. The journal is still written"
                 )
             )
 

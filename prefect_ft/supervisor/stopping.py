@@ -184,7 +184,7 @@ class StopRequest:
             self.hand_over("SIGTERM: the allocation ends")
             return
         if number == signal.SIGTERM and self._leaves_on_sigterm:
-            self.abandon(LeaseLostError("SIGTERM: it goes on as it stands, for whoever comes next"))
+            self.abandon(LeaseLostError("SIGTERM: this orchestrator leaves, and the run continues"))
             return
         now_s = self._now()
         if self._signalled_s is None:

@@ -128,7 +128,7 @@ class Agent:
 
     def _cut_off(self, silent_s: float) -> None:
         """End the ranks: whoever is still in touch may have started them again elsewhere."""
-        sys.stderr.write(f"prefect-ft: ended its ranks: it has heard of nobody for {silent_s:g} s\n")
+        sys.stderr.write(f"prefect-ft: ended its ranks: no orchestrator for {silent_s:g} s\n")
         self._execution.stop(0, complete=False)
 
     def run(self) -> None:

@@ -100,7 +100,7 @@ def by_rank(item: Form) -> Form:
     def read(value: Any) -> Any:
         told = its.read(value)
         if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in told):
-            raise FormError("has a key that is no rank")
+            raise FormError("has a key that is not a rank")
         return {int(key): each for key, each in told.items()}
 
     return Form(its.name, read)

@@ -71,7 +71,7 @@ def _decode(body: bytearray) -> Dict[str, Any]:
         if end < len(text):
             raise ValueError(f"something follows at {end}")
     except (ValueError, RecursionError) as exc:
-        raise FrameError(f"a frame that is no JSON: {exc}") from exc
+        raise FrameError(f"a frame that is not JSON: {exc}") from exc
     if not isinstance(message, dict):
-        raise FrameError(f"a frame that is no object: {type(message).__name__}")
+        raise FrameError(f"a frame that is not an object: {type(message).__name__}")
     return message

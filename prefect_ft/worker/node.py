@@ -250,7 +250,7 @@ class NodeServer:
         ):
             raise RequestError("an agent needs a configuration with a network")
         if self._is_going:
-            raise RequestError("this node was told to end")
+            raise RequestError("this node is being ended")
         epoch = config.get("epoch")
         if not isinstance(epoch, int) or epoch < self._epoch:
             raise RequestError(f"fenced: an orchestrator of epoch {self._epoch} has taken over")
@@ -259,7 +259,7 @@ class NodeServer:
         if known is not None:
             if known.held is not None and not known.on_ended:
                 return {"port": known.port, "pid": known.agent.pid}
-            raise RequestError(f"{name} is there already, and its agent is not: end it first")
+            raise RequestError(f"{name} exists already, without its agent: end it first")
         try:
             place = self._started(name, config, env)
         except (OSError, TypeError, ValueError) as exc:

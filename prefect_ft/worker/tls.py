@@ -104,7 +104,7 @@ def listening(port: int) -> Optional[socket.socket]:
         )
     except OSError as exc:
         why = os.strerror(exc.errno) if exc.errno else str(exc)
-        sys.stderr.write(f"prefect-ft: nobody can listen at port {port}: {why}\n")
+        sys.stderr.write(f"prefect-ft: cannot listen at port {port}: {why}\n")
         return None
 
 

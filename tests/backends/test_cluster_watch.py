@@ -198,12 +198,12 @@ def test_who_takes_a_watch_and_does_not_answer_is_away(
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        pytest.param(b"<html>Log in to go on</html>", "is no JSON: b'<html>Log in", id="a-page"),
-        pytest.param(b'"ok"', "Kubernetes does not: the whole", id="a-text"),
+        pytest.param(b"<html>Log in to go on</html>", "is not JSON: b'<html>Log in", id="a-page"),
+        pytest.param(b'"ok"', "does not match Kubernetes' API: the whole", id="a-text"),
         pytest.param(
             b'{"metadata": {}, "items": [{"metadata": {"name": 3}}]}', "items.0.metadata.name", id="half"
         ),
-        pytest.param(b"[" * 10**5, "is no JSON", id="deep"),
+        pytest.param(b"[" * 10**5, "is not JSON", id="deep"),
     ],
 )
 def test_a_proxy_that_answers_in_its_place_is_told_and_waited_out(

@@ -237,7 +237,7 @@ def test_a_container_that_somebody_removed(containers: Containers) -> None:
     client.hear_to_the_end()
     evidence = backend.evidence(WORKER, is_gone=True)
     assert evidence is not None
-    assert (evidence.rule, evidence.text) == ("container-removed", "somebody has removed its container")
+    assert (evidence.rule, evidence.text) == ("container-removed", "its container was removed from outside")
 
 
 def test_a_container_that_was_killed(containers: Containers) -> None:

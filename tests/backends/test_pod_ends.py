@@ -214,14 +214,14 @@ STATUSES = [
     pytest.param(
         pod("Failed", state=ended(137), metadata=LEAVING),
         {},
-        ("pod-removed", "somebody has removed its pod"),
+        ("pod-removed", "its pod was removed from outside"),
         id="removed",
     ),
     pytest.param(
-        pod(), {"is_there": False}, ("pod-removed", "somebody has removed its pod"), id="removed-by-force"
+        pod(), {"is_there": False}, ("pod-removed", "its pod was removed from outside"), id="removed-by-force"
     ),
     pytest.param(
-        None, {"is_there": False}, ("pod-removed", "somebody has removed its pod"), id="nobody-saw-it"
+        None, {"is_there": False}, ("pod-removed", "its pod was removed from outside"), id="nobody-saw-it"
     ),
     pytest.param({"metadata": {"name": "w", "uid": "1"}, "status": {}}, {}, None, id="nothing-is-known-yet"),
 ]

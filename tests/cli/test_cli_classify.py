@@ -143,7 +143,7 @@ def test_what_breaks_off_is_read_as_far_as_it_goes(run: Run, tmp_path: Path) -> 
         pytest.param(["rank0.log", "-", "-"], "-: standard input can be read only once", id="twice"),
         pytest.param(
             ["rank0.log", "--signatures", "own.yaml"],
-            "own.yaml:3: [0].pattern: is no pattern of RE2: missing ): (oops",
+            "own.yaml:3: [0].pattern: is not a pattern of RE2: missing ): (oops",
             id="a-bad-pattern",
         ),
     ],

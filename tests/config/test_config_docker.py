@@ -101,12 +101,12 @@ def test_values(tmp_path: Path, text: str, field: str, value: Any) -> None:
         ),
         pytest.param(
             "image: i\ncreate: {Cmd: [sh]}",
-            "infrastructure.create.Cmd: is not to be set here: image says what runs, and the agent runs it",
+            "infrastructure.create.Cmd: must not be set here: image says what runs, and the agent runs it",
             id="another-command",
         ),
         pytest.param(
             "image: i\ncreate: {HostConfig: {RestartPolicy: {Name: always}}}",
-            "infrastructure.create.HostConfig.RestartPolicy: is not to be set: autorestart says what is brought back",
+            "infrastructure.create.HostConfig.RestartPolicy: must not be set: autorestart says what is brought back",
             id="another-restarter",
         ),
         pytest.param(

@@ -66,7 +66,7 @@ def test_a_kubeconfig_is_found_from_the_job_files_directory(tmp_path: Path) -> N
     assert infrastructure(tmp_path, "").kubeconfig is None
 
 
-OWNED = "is not to be set here: a field of its own says it, or it is the agent's"
+OWNED = "must not be set here: a field of its own says it, or it is the agent's"
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,12 @@ OWNED = "is not to be set here: a field of its own says it, or it is the agent's
         ),
         pytest.param(
             LEAST + "tolerations: [{key: gpu, value: yes-please}]",
-            "infrastructure.tolerations[0].value: is not looked at with operator Exists; write operator: Equal",
+            "infrastructure.tolerations[0].value: is ignored with operator Exists; write operator: Equal",
             id="a-value-for-nothing",
         ),
         pytest.param(
             LEAST + "labels: {prefect-ft/run: mine}",
-            "infrastructure.labels.prefect-ft/run: is not to be set here: it tells whose a pod is",
+            "infrastructure.labels.prefect-ft/run: must not be set here: it marks the owner of a pod",
             id="a-label-of-ours",
         ),
         pytest.param(

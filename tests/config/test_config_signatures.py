@@ -65,7 +65,7 @@ def test_a_job_that_is_written_out_has_the_same(tmp_path: Path) -> None:
         ),
         pytest.param(
             INLINE.replace("'licence server said no'", "(oops"), FILE,
-            "job.yaml:7: signatures[0].pattern: is no pattern of RE2: missing ): (oops", id="pattern",
+            "job.yaml:7: signatures[0].pattern: is not a pattern of RE2: missing ): (oops", id="pattern",
         ),
         pytest.param(
             INLINE + INLINE, FILE, "job.yaml:8: signatures[1].id: must be unique; 'licence' is also signatures[0]",

@@ -116,7 +116,7 @@ def test_what_a_command_asks_for(command: str, expected: Launched) -> None:
         pytest.param(
             "torchrun --standalone --virtual_local_rank t.py",
             ("command", 2),
-            "--virtual_local_rank is not offered; have the script choose its device by LOCAL_RANK",
+            "--virtual_local_rank is not supported; have the script choose its device by LOCAL_RANK",
             id="not-offered",
         ),
         pytest.param(
@@ -245,7 +245,7 @@ def test_the_ranks_of_a_worker(tmp_path: Path, options: str, more: str, expected
         pytest.param(
             "--virtual-local-rank",
             "",
-            "job.yaml:6: phases[0].command[1]: --virtual-local-rank is not offered; have the script choose "
+            "job.yaml:6: phases[0].command[1]: --virtual-local-rank is not supported; have the script choose "
             "its device by LOCAL_RANK",
             id="not-offered",
         ),

@@ -126,7 +126,7 @@ def test_a_pattern_of_a_user_is_pumped_in_vain(pattern: str) -> None:
     ],
 )
 def test_a_pattern_that_cannot_be_bounded_is_refused(pattern: str) -> None:
-    with pytest.raises(EntryError, match="is no pattern of RE2"):
+    with pytest.raises(EntryError, match="is not a pattern of RE2"):
         own(pattern)
 
 

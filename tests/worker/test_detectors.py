@@ -418,7 +418,7 @@ def test_this_machines_log_is_read_from_its_end() -> None:
         pytest.param("2", "80FA4E00", (0, "set -t reset -i 2 -c 0"), id="ascend"),
         pytest.param("7", "xid-95", (1, "in use by 4242"), id="in-use"),
         pytest.param("9", "xid-95", (1, "nvidia-smi exited with 3: cannot"), id="fails"),
-        pytest.param("md0", "fs-error", (1, "not a fault that the reset of a device mends"), id="no-device"),
+        pytest.param("md0", "fs-error", (1, "not a fault that a device reset repairs"), id="no-device"),
         pytest.param("$(id)", "xid-95", (1, "neither a number nor a PCI address"), id="no-name"),
     ],
 )

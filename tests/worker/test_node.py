@@ -254,7 +254,7 @@ def test_told_to_go_it_passes_the_notice_on_and_waits_for_the_agents(server: Ser
     assert 0 < client.expect("leaving")["within_s"] <= 60.0
     wait_for(lambda: link.ask("list")["is_going"])
     assert not link.answers()
-    with pytest.raises(BackendError, match="told to end"):
+    with pytest.raises(BackendError, match="being ended"):
         server.start(link, worker(1))
     client.stop()
     client.say("leave", token=client.token(1))

@@ -97,7 +97,7 @@ def test_who_hears_of_nobody_ends_its_ranks_and_says_so(
     later = agent.attached(epoch=2)
     attached = later.expect_attached()
     assert (attached["running"], attached["exits"]["0"]["signal"], attached["over"]) == ([], 9, True)
-    assert agent.log == "prefect-ft: ended its ranks: it has heard of nobody for 0.4 s\n"
+    assert agent.log == "prefect-ft: ended its ranks: no orchestrator for 0.4 s\n"
 
 
 def test_an_orchestrator_that_is_away_is_no_reason(begin: Callable[..., Begun], api: socket.socket) -> None:

@@ -110,4 +110,4 @@ def test_a_cut_network_is_noticed_on_both_sides(elsewhere: Elsewhere) -> None:
         wait_until_ended(pid)
     with pytest.raises(NoAnswerError):
         elsewhere.address.connect(1)
-    assert "ended its ranks: it has heard of nobody for 1 s\n" in elsewhere.agent.log
+    assert "ended its ranks: no orchestrator for 1 s\n" in elsewhere.agent.log

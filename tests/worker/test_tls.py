@@ -213,7 +213,7 @@ def test_a_port_that_is_somebody_elses_leaves_the_agent_its_socket(
         port = taken.getsockname()[1]
         agent = start_agent(network=network(port, certificates))
         assert agent.attached().stop()["ev"] == "stopped"
-    assert agent.log == f"prefect-ft: nobody can listen at port {port}: Address already in use\n"
+    assert agent.log == f"prefect-ft: cannot listen at port {port}: Address already in use\n"
 
 
 # -- sockets ------------------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ class DockerBackend:
         except BackendError as exc:
             return Evidence(rule="engine-away", text=str(exc))
         if told is None or told["State"]["Status"] == "removing":
-            return Evidence(rule="container-removed", text="somebody has removed its container")
+            return Evidence(rule="container-removed", text="its container was removed from outside")
         if is_oom:
             return USED_UP
         if not told["State"]["Running"]:

@@ -69,13 +69,13 @@ def _ulimits(value: dict[str, str]) -> dict[str, str]:
 def _create(value: dict[str, Any]) -> dict[str, Any]:
     for name in OWNED:
         if name in value:
-            raise problem("is not to be set here: image says what runs, and the agent runs it", name)
+            raise problem("must not be set here: image says what runs, and the agent runs it", name)
     host = value.get("HostConfig", {})
     if not isinstance(host, dict):
         raise problem(f"must be a mapping of keys to values, got {shown(host)}", "HostConfig")
     for name in OWNED_BY_HOST:
         if name in host:
-            raise problem("is not to be set: autorestart says what is brought back", "HostConfig", name)
+            raise problem("must not be set: autorestart says what is brought back", "HostConfig", name)
     return value
 
 

@@ -116,7 +116,7 @@ def _checked(data: bytes, shape: type[BaseModel]) -> Json:
     try:
         return _held(_without_nulls(parse_json(data)), shape)
     except ValueError as exc:
-        raise BackendError(f"it answers with what is no JSON: {data[:80]!r}") from exc
+        raise BackendError(f"its answer is not JSON: {data[:80]!r}") from exc
 
 
 def _held(told: Any, shape: type[BaseModel]) -> Json:
@@ -125,7 +125,7 @@ def _held(told: Any, shape: type[BaseModel]) -> Json:
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise BackendError(f"it answers with what Kubernetes does not: {where}: {first['msg']}") from exc
+        raise BackendError(f"its answer does not match Kubernetes' API: {where}: {first['msg']}") from exc
     return dict(told)
 
 

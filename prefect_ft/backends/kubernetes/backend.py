@@ -250,7 +250,7 @@ class KubernetesBackend:
 
     def _open(self, worker: Worker, host: str, timeout_s: float) -> socket.socket:
         if self._nodes.is_cut(worker.system):
-            raise ConnectionError(f"the cluster does not hear of the node of {worker.system}")
+            raise ConnectionError(f"the cluster has lost contact with the node of {worker.system}")
         try:
             connection = self._reach.connect(
                 lambda: self._guard.watch(self._connect(worker, host), worker.system),
@@ -380,7 +380,7 @@ class KubernetesBackend:
     def _loss_of(self, system: str) -> str | None:
         """Say how a system's node is known to be lost; None: it is not."""
         if self._nodes.is_cut(system):
-            return f"the cluster does not hear of the node of {system}"
+            return f"the cluster has lost contact with the node of {system}"
         return self._silent.get(system)
 
     def _end(self, worker: Worker, *, within_s: float = 0) -> Evidence | None:

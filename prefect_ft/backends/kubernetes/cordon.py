@@ -104,7 +104,7 @@ def lift_all(directory: Path) -> None:
             for node in cluster.nodes(f"{BY}={directory.name}"):
                 _uncordon(cluster, node)
         except BackendError as exc:
-            _log.warning("nodes may be cordoned still that have the label %s=%s: %s", BY, directory.name, exc)
+            _log.warning("nodes with the label %s=%s may still be cordoned: %s", BY, directory.name, exc)
 
 
 def _uncordon(cluster: Cluster, node: Json) -> None:

@@ -58,7 +58,7 @@ def _quantities(value: dict[str, str]) -> dict[str, str]:
 def _labels(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if name.startswith(OWN_PREFIX):
-            raise problem("is not to be set here: it tells whose a pod is", name)
+            raise problem("must not be set here: it marks the owner of a pod", name)
         if not re.fullmatch(_LABEL_KEY, name):
             raise problem("must be the key of a label, like team or example.com/team", name)
         if not re.fullmatch(_LABEL_VALUE, text):
@@ -86,9 +86,7 @@ def _container(value: dict[str, Any]) -> dict[str, Any]:
 def _refuse(given: dict[str, Any], at: tuple[str, ...], owned: tuple[str, ...]) -> None:
     for name in owned:
         if name in given:
-            raise problem(
-                "is not to be set here: a field of its own says it, or it is the agent's", *at, name
-            )
+            raise problem("must not be set here: a field of its own says it, or it is the agent's", *at, name)
 
 
 Quantities = Annotated[Env, AfterValidator(_quantities)]
@@ -134,7 +132,7 @@ class Toleration(Section):
                 "needs key and value with operator Equal; write both, or operator: Exists", "operator"
             )
         if self.operator == "Exists" and self.value is not None:
-            raise problem("is not looked at with operator Exists; write operator: Equal", "value")
+            raise problem("is ignored with operator Exists; write operator: Equal", "value")
         return self
 
 

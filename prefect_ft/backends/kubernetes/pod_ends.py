@@ -58,7 +58,7 @@ def end_of(
     node is cordoned. `events` is what the cluster has noted of it.
     """
     if told is None:
-        return Evidence(rule="pod-removed", text="somebody has removed its pod")
+        return Evidence(rule="pod-removed", text="its pod was removed from outside")
     ended = _disrupted(told) or _failed(told) or _killed_for_memory(told)
     if ended is None and (is_leaving(told) or not is_there):
         return _removed(is_node_closed=is_node_closed, events=events)
@@ -96,7 +96,7 @@ def _removed(*, is_node_closed: bool, events: Sequence[Json]) -> Evidence:
             return _evidence(_NOTED[each["reason"]], each["reason"], each.get("message"))
     if is_node_closed:
         return Evidence(rule="pod-drained", text="its pod is removed from a node that was cordoned")
-    return Evidence(rule="pod-removed", text="somebody has removed its pod")
+    return Evidence(rule="pod-removed", text="its pod was removed from outside")
 
 
 def _exited(told: Json) -> Evidence | None:

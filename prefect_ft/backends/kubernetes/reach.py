@@ -72,8 +72,8 @@ class Reach:
             self._way = way
         if why is not None:
             _log.warning(
-                "agents in pods are not reached from here at their own addresses (%s), so they are through the "
-                "cluster's API: while that is away, so are they; `reach: api` says that this is wanted",
+                "agents in pods cannot be reached at their own addresses (%s): using the cluster's API instead, which "
+                "must stay available; set `reach: api` if that is intended",
                 as_line(str(why)),
             )
 

@@ -32,7 +32,7 @@ def reset(device: str, code: str) -> None:
     elif _OF_ASCEND.fullmatch(code):
         _reset_ascend(device)
     else:
-        raise _RefusedError(f"{code} is not a fault that the reset of a device mends")
+        raise _RefusedError(f"{code} is not a fault that a device reset repairs")
 
 
 def _reset_nvidia(device: str) -> None:
