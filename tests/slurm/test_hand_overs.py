@@ -1,6 +1,6 @@
 """Hand-overs at time limits, in chains side by side. Limits count whole minutes, and these are of one minute each.
 
-Three, or twenty chains with ten each, or PREFECT_FT_HAND_OVERS=CHAINSxEACH. The ordinary run has one at a preemption.
+Three in the ordinary run; in the long mode twenty chains with ten each, or PREFECT_FT_HAND_OVERS=CHAINSxEACH.
 """
 
 from __future__ import annotations
