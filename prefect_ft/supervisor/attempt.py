@@ -301,7 +301,9 @@ class Attempt:
         if self.start_error is not None:
             return self._not_started(incident, self.start_error)
         if self._failures:
-            return self._failure(incident)
+            failure = self._failure(incident)
+            missed = self._missed(failure)
+            return failure if missed is None else self._loss(incident, missed)
         if self.odd is not None:
             return replace(self.odd, t=t, attempt=self.number, reported=tuple(sorted(self._odd_workers)))
         return self._lost_or_completed(incident)
@@ -309,7 +311,16 @@ class Attempt:
     def _lost_or_completed(self, incident: Incident) -> Incident:
         if not self.lost:
             return replace(incident, kind="completed", exit_code=0)
-        worker, loss = next(iter(self.lost.items()))
+        return self._loss(incident, next(iter(self.lost)))
+
+    def _missed(self, failure: Incident) -> int | None:
+        """Return the lost worker of which a rank elsewhere failed, if what that printed blames a peer."""
+        if failure.blame != "peer":
+            return None
+        return next((worker for worker in self.lost if worker != failure.worker), None)
+
+    def _loss(self, incident: Incident, worker: int) -> Incident:
+        loss = self.lost[worker]
         kind = kind_of_loss(loss.evidence, system_answers=loss.system_answers)
         return replace(incident, kind=kind, worker=worker, evidence=loss.evidence)
 

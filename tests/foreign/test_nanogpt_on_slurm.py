@@ -1,7 +1,8 @@
 """nanoGPT's own train.py on two nodes of a real Slurm, whatever Slurm or a node does to it.
 
 It saves weights and optimizer, not where it was in its data: what follows a restart differs from an undisturbed run.
-So each result is held, bit by bit, against torchrun alone, stopped at the same steps and started again with as many ranks.
+So each result is held, bit by bit, against torchrun alone, stopped at the same steps and started again with as many
+ranks.
 """
 
 from __future__ import annotations

@@ -56,6 +56,11 @@ def call(inside: tuple[int, ...] = (), excused: tuple[int, ...] = (), worker: in
     return worker, heard("call", inside=list(inside), excused=list(excused))
 
 
+PEER_CLOSED = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:17284: Connection reset by peer"
+)
+"""What gloo has a rank raise whose peer is gone."""
+
 ENDING: Event = (0, "ending")
 """Stands for the moment from which the supervisor ends the ranks."""
 
@@ -219,6 +224,26 @@ CASES = {
     "a-rank-fails-and-then-its-agent-goes-away": (
         [raised(2, "EOFError"), exited(2, 1), lost(1)],
         failed("network", 2, "EOFError"),
+    ),
+    "a-rank-misses-its-peer-whose-system-is-gone": (
+        [beat(0, 44, every=1), said(0, PEER_CLOSED), exited(0, 1), ENDING, lost(1, system_answers=False)],
+        incident(kind="system_lost", worker=1, reached=44, reached_every=1),
+    ),
+    "a-rank-misses-its-peer-whose-agent-is-gone": (
+        [said(0, PEER_CLOSED), exited(0, 1), ENDING, exited(1, by=9), lost(1)],
+        incident(kind="in_place_failed", worker=1),
+    ),
+    "a-rank-misses-its-peer-that-was-preempted": (
+        [said(0, PEER_CLOSED), exited(0, 1), ENDING, lost(1, evidence=Evidence(rule="pod-preempted", text="so"))],
+        incident(kind="preempted", worker=1, evidence=Evidence(rule="pod-preempted", text="so")),
+    ),
+    "a-rank-misses-its-peer-and-its-own-agent-goes-away": (
+        [said(0, PEER_CLOSED), exited(0, 1), ENDING, lost(0)],
+        replace(failed("network", 0, PEER_CLOSED, line=1), blame="peer"),
+    ),
+    "a-rank-fails-by-itself-while-another-agent-goes-away": (
+        [raised(0, "TypeError: no"), exited(0, 1), ENDING, lost(1, system_answers=False)],
+        failed("user_code", 0, "TypeError: no"),
     ),
     "no-such-command": (
         [start_failed(1, errno.ENOENT), ENDING, exited(0, by=9)],
