@@ -15,7 +15,7 @@ HELD_ELSEWHERE = ("before_decision", "after_action")
 """Moments that tests/supervisor/test_rejoin.py holds in milliseconds: the journal cut at each of its bytes."""
 
 IN_SHORT = ("in_training", "in_action")
-"""Moments of the ordinary run; the others, whose ways are in these too, take as long."""
+"""Moments of the ordinary run; tests/supervisor/test_simulation.py ends orchestrators at every event."""
 
 pytestmark = pytest.mark.timeout(300)
 
