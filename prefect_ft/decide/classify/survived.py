@@ -59,10 +59,10 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
 
     Only for a log of which it is not known how its run ended.
     """
-    if not log.tail or any(complaint.is_strong for complaint in log.complaints):
-        return list(findings)
-    end = log.number_of_tail(len(log.tail) - 1)
     left = sorted(findings, key=lambda one: one.order)
+    if not left or not log.tail or any(complaint.is_strong for complaint in log.complaints):
+        return list(findings)
+    end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
     while left and _is_unheeded(left[-1], end):
         left.pop()
     return left
