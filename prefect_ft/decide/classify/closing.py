@@ -137,6 +137,8 @@ def last_complaints(
     found: list[Complaint] = []
     places: set[str] = set()
     for index, (number, line) in enumerate(lines):
+        if _says_nothing_new(line, is_known):
+            continue
         complaint = complaint_of(line)
         if complaint is not None:
             if is_known(line) and not is_message_of_crash(line.text):
@@ -150,6 +152,13 @@ def last_complaints(
             if len(places) >= 2:
                 found.clear()
     return tuple(found) or _diverged(lines)
+
+
+def _says_nothing_new(line: Line, is_known: Callable[[Line], bool]) -> bool:
+    """Return whether a line complains of what is known: the words of kinds, which cost time at first, are not asked."""
+    if _COMPLAINS.search(line.text) is None or is_message_of_crash(line.text):
+        return False
+    return place_of(line.text) is None and is_known(line)
 
 
 def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
