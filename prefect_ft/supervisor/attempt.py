@@ -314,8 +314,11 @@ class Attempt:
         return self._loss(incident, next(iter(self.lost)))
 
     def _missed(self, failure: Incident) -> int | None:
-        """Return the lost worker of which a rank elsewhere failed, if what that printed blames a peer."""
-        if failure.blame != "peer":
+        """Return the lost worker of which a rank elsewhere failed, if what that printed is what a lost peer brings."""
+        if failure.failure_class not in ("network", "collective_timeout") or failure.blame in (
+            "node",
+            "device",
+        ):
             return None
         return next((worker for worker in self.lost if worker != failure.worker), None)
 

@@ -220,7 +220,7 @@ def finish(run: NanoGPT, case: str) -> list[Attempt]:
         assert cell["by_hand"] == result
         assert abs(cell["undisturbed"]["metric"] - result["metric"]) < 0.1
     finally:
-        if path := os.environ.get("PREFECT_FT_MATRIX"):
+        if path := os.environ.get("PREFECT_FT_SLURM_CELLS"):
             with Path(path).open("a") as file:
                 file.write(json.dumps(cell) + "\n")
     assert run.processes() == {}
@@ -263,7 +263,7 @@ def test_a_lost_node_that_comes_back(begin: Begin) -> None:
 def test_a_time_limit(begin: Begin, waits: bool) -> None:
     """A trainer that cannot be asked saves at its own time: `on_demand` waits for that, as long as `grace_s`."""
     asks = {"on_demand": {"grace_s": 15}} if waits else {}
-    run = begin(1200, infrastructure={"time": "1", "reserve_s": 10}, **asks)
+    run = begin(600, infrastructure={"time": "1", "reserve_s": 10}, **asks)
     attempts = finish(run, "time limit, on_demand" if waits else "time limit")
     assert len(attempts) > 1
     assert {kind for kind, _ in run.incidents()} == {"handed_over", "completed"}
@@ -276,6 +276,5 @@ def test_a_preemption(begin: Begin) -> None:
     run.cluster.run("sbatch", "-p", "high", "-N4", "-o", "/dev/null", "--wrap", "sleep 3")
     attempts = finish(run, "preemption")
     assert [each.ranks for each in attempts] == [2, 2]
-    assert run.incidents()[0][0] in ("preempted", "handed_over")
-    assert len(run.incidents()) == 2
+    assert [kind for kind, _ in run.incidents()] == ["preempted", "handed_over", "completed"]
     assert max(run.lost()) <= SAVE_EVERY

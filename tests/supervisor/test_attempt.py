@@ -61,6 +61,9 @@ PEER_CLOSED = (
 )
 """What gloo has a rank raise whose peer is gone."""
 
+CABLE = "mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error"
+"""What blames the system where it is printed."""
+
 ENDING: Event = (0, "ending")
 """Stands for the moment from which the supervisor ends the ranks."""
 
@@ -236,6 +239,21 @@ CASES = {
     "a-rank-misses-its-peer-that-was-preempted": (
         [said(0, PEER_CLOSED), exited(0, 1), ENDING, lost(1, evidence=Evidence(rule="pod-preempted", text="so"))],
         incident(kind="preempted", worker=1, evidence=Evidence(rule="pod-preempted", text="so")),
+    ),
+    **{
+        f"a-rank-misses-its-peer-and-says-{name}": (
+            [said(0, line), exited(0, 1), ENDING, lost(1, system_answers=False)],
+            incident(kind="system_lost", worker=1),
+        )
+        for name, line in {
+            "reset": "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "refused": "torch.distributed.DistNetworkError: connect(): Connection refused",
+            "timeout": "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
+        }.items()
+    },
+    "a-rank's-own-link-is-at-fault": (
+        [said(0, CABLE, "EOFError"), exited(0, 1), ENDING, lost(1)],
+        replace(failed("network", 0, CABLE, line=1), blame="node"),
     ),
     "a-rank-misses-its-peer-and-its-own-agent-goes-away": (
         [said(0, PEER_CLOSED), exited(0, 1), ENDING, lost(0)],
