@@ -30,7 +30,7 @@ from slurm_runs import Run
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 (NANOGPT,) = (trainer for trainer in TRAINERS if trainer.name == "nanogpt")
-SAVE_EVERY = 50
+SAVE_EVERY, STEPS = 50, 300
 LIMIT_S = 400.0
 ENV = {"PYTHONPATH": str(OUTSIDE), "OMP_NUM_THREADS": "1", **NANOGPT.env}
 ROOT = Path(__file__).parents[2]
@@ -159,7 +159,7 @@ class NanoGPT(Run):
     def by_hand(self, attempts: list[Attempt]) -> dict[str, Any]:
         """Train by torchrun alone, in as many pieces and with as many ranks; return the result."""
         work = self.place / f"by-hand-{len(attempts)}"
-        prepared(work, self.python)
+        shutil.copytree(self.work, work, ignore=shutil.ignore_patterns("out"))  # with the same data
         for attempt, after in zip(attempts, [*attempts[1:], None], strict=True):
             if after is not None and after.first == attempt.first:
                 continue  # of it nothing was left
@@ -181,7 +181,7 @@ Begin = Callable[..., NanoGPT]
 def begin(slurm_nodes: Any, tmp_path: Path, prefect_server: None) -> Iterator[Begin]:
     runs: list[NanoGPT] = []
 
-    def make(steps: int = 300, infrastructure: dict[str, Any] | None = None, **checkpoints: Any) -> NanoGPT:
+    def make(steps: int = STEPS, infrastructure: dict[str, Any] | None = None, **checkpoints: Any) -> NanoGPT:
         runs.append(NanoGPT(slurm_nodes, tmp_path / "run", steps, infrastructure or {}, **checkpoints))
         runs[-1].begin()
         return runs[-1]
@@ -206,6 +206,7 @@ def finish(run: NanoGPT, case: str) -> list[Attempt]:
     """Wait for the end, and hold the result against torchrun by hand; return the attempts."""
     began = time.monotonic()
     run.end()
+    assert run.processes() == {}
     waited_s = time.monotonic() - began
     attempts, result = run.attempts(), run.result()
     cell = {
@@ -216,14 +217,14 @@ def finish(run: NanoGPT, case: str) -> list[Attempt]:
         assert result["steps"] == run.steps
         assert all(each.first > 0 for each in attempts[1:]), attempts
         cell["by_hand"] = run.by_hand(attempts)
-        cell["undisturbed"] = undisturbed(run)
         assert cell["by_hand"] == result
-        assert abs(cell["undisturbed"]["metric"] - result["metric"]) < 0.1
+        if run.steps == STEPS:  # the others take too long
+            cell["undisturbed"] = undisturbed(run)
+            assert abs(cell["undisturbed"]["metric"] - result["metric"]) < 0.1
     finally:
         if path := os.environ.get("PREFECT_FT_SLURM_CELLS"):
             with Path(path).open("a") as file:
                 file.write(json.dumps(cell) + "\n")
-    assert run.processes() == {}
     Run.until(run, lambda: {*run.cluster.jobs().values()} <= {"COMPLETING"})
     return attempts
 
@@ -259,15 +260,13 @@ def test_a_lost_node_that_comes_back(begin: Begin) -> None:
     assert max(run.lost()) <= SAVE_EVERY
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["at-once", "waits"])
-def test_a_time_limit(begin: Begin, waits: bool) -> None:
+def test_a_time_limit(begin: Begin) -> None:
     """A trainer that cannot be asked saves at its own time: `on_demand` waits for that, as long as `grace_s`."""
-    asks = {"on_demand": {"grace_s": 15}} if waits else {}
-    run = begin(600, infrastructure={"time": "1", "reserve_s": 10}, **asks)
-    attempts = finish(run, "time limit, on_demand" if waits else "time limit")
+    run = begin(4000, infrastructure={"time": "1", "reserve_s": 10}, on_demand={"grace_s": 15})
+    attempts = finish(run, "time limit, on_demand")
     assert len(attempts) > 1
     assert {kind for kind, _ in run.incidents()} == {"handed_over", "completed"}
-    assert max(run.lost()) <= SAVE_EVERY
+    assert max(run.lost()) <= 10, "the next checkpoint was waited for"
 
 
 def test_a_preemption(begin: Begin) -> None:
