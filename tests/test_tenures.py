@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,7 +170,97 @@ def test_what_is_inside_of_the_allocation_leaves_the_run_to_who_begins_in_the_ne
     assert latest.status == "running"
     assert run(job) == "completed"
     assert [line.placement for line in of(lines_of(job), AttemptLine)] == [("s0",), ("s1",)]
-    assert scheduler.released == []
+    assert scheduler.released == ["allocation-1"], "what may have been asked for to be added is given back"
+
+
+class Growing(Scheduler):
+    """One whose first allocation gets more systems when `comes` says so, or at the latest when its phase ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, comes: Callable[[], bool]) -> None:
+        super().__init__(monkeypatch, lambda: None)
+        self.joined: list[str] = []
+        self.lasts = True
+        self._comes = comes
+        for name in ("growing", "join"):
+            monkeypatch.setattr(ProcessKind, name, getattr(self, name))
+
+    @contextmanager
+    def growing(
+        self,
+        _: Any,
+        __: Place,
+        tenure: Tenure,
+        workers: Callable[[], int | None],
+        grown: Callable[[str], None],
+    ) -> Iterator[None]:
+        if tenure.name != "allocation-1":
+            yield
+            return
+        left, told = threading.Event(), partial(grown, "job 23 adds s2")
+        thread = threading.Thread(
+            target=when, args=(lambda: left.is_set() or self._comes(), told), daemon=True
+        )
+        thread.start()
+        assert workers() is None
+        yield
+        left.set()
+        thread.join()
+
+    def join(self, _: Any, __: Place, tenure: Tenure) -> bool:
+        self.joined.append(tenure.name)
+        return self.lasts
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_that_grows_keeps_what_it_has(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """Also where this process is in the allocation: it continues, and does not leave the run to the next job."""
+    scheduler = Growing(monkeypatch, (tmp_path / "begun").exists)
+    scheduler.contains_us = inside
+    job = job_in(tmp_path, SAVES_WHEN_ASKED)
+    assert run(job) == "completed"
+    assert (scheduler.joined, scheduler.released) == (["allocation-1"], [])
+    moved, completed = (line.incident for line in of(lines_of(job), IncidentLine))
+    assert (moved.kind, moved.evidence.text) == (
+        "handed_over",
+        "from allocation-1 to allocation-2: job 23 adds s2",
+    )
+    assert completed.kind == "completed"
+
+
+def test_a_run_that_grows_as_its_allocation_ends_gives_it_back(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Growing(monkeypatch, (tmp_path / "begun").exists)
+    scheduler.lasts = False
+    assert run(job_in(tmp_path, SAVES_WHEN_ASKED)) == "completed"
+    assert (scheduler.joined, scheduler.released) == (["allocation-1"], ["allocation-1"])
+
+
+def test_a_phase_that_completes_as_its_run_grows_is_followed_by_the_next_one(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Growing(monkeypatch, lambda: False)
+    phase = {"command": [sys.executable, "train.py"], "checkpoints": {"path": "ck", "settle_s": 0}}
+    job = job_in(tmp_path, "", phases=[{**phase, "name": name} for name in ("first", "second")])
+    assert run(job) == "completed"
+    assert (scheduler.joined, scheduler.released) == ([], [])
+    assert not of(lines_of(job), HandOverLine)
+
+
+def test_a_sigterm_of_the_allocation_ends_growth(
+    tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an allocation of the user's own that is its end, whatever else was under way."""
+    scheduler = Growing(monkeypatch, (tmp_path / "begun").exists)
+    scheduler.contains_us = True
+    job = job_in(
+        tmp_path, SAVES_WHEN_ASKED.replace('open("ck/.new"', f'os.kill({os.getpid()}, 15); open("ck/.new"')
+    )
+    with pytest.raises(HandedOverError):
+        run(job)
+    assert (scheduler.joined, scheduler.released) == ([], ["allocation-1"])
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,10 @@ USED_UP = Evidence(
 )
 """That evidence."""
 
-TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown"))
+PART_ENDED = "further-job-ended"
+"""The rule of evidence that the scheduler takes some systems of the run that were added later."""
+
+TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown", PART_ENDED))
 """The rules of evidence that a worker's place was taken away: that is a preemption, and nothing has failed."""
 
 

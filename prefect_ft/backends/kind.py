@@ -147,7 +147,10 @@ class Kind(ABC, Generic[_Config]):
         return TenureEnd(kind="handed_over", reason=f"{name} has ended")
 
     def release(self, infrastructure: _Config, place: Place, tenure: Tenure) -> None:
-        """Give the systems of a tenure back: the run waits for the next one. Idempotent; raises nothing."""
+        """Give the systems of a tenure back, and what was asked for to be added: the run waits for the next tenure.
+
+        Of one that contains this process, only what was added. Idempotent; raises nothing.
+        """
         del infrastructure, place, tenure
 
     def succeed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> str | None:
@@ -174,9 +177,13 @@ class Kind(ABC, Generic[_Config]):
         del infrastructure, place, tenure, workers, grown
         return nullcontext()
 
-    def join(self, infrastructure: _Config, place: Place, tenure: Tenure) -> None:
-        """Have the next tenure be this one with what has come; in this one no worker is left."""
+    def join(self, infrastructure: _Config, place: Place, tenure: Tenure) -> bool:
+        """Have the next tenure be what is left of this one, with what has come. No worker may run.
+
+        Return whether that is so; False: the tenure itself ends.
+        """
         del infrastructure, place, tenure
+        return False
 
     @abstractmethod
     def backend(self, workers: Workers[_Config]) -> Backend:

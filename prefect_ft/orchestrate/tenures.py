@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from prefect_ft.backends.kind import Place, Tenure, kind_of
 from prefect_ft.clock import epoch_now, utc_at
@@ -76,17 +76,19 @@ class Tenancy:
         return end.reason if end.kind == "cancelled" else None
 
     def leave(self, stop: StopRequest) -> bool:
-        """Give the systems back, so that the next tenure can begin; keep them where that has them too.
+        """End the tenure: the next one has its systems and what was added, or they are given back for it.
 
-        Return whether this process goes on in the next one.
+        Return whether this process continues in the next one.
         """
-        if self._has_grown and not stop.tenure_is_taken:
-            self._kind.join(self._infrastructure, self._place, self._tenure)
+        may_last = (self._has_grown and not stop.tenure_is_taken) or stop.part_is_taken
+        if may_last and not stop.was_terminated and self._kind.join(*self._asked_about):
             return True
-        if self._tenure.contains_us:
-            return False
-        self._kind.release(self._infrastructure, self._place, self._tenure)
-        return True
+        self._kind.release(*self._asked_about)
+        return not self._tenure.contains_us
+
+    @property
+    def _asked_about(self) -> tuple[Infrastructure, Place, Tenure]:
+        return self._infrastructure, self._place, self._tenure
 
     @contextmanager
     def watched(
@@ -102,9 +104,9 @@ class Tenancy:
                 self._has_grown = True
                 stop.hand_over(what)
 
-        growth = self._kind.growing(
-            self._infrastructure, self._place, self._tenure, lambda: workers_in(lines()), grown
-        )
+        growth: AbstractContextManager[None] = nullcontext()
+        if plan.has_checkpoints:
+            growth = self._kind.growing(*self._asked_about, lambda: workers_in(lines()), grown)
         margin_s = self._tenure.reserve_s + plan.stop_grace_s
         margin_s += plan.on_demand.grace_s if plan.on_demand is not None else 0.0
         left = threading.Event()
@@ -116,8 +118,11 @@ class Tenancy:
         try:
             with growth:
                 yield
+            if self._has_grown and not stop.tenure_is_taken:
+                stop.take_over()  # the phase has ended as it grew, and the next one is in the same systems
         finally:
-            stop.hands_over_on_sigterm = False
+            # Between two tenures of this process SIGTERM means the same.
+            stop.hands_over_on_sigterm = self._tenure.contains_us and self._has_grown
             left.set()
             watch.join()
 

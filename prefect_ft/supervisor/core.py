@@ -105,7 +105,7 @@ class Supervisor:
             clock=clock,
             system_of=lambda number: gang.worker(number).system,
             evidence=lambda number: self._backend.evidence(gang.worker(number), is_gone=True),
-            tenure_ends=lambda why: self._stop.hand_over(why, HandOver.BEGUN),
+            tenure_ends=self._stop.hand_over,
             parts=parts,
         )
         resuming = Resuming(plan, saves, journal, clock, log)
@@ -178,8 +178,11 @@ class Supervisor:
     def move(self, move: Move, *, by_hand: bool) -> Decision:
         """Go on in another tenure than the phase was in; return what was decided about the end of the earlier one.
 
-        In the place of `rejoin`: no worker of the earlier one is left.
+        In the place of `rejoin`: what is left of the workers of the earlier one is ended.
         """
+        left = [each.worker for each in self._backend.find()]
+        if left:  # on a system of both tenures that did not answer as the earlier one was left
+            self._backend.destroy(left)
         return self._lifecycle.move(move, self._driver.now_s(), by_hand=by_hand)
 
     def attempt(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_ft.backends.base import TENURE_ENDED
+from prefect_ft.backends.base import PART_ENDED, TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
@@ -40,6 +40,7 @@ from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
+from prefect_ft.supervisor.stopping import HandOver
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.values import Values
 from prefect_ft.worker.protocol import Token
@@ -62,12 +63,12 @@ class Listener:
         clock: PhaseClock,
         system_of: Callable[[int], str],
         evidence: Callable[[int], Evidence | None],
-        tenure_ends: Callable[[str], None],
+        tenure_ends: Callable[[str, HandOver], None],
         parts: Parts | None = None,
     ) -> None:
         """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends.
 
-        `tenure_ends` is called, with the reason, where all workers are about to end with the systems that were lent.
+        `tenure_ends` is called, with the reason, where workers are about to end with the systems that were lent.
         `parts` puts together what each worker has saved a part of; None: one agent sees all.
         """
         self.attempt: Attempt | None = None
@@ -174,8 +175,8 @@ class Listener:
         """Treat it as an announced end of its worker, or of all workers: ranks can still save."""
         attempt = event.token[2]
         told = self._evidence(worker) or Evidence(rule="told-to-go", text="its agent got SIGTERM")
-        if told.rule == TENURE_ENDED:
-            self._tenure_ends(told.text)
+        if told.rule in (TENURE_ENDED, PART_ENDED):
+            self._tenure_ends(told.text, HandOver.BEGUN if told.rule == TENURE_ENDED else HandOver.PART)
             return
         kind = kind_of_loss(told, system_answers=True)
         report = Incident(t=0, kind=kind, attempt=attempt, worker=worker, evidence=told)

@@ -45,6 +45,8 @@ def left_behind(lines: Sequence[Line], name: str) -> str | None:
     if had[-1].name != name:
         return had[-1].name
     began = max(number for number, line in enumerate(lines) if line is had[-1])
+    if was_left_in_order(lines[began:]):
+        return name  # the orchestrator died before it had the next one
     if len(had) == 1 or any(_is_hand_over(line) for line in lines[began:]):
         return None
     return had[-2].name  # the one before did not come to judge it

@@ -37,10 +37,12 @@ class HandOver(IntEnum):
     """What is known of the end of a tenure for which a run is handed over."""
 
     DUE = 0
-    """Its time is up soon."""
-    BEGUN = 1
+    """Its time is up soon, or it has grown."""
+    PART = 1
+    """Others are ending a part of it: ranks can still save."""
+    BEGUN = 2
     """Others are ending it: ranks can still save."""
-    OVER = 2
+    OVER = 3
     """It has ended, with all that ran in it."""
 
 
@@ -69,6 +71,8 @@ class StopRequest:
         self._leaves_on_sigterm = leaves_on_sigterm
         self.hands_over_on_sigterm = False
         """Whether SIGTERM announces the end of the tenure that this process is in."""
+        self.was_terminated = False
+        """Whether SIGTERM has announced that."""
         self._hand_over: tuple[str, HandOver] | None = None
         self._wish: tuple[str, bool] | None = None
         """One value, so that what one thread asks for is not mixed with what another does."""
@@ -112,7 +116,12 @@ class StopRequest:
     @property
     def tenure_is_taken(self) -> bool:
         """Whether others end the tenure, or have: why is to be asked."""
-        return self._hand_over is not None and self._hand_over[1] is not HandOver.DUE
+        return self._hand_over is not None and self._hand_over[1] >= HandOver.BEGUN
+
+    @property
+    def part_is_taken(self) -> bool:
+        """Whether others end a part of the tenure alone."""
+        return self._hand_over is not None and self._hand_over[1] is HandOver.PART
 
     @property
     def wanted(self) -> str | None:
@@ -181,6 +190,7 @@ class StopRequest:
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGTERM and self.hands_over_on_sigterm:
+            self.was_terminated = True
             self.hand_over("SIGTERM: the allocation ends")
             return
         if number == signal.SIGTERM and self._leaves_on_sigterm:

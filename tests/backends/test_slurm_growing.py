@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.growing import Growth, further, growing
 from prefect_ft.clock import epoch_now
 from prefect_ft.errors import BackendError
-from prefect_ft.observe import Fact, Notice, observed_by
+from prefect_ft.observe import Fact, Notice, observed_by, tell
 from prefect_ft.worker.holder import ALLOCATION, ENDED
 
 SETTLE_S, START_S = 15.0, 300.0
@@ -22,20 +24,29 @@ SETTLE_S, START_S = 15.0, 300.0
 class Played:
     """A run in job 17 that is to have two workers; job 18 follows it."""
 
-    def __init__(self, place: Path, *, name: str = "slurm-17", left_s: float | None = None) -> None:
+    def __init__(
+        self,
+        place: Path,
+        *,
+        name: str = "slurm-17",
+        left_s: float | None = None,
+        systems: tuple[str, ...] = ("n0",),
+    ) -> None:
         self.allocations, self.now_s = Allocations(place), 1000.0
         self.asked: list[int] = []
         self.cancelled: list[str] = []
         self.over: set[str] = set()
+        self.silent: set[str] = set()
         self.begin("slurm-17", "n0", "n1")
         if not self.allocations.submitted:
             self.allocations.note("17", "18")
         self.allocations.choose(name)
         self.tenure = Tenure(
-            name=name, systems=("n0",), ends_s=None if left_s is None else epoch_now() + left_s
+            name=name, systems=systems, ends_s=None if left_s is None else epoch_now() + left_s
         )
         self.growth = Growth(
             self.tenure, 2, allocations=self.allocations, is_over=lambda job, _: job in self.over,
+            answering=lambda each: [node for node in each.nodes if node not in self.silent],
             submit=self.submit, cancel=self.cancel, start_timeout_s=START_S, settle_s=SETTLE_S,
             now_s=lambda: self.now_s,
         )  # fmt: skip
@@ -90,6 +101,7 @@ def test_nodes_that_have_not_begun_are_waited_for_and_left_out_at_last(tmp_path:
     played.begin("slurm-23", "n4", "n5", answers=False)
     (played.allocations.directory / "slurm-23" / "n5.json").write_text('{"port": 7}')
     played.look(0)
+    played.silent.add("n4")
     played.now_s += START_S
     assert played.look(0) is None
     played.now_s += 1.0
@@ -99,12 +111,59 @@ def test_nodes_that_have_not_begun_are_waited_for_and_left_out_at_last(tmp_path:
 def test_a_further_job_whose_nodes_do_not_answer_is_given_back(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.look()
-    played.begin("slurm-23", "n4", answers=False)
+    played.begin("slurm-23", "n4")
+    played.silent.add("n4")
     played.look()
-    played.now_s += START_S + 1.0
+    played.now_s += START_S
+    assert played.look() is None
+    assert not played.growth.is_given_up
+    played.now_s += 1.0
     assert played.look() is None
     assert played.growth.is_given_up
     assert played.allocations.has_ended("slurm-23")
+
+
+def test_a_second_loss_is_to_be_settled_too(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.begin("slurm-23", "n4")
+    played.look()
+    played.now_s += SETTLE_S
+    assert played.look(0) is None
+    played.now_s += SETTLE_S
+    assert played.look(0) == "job 23 adds n4"
+
+
+def test_each_further_job_has_its_own_time_to_begin(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.look()
+    played.begin("slurm-23", "n4", answers=False)
+    played.look()
+    played.look(2)
+    played.now_s += START_S + 1.0
+    played.look()
+    played.begin("slurm-24", "n5", answers=False)
+    played.look()
+    assert not played.growth.is_given_up
+
+
+def test_a_further_job_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
+    played = Played(tmp_path, left_s=1000.0)
+    played.look()
+    played.begin("slurm-23", "n4")
+    late = Played(tmp_path, left_s=599.0)
+    assert late.look() is None
+    assert late.allocations.has_ended("slurm-23")
+
+
+def test_a_tenure_without_a_node_of_its_further_job_asks_for_no_other(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.look()
+    played.begin("slurm-23", "n4")
+    played.allocations.join("slurm-17")
+    later = Played(tmp_path, name="slurm-17+23")
+    assert later.look() is None
+    assert later.growth.is_given_up
+    assert not later.asked
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["in-the-queue", "before-its-use"])
@@ -140,7 +199,7 @@ def test_a_node_that_came_and_is_lost_is_asked_for_again(tmp_path: Path) -> None
     played.look()
     played.begin("slurm-23", "n4")
     played.allocations.join("slurm-17")
-    later = Played(tmp_path, name="slurm-17+23")
+    later = Played(tmp_path, name="slurm-17+23", systems=("n0", "n4"))
     assert later.look() is None
     assert later.asked == [1]
 
@@ -174,6 +233,7 @@ def test_a_tenure_of_two_jobs_has_the_nodes_of_both_and_ends_with_the_first(tmp_
     assert not known.has_ended("slurm-17+23")
     known.join("slurm-17+23")
     assert known.current == "slurm-17"
+    assert known.further == {"23": None}
     known.release("slurm-17+23")
     assert known.has_ended("slurm-17")
 
@@ -205,6 +265,16 @@ def test_a_file_of_jobs_from_before_is_read(tmp_path: Path) -> None:
     assert (known.further, known.successive) == ({}, ["17", "18"])
 
 
+def test_a_further_job_of_which_all_nodes_are_isolated_is_given_back(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.look()
+    played.begin("slurm-23", "n4")
+    played.allocations.avoid("n4", is_lost=False)
+    played.allocations.join("slurm-17+23")
+    assert played.allocations.current == "slurm-17"
+    assert played.allocations.has_ended("slurm-23")
+
+
 # -- what is asked for ----------------------------------------------------------------------------------
 
 
@@ -212,13 +282,18 @@ def slurm(**fields: object) -> SlurmInfrastructure:
     return SlurmInfrastructure.model_validate({"type": "slurm", "nodes": 8, "spares": 2, **fields})
 
 
-def test_a_further_job_ends_with_the_allocation(tmp_path: Path) -> None:
+def test_a_further_job_ends_with_the_allocation() -> None:
     asked = further(slurm(time="2-0"), 1, epoch_now() + 601.0, env={})
     assert (asked.nodes, asked.spares, asked.time) == (1, 0, "11")
     assert further(slurm(time="2-0"), 1, None, env={}).time == "2-0"
 
 
-def test_what_no_field_says_is_as_in_the_allocation_around(tmp_path: Path) -> None:
+def test_a_further_job_may_have_other_nodes_than_the_allocation() -> None:
+    given = slurm(sbatch={"nodelist": "n[0-9]", "mem": "0"})
+    assert further(given, 1, None, env={}).sbatch == {"mem": "0"}
+
+
+def test_what_no_field_says_is_as_in_the_allocation_around() -> None:
     env = {
         "SLURM_JOB_PARTITION": "gpu",
         "SLURM_JOB_ACCOUNT": "team",
@@ -237,11 +312,9 @@ def test_growth_needs_a_size() -> None:
 # -- the thread -----------------------------------------------------------------------------------------
 
 
-def test_it_is_looked_while_entered_and_told_on_the_runs_own_thread(
+def test_what_is_said_is_told_on_the_runs_own_thread_with_whatever_else_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     monkeypatch.setattr("prefect_ft.backends.slurm.growing.LOOK_S", 0.001)
     played, come, told, counts = Played(tmp_path), threading.Event(), [], iter([None, 2])
     played.begin("slurm-23", "n4")
@@ -255,20 +328,29 @@ def test_it_is_looked_while_entered_and_told_on_the_runs_own_thread(
 
     with observed_by(heard), growing(played.growth, workers, lambda _: come.set()):
         assert come.wait(10.0)
-    assert told == [(Notice(text="job 23 asks for 1 more node"), threading.current_thread())]
+        tell(Notice(text="something else"))
+        here = threading.current_thread()
+        expected = ["something else", "job 23 asks for 1 more node"]
+        assert told == [(Notice(text=text), here) for text in expected]
 
 
-def test_a_job_that_slurm_does_not_take_is_told_of_once(
+def test_what_slurm_does_not_take_is_tried_some_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prefect_ft.backends.slurm.growing.LOOK_S", 0.001)
-    played = Played(tmp_path)
+    played, tried, told = Played(tmp_path), [], []
 
     def refused(count: int) -> str:
+        tried.append(count)
         raise BackendError("sbatch: no", on_any_system=True)
 
     played.growth._submit = refused
-    with growing(played.growth, lambda: 1, lambda _: pytest.fail("nothing has come")):
-        while not played.growth.said:
-            pass
-    assert not played.growth.said
+    with (
+        observed_by(told.append),
+        growing(played.growth, lambda: 1, lambda _: pytest.fail("nothing has come")),
+    ):
+        deadline = time.monotonic() + 10.0
+        while not played.growth.said and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert tried == [1, 1, 1]
+    assert Notice(text="no more nodes are asked for: sbatch: no") in told

@@ -10,7 +10,7 @@ import pytest
 from heard import heard
 from plans import beside
 
-from prefect_ft.backends.base import TENURE_ENDED
+from prefect_ft.backends.base import PART_ENDED, TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Evidence
@@ -21,6 +21,7 @@ from prefect_ft.supervisor.listening import Listener
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
+from prefect_ft.supervisor.stopping import HandOver
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.supervisor.values import OFF, Values
 
@@ -103,11 +104,16 @@ def test_what_is_of_another_attempt_is_no_ones_fault(listener: Listener, tmp_pat
     assert (tmp_path / "run.log").read_text() == "[a2 w0 r1] late\n"
 
 
-def test_workers_that_go_with_their_allocation_are_handed_over_and_not_lost(tmp_path: Path) -> None:
-    ends: list[str] = []
-    told = Evidence(rule=TENURE_ENDED, text="slurm-2 is being ended")
-    made = listening(tmp_path, evidence=lambda _: told, tenure_ends=ends.append)
+@pytest.mark.parametrize(
+    ("rule", "ending"), [(TENURE_ENDED, HandOver.BEGUN), (PART_ENDED, HandOver.PART)], ids=["all", "a-part"]
+)
+def test_workers_that_go_with_their_allocation_are_handed_over_and_not_lost(
+    tmp_path: Path, rule: str, ending: HandOver
+) -> None:
+    ends: list[tuple[str, HandOver]] = []
+    told = Evidence(rule=rule, text="slurm-2 is being ended")
+    made = listening(tmp_path, evidence=lambda _: told, tenure_ends=lambda *each: ends.append(each))
     made.hear(0, heard("leaving", within_s=27.0))
-    assert ends == ["slurm-2 is being ended"]
+    assert ends == [("slurm-2 is being ended", ending)]
     assert made.attempt is not None
     assert made.attempt.report is None

@@ -121,6 +121,10 @@ class Allocations:
         """The jobs that are to add nodes to another one, each with that; None: they are not wanted any more."""
         return dict(read_json(self.directory / _JOBS).get("further", {}))
 
+    def further_for(self, job: str) -> list[str]:
+        """Return the jobs that are to add nodes to this one, in their order."""
+        return [each for each, base in self.further.items() if base == job]
+
     @property
     def successive(self) -> list[str]:
         """The jobs of which each follows the one before it, in their order."""
@@ -161,8 +165,7 @@ class Allocations:
             if job in begun:
                 break
             waiting.insert(0, job)
-        now = None if self.current is None else job_of(self.current)
-        more = [job for job, base in self.further.items() if base is not None and base == now]
+        more = self.further_for(job_of(self.current)) if self.current is not None else []
         return [*waiting, *(job for job in more if job not in begun)]
 
     @property
@@ -225,12 +228,21 @@ class Allocations:
                 (place / RELEASED).touch()
 
     def join(self, name: str) -> None:
-        """Have a tenure consist, from now on, of what is left of it and of the further jobs for it that have begun."""
-        first = parts_of(name)[0]
-        wanted = [job for job, base in self.further.items() if base == job_of(name)]
-        begun = [each.name for job in wanted if (each := self.of_job(job)) is not None]
-        there = [each.removeprefix("slurm-") for each in begun if not self.has_ended(each)]
-        self.choose("+".join([first, *there]))
+        """Have a tenure consist, from now on, of its first allocation and of the further ones that are of use.
+
+        A further job that has ended is forgotten; one of which all nodes are isolated is given back.
+        """
+        there: list[str] = []
+        for job in self.further_for(job_of(name)):
+            begun = self.of_job(job)
+            if begun is None:
+                continue
+            if self.has_ended(begun.name) or not {*begun.nodes} - {*self.avoided}:
+                self.release(begun.name)
+                self.forget(job)
+            else:
+                there.append(begun.name.removeprefix("slurm-"))
+        self.choose("+".join([parts_of(name)[0], *there]))
 
     def choose(self, name: str) -> None:
         """Note the tenure that the run uses now."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from prefect_ft.backends.base import (
     NODE_LOST,
+    PART_ENDED,
     TENURE_ENDED,
     Address,
     AgentSettings,
@@ -255,6 +256,8 @@ class SlurmBackend:
             return None
         if (ended := self._ended(worker.system)) is not None:
             return Evidence(rule=TENURE_ENDED, text=ended)
+        if (ended := self._further_ended(worker.system)) is not None:
+            return Evidence(rule=PART_ENDED, text=ended)
         if not self.answers(worker.system):
             return Evidence(rule=NODE_LOST, text=f"nothing answers on the node {worker.system}")
         return None
@@ -281,6 +284,16 @@ class SlurmBackend:
             return None
         return f"{allocation.name} has ended: {told.state}"
 
+    def _further_ended(self, system: str) -> str | None:
+        """Return how the further job of a system is ended, in words; None: it is of none, or that goes on."""
+        for part in parts_of(self._allocations.current or "")[1:]:
+            found = self._allocations.named(part)
+            if found is not None and system in found.nodes:
+                link = self._links.get(system)
+                is_ended = self._allocations.has_ended(part) or (link is not None and _is_going(link))
+                return f"job {found.job}, which has added {system}, is ended" if is_ended else None
+        return None
+
     def close(self) -> None:
         """Hang up; workers stay as they are. Idempotent, and the last call."""
         for link in self._links.values():
@@ -306,6 +319,11 @@ def answering(links: Mapping[str, NodeLink]) -> set[str]:
     """Return the nodes whose servers answer and were not told to go; all are asked side by side."""
     answers = _each(lambda link: link.answers(), list(links.values()))
     return {node for node, answers_now in zip(links, answers, strict=True) if answers_now}
+
+
+def is_going(links: Mapping[str, NodeLink]) -> list[bool]:
+    """Return of each node server whether it says that it was told to go; all are asked side by side."""
+    return _each(_is_going, list(links.values()))
 
 
 def _is_going(link: NodeLink) -> bool:

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from prefect_ft.backends.kind import Tenure
@@ -26,6 +26,9 @@ LOOK_S = 5.0
 WORTH_S = 600.0
 """How much has to be left of an allocation for more nodes to be asked for."""
 
+MOST_FAILURES = 3
+"""How often Slurm or a file may refuse something before no more nodes are asked for."""
+
 ASK_S = 60.0
 """How old may be what Slurm says of a further job."""
 
@@ -40,6 +43,7 @@ class Growth:
         *,
         allocations: Allocations,
         is_over: Callable[[str, float], bool],
+        answering: Callable[[Allocation], Sequence[str]],
         submit: Callable[[int], str],
         cancel: Callable[[str], str | None],
         start_timeout_s: float,
@@ -48,13 +52,17 @@ class Growth:
     ) -> None:
         """`target` is how many workers the run is to have; `is_over` says of a job whether it has ended.
 
+        `answering` asks the node servers of an allocation, and says which answer.
         `settle_s` is how long a loss may still be felt: until then no checkpoint counts, and the run is left alone.
         """
         self._tenure, self._target, self._allocations = tenure, target, allocations
-        self._is_over, self._submit, self._cancel = is_over, submit, cancel
+        self._is_over, self._answering = is_over, answering
+        self._submit, self._cancel = submit, cancel
         self._start_timeout_s, self._settle_s, self._now_s = start_timeout_s, settle_s, now_s
-        self._missing_since_s: float | None = None
-        self._begun_s: float | None = None
+        self._missing = 0
+        self._missing_since_s = 0.0
+        self._begun: tuple[str, float] | None = None
+        """The further job that was seen to have begun, and since when."""
         self.is_given_up = False
         self.said: deque[str] = deque()
         """What is to be told of it."""
@@ -65,17 +73,20 @@ class Growth:
         Raises BackendError where Slurm takes no further job.
         """
         missing, job = self._target - workers, self._asked_for()
-        self._missing_since_s = None if missing <= 0 else self._missing_since_s or self._now_s()
+        if missing > self._missing:
+            self._missing_since_s = self._now_s()
+        self._missing = missing
         if job is None:
-            ends_s = self._tenure.ends_s
-            if missing > 0 and (ends_s is None or ends_s - epoch_now() > WORTH_S):
+            if self._came_to_nothing():
+                self._give_up("the nodes of the last further job cannot be used")
+            elif missing > 0 and self._is_worth_it():
                 nodes = f"{missing} more node{'' if missing == 1 else 's'}"
                 self.said.append(f"job {self._submit(missing)} asks for {nodes}")
             return None
         allocation = self._allocations.of_job(job)
         if allocation is not None and self._allocations.has_ended(allocation.name):
             self._give_up(f"job {job}, which was to add nodes, has ended before it was used")
-        elif missing <= 0:
+        elif missing <= 0 or not self._is_worth_it():
             self._forget(job, allocation)
         elif allocation is not None:
             return self._come(job, allocation)
@@ -85,27 +96,36 @@ class Growth:
 
     def _asked_for(self) -> str | None:
         """Return the last further job, unless the tenure has it already."""
-        base, parts = job_of(self._tenure.name), parts_of(self._tenure.name)
-        jobs = [job for job, each in self._allocations.further.items() if each == base]
-        if not jobs or any(job_of(part) == jobs[-1] for part in parts[1:]):
-            return None
-        return jobs[-1]
+        has = {job_of(part) for part in parts_of(self._tenure.name)[1:]}
+        last = self._allocations.further_for(job_of(self._tenure.name))[-1:]
+        return next((job for job in last if job not in has), None)
+
+    def _is_worth_it(self) -> bool:
+        ends_s = self._tenure.ends_s
+        return ends_s is None or ends_s - epoch_now() > WORTH_S
+
+    def _came_to_nothing(self) -> bool:
+        """Whether the tenure began without any node of its last further job."""
+        last = self._allocations.named(parts_of(self._tenure.name)[-1])
+        return last is not None and not {*last.nodes} & {*self._tenure.systems}
 
     def _come(self, job: str, allocation: Allocation) -> str | None:
         now_s = self._now_s()
-        self._begun_s = self._begun_s or now_s
-        ready = self._allocations.ports(allocation)
-        is_late = now_s > self._begun_s + self._start_timeout_s
-        is_settled = now_s >= (self._missing_since_s or now_s) + self._settle_s
-        if ready and is_settled and (is_late or len(ready) == len(allocation.nodes)):
-            return f"job {job} adds {', '.join(ready)}"
-        if is_late and not ready:
+        if self._begun is None or self._begun[0] != job:
+            self._begun = job, now_s
+        is_late = now_s > self._begun[1] + self._start_timeout_s
+        has_all = len(self._allocations.ports(allocation)) == len(allocation.nodes)
+        if now_s < self._missing_since_s + self._settle_s or not (has_all or is_late):
+            return None
+        if nodes := self._answering(allocation):
+            return f"job {job} adds {', '.join(nodes)}"
+        if is_late:
             self._allocations.release(allocation.name)
-            self._give_up(f"no node of job {job}, which was to add nodes, has answered")
+            self._give_up(f"no node of job {job}, which was to add nodes, answers")
         return None
 
     def _forget(self, job: str, allocation: Allocation | None) -> None:
-        """Do without a further job: the run has its nodes by other ways."""
+        """Do without a further job: isolated nodes can be used again, or the allocation ends soon."""
         self._allocations.forget(job)
         if allocation is not None:
             self._allocations.release(allocation.name)
@@ -125,21 +145,25 @@ def growing(
 
     Calls `grown` once, with what has come. What is said meanwhile is told with whatever else happens.
     """
-    left = threading.Event()
+    left, failed = threading.Event(), 0
 
     def heard(_: Fact | None) -> None:
         while growth.said:
             tell(Notice(text=growth.said.popleft()))
 
     def look() -> None:
+        nonlocal failed
         while not left.wait(LOOK_S) and not growth.is_given_up:
             if (count := workers()) is None:
                 continue
             try:
                 come = growth.look(count)
             except (BackendError, OSError) as exc:
-                growth.said.append(f"no more nodes are asked for: {exc}")
-                return
+                failed += 1
+                if failed == MOST_FAILURES:
+                    growth.said.append(f"no more nodes are asked for: {exc}")
+                    return
+                continue
             if come is not None:
                 grown(come)
                 return
@@ -167,4 +191,6 @@ def further(
         field: env[name] for field, name in names.items() if getattr(given, field) is None and env.get(name)
     }
     time_limit = given.time if ends_s is None else str(max(1, math.ceil((ends_s - epoch_now()) / 60.0)))
-    return given.model_copy(update={"nodes": count, "spares": 0, "time": time_limit, **around})
+    options = {name: value for name, value in given.sbatch.items() if name not in ("nodelist", "nodefile")}
+    changed = {"nodes": count, "spares": 0, "time": time_limit, "sbatch": options}
+    return given.model_copy(update={**changed, **around})

@@ -41,7 +41,10 @@ def clear(directory: Path) -> None:
         if name and (wrong := Slurm().cancel(jobs, f"--name={name}")) is not None:
             _log.warning("jobs %s may be left: %s", ", ".join(jobs), wrong)
         return
-    slurm, jobs = Slurm(), allocations.submitted
+    slurm = Slurm()
+    if allocations.is_submitting:  # one may have been taken of which nobody has heard
+        allocations.note(*(slurm.named(jobs_left(directory)[0]) or ()))
+    jobs = allocations.submitted
     if (wrong := slurm.cancel(jobs, "--state=PENDING")) is not None:
         _log.warning("jobs %s may be left in the queue: %s", ", ".join(jobs), wrong)
     names = [path.name for path in allocations.directory.glob("slurm-*")]

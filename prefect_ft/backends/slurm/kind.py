@@ -73,9 +73,9 @@ class SlurmKind(Kind[SlurmInfrastructure]):
 
         return growing(_lending(infrastructure, place).growth(tenure), workers, grown)
 
-    def join(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> None:
-        """Have the next tenure be this allocation with the further one."""
-        _lending(infrastructure, place).join(tenure)
+    def join(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> bool:
+        """Have the next tenure be this allocation with the further ones that there are."""
+        return _lending(infrastructure, place).join(tenure)
 
     def backend(self, workers: Workers[SlurmInfrastructure]) -> Backend:
         """Return what speaks with the node servers of the present allocation."""

@@ -9,7 +9,8 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from prefect_ft.backends.slurm.allocations import (
     life_of,
     parts_of,
 )
-from prefect_ft.backends.slurm.backend import answering, links_to
+from prefect_ft.backends.slurm.backend import answering, is_going, links_to
 from prefect_ft.backends.slurm.commands import Slurm, job_here
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.growing import Growth, further
+from prefect_ft.backends.slurm.nodes import NodeLink
 from prefect_ft.backends.slurm.queue import Queue, shared_directory
 from prefect_ft.backends.slurm.script import job_name, options, script
 from prefect_ft.backends.slurm.states import end_of
@@ -72,6 +74,9 @@ class Lending:
             job = here or self._waiting() or self._submit(payload)
             if here is not None and self._allocations.of_job(here) is None:
                 self._hold_here(payload)
+            self._do_without(
+                *{base for base in self._allocations.further.values() if base not in (None, job)}
+            )
             allocation = self._joined(self._waits.until_it_begins(job, is_stopped))
             if allocation is not None and (
                 (nodes := self._answering(allocation)) or not self._waits.gives_back(job)
@@ -165,20 +170,29 @@ class Lending:
 
     def _answering(self, allocation: Allocation) -> tuple[str, ...]:
         """Return the nodes whose servers answer, in Slurm's order."""
+        nodes = self._answers(allocation)
+        for node in allocation.nodes if nodes else ():
+            if node not in nodes:
+                tell(Notice(text=f"node {node} of {allocation.name} does not answer; it is left out"))
+        return nodes
+
+    def _answers(self, allocation: Allocation) -> tuple[str, ...]:
+        with self._linked(allocation) as links:
+            found = answering(links)
+        return tuple(node for node in allocation.nodes if node in found)
+
+    @contextmanager
+    def _linked(self, allocation: Allocation) -> Iterator[Mapping[str, NodeLink]]:
+        """Have links to the node servers of an allocation while entered."""
         place = self._place
         certificates = certificates_of(place.run_root)
         way = DirectWay(certificates.orchestrator(), 0, self._infrastructure.silence_timeout_s)
         links = links_to(allocation, self._allocations, way, run_id=place.run_id, key=place.key)
         try:
-            found = answering(links)
-            nodes = tuple(node for node in allocation.nodes if node in found)
+            yield links
         finally:
             for link in links.values():
                 link.close()
-        for node in allocation.nodes if nodes else ():
-            if node not in nodes:
-                tell(Notice(text=f"node {node} of {allocation.name} does not answer; it is left out"))
-        return nodes
 
     def renewed(self, tenure: Tenure) -> Tenure:
         """Return a tenure with the end that it has now; what Slurm does not say stays as it was."""
@@ -209,6 +223,7 @@ class Lending:
             allocations=self._allocations,
             is_over=self._waits.is_over,
             submit=lambda count: self._submit_more(tenure, count),
+            answering=self._answers,
             cancel=lambda job: self._slurm.cancel([job]),
             start_timeout_s=self._infrastructure.start_timeout_s,
             settle_s=self._infrastructure.lost_ranks_last_s() or 0.0,
@@ -218,19 +233,32 @@ class Lending:
         given = further(self._infrastructure, count, tenure.ends_s, env=os.environ)
         return self._submit(self._prepare(), given=given, more_for=job_of(tenure.name))
 
-    def join(self, tenure: Tenure) -> None:
-        """Have the next tenure be this one with the nodes of the further job that has begun."""
+    def join(self, tenure: Tenure) -> bool:
+        """Have the next tenure be this one with the further jobs that there are; False: it is itself being ended."""
+        first = self._allocations.named(parts_of(tenure.name)[0])
+        if first is None or self._allocations.has_ended(first.name):
+            return False
+        with self._linked(first) as links:
+            if any(is_going(links)):
+                return False
         self._allocations.join(tenure.name)
+        return True
 
     def release(self, tenure: Tenure) -> None:
         """Have the nodes of a tenure given back, and what was asked for to go with them."""
-        base = job_of(tenure.name)
-        for job in [job for job, each in self._allocations.further.items() if each == base]:
+        self._do_without(job_of(tenure.name))
+        if not tenure.contains_us:
+            self._allocations.release(tenure.name)
+
+    def _do_without(self, *bases: str | None) -> None:
+        """Give back, or take from the queue, the further jobs for these jobs."""
+        for job in [each for base in bases if base for each in self._allocations.further_for(base)]:
             if (begun := self._allocations.of_job(job)) is not None:
                 self._allocations.release(begun.name)
             elif (wrong := self._slurm.cancel([job])) is not None:
                 _log.warning("job %s may be left in the queue: %s", job, wrong)
-        self._allocations.release(tenure.name)
+                continue
+            self._allocations.forget(job)
 
     def succeed(self, tenure: Tenure) -> str | None:
         """Queue what follows a tenure. Raises BackendError."""
