@@ -250,7 +250,7 @@ def test_a_lost_node_with_a_spare(begin: Begin) -> None:
 
 
 def test_a_lost_node_that_comes_back(begin: Begin) -> None:
-    run = begin(1200, infrastructure={"grows": True})
+    run = begin(3000, infrastructure={"grows": True})
     run.wait_for(r"iter 130:")
     run.cluster.lose("n1")
     attempts = finish(run, "node lost, grows")
