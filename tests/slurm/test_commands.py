@@ -78,7 +78,7 @@ def test_cancel_leaves_no_job_and_no_process(run: Run, where: Any, is_killed: bo
     assert len(jobs) == (2 if where is in_training else 1)
     assert "cancelled" in command(run, "cancel", "model")
     if not is_killed:
-        run.end(3 if where is in_training else 1)
+        run.end(3)
     assert is_gone(run, jobs)
     assert "Slurm" not in command(run, "status", "model")
     assert not [*Path(os.environ["PREFECT_FT_RUNTIME_DIR"]).glob("*/slurm.json")]
