@@ -431,6 +431,12 @@ class Attempt:
         return int(evidence.file.removeprefix("rank"))
 
 
+def has_run(incident: Incident) -> bool:
+    """Whether an attempt ended by the exit of a rank, which had been started."""
+    is_not_started = incident.evidence is not None and incident.evidence.rule == NOT_STARTED
+    return incident.kind == "exit" and not is_not_started
+
+
 def kind_of_loss(evidence: Evidence | None, *, system_answers: bool) -> Kind:
     """Return what it is that a worker's agent is gone, or about to go."""
     if evidence is not None and evidence.rule in TAKEN_AWAY:

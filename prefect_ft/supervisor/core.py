@@ -13,6 +13,7 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import Gate
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Evidence, Incident
+from prefect_ft.supervisor.attempt import has_run
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import Driver
@@ -212,7 +213,7 @@ class Supervisor:
         return self.journal.history()[-1].incident
 
     def start(self) -> AttemptFailedError | None:
-        """Carry the last decision out, and return once ranks run; or what kept it from being carried out.
+        """Carry the last decision out, and return once ranks run, or have run; or what kept it from being carried out.
 
         Raises HandedOverError where its systems were taken away.
         """
@@ -221,7 +222,7 @@ class Supervisor:
         outcome = self._lifecycle.outcome if self._lifecycle.is_resting else None
         if isinstance(outcome, HandedOverError):
             raise outcome
-        return outcome
+        return None if outcome is None or has_run(outcome.incident) else outcome
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the attempt that runs has ended, or the time is over; return whether it has ended."""

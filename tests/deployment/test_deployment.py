@@ -24,8 +24,8 @@ if os.environ["PREFECT_FT_RESTART_COUNT"] == "0":
 """
 
 
-# At length only: test_killed.py does the same and more, with SQLite.
-@pytest.fixture(params=[pytest.param(each, marks=pytest.mark.long) for each in ("sqlite", "postgres")])
+# With SQLite only at length: test_killed.py does the same and more.
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.long), "postgres"])
 def stored(request: pytest.FixtureRequest) -> Site:
     """A site for each database that a server can store in; its job is a small one."""
     site: Site = request.getfixturevalue("site" if request.param == "sqlite" else "site_on_postgres")

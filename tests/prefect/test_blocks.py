@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from prefect_ft.blocks import infrastructure_of_block
 from prefect_ft.cli import main
 from prefect_ft.config import load_job
 from prefect_ft.errors import BackendError, ConfigError, RunFailedError
+from prefect_ft.supervisor.driver import Driver
 
 SECRET = "hf_s3cr3t-value"
 SAVED = json.loads(Path(__file__).with_name("blocks_v1.json").read_text())
@@ -278,6 +280,22 @@ def test_a_failure_says_what_it_was(block: Callable[[str], ProcessTraining]) -> 
     ):
         run.wait_for_completion()
     assert run.fetch_result().incident.failure_class == "network"
+
+
+def test_a_rank_that_fails_at_once_has_run(
+    block: Callable[[str], ProcessTraining], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start and its end are heard together; the run has begun, and says how it ended."""
+    wait = Driver._wait
+
+    def late(self: Driver, deadline_s: float | None) -> None:
+        time.sleep(0.4)
+        wait(self, deadline_s)
+
+    monkeypatch.setattr(Driver, "_wait", late)
+    run = block("raise ConnectionError('reset by peer')").start()
+    with pytest.raises(RunFailedError, match="ConnectionError: reset by peer"):
+        run.wait_for_completion()
 
 
 def test_a_run_is_cancelled_from_elsewhere(block: Callable[[str], ProcessTraining], tmp_path: Path) -> None:
