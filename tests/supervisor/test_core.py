@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import LONG_S, Make, Phase, begun
+from attempts import LONG_S, Make, Phase, begun, set_out
 from plans import beside
 
 from prefect_ft.backends import home
@@ -510,7 +510,7 @@ def test_who_is_lost_is_not_waited_for_to_save(make: Make, tmp_path: Path, kind:
     )
     phase = make(code, plan_fields={"on_demand": OnDemand(signal="SIGUSR1", grace_s=0.2)})
     supervisor = phase.supervisor
-    begun(supervisor)
+    set_out(supervisor)
     supervisor._driver.run(lambda: "up" in phase.log.read_text())
     supervisor._reports.hear({"kind": kind, "system": "s0"}, "the test")
     phase.attempt()

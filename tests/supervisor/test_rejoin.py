@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from agents import KEY, RUN, Gate, checkpoints, script, settings
-from attempts import begun
+from attempts import begun, set_out
 from plans import beside
 
 from prefect_ft.backends.process.backend import ProcessBackend
@@ -182,7 +182,7 @@ def test_what_ended_while_nobody_watched_is_judged_with_its_output(make: Make, t
         "if attempt == 1: sys.exit('OSError: [Errno 28] No space left on device')\nsignal.pause()"
     )
     first = phase.live()
-    begun(first)
+    set_out(first)
     phase.hang_up(first)
     gate.open()
     back = phase.come_back()
@@ -199,7 +199,7 @@ def test_what_ended_while_nobody_watched_is_judged_with_its_output(make: Make, t
 def test_a_gang_that_ended_and_left_has_left_its_result(make: Make, tmp_path: Path) -> None:
     phase = make("print('done')", orphan_timeout_s=0.2)
     first = phase.live()
-    begun(first)
+    set_out(first)
     phase.hang_up(first)
     homes = sorted(phase.runtime.glob("0-*"))
     while not all((home / "left.json").exists() and not (home / "agent.sock").exists() for home in homes):
@@ -246,7 +246,7 @@ def test_a_start_that_only_one_of_two_heard_of_is_given_again_to_both(make: Make
 
     first._driver._send = dies
     with pytest.raises(KeyboardInterrupt):
-        begun(first)
+        set_out(first)
     phase.hang_up(first)
     back = phase.come_back()
     back.attempt()
@@ -260,7 +260,7 @@ def test_checkpoints_that_the_journal_has_are_not_told_again_and_are_no_progress
     phase = make("signal.pause()")
     (tmp_path / "ck" / "step-5.json").write_text("{}")
     first = phase.live()
-    begun(first)
+    set_out(first)
     first._driver.run(lambda: any(isinstance(line, CheckpointLine) for line in first.journal.lines), 30)
     phase.hang_up(first)
     back = phase.come_back()
@@ -277,7 +277,7 @@ def test_a_fault_that_was_reported_is_not_forgotten_and_not_taken_for_a_crash(
         "from prefect_ft import report_fault\nif rank: report_fault(0, 'E1', 'critical')\nsignal.pause()"
     )
     first = phase.live()
-    begun(first)
+    set_out(first)
     first._driver.run(lambda: first._lifecycle.is_resting)
     phase.hang_up(first)
     back = phase.come_back()
@@ -298,14 +298,14 @@ def test_systems_on_which_an_attempt_runs_are_not_checked_again(make: Make, tmp_
         "if attempt == 1 and rank == 0: sys.exit('ConnectionError: reset')\nsignal.pause()", commands=commands
     )
     first = phase.live()
-    begun(first)
+    set_out(first)
     phase.hang_up(first)
     assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
     back = phase.come_back()
     decide(back)
     (decision,) = (entry.decision for entry in back.journal.history())
     assert decision.action == "restart_in_place"
-    begun(back)
+    set_out(back)
     assert sorted((tmp_path / "checked").read_text().split()) == ["s0", "s1"]
 
 
@@ -333,7 +333,7 @@ def test_a_rank_that_was_lost_while_nobody_watched_is_done_without_all_the_same(
     code = WRAPPED.format(reached=reached.path, gate=gate.path)
     phase = make(code, orphan_timeout_s=0.1 if ends == "alone" else 3600.0, meeting=MEETING)
     first = phase.live()
-    begun(first)
+    set_out(first)
     phase.hang_up(first)
     reached.wait()
     if ends != "while-it-runs":
@@ -376,7 +376,7 @@ def test_a_later_life_puts_parts_on_several_disks_together_again(make: Make, tmp
     for system in ("s0", "s1"):  # agents here look where something changes, and at nothing by the clock
         (tmp_path / f"ck-{system}").mkdir()
     first = phase.live()
-    begun(first)
+    set_out(first)
 
     def told(supervisor: Supervisor) -> list[int]:
         return [line.step for line in supervisor.journal.lines if isinstance(line, CheckpointLine)]
@@ -405,7 +405,7 @@ def test_a_later_life_looks_at_a_url_again(make: Make, tmp_path: Path) -> None:
         saves=SavesPlan(directory=url, look=look, look_every_s=0.1),
     )
     first = phase.live()
-    begun(first)
+    set_out(first)
     phase.hang_up(first)
     back = phase.come_back()
 

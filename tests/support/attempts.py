@@ -79,13 +79,19 @@ class Phase:
         return [line.split("resume ")[1] for line in lines if "r0] resume" in line]
 
 
-def begun(supervisor: Supervisor) -> Attempt:
-    """Begin an attempt, and return what is known of it once it runs."""
+def set_out(supervisor: Supervisor) -> None:
+    """Begin an attempt, and return once it runs, or has ended already."""
     lifecycle = supervisor._lifecycle
     lifecycle.begin(time.monotonic())
     supervisor._driver.run(lambda: lifecycle.is_running or lifecycle.is_resting)
-    assert lifecycle._context.attempt is not None
-    return lifecycle._context.attempt
+
+
+def begun(supervisor: Supervisor) -> Attempt:
+    """Begin an attempt that does not end by itself, and return what is known of it once it runs."""
+    set_out(supervisor)
+    attempt = supervisor._lifecycle._context.attempt
+    assert attempt is not None
+    return attempt
 
 
 Make = Callable[..., Phase]
