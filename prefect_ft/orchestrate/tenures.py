@@ -76,7 +76,7 @@ class Tenancy:
         return end.reason if end.kind == "cancelled" else None
 
     def leave(self, stop: StopRequest) -> bool:
-        """End the tenure: the next one has its systems and what was added, or they are given back for it.
+        """End the tenure: keep its systems where it has grown or lost a part, else give them back.
 
         Return whether this process continues in the next one.
         """

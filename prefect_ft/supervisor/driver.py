@@ -133,7 +133,8 @@ class Driver:
 
     def _carry_out(self, alike: Sequence[Order]) -> None:
         """Carry out orders of one kind."""
-        self._connect([order for order in alike if isinstance(order, Connect)])
+        if connects := [order for order in alike if isinstance(order, Connect)]:
+            self._connect(connects)
         for order in alike:
             match order:
                 case Connect():

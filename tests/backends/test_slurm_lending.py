@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from prefect_ft.backends.kind import Place
+from prefect_ft.backends.kind import Place, Tenure
+from prefect_ft.backends.slurm.allocations import Allocations
 from prefect_ft.backends.slurm.checks import check_partition, check_room
 from prefect_ft.backends.slurm.commands import Said, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.holdings import clear
 from prefect_ft.backends.slurm.lending import Lending
 from prefect_ft.backends.slurm.queue import Queue
 from prefect_ft.backends.slurm.waiting import may_begin
 from prefect_ft.errors import BackendError, ConfigError, TenureCancelledError
+from prefect_ft.worker.holder import ALLOCATION
 
 QUEUE = "".join(f"{job}|PENDING|Priority||N/A|1:00:00\n" for job in (17, 18, 19))
 
@@ -186,6 +190,75 @@ def test_a_job_that_ends_before_it_begins(
 def test_when_a_run_begins(answering: int, waited_s: float, begins: bool, nodes: int | None) -> None:
     given = SlurmInfrastructure.model_validate({"type": "slurm", "nodes": nodes, "spares": 1})
     assert may_begin(given, answering, 3, waited_s) is begins
+
+
+# -- further jobs ---------------------------------------------------------------------------------------
+
+
+def grown(place: Place) -> tuple[Lending, Played]:
+    """Return the lending of a run in job 17, followed by 18, for which 23 waits and 24 has begun."""
+    played = Played({"scancel": Said(True, "", "")})
+    found = lending(place, played)
+    known = found._allocations
+    known.note("17", "18")
+    for job in ("23", "24"):
+        known.begin_submission(more_for="17")
+        known.note(job)
+    for job in ("17", "24"):
+        directory = known.directory / f"slurm-{job}"
+        directory.mkdir()
+        (directory / ALLOCATION).write_text(json.dumps({"job": job, "nodes": [f"n{job}"], "hosts": {}}))
+    return found, played
+
+
+@pytest.mark.parametrize("contains_us", [False, True])
+def test_an_allocation_is_given_back_with_what_was_asked_for_to_be_added(
+    place: Place, contains_us: bool
+) -> None:
+    """In an allocation of the user's own that alone."""
+    found, played = grown(place)
+    found.release(Tenure(name="slurm-17", systems=("n17",), ends_s=None, contains_us=contains_us))
+    known = found._allocations
+    assert played.words == [("scancel", "23")]
+    assert known.has_ended("slurm-24")
+    assert known.has_ended("slurm-17") is not contains_us
+    assert known.further == {"23": None, "24": None}
+
+
+def test_a_later_allocation_does_not_wait_for_the_further_jobs_of_an_earlier_one(place: Place) -> None:
+    """They have its name, and Slurm lets no successor begin beside them."""
+    found, played = grown(place)
+    found._allocations.release("slurm-17")
+    asked = iter([False, True])
+    assert found.tenure(lambda: next(asked, True)) is None
+    assert ("scancel", "23") in played.words
+    assert found._allocations.has_ended("slurm-24")
+
+
+def test_a_tenure_that_has_ended_is_joined_by_nothing(place: Place) -> None:
+    found, _ = grown(place)
+    tenure = Tenure(name="slurm-17", systems=("n17",), ends_s=None)
+    found._allocations.release("slurm-17")
+    assert not found.join(tenure)
+    assert found._allocations.current is None
+
+
+def test_a_run_grows_to_its_size_once_a_loss_is_settled(place: Place) -> None:
+    """10 s until the node is noticed, 60 until its ranks notice it, 10 to end them."""
+    growth = lending(place, Played({})).growth(Tenure(name="slurm-17", systems=("n0",), ends_s=None))
+    assert (growth._target, growth._settle_s, growth._start_timeout_s) == (2, 80.0, 300.0)
+
+
+def test_what_is_cleared_includes_a_job_whose_submission_was_not_noted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played({"squeue": Said(True, "17\n", ""), "scancel": Said(True, "", "")})
+    monkeypatch.setattr("prefect_ft.backends.slurm.holdings.Slurm", lambda: Slurm(run=played))
+    known = Allocations(place.run_root)
+    known.point_from(place.directory, "job-r")
+    known.begin_submission()
+    clear(place.directory)
+    assert ("scancel", "--state=PENDING", "17") in played.words
 
 
 def test_an_unknown_partition_is_told_with_those_that_there_are() -> None:

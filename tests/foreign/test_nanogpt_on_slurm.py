@@ -149,12 +149,14 @@ class NanoGPT(Run):
 
     def losses(self) -> dict[int, str]:
         """Return the loss of each evaluation; the last one that was made counts."""
-        return dict(re.findall(r"\] step (\d+): train loss [\d.]+, val loss ([\d.]+)", self.log()))  # type: ignore[arg-type]
+        found = re.findall(r"\] step (\d+): train loss [\d.]+, val loss ([\d.]+)", self.log())
+        return {int(step): loss for step, loss in found}
 
     def result(self, work: Path | None = None) -> dict[str, Any]:
         words = [self.python, SCRIPTS / "result.py", "nanogpt", work or self.work]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
 
     def by_hand(self, attempts: list[Attempt]) -> dict[str, Any]:
         """Train by torchrun alone, in as many pieces and with as many ranks; return the result."""

@@ -18,7 +18,7 @@ from prefect_ft.decide.hang import ContainerSample, Hang, Limits, LogPattern, Ra
 from prefect_ft.decide.hang.facts import Sign
 from prefect_ft.journal.lines import MemoryJournal, read_lines
 from prefect_ft.journal.records import DecisionLine, HangLine, HangOverLine, PaceLine, StragglerLine
-from prefect_ft.model import Evidence, Incident
+from prefect_ft.model import Evidence, Incident, Stage
 from prefect_ft.observe import Fact, Notice, observed_by
 from prefect_ft.records import written
 from prefect_ft.supervisor.attempt import Attempt
@@ -172,7 +172,7 @@ def test_a_verdict_is_recorded_with_its_first_evidence_and_where_the_ranks_are()
 
 @pytest.mark.parametrize(("blamed", "rank", "stage"), [(1, 1, "validate"), (None, 0, "train")])
 def test_what_is_judged_of_a_verdict_is_about_the_rank_to_blame_or_the_first(
-    blamed: int | None, rank: int, stage: str
+    blamed: int | None, rank: int, stage: Stage
 ) -> None:
     attempt = Attempt(3, {0: 0, 1: 1})
     for each, name in ((0, "train"), (1, "validate")):
@@ -185,7 +185,7 @@ def test_what_is_judged_of_a_verdict_is_about_the_rank_to_blame_or_the_first(
         kind="suspended",
         attempt=3,
         worker=1,
-        stage=stage,  # type: ignore[arg-type]
+        stage=stage,
         stage_step=7 + rank,
         evidence=Evidence(rule="one-worker", text=f"{said}; in all_reduce", file=f"rank{rank}"),
     )

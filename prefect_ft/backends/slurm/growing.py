@@ -184,7 +184,7 @@ def further(
 ) -> SlurmInfrastructure:
     """Return what a job of so many further nodes is asked for by; it ends with the one whose end is `ends_s`.
 
-    What no field says is as in the allocation of the environment `env`.
+    Fields that are not set are taken from the allocation of the environment `env`.
     """
     names = {"partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS"}
     around = {
