@@ -43,14 +43,18 @@ def decision(node: str, rule: str) -> Line:
 
 
 def isolate(
-    tmp_path: Path, *isolated: tuple[str, str], submitted: bool = True, gives_back: bool = True
+    tmp_path: Path,
+    *isolated: tuple[str, str],
+    submitted: bool = True,
+    gives_back: bool = True,
+    tenure: str = "slurm-17",
 ) -> tuple[list[str], Allocations]:
     """Have a phase isolate nodes, one after the other; return what was changed."""
     allocations = Allocations(tmp_path)
     (allocations.directory / "slurm-17").mkdir(parents=True)
     told = {"job": "17", "nodes": ["n0", "n1", "n2", "n3"], "hosts": {}}
     (allocations.directory / "slurm-17" / ALLOCATION).write_text(json.dumps(told))
-    allocations.choose("slurm-17")
+    allocations.choose(tenure)
     allocations.note(*(["17", "18"] if submitted else ["18"]))
     allocations.point_from(tmp_path, "job-r")
     played, lines = Played(), []
@@ -86,6 +90,15 @@ def test_a_suspect_is_kept_out_and_not_given_back(tmp_path: Path) -> None:
 def test_what_would_end_a_job_or_is_not_ours_is_left(tmp_path: Path, node: str, submitted: bool) -> None:
     changed, _ = isolate(tmp_path, (node, "node-lost"), submitted=submitted)
     assert changed == [f"JobId=18 ExcNodeList=n9,{node}"]
+
+
+def test_a_node_of_a_further_job_is_not_given_back_with_the_allocation(tmp_path: Path) -> None:
+    further = Allocations(tmp_path).directory / "slurm-23"
+    further.mkdir(parents=True)
+    (further / ALLOCATION).write_text(json.dumps({"job": "23", "nodes": ["n4"], "hosts": {}}))
+    changed, allocations = isolate(tmp_path, ("n4", "node-lost"), tenure="slurm-17+23")
+    assert changed == ["JobId=18 ExcNodeList=n9,n4"]
+    assert allocations.avoided == {"n4": True}
 
 
 def test_nodes_are_kept_out_one_after_the_other(tmp_path: Path) -> None:

@@ -137,6 +137,38 @@ def test_a_loss_asks_a_few_nodes_whether_all_were_told_to_go(tmp_path: Path) -> 
     assert nodes["n3"].asked == ["is_going"]
 
 
+class Going(Node):
+    """The link to a node server that was told to go."""
+
+    def is_going(self) -> bool | None:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("going", "rule"),
+    [
+        pytest.param("n60", "further-job-ended", id="a-further-job"),
+        pytest.param("n1", "allocation-ended", id="the-allocation"),
+        pytest.param(None, "node-lost", id="a-node-alone"),
+    ],
+)
+def test_what_ends_a_node_of_a_further_job(tmp_path: Path, going: str | None, rule: str) -> None:
+    """Its nodes say nothing of the allocation's end, and the allocation's end is theirs."""
+    nodes = links(None)
+    made = backend(tmp_path, nodes)
+    further = made._allocations.directory / "slurm-2"
+    further.mkdir()
+    (further / ALLOCATION).write_text(json.dumps({"job": "2", "nodes": ["n60"], "hosts": {}}))
+    made._allocations.choose("slurm-1+2")
+    nodes["n60"] = Node("n60", 60, None)
+    nodes["n60"].answers = lambda: False
+    if going is not None:
+        nodes[going] = Going(going, 0, None)
+    found = made.evidence(Worker(number=0, system="n60", epoch=1, decision=0), is_gone=True)
+    assert found is not None
+    assert found.rule == rule
+
+
 def test_peers_are_those_that_follow_and_each_address_is_looked_up_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

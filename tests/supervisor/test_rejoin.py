@@ -25,6 +25,7 @@ from prefect_ft.model import Policy
 from prefect_ft.supervisor import AttemptFailedError, PhasePlan, RunLog, StopRequest, Supervisor
 from prefect_ft.supervisor.launch import SavesPlan
 from prefect_ft.supervisor.member import Send
+from prefect_ft.supervisor.moving import Move
 
 SCRIPT = """
 import os, signal, sys, time
@@ -289,6 +290,18 @@ def test_a_fault_that_was_reported_is_not_forgotten_and_not_taken_for_a_crash(
     third = phase.come_back()
     assert not third._reports
     assert [line.type for line in read_lines(phase.journal)].count("report") == 1
+
+
+def test_what_is_left_of_workers_in_the_next_tenure_is_ended_before_it_begins(make: Make) -> None:
+    """Their systems did not answer as the earlier tenure was left, and are in the next one too."""
+    phase = make("signal.pause()")
+    first = phase.live()
+    set_out(first)
+    phase.hang_up(first)
+    back = phase.live()
+    assert len(back._backend.find()) == 2
+    back.move(Move(before="slurm-17", name="slurm-17+23", systems=("s0", "s1")), by_hand=False)
+    assert not back._backend.find()
 
 
 def test_systems_on_which_an_attempt_runs_are_not_checked_again(make: Make, tmp_path: Path) -> None:
