@@ -227,11 +227,11 @@ def ask_checkpoint(path: str | os.PathLike[str]) -> None:
     try:
         content = os.pread(fd, _SIZE, 0)
         if not content:  # the rank has not looked yet, nor beaten
-            content = _MAGIC.ljust(_SIZE, b"\0")
-            os.pwrite(fd, content, 0)
-        if len(content) != _SIZE or not content.startswith(_MAGIC):
+            content = _MAGIC
+            os.pwrite(fd, content.ljust(_SIZE, b"\0"), 0)
+        if not content.startswith(_MAGIC):
             raise ValueError(f"{path} is not a heartbeat file")
-        (asked,) = _ASKED.unpack_from(content, _ASKED_AT)
+        (asked,) = _ASKED.unpack_from(content.ljust(_SIZE, b"\0"), _ASKED_AT)  # shorter while a rank claims it
         os.pwrite(fd, _ASKED.pack((asked + 1) % 2**32), _ASKED_AT)
     finally:
         os.close(fd)
@@ -493,7 +493,7 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
     try:
         found = os.pread(fd, _SIZE, 0)
         size = os.fstat(fd).st_size
-        ours = (size == _SIZE and not any(found)) or (size >= _SIZE and found.startswith(_MAGIC))
+        ours = (size == _SIZE and not any(found)) or found.startswith(_MAGIC)
         if not stat.S_ISREG(os.fstat(fd).st_mode) or not (ours or not found):
             raise ValueError(f"{path} is not a heartbeat file")
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -109,11 +109,17 @@ class Slurm:
         """End it, its jobs, and all that it had."""
         for node in self.nodes if self.conf.exists() else ():
             self._join(node)
-        for pid in [pid for node in self.nodes for pid in self._pids_on(node)]:
-            _kill(pid)
+        self._end_all()
         for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
             self._end(name)
+        self._end_all()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_all(self) -> None:
+        """End what is on the nodes, and what was just being started there."""
+        while pids := [pid for node in self.nodes for pid in self._pids_on(node)]:
+            for pid in pids:
+                _kill(pid)
 
     # -- what tests do to it ----------------------------------------------------------------------
 

@@ -461,6 +461,26 @@ def test_who_is_asked_while_it_looks_for_the_first_time_hears_of_it(path, monkey
     assert not rank.should_checkpoint()
 
 
+def test_who_is_asked_while_its_file_is_being_made_hears_of_it(path, monkeypatch):
+    rank = fresh_rank(path, monkeypatch)
+    make_room = os.posix_fallocate
+
+    def asked_meanwhile(*args):
+        ask_checkpoint(path)
+        return make_room(*args)
+
+    monkeypatch.setattr(os, "posix_fallocate", asked_meanwhile)
+    assert rank.should_checkpoint()
+    assert not rank.should_checkpoint()
+
+
+def test_the_file_of_who_died_as_it_made_it_is_taken_over(path, monkeypatch):
+    path.write_bytes(b"PFTHB-1".ljust(60, b"\0"))
+    rank = fresh_rank(path, monkeypatch)
+    rank.beat(3)
+    assert read(path).step == 3
+
+
 @pytest.mark.parametrize("content", [b"x" * 3, b"x" * 64], ids=["short", "something-else"])
 def test_what_is_no_heartbeat_is_not_written_to(path, content):
     path.write_bytes(content)
