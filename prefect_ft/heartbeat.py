@@ -231,7 +231,9 @@ def ask_checkpoint(path: str | os.PathLike[str]) -> None:
             os.pwrite(fd, content.ljust(_SIZE, b"\0"), 0)
         if not content.startswith(_MAGIC):
             raise ValueError(f"{path} is not a heartbeat file")
-        (asked,) = _ASKED.unpack_from(content.ljust(_SIZE, b"\0"), _ASKED_AT)  # shorter while a rank claims it
+        (asked,) = _ASKED.unpack_from(
+            content.ljust(_SIZE, b"\0"), _ASKED_AT
+        )  # shorter while a rank claims it
         os.pwrite(fd, _ASKED.pack((asked + 1) % 2**32), _ASKED_AT)
     finally:
         os.close(fd)

@@ -22,7 +22,6 @@ from prefect_ft.worker.zygote_process import (
     Parked,
     Wanted,
     Zygote,
-    is_waiting,
     send,
 )
 
@@ -259,7 +258,7 @@ class WarmStart:
 
     def _fill(self, count: int) -> None:
         """Have ranks forked until so many are parked."""
-        for parked in [each for each in self._parked if not is_waiting(each.connection)]:
+        for parked in [each for each in self._parked if not each.is_waiting()]:
             self._parked.remove(parked)
             self._discard(parked)
         while self._zygote is not None and len(self._parked) < count:

@@ -41,6 +41,22 @@ class Parked(NamedTuple):
     def pid(self) -> int:
         return self.process.pid
 
+    def is_waiting(self) -> bool:
+        """Whether it lives and has nothing to say.
+
+        Its end of the connection does not tell alone: for a moment after the fork, the zygote has it too.
+        """
+        if self.process.ends(0):
+            return False
+        self.connection.settimeout(0)
+        try:
+            self.connection.recv(1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
 
 class Zygote:
     """The zygote's process; readable when it has said something or is gone."""
@@ -129,18 +145,6 @@ def send(connection: socket.socket, message: Any, descriptors: Sequence[int] = (
     sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
     if sent < len(data):  # who has it all may have hung up already
         connection.sendall(data[sent:])
-
-
-def is_waiting(connection: socket.socket) -> bool:
-    """Whether the other side is there and has nothing to say."""
-    connection.settimeout(0)
-    try:
-        connection.recv(1)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _held_child(pid: int) -> Optional[Held]:
