@@ -74,6 +74,9 @@ class Cluster:
         """Those that this process began: a child that is forgotten while it runs is a warning."""
         self._killed_kubelets: set[int] = set()
         """The nodes whose kubelet was ended on purpose."""
+        self._kubelets: dict[int, subprocess.Popen[bytes]] = {}
+        self._one_at_a_time = threading.RLock()
+        """Around what begins kubelets and what looks whether they have ended: tests and the watcher do both."""
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._keep_up, daemon=True)
 
@@ -257,15 +260,17 @@ class Cluster:
 
     def begin_kubelet(self, node: int) -> None:
         """Start what speaks for a node."""
-        self._killed_kubelets.discard(node)
         place = self.directory / f"n{node}"
-        self._begin(f"kubelet-n{node}", [
+        words = [
             *self._enter(node), self._programs / "kubelet", f"--config={place / 'kubelet.json'}",
             f"--kubeconfig={self._config_of(f'n{node}')}", f"--hostname-override=n{node}",
             f"--node-ip={_address(node)}", f"--root-dir={place / 'kubelet'}",
             f"--cert-dir={place / 'kubelet' / 'pki'}", "--container-runtime=remote",
             f"--container-runtime-endpoint=unix://{self.directory / f'n{node}.sock'}",
-        ])  # fmt: skip
+        ]  # fmt: skip
+        with self._one_at_a_time:
+            self._kubelets[node] = self._begin(f"kubelet-n{node}", words)
+            self._killed_kubelets.discard(node)
 
     def _up(self) -> bool:
         """Whether pods can be made."""
@@ -281,18 +286,16 @@ class Cluster:
 
         One ends where a control group goes away while it looks at all that the machine has.
         """
-        for node in NODES:
-            if node not in self._killed_kubelets and self._ended(f"kubelet-n{node}"):
-                self.begin_kubelet(node)
-
-    def _ended(self, name: str) -> bool:
-        pid = int((self.directory / "pid" / name).read_text())
-        return any(each.pid == pid and each.poll() is not None for each in self._begun)
+        with self._one_at_a_time:
+            for node in NODES:
+                if node not in self._killed_kubelets and self._kubelets[node].poll() is not None:
+                    self.begin_kubelet(node)
 
     def kill(self, program: str, node: int) -> None:
         """End a node's `kubelet` or `containerd`, and nothing of what they run."""
         if program == "kubelet":
-            self._killed_kubelets.add(node)
+            with self._one_at_a_time:
+                self._killed_kubelets.add(node)
         self._end(f"{program}-n{node}")
 
     def kill_container(self, node: int, name: str) -> None:
@@ -300,7 +303,7 @@ class Cluster:
         socket, container = self.directory / f"n{node}.sock", name.removeprefix("containerd://")
         _run("ctr", "-a", socket, "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container)
 
-    def _begin(self, name: str, words: list[Any]) -> None:
+    def _begin(self, name: str, words: list[Any]) -> subprocess.Popen[bytes]:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "no_proxy": "*"}
         with (self.directory / "log" / name).open("ab") as log:
             process = subprocess.Popen(
@@ -309,6 +312,7 @@ class Cluster:
             )  # fmt: skip
         self._begun.append(process)
         (self.directory / "pid" / name).write_text(str(process.pid))
+        return process
 
     def _config_of(self, name: str) -> Path:
         return self.directory / f"{name}.kubeconfig"
