@@ -354,3 +354,37 @@ def test_what_slurm_does_not_take_is_tried_some_times(
             time.sleep(0.001)
     assert tried == [1, 1, 1]
     assert Notice(text="no more nodes are asked for: sbatch: no") in told
+
+
+def test_a_further_job_that_waits_is_cancelled_once_too_much_was_refused(tmp_path: Path) -> None:
+    played, told = Played(tmp_path), []
+    played.look()
+
+    def refused(job: str, age_s: float) -> bool:
+        raise BackendError("squeue: no", on_any_system=True)
+
+    played.growth._is_over = refused
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prefect_ft.backends.slurm.growing.LOOK_S", 0.001)
+        with (
+            observed_by(told.append),
+            growing(played.growth, lambda: 1, lambda _: pytest.fail("nothing has come")),
+        ):
+            deadline = time.monotonic() + 10.0
+            while not played.cancelled and time.monotonic() < deadline:
+                time.sleep(0.001)
+    assert played.cancelled == ["23"]
+    assert Notice(text="no more nodes are asked for: squeue: no") in told
+    assert played.growth._asked_for() is None
+
+
+def test_what_cannot_be_cancelled_either_is_left(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.look()
+
+    def refused(job: str) -> None:
+        raise BackendError("scancel: no", on_any_system=True)
+
+    played.growth._cancel = refused
+    played.growth.abandon("squeue: no")
+    assert played.growth.is_given_up

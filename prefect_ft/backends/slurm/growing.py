@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from prefect_ft.backends.kind import Tenure
 from prefect_ft.backends.slurm.allocations import Allocation, Allocations, job_of, parts_of
@@ -94,6 +94,14 @@ class Growth:
             self._give_up(f"job {job}, which was to add nodes, has ended before it began")
         return None
 
+    def abandon(self, why: str) -> None:
+        """Ask for no more, and cancel the further job that still waits, as far as Slurm and the files allow it."""
+        self.is_given_up = True
+        self.said.append(f"no more nodes are asked for: {why}")
+        with suppress(BackendError, OSError):
+            if (job := self._asked_for()) is not None:
+                self._forget(job, self._allocations.of_job(job))
+
     def _asked_for(self) -> str | None:
         """Return the last further job, unless the tenure has it already."""
         has = {job_of(part) for part in parts_of(self._tenure.name)[1:]}
@@ -161,7 +169,7 @@ def growing(
             except (BackendError, OSError) as exc:
                 failed += 1
                 if failed == MOST_FAILURES:
-                    growth.said.append(f"no more nodes are asked for: {exc}")
+                    growth.abandon(str(exc))
                     return
                 continue
             if come is not None:
