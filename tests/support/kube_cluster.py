@@ -462,6 +462,7 @@ def _kubelet(pki: Path, place: Path, node: int) -> dict[str, Any]:
         "healthzPort": 0,
         "resolvConf": "",
         "evictionHard": {"memory.available": "50Mi"},
+        "imageGCHighThresholdPercent": 100,  # never: on a disk that is nearly full, images would be gone in the midst
         "volumePluginDir": str(place / "plugins"),
     }
 
