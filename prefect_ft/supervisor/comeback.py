@@ -16,8 +16,9 @@ from prefect_ft.journal.records import (
     IncidentLine,
     Line,
 )
-from prefect_ft.supervisor.attempt import NOT_STARTED, START, Start
+from prefect_ft.supervisor.attempt import START, Start
 from prefect_ft.supervisor.events import AgentStanding, Call, Event, Excerpt, Exited, Left
+from prefect_ft.supervisor.incidents import NOT_STARTED
 from prefect_ft.worker.forms import FormError
 
 

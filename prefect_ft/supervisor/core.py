@@ -13,7 +13,6 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.judge import Gate
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Evidence, Incident
-from prefect_ft.supervisor.attempt import has_run
 from prefect_ft.supervisor.beginning import Beginning
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import Driver
@@ -22,6 +21,7 @@ from prefect_ft.supervisor.events import Lost
 from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.hangs import Hangs
+from prefect_ft.supervisor.incidents import has_run
 from prefect_ft.supervisor.judging import Judging
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.lifecycle import Context, Lifecycle

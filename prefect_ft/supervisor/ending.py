@@ -12,7 +12,8 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import Evidence, Incident
-from prefect_ft.supervisor.attempt import OUT_OF_THE_USUAL, Attempt
+from prefect_ft.supervisor.attempt import Attempt
+from prefect_ft.supervisor.incidents import OUT_OF_THE_USUAL, incident_of
 from prefect_ft.supervisor.launch import PhasePlan
 from prefect_ft.supervisor.saves import Saves
 
@@ -53,7 +54,7 @@ class Ending:
         """Return what happened; a run that is to stop is cancelled, whatever else happens at the same time."""
         attempt = ended.attempt
         if attempt is not None:
-            incident = attempt.incident(ended.t, cancelled_by=cancelled_by)
+            incident = incident_of(attempt, ended.t, cancelled_by=cancelled_by)
         else:
             assert cancelled_by is not None
             evidence = Evidence(rule="stop-request", text=cancelled_by)

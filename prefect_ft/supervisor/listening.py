@@ -13,7 +13,7 @@ from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
-from prefect_ft.supervisor.attempt import Attempt, kind_of_loss
+from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.events import (
     Beat,
     CameUp,
@@ -36,6 +36,7 @@ from prefect_ft.supervisor.events import (
     Warm,
 )
 from prefect_ft.supervisor.hangs import Hangs
+from prefect_ft.supervisor.incidents import kind_of_loss
 from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.runlog import RunLog

@@ -15,9 +15,11 @@ from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import IncidentLine, Line, OddValueLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import Notice, tell
-from prefect_ft.supervisor.attempt import MOST_APART, OUT_OF_THE_USUAL, Attempt
+from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.event_parts import Value
 from prefect_ft.supervisor.events import Beat, Event, Lost
+from prefect_ft.supervisor.incidents import OUT_OF_THE_USUAL
+from prefect_ft.supervisor.rank_state import MOST_APART
 
 MAX_LINES = 1000
 """Findings that a journal takes: a training that never calms down must not fill it."""

@@ -273,7 +273,7 @@ def divide(*_: Any, **__: Any) -> Any:
         ),
         pytest.param("prefect_ft.journal.judge.decide", divide, ZeroDivisionError, id="the-decision"),
         pytest.param(
-            "prefect_ft.supervisor.attempt.judge", divide, ZeroDivisionError, id="the-classification"
+            "prefect_ft.supervisor.incidents.judge", divide, ZeroDivisionError, id="the-classification"
         ),
         pytest.param("prefect_ft.supervisor.beginning.Launch", divide, ZeroDivisionError, id="the-start"),
     ],

@@ -13,6 +13,7 @@ from heard import heard
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.supervisor.attempt import Attempt, Start
 from prefect_ft.supervisor.events import Lost, Output
+from prefect_ft.supervisor.incidents import incident_of
 
 T = 9.5
 WORKERS = {0: 0, 1: 0, 2: 1, 3: 1}
@@ -314,7 +315,7 @@ def nobody_left() -> None:
 def test_what_ended_an_attempt(events: list[Event], expected: Incident) -> None:
     made = attempt(*events)
     assert made.over
-    assert comparable(made.incident(T)) == expected
+    assert comparable(incident_of(made, T)) == expected
 
 
 STEP_40 = "/ckpts/step-40"
@@ -363,14 +364,14 @@ TORN = [
 def test_a_rank_that_could_not_read_its_checkpoint(
     resume_path: str | None, events: list[Event], expected: tuple[str, str | None]
 ) -> None:
-    told = attempt(*events, exited(2, 1), resume_path=resume_path).incident(T)
+    told = incident_of(attempt(*events, exited(2, 1), resume_path=resume_path), T)
     assert (told.failure_class, told.stage) == expected
 
 
 @pytest.mark.parametrize(("events", "_"), CASES.values(), ids=CASES.keys())
 def test_a_cancel_that_races_something_else_is_a_cancel(events: list[Event], _: Incident) -> None:
     evidence = Evidence(rule="stop-request", text="SIGINT")
-    assert attempt(*events).incident(T, cancelled_by="SIGINT") == incident(
+    assert incident_of(attempt(*events), T, cancelled_by="SIGINT") == incident(
         kind="cancelled", evidence=evidence
     )
 
@@ -391,7 +392,7 @@ def test_more_ranks_than_fit_do_not_fit_the_next_time_unless_they_have_before(
     def ended(*, has_run_before: bool) -> tuple[object, ...]:
         made = Attempt(7, WORKERS, has_run_before=has_run_before)
         made.take(*start_failed(1, number))
-        told = made.incident(T)
+        told = incident_of(made, T)
         assert told.evidence is not None
         assert told.evidence.text.endswith(f"; write nproc_per_worker below 2, or raise the limit of {limit}")
         return told.failure_class, told.worker, told.system, told.blame
@@ -403,7 +404,7 @@ def test_more_ranks_than_fit_do_not_fit_the_next_time_unless_they_have_before(
 def test_what_a_class_says_anyway_is_not_said_of_the_incident() -> None:
     """Else `config` would be final in an attempt that made progress, and `confirm` come before `restart_on`."""
     for text in ("FileNotFoundError: x", "ValueError: x"):
-        assert attempt(raised(0, text), exited(0, 1)).incident(T).recoverable is None
+        assert incident_of(attempt(raised(0, text), exited(0, 1)), T).recoverable is None
 
 
 @pytest.mark.parametrize(
@@ -477,7 +478,7 @@ def test_who_reports_that_a_collective_took_too_long_is_not_who_held_it_up(
     ranks: tuple[int, ...], reported: tuple[int, ...]
 ) -> None:
     told = [said(rank, WATCHDOG.format(rank=rank)) for rank in ranks]
-    made = attempt(*told, exited(ranks[0], by=signal.SIGABRT)).incident(T)
+    made = incident_of(attempt(*told, exited(ranks[0], by=signal.SIGABRT)), T)
     assert (made.failure_class, made.reported) == ("collective_timeout", reported)
 
 
@@ -504,7 +505,7 @@ FULL = "OSError: [Errno 28] No space left on device\n"
     ],
 )
 def test_what_an_excerpt_says_stands_where_the_output_has_it(events: list[Event], line: int) -> None:
-    evidence = attempt(*events, exited(0, 1)).incident(T).evidence
+    evidence = incident_of(attempt(*events, exited(0, 1)), T).evidence
     assert evidence is not None
     assert (evidence.text, evidence.line) == (FULL[:-1], line)
 
@@ -549,7 +550,7 @@ def test_why_a_call_gave_up_is_not_who_it_has_done_without_for_long(
     made = attempt(
         call(ALL), exited(1, by=signal.SIGSEGV, t_ns=5), standing, exited(2, by=signal.SIGKILL, t_ns=70)
     )
-    assert (made.incident(T).signal, made.ended_ns()) == (blamed, ended_ns)
+    assert (incident_of(made, T).signal, made.ended_ns()) == (blamed, ended_ns)
 
 
 def test_what_an_excused_rank_said_is_not_why_another_failed() -> None:
@@ -560,7 +561,7 @@ def test_what_an_excused_rank_said_is_not_why_another_failed() -> None:
         raised(2, "KeyError: 'x'"),
         exited(2, 1),
     ]
-    evidence = attempt(call(ALL), *told).incident(T).evidence
+    evidence = incident_of(attempt(call(ALL), *told), T).evidence
     assert evidence is not None
     assert evidence.text == "KeyError: 'x'"
 
@@ -585,12 +586,12 @@ def with_odd(made: Attempt, *workers: int | None) -> Attempt:
 def test_values_out_of_the_usual_end_it_and_say_which_workers_have_them() -> None:
     made = with_odd(attempt(), 1, None, 0)
     assert made.over
-    assert made.incident(T) == replace(ODD, t=T, attempt=7, reported=(0, 1))
+    assert incident_of(made, T) == replace(ODD, t=T, attempt=7, reported=(0, 1))
 
 
 def test_what_failed_goes_before_values_out_of_the_usual() -> None:
     made = with_odd(attempt(exited(0, 1)), 1)
-    assert made.incident(T).failure_class == "unknown"
+    assert incident_of(made, T).failure_class == "unknown"
 
 
 @pytest.mark.parametrize("events", [[ENDING], DONE], ids=["being-ended", "complete"])
@@ -603,13 +604,13 @@ def test_a_hang_is_what_was_found_whatever_the_ranks_have_printed() -> None:
     made = attempt(raised(2, "ValueError: caught"))
     made.suspension = HUNG
     assert made.over
-    assert made.incident(T) == replace(HUNG, t=T)
+    assert incident_of(made, T) == replace(HUNG, t=T)
 
 
 def test_a_hang_after_a_fault_of_the_hardware_is_that_fault() -> None:
     made = attempt(said(2, "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus."))
     made.suspension = HUNG
-    found = made.incident(T)
+    found = incident_of(made, T)
     assert (found.kind, found.failure_class, found.worker, found.t) == ("exit", "hardware", 1, T)
     assert found.evidence is not None
     assert "fallen off the bus" in found.evidence.text
@@ -619,4 +620,4 @@ def test_an_excerpt_of_what_has_been_heard_is_no_news() -> None:
     line = "ValueError: shape"
     size = len(raised(0, line)[1].text)
     made = attempt(raised(0, line), chosen((0, 0, "RuntimeError: no\n"), size=size, lines=3), exited(0, 1))
-    assert (made.ranks[0].heard, made.incident(T).evidence.text) == (size, line)
+    assert (made.ranks[0].heard, incident_of(made, T).evidence.text) == (size, line)

@@ -15,9 +15,10 @@ from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import AttemptLine
 from prefect_ft.model import Evidence, Incident
-from prefect_ft.supervisor.attempt import OUT_OF_THE_USUAL, Attempt
+from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.ending import Ended, Ending
 from prefect_ft.supervisor.events import Lost, Output
+from prefect_ft.supervisor.incidents import OUT_OF_THE_USUAL
 from prefect_ft.supervisor.saves import Saves
 
 NOW_S = 1000.12345

@@ -12,8 +12,9 @@ from prefect_ft.decide.spikes import Limits
 from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.journal.records import OddValueLine
 from prefect_ft.model import Evidence, Incident
-from prefect_ft.supervisor.attempt import OUT_OF_THE_USUAL, Attempt
+from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.events import Beat, read_event
+from prefect_ft.supervisor.incidents import OUT_OF_THE_USUAL, incident_of
 from prefect_ft.supervisor.values import Values, WatchPlan
 
 LIMITS = Limits(window=16, least=4, deviations=5.0)
@@ -65,7 +66,7 @@ def test_what_ends_an_attempt_is_the_incident_that_a_failure_of_the_script_would
     watched = Watched().hear(NAN)
     assert watched.found == [AT_33]
     assert watched.attempt.over
-    assert watched.attempt.incident(9.0) == Incident(
+    assert incident_of(watched.attempt, 9.0) == Incident(
         t=9.0, kind="exit", attempt=1, worker=1, failure_class="numeric", blame="none",
         signature=OUT_OF_THE_USUAL, reached=33, reached_every=1, sample="shard-7", stage="train", reported=(1,),
         evidence=Evidence(rule=OUT_OF_THE_USUAL, text="loss is NaN at step 33", file="rank1"),
@@ -88,19 +89,19 @@ def test_a_rank_that_fails_by_itself_says_more() -> None:
     )
     assert exited is not None
     watched.attempt.take(1, exited)
-    assert watched.attempt.incident(9.0).exit_code == 1
+    assert incident_of(watched.attempt, 9.0).exit_code == 1
 
 
 def test_all_that_have_it_are_told() -> None:
     watched = Watched().hear(NAN, beat(0, (3, 33, "nan", None)))
-    assert watched.attempt.incident(9.0).reported == (0, 1)
-    assert watched.attempt.incident(9.0).worker == 1, "the first one"
+    assert incident_of(watched.attempt, 9.0).reported == (0, 1)
+    assert incident_of(watched.attempt, 9.0).worker == 1, "the first one"
 
 
 @pytest.mark.parametrize(("every", "reached"), [(None, None), (1, 33), (10, 33), (11, None)])
 def test_a_step_is_known_only_where_steps_are_told_often(every: int | None, reached: int | None) -> None:
     watched = Watched().hear(beat(0, (1, 33, "inf", None), every=every))
-    assert watched.attempt.incident(9.0).reached == reached
+    assert incident_of(watched.attempt, 9.0).reached == reached
 
 
 def test_it_is_only_recorded_where_the_job_wants_no_more() -> None:
@@ -141,7 +142,7 @@ def test_only_so_many_attempts_are_ended() -> None:
     for number in range(2):
         watched = Watched(journal=journal, max_acts=2).hear(NAN)
         assert watched.attempt.over
-        journal.append_incident(watched.attempt.incident(float(number)), n=number + 1, ended_t=0.0)
+        journal.append_incident(incident_of(watched.attempt, float(number)), n=number + 1, ended_t=0.0)
     third = Watched(journal=journal, max_acts=2).hear(beat(0, (1, 40, "nan", None)))
     assert not third.attempt.over
     assert third.found[-1] == (0, 40, "loss is NaN at step 40", False)
