@@ -14,8 +14,9 @@ from prefect_ft.supervisor.driver import Driver
 from prefect_ft.supervisor.enact import GangChange
 from prefect_ft.supervisor.event_parts import Diagnosed
 from prefect_ft.supervisor.events import Attached, Chosen, Event, Lost, Started, StartFailed
-from prefect_ft.supervisor.gang import Exchanged, ExchangeFailed, Fact, Gang, Halt, Order, WorkerGoneError
+from prefect_ft.supervisor.gang import Gang, Halt
 from prefect_ft.supervisor.masking import Mask
+from prefect_ft.supervisor.roster import Exchanged, ExchangeFailed, Fact, Order, Roster, WorkerGoneError
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S, CHOOSE_TIMEOUT_S, start_timeout_s
 from prefect_ft.worker.protocol import Token
@@ -44,7 +45,8 @@ class Crew:
     ) -> None:
         """As `Supervisor` and `Driver` take them."""
         self._backend, self._stop, self._listener = backend, stop, listener
-        self.gang = Gang(run_id=run_id, phase_index=phase_index, key=key, epoch=epoch, loss=self._loss)
+        self.roster = Roster(run_id=run_id, phase_index=phase_index, key=key, epoch=epoch, loss=self._loss)
+        self.gang = Gang(self.roster, key)
         self._driver = Driver(self, backend, stop=stop, calls=calls, mask=mask, check=check)
         self._wait: Wait | None = None
         self._now_s = 0.0
@@ -65,7 +67,7 @@ class Crew:
     @property
     def fence(self) -> LeaseLostError | None:
         """Why nothing may be done to workers any more: they are another orchestrator's."""
-        return self.gang.fence
+        return self.roster.fence
 
     def handle(self, facts: Sequence[Fact], now_s: float) -> list[Order]:
         """Take what is known now, and return what is to be done. Raises PrefectFTError."""
@@ -74,19 +76,19 @@ class Crew:
             if isinstance(fact, (Exchanged, ExchangeFailed)):
                 self._results.append(fact)
             else:
-                for heard in self.gang.handle(fact, now_s):
+                for heard in self.roster.handle(fact, now_s):
                     self._listener(heard.worker, heard.event)
         try:
-            if self._wait is not None and self._wait.look(self.gang, now_s):
+            if self._wait is not None and self._wait.look(self.roster, now_s):
                 self._wait = None
         except WorkerGoneError as gone:
             self._wait, self._failure = None, gone
-        return self.gang.drain()
+        return self.roster.drain()
 
     def let_go(self) -> None:
         """Let go of all agents; what they run goes on. Idempotent."""
-        self.gang.let_go_of_all()
-        self.gang.drain()
+        self.roster.let_go_of_all()
+        self.roster.drain()
 
     # -- what its holder asks -----------------------------------------------------------------------
 
@@ -95,7 +97,7 @@ class Crew:
 
         Afterwards every worker of `placement` is there, answers, and runs nothing.
         """
-        exchange = self.gang.exchange(change, placement, decision)
+        exchange = self.roster.exchange(change, placement, decision)
         if exchange is not None:
             self._await(Until(lambda: bool(self._results)))
             result = self._results.pop()
@@ -104,16 +106,16 @@ class Crew:
                 raise WorkerGoneError(
                     number, str(error), error.system, on_any_system=error.on_any_system
                 ) from error
-            self.gang.exchanged(exchange.new, result.hosts)
+            self.roster.exchanged(exchange.new, result.hosts)
             numbers = [worker.number for worker in exchange.new]
             self._await(Answers(numbers, (Attached,), time.monotonic(), ANSWER_TIMEOUT_S))
-        self.gang.check_usable()
+        self.roster.check_usable()
 
     def choose(self, token: Token, **criteria: Any) -> Chosen:
         """Have worker 0's agent choose the checkpoint to resume from; raises WorkerGoneError."""
         self.gang.choose(token, {0: criteria})
         self._await(Answers([0], (Chosen,), time.monotonic(), CHOOSE_TIMEOUT_S))
-        chosen = self.gang.answer(0, Chosen)
+        chosen = self.roster.answer(0, Chosen)
         assert isinstance(chosen, Chosen)
         return chosen
 
@@ -135,7 +137,7 @@ class Crew:
         `complete`: it has come to its own good end. Afterwards all output has been heard.
         """
         self.gang.stop(token, grace_s, complete=complete)
-        wait = AllStopped(self.gang.reached, time.monotonic(), grace_s, ANSWER_TIMEOUT_S)
+        wait = AllStopped(self.roster.reached, time.monotonic(), grace_s, ANSWER_TIMEOUT_S)
         self._await(wait, heeds_stop=False)
         return self.gang.halt()
 

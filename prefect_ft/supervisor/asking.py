@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from prefect_ft.supervisor.events import Attached, Diagnosis, Event, Stopped
-from prefect_ft.supervisor.gang import Gang, WorkerGoneError
+from prefect_ft.supervisor.roster import Roster, WorkerGoneError
 
 
 class Wait(Protocol):
@@ -20,7 +20,7 @@ class Wait(Protocol):
     def due_s(self) -> float | None:
         """When `look` has to be asked though nothing has happened; None: never."""
 
-    def look(self, gang: Gang, now_s: float, /) -> bool:
+    def look(self, roster: Roster, now_s: float, /) -> bool:
         """Return whether it is over; raises WorkerGoneError."""
 
 
@@ -30,7 +30,7 @@ class Until:
     def __init__(self, condition: Callable[[], bool], due_s: float | None = None) -> None:
         self._condition, self.due_s = condition, due_s
 
-    def look(self, _gang: Gang, now_s: float) -> bool:
+    def look(self, _roster: Roster, now_s: float) -> bool:
         return self._condition() or (self.due_s is not None and now_s >= self.due_s)
 
 
@@ -45,23 +45,23 @@ class Answers:
         self._breaks = -1
         self.due_s = now_s + within_s
 
-    def look(self, gang: Gang, now_s: float) -> bool:
+    def look(self, roster: Roster, now_s: float) -> bool:
         """Look at all workers only where one of them may be gone: there may be thousands."""
-        while self._missing and gang.answer(self._missing[-1], *self._kinds) is not None:
+        while self._missing and roster.answer(self._missing[-1], *self._kinds) is not None:
             self._missing.pop()
         if not self._missing:
             return True
-        if gang.breaks == self._breaks and now_s < self.due_s:
+        if roster.breaks == self._breaks and now_s < self.due_s:
             return False
-        unanswered = [each for each in self._missing if gang.answer(each, *self._kinds) is None]
+        unanswered = [each for each in self._missing if roster.answer(each, *self._kinds) is None]
         for number in sorted(unanswered):
-            gang.require(number)
-        if any(gang.is_being_reached(number) for number in unanswered):
+            roster.require(number)
+        if any(roster.is_being_reached(number) for number in unanswered):
             self.due_s = now_s + self._within_s
             return False
         if now_s >= self.due_s:
             raise WorkerGoneError(min(unanswered), "its agent does not answer")
-        self._breaks = gang.breaks
+        self._breaks = roster.breaks
         return False
 
 
@@ -72,12 +72,12 @@ class Adoption:
         self._numbers = tuple(numbers)
         self.due_s = now_s + within_s
 
-    def look(self, gang: Gang, now_s: float) -> bool:
-        silent = [each for each in self._numbers if gang.answer(each, Attached) is None]
-        if now_s < self.due_s and not all(gang.is_gone(each) for each in silent):
+    def look(self, roster: Roster, now_s: float) -> bool:
+        silent = [each for each in self._numbers if roster.answer(each, Attached) is None]
+        if now_s < self.due_s and not all(roster.is_gone(each) for each in silent):
             return False
         for number in silent:
-            gang.let_go(number)
+            roster.let_go(number)
         return True
 
 
@@ -88,9 +88,9 @@ class Diagnoses:
         self._numbers = tuple(numbers)
         self.due_s = now_s + within_s
 
-    def look(self, gang: Gang, now_s: float) -> bool:
-        owing = (each for each in self._numbers if gang.answer(each, Diagnosis) is None)
-        return now_s >= self.due_s or not any(gang.may_answer(each) for each in owing)
+    def look(self, roster: Roster, now_s: float) -> bool:
+        owing = (each for each in self._numbers if roster.answer(each, Diagnosis) is None)
+        return now_s >= self.due_s or not any(roster.may_answer(each) for each in owing)
 
 
 class AllStopped:
@@ -104,13 +104,13 @@ class AllStopped:
         self._since_s, self._within_s = now_s + grace_s, within_s
         self.due_s = self._since_s + within_s
 
-    def look(self, gang: Gang, now_s: float) -> bool:
+    def look(self, roster: Roster, now_s: float) -> bool:
         while self._left:
             number = self._left[-1]
-            if gang.is_present(number) and gang.answer(number, Stopped) is None:
-                self.due_s = max(self._since_s, gang.printed_s(number)) + self._within_s
+            if roster.is_present(number) and roster.answer(number, Stopped) is None:
+                self.due_s = max(self._since_s, roster.printed_s(number)) + self._within_s
                 if now_s < self.due_s:
                     return False
-                gang.give_up(number, "its agent does not answer")
+                roster.give_up(number, "its agent does not answer")
             self._left.pop()
         return True

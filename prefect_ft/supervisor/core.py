@@ -32,6 +32,7 @@ from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.remote import Remote
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
+from prefect_ft.supervisor.roster import Roster
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import HandOver, StopRequest
@@ -68,7 +69,7 @@ class Supervisor:
         self._calls = Calls()
         self._reports = Reports(plan.sources, plan.policy.systems, journal, clock)
         self._upkeep = Upkeep(plan.upkeep, lambda: self._calls.soon(_nothing))
-        self._gang = Gang(
+        self._roster = Roster(
             run_id=plan.run_id,
             phase_index=plan.phase_index,
             key=key,
@@ -76,7 +77,7 @@ class Supervisor:
             loss=lambda worker: self._loss(worker.system, worker),
             all_look=plan.saves is not None and plan.saves.is_local,
         )
-        self._lifecycle = self._put_together(log, epoch, gate)
+        self._lifecycle = self._put_together(log, Gang(self._roster, key), epoch, gate)
         self._driver = driven_by(
             self._lifecycle,
             backend,
@@ -86,8 +87,8 @@ class Supervisor:
             check=check,
         )
 
-    def _put_together(self, log: RunLog, epoch: int, gate: Gate | None) -> Lifecycle:
-        plan, journal, clock, gang = self.plan, self.journal, self.clock, self._gang
+    def _put_together(self, log: RunLog, gang: Gang, epoch: int, gate: Gate | None) -> Lifecycle:
+        plan, journal, clock, roster = self.plan, self.journal, self.clock, self._roster
         saves = Saves()
         parts = Parts() if plan.saves is not None and plan.saves.is_local else None
         if plan.saves is not None and plan.saves.since_s is not None:
@@ -104,8 +105,8 @@ class Supervisor:
             values=Values(plan.phase, plan.watch, journal, clock),
             journal=journal,
             clock=clock,
-            system_of=lambda number: gang.worker(number).system,
-            evidence=lambda number: self._backend.evidence(gang.worker(number), is_gone=True),
+            system_of=lambda number: roster.worker(number).system,
+            evidence=lambda number: self._backend.evidence(roster.worker(number), is_gone=True),
             tenure_ends=self._stop.hand_over,
             parts=parts,
         )
@@ -115,6 +116,7 @@ class Supervisor:
         context = Context(
             plan=plan,
             epoch=epoch,
+            roster=roster,
             gang=gang,
             listener=listener,
             saves=saves,
@@ -153,9 +155,9 @@ class Supervisor:
 
     def _evidence(self, number: int) -> Evidence | None:
         """Return what the infrastructure knows of how a process in a worker ended; None where there is no worker."""
-        if number not in self._gang.numbers:
+        if number not in self._roster.numbers:
             return None
-        return self._backend.evidence(self._gang.worker(number), is_gone=False)
+        return self._backend.evidence(self._roster.worker(number), is_gone=False)
 
     def _loss(self, system: str, worker: Worker | None) -> Lost:
         evidence = None if worker is None else self._backend.evidence(worker, is_gone=True)

@@ -18,11 +18,11 @@ from typing_extensions import assert_never
 from prefect_ft.backends.base import Address, Backend, Worker
 from prefect_ft.errors import BackendError, LeaseLostError
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed, Fact, Order
 from prefect_ft.supervisor.link import Link, LinkLostError
 from prefect_ft.supervisor.masking import Mask
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
 from prefect_ft.supervisor.reaching import Reaching
+from prefect_ft.supervisor.roster import Exchange, Exchanged, ExchangeFailed, Fact, Order
 from prefect_ft.supervisor.stopping import StopRequest
 
 MOST_CONNECTS_AT_ONCE = 32

@@ -12,8 +12,8 @@ from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Evidence, Incident
 from prefect_ft.observe import Decided, Notice, tell
 from prefect_ft.supervisor.enact import failure_kind
-from prefect_ft.supervisor.gang import WorkerGoneError
 from prefect_ft.supervisor.launch import PhasePlan
+from prefect_ft.supervisor.roster import WorkerGoneError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from prefect_ft.supervisor.asking import Wait
 from prefect_ft.supervisor.bucket import Bucket
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.events import Event, read_event
-from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.resuming import Choice
+from prefect_ft.supervisor.roster import Roster
 from prefect_ft.supervisor.times import CHOOSE_TIMEOUT_S
 from prefect_ft.worker.announcing import Announcements
 from prefect_ft.worker.checkpoint_watch import Answer, CheckpointWatch, Criteria
@@ -180,7 +180,7 @@ class Chosen:
         """When `look` has to be asked."""
         return self._asked.due_s
 
-    def look(self, _gang: Gang, now_s: float) -> bool:
+    def look(self, _roster: Roster, now_s: float) -> bool:
         """Return whether it has been chosen; raises BackendError where the store is away for too long."""
         if self._remote.choice is not None:
             return True
@@ -201,13 +201,13 @@ class LookedAfter:
         """When `look` has to be asked."""
         return self._first.due_s if self._asked is None else self._asked.due_s
 
-    def look(self, gang: Gang, now_s: float) -> bool:
+    def look(self, roster: Roster, now_s: float) -> bool:
         """Return whether both are over. A store that stays away is left to what was seen before.
 
         Raises BackendError where nothing has ever been seen of it: that would be taken for nothing being there.
         """
         if self._asked is None:
-            if not self._first.look(gang, now_s):
+            if not self._first.look(roster, now_s):
                 return False
             self._begin()
             self._asked = _Retried(self._remote, self._remote.look_again, now_s)

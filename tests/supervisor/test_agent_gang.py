@@ -27,8 +27,9 @@ from prefect_ft.supervisor.asking import Adoption
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange, first_gang
 from prefect_ft.supervisor.events import Event, Lost, Stopped
-from prefect_ft.supervisor.gang import Gang, WorkerGoneError
+from prefect_ft.supervisor.gang import Gang
 from prefect_ft.supervisor.link import Link
+from prefect_ft.supervisor.roster import Roster, WorkerGoneError
 from prefect_ft.supervisor.stopping import StopRequest
 
 WAIT = script("import os, signal; os.write(1, b'up\\n'); signal.pause()")
@@ -64,13 +65,17 @@ class Heard:
     def gang(self) -> Gang:
         return self.crew.gang
 
+    @property
+    def roster(self) -> Roster:
+        return self.crew.roster
+
     def adopt(self) -> None:
         """Attach to the workers that are there."""
         found = self.backend.find()
         for each in found:
             self.crew._driver.found(each.worker, each.address)
-            self.gang.adopt(each.worker, each.address.host)
-        self.crew._await(Adoption(self.gang.numbers, time.monotonic(), DEADLINE_S))
+            self.roster.adopt(each.worker, each.address.host)
+        self.crew._await(Adoption(self.roster.numbers, time.monotonic(), DEADLINE_S))
 
     def create(self, workers: int) -> None:
         self.crew.change(first_gang(workers), [f"s{worker}" for worker in range(workers)], 0)
@@ -93,7 +98,7 @@ class Heard:
                 "note": {},
                 **fields,
             }
-            for number in self.gang.numbers
+            for number in self.roster.numbers
         }
         self.crew.start(orders, self.token(attempt))
 
@@ -159,7 +164,7 @@ def test_an_attempt_on_two_workers(make: Make) -> None:
     deaths = heard.crew.stop(heard.token(1), 0).deaths
     output = {(worker, event.rank, event.text) for worker, event in heard.of("output")}
     exits = {(worker, event.rank, event.code) for worker, event in heard.of("exited")}
-    assert heard.gang.numbers == (0, 1)
+    assert heard.roster.numbers == (0, 1)
     assert output == {(0, 0, "rank 0\n"), (1, 1, "rank 1\n")}
     assert exits == {(0, 0, 0), (1, 1, 1)}
     assert len(deaths) == 1
@@ -323,7 +328,7 @@ def test_a_gang_shrinks(make: Make) -> None:
     heard = make()
     heard.create(3)
     heard.change(GangChange(destroy=(0, 1, 2), create=(0, 1)), "s0", "s2")
-    assert heard.gang.numbers == (0, 1)
+    assert heard.roster.numbers == (0, 1)
 
 
 def test_an_agent_that_dies_is_heard_of_and_named(make: Make) -> None:
@@ -516,7 +521,7 @@ def line(make: Make, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Line
 def break_off(heard: Heard, *workers: int) -> None:
     """End connections under both sides, which are not told otherwise."""
     for worker in workers:
-        link = heard.crew._driver._links[heard.gang._members[worker]._link]
+        link = heard.crew._driver._links[heard.crew.roster._members[worker]._link]
         link._connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -550,7 +555,7 @@ def test_what_happened_while_nobody_could_hear_it_is_heard(make: Make, line: Lin
     rank = heard.of("started")[0][1].pids[0]
     down.set()
     break_off(heard, 0)
-    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
+    heard.crew.serve(lambda: heard.roster.is_being_reached(0), DEADLINE_S)
     gate.open()
     wait_until_ended(rank)
     down.clear()
@@ -617,10 +622,10 @@ def test_who_has_taken_over_meanwhile_is_obeyed(make: Make, line: Line) -> None:
     heard.create(1)
     down.set()
     break_off(heard, 0)
-    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
+    heard.crew.serve(lambda: heard.roster.is_being_reached(0), DEADLINE_S)
     other = make(heard.backend, epoch=2)
     down.clear()
-    line.is_down = lambda: not other.gang.reached
+    line.is_down = lambda: not other.roster.reached
     other.adopt()
     with pytest.raises(LeaseLostError, match="worker 0 obeys an orchestrator of epoch 2"):
         heard.crew.serve(lambda: False, DEADLINE_S)
@@ -635,7 +640,7 @@ def test_an_agent_that_died_while_it_could_not_be_reached_is_gone(make: Make, li
     pid = heard.pid(0)
     down.set()
     break_off(heard, 0)
-    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
+    heard.crew.serve(lambda: heard.roster.is_being_reached(0), DEADLINE_S)
     os.kill(pid, signal.SIGKILL)
     wait_until_ended(pid)
     down.clear()
@@ -662,7 +667,7 @@ def test_letting_go_waits_for_nobody_who_is_being_reached(make: Make, line: Line
     down.set()
     line.is_down = down.is_set
     break_off(heard, 0)
-    heard.crew.serve(lambda: heard.gang.is_being_reached(0), DEADLINE_S)
+    heard.crew.serve(lambda: heard.roster.is_being_reached(0), DEADLINE_S)
     (thread,) = [each for each in threading.enumerate() if each.name == "prefect-ft-reaching"]
     heard.crew.hang_up()
     down.clear()

@@ -21,9 +21,9 @@ from prefect_ft.backends.base import Address, Found, Worker
 from prefect_ft.errors import BackendError, LeaseLostError
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.driver import MOST_CONNECTS_AT_ONCE, Driver
-from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed, Fact, Order
 from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
+from prefect_ft.supervisor.roster import Exchange, Exchanged, ExchangeFailed, Fact, Order
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.worker import frames
 

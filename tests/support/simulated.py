@@ -43,9 +43,9 @@ from prefect_ft.supervisor import (
 )
 from prefect_ft.supervisor.command import Outcome
 from prefect_ft.supervisor.events import read_event
-from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
 from prefect_ft.supervisor.moving import Move, left_behind, tenures, was_left_in_order
+from prefect_ft.supervisor.roster import Exchange, Exchanged, ExchangeFailed
 from prefect_ft.worker import protocol
 
 TOO_LONG_S = 200_000.0

@@ -10,7 +10,7 @@ from prefect_ft.decide import set_aside
 from prefect_ft.model import RESTARTS, Decision
 from prefect_ft.supervisor.asking import Adoption
 from prefect_ft.supervisor.comeback import Standing, is_open, standing, unheard
-from prefect_ft.supervisor.events import AgentStanding, Event, Left, Lost
+from prefect_ft.supervisor.events import AgentStanding, Attached, Event, Left, Lost
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Clear, Go, Step, Watch
 from prefect_ft.supervisor.moving import Move, hand_over_in, heard_last_t, incidents
@@ -45,9 +45,9 @@ class Adopting:
         newest = {each.worker.number: each for each in found}
         for number, each in newest.items():
             if each.result is None:
-                ctx.gang.adopt(each.worker, each.address.host)
+                ctx.roster.adopt(each.worker, each.address.host)
             else:
-                ctx.gang.keep(each.worker)
+                ctx.roster.keep(each.worker)
                 with suppress(FormError):  # an unreadable result is no result: the worker is made anew
                     self._left[number] = Left.read(each.result)
         living = [number for number, each in newest.items() if each.result is None]
@@ -56,7 +56,7 @@ class Adopting:
     def adopted(self) -> Step:
         """Find out how the phase stands, and continue from there."""
         ctx, comeback = self._context, self._comeback
-        agents: dict[int, AgentStanding] = {**self._left, **ctx.gang.standings()}
+        agents: dict[int, AgentStanding] = {**self._left, **ctx.roster.answers(Attached)}
         assert comeback is not None
         found = standing(ctx.journal.lines, agents, ctx.plan.phase_index, ctx.plan.ranks_per_worker)
         ctx.number, ctx.last_started = found.attempt, found.attempt or None
@@ -64,7 +64,9 @@ class Adopting:
         if found.note is not None:
             ctx.saves.begin_attempt()
             ctx.saves.set_aside(set_aside(ctx.plan.policy, ctx.journal.history()))
-        comeback.record(ctx.plan.phase, found, agents, ctx.gang.reached, journal=ctx.journal, clock=ctx.clock)
+        comeback.record(
+            ctx.plan.phase, found, agents, ctx.roster.reached, journal=ctx.journal, clock=ctx.clock
+        )
         if ctx.parts is not None:
             ctx.parts.recall(ctx.journal.lines, ctx.clock.epoch() - ctx.clock.now())
         if found.watched is not None:
@@ -109,7 +111,7 @@ class Adopting:
         ctx = self._context
         ctx.set_out(found.attempt, placement, found.start)
         for number in found.missing:
-            worker = ctx.gang.worker(number) if number in ctx.gang.numbers else None
+            worker = ctx.roster.worker(number) if number in ctx.roster.numbers else None
             ctx.running.take(number, self._loss(placement[number], worker))
 
 

@@ -18,6 +18,7 @@ from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.remote import Remote
 from prefect_ft.supervisor.reports import Reports
 from prefect_ft.supervisor.resuming import Resuming
+from prefect_ft.supervisor.roster import Roster
 from prefect_ft.supervisor.saves import Saves
 from prefect_ft.supervisor.stopping import StopRequest
 from prefect_ft.supervisor.upkeep import Upkeep
@@ -30,6 +31,7 @@ class Context:
 
     plan: PhasePlan
     epoch: int
+    roster: Roster
     gang: Gang
     listener: Listener
     saves: Saves

@@ -98,7 +98,7 @@ class Halting:
         self._ended = Ended(attempt, ctx.clock.now())
         grace_s = self._grace_s(attempt)
         ctx.gang.stop(ctx.token, grace_s, complete=is_complete)
-        stopped: Wait = AllStopped(ctx.gang.reached, ctx.now_s, grace_s, ANSWER_TIMEOUT_S)
+        stopped: Wait = AllStopped(ctx.roster.reached, ctx.now_s, grace_s, ANSWER_TIMEOUT_S)
         if ctx.remote is not None and attempt is not None:
             stopped = LookedAfter(stopped, lambda: self._look_last(complete=is_complete), ctx.remote)
         return Go("stopping", stopped)

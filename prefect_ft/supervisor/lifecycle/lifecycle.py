@@ -16,7 +16,6 @@ from prefect_ft.supervisor.asking import Wait
 from prefect_ft.supervisor.ending import Ending
 from prefect_ft.supervisor.events import Event, Lost
 from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
-from prefect_ft.supervisor.gang import Exchanged, ExchangeFailed, Fact, Order, WorkerGoneError
 from prefect_ft.supervisor.lifecycle.adopting import Adopting, Loss
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.halting import Halting
@@ -26,6 +25,7 @@ from prefect_ft.supervisor.lifecycle.states import HEEDS_STOP, RESTS, TRANSITION
 from prefect_ft.supervisor.lifecycle.step import Clear, Enact, Finish, Go, Halt, Meet, Step, Watch
 from prefect_ft.supervisor.lifecycle.watching import Watching
 from prefect_ft.supervisor.moving import Move
+from prefect_ft.supervisor.roster import Exchanged, ExchangeFailed, Fact, Order, WorkerGoneError
 from prefect_ft.supervisor.unsaved import Unsaved
 from prefect_ft.worker.protocol import Token
 
@@ -74,7 +74,7 @@ class Lifecycle:
     @property
     def fence(self) -> LeaseLostError | None:
         """Why nothing may be done to workers any more: they are another orchestrator's."""
-        return self._context.gang.fence
+        return self._context.roster.fence
 
     def handle(self, facts: Sequence[Fact], now_s: float) -> list[Order]:
         """Take what is known now, and return what is to be done. Raises PrefectFTError where that ends the phase."""
@@ -83,10 +83,10 @@ class Lifecycle:
             if isinstance(fact, (Exchanged, ExchangeFailed)):
                 self._starting.exchanged(fact)
             else:
-                for heard in self._context.gang.handle(fact, now_s):
+                for heard in self._context.roster.handle(fact, now_s):
                     self._listen(heard.worker, heard.event)
         self._advance()
-        return self._context.gang.drain()
+        return self._context.roster.drain()
 
     def _listen(self, worker: int, event: Event | Lost) -> None:
         if self.state == "adopting":
@@ -102,7 +102,7 @@ class Lifecycle:
             try:
                 if self._context.wants_stop and self.state in HEEDS_STOP:
                     self._take(Halt())
-                elif self._wait.look(self._context.gang, self._context.now_s):
+                elif self._wait.look(self._context.roster, self._context.now_s):
                     self._take(self._next[self.state]())
                 else:
                     return
@@ -144,7 +144,7 @@ class Lifecycle:
         assert self.state not in ("stopping", "healing") or self._halting.has_ended
         assert self.state not in ("exchanging", "attaching", "choosing") or attempt is None
         assert self.state != "ended" or attempt is None
-        self._context.gang.validate()
+        self._context.roster.validate()
 
     # -- what the supervisor asks -----------------------------------------------------------------
 
@@ -207,5 +207,5 @@ class Lifecycle:
 
     def let_go(self) -> None:
         """Let go of all agents; what they run continues. Idempotent."""
-        self._context.gang.let_go_of_all()
-        self._context.gang.drain()
+        self._context.roster.let_go_of_all()
+        self._context.roster.drain()

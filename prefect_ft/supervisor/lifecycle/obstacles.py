@@ -41,7 +41,7 @@ class Obstacles:
         """End what may run, before anything is decided about it."""
         ctx = self._context
         ctx.gang.stop(ctx.token, 0.0, complete=False)
-        return Go("clearing", AllStopped(ctx.gang.reached, ctx.now_s, 0.0, ANSWER_TIMEOUT_S))
+        return Go("clearing", AllStopped(ctx.roster.reached, ctx.now_s, 0.0, ANSWER_TIMEOUT_S))
 
     def cleared(self) -> Step:
         """Have the obstacle judged; without one, rest."""

@@ -13,13 +13,13 @@ from prefect_ft.supervisor.asking import Answers, Until
 from prefect_ft.supervisor.attempt import Start
 from prefect_ft.supervisor.enact import change_for, first_gang
 from prefect_ft.supervisor.events import Attached, Chosen, Started, StartFailed
-from prefect_ft.supervisor.gang import Exchange, Exchanged, ExchangeFailed, WorkerGoneError
 from prefect_ft.supervisor.judging import Unfit
 from prefect_ft.supervisor.launch import Launch, start_orders
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Go, Halt, Meet, Step, Watch
 from prefect_ft.supervisor.parts import Parts
 from prefect_ft.supervisor.resuming import Choice
+from prefect_ft.supervisor.roster import Exchange, Exchanged, ExchangeFailed, WorkerGoneError
 from prefect_ft.supervisor.stopping import HandOver
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S, CHOOSE_TIMEOUT_S, start_timeout_s
 from prefect_ft.supervisor.upkeep import Checks
@@ -92,9 +92,9 @@ class Starting:
         is_first = decision is None or ctx.last_started is None  # no worker can stay: there are none yet
         change = first_gang(len(ctx.placement))
         if decision is not None and not is_first:
-            change = change_for(decision, ctx.gang.numbers)
+            change = change_for(decision, ctx.roster.numbers)
         number, is_taken_up, self.may_have_begun = decision.n if decision else 0, self.may_have_begun, False
-        exchange = ctx.gang.exchange(change, ctx.placement, number, is_taken_up=is_taken_up)
+        exchange = ctx.roster.exchange(change, ctx.placement, number, is_taken_up=is_taken_up)
         if exchange is None:
             return self.choose()
         self._exchange, self._ordered = None, exchange
@@ -111,16 +111,16 @@ class Starting:
             error, number = result.error, (*ordered.new, *ordered.old)[0].number
             raise WorkerGoneError(number, str(error), error.system, on_any_system=error.on_any_system)
         assert result is not None
-        ctx.gang.exchanged(ordered.new, result.hosts)
+        ctx.roster.exchanged(ordered.new, result.hosts)
         created = [worker.number for worker in ordered.new]
         return Go("attaching", Answers(created, (Attached,), ctx.now_s, ANSWER_TIMEOUT_S))
 
     def choose(self) -> Step:
         """Have the checkpoint chosen that the attempt resumes from."""
         ctx = self._context
-        ctx.gang.check_usable()
+        ctx.roster.check_usable()
         ctx.number += 1
-        agent_knows = ctx.gang.knows_checkpoints or ctx.remote is not None
+        agent_knows = ctx.roster.knows_checkpoints or ctx.remote is not None
         self._choice = ctx.resuming.already(ctx.decision, agent_knows=agent_knows)
         if self._choice is not None:
             return Go("choosing", Until(lambda: True))
@@ -148,7 +148,7 @@ class Starting:
         if ctx.remote is not None:
             assert ctx.remote.choice is not None
             return self._start(ctx.remote.choice)
-        answers = {number: ctx.gang.answer(number, Chosen) for number in self._asked}
+        answers = {number: ctx.roster.answer(number, Chosen) for number in self._asked}
         chosen = {number: each for number, each in answers.items() if isinstance(each, Chosen)}
         if ctx.parts is None:
             return self._start(Choice.of(chosen[0]))
