@@ -33,7 +33,7 @@ class Worker:
 
 
 class RouteUnavailableError(ConnectionError):
-    """What leads to a worker is away; of the worker itself nothing is known."""
+    """The route to a worker is unavailable; nothing is known about the worker itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Address:
     host: str
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """Open a connection; raises OSError, of which RouteUnavailableError where to try again may help."""
+        """Open a connection; raises OSError, RouteUnavailableError where a retry may help."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         try:
@@ -64,13 +64,13 @@ def place_of(phase_index: int, worker: Worker) -> str:
 class AgentSettings:
     """The configuration of all agents of a phase; of `key`, the run's, only what each can verify.
 
-    `checkpoints` (path, layout, pattern, settle_s, keep_copies) goes to worker 0's agent, who looks for them.
-    `device_command` prints how much the devices are in use; None: none of the user's does.
-    `detect` (by, every_s) says how they look for faults of devices; None: not at all.
-    `output` is `forward` or `workers`; `signs` are texts by which lines of interest are known there.
+    `checkpoints` (path, layout, pattern, settle_s, keep_copies) goes to worker 0's agent, which looks for them.
+    `device_command` is the user's command that prints device utilization; None: there is none.
+    `detect` (by, every_s) says how they look for device faults; None: not at all.
+    `output` is `forward` or `workers`; `signs` are texts that mark lines of interest there.
     `rendezvous` (who, and the phase's command, cwd and env) goes to worker 0's agent too.
-    `warm` (modules, memory_mb) is what ranks are to find imported; None: they start cold.
-    `certificates` are the run's, for agents that are reached by a network; None: none is.
+    `warm` (modules, memory_mb) is what ranks find already imported; None: they start cold.
+    `certificates` are the run's, for agents reached over a network; None: no agent is.
     """
 
     run_id: str
@@ -91,9 +91,9 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A worker that is there, whether its agent answers or not.
+    """A worker that exists, whether its agent answers or not.
 
-    `result` is what an agent left behind that has left by itself: the fields of `attached`, its last
+    `result` is what an agent wrote before it left by itself: the fields of `attached`, its last
     `token`, and `excerpts`, the fields of `excerpt` for each rank.
     """
 
@@ -103,7 +103,7 @@ class Found:
 
 
 OUT_OF_MEMORY = "container-oom"
-"""The rule of evidence that the kernel ended a process because its worker's memory was used up."""
+"""The rule of evidence that the kernel killed a process because its worker ran out of memory."""
 
 USED_UP = Evidence(
     rule=OUT_OF_MEMORY,
@@ -113,11 +113,10 @@ USED_UP = Evidence(
 """That evidence."""
 
 PART_ENDED = "further-job-ended"
-"""The rule of evidence that the scheduler takes some systems of the run that were added later."""
+"""The rule of evidence that the scheduler takes away systems that were added to the run later."""
 
 TAKEN_AWAY = frozenset(("pod-preempted", "pod-drained", "node-shutdown", PART_ENDED))
-"""The rules of evidence that a worker's place was taken away: that is a preemption, and nothing has failed."""
-
+"""The rules of evidence that a worker's place was taken away: a preemption, not a failure."""
 
 TENURE_ENDED = "allocation-ended"
 """The rule of evidence that the scheduler has taken all systems of the run."""
@@ -127,41 +126,41 @@ NODE_LOST = "node-lost"
 
 
 class Backend(Protocol):
-    """Creates and destroys workers. Errors are BackendError, with the system where it is known."""
+    """Creates and destroys workers. Raises BackendError, with the system where it is known."""
 
     def create(self, workers: Sequence[Worker]) -> list[Address]:
         """Create these workers, in their order; raises BackendError with none of them left behind.
 
-        A worker that is there already, with its agent alive, stays as it is. TenureEndedError: no system is the
-        run's any more.
+        Keeps a worker that exists already with a live agent. Raises TenureEndedError where the run has lost all of
+        its systems.
         """
 
     def destroy(self, workers: Sequence[Worker]) -> None:
-        """End these workers and everything that runs in them, and remove what they kept.
+        """End these workers and everything that runs in them, and remove their files.
 
-        Also those that another life of the orchestrator created, or whose agents have died.
+        Includes workers of earlier orchestrators, and those whose agents have died.
         """
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
-        """Destroy and create, as the two do; side by side where that is quicker."""
+        """Destroy the old workers and create the new ones; concurrently where that is quicker."""
 
     def find(self) -> list[Found]:
-        """Return the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+        """Return the phase's workers, also those of earlier orchestrators, by the traces that they left.
 
         In the order of epoch and decision.
         """
 
     def answers(self, system: str) -> bool:
-        """Whether the system itself is there, whatever became of the workers on it."""
+        """Whether the system itself responds, whatever the state of its workers."""
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Return what the infrastructure knows of how something in a worker came to its end just now.
+        """Return what the infrastructure knows about what just ended in a worker.
 
-        `is_gone`: it was the agent itself.
+        `is_gone`: the agent itself ended.
         """
 
     def close(self) -> None:
-        """Let go of what this process holds for it; workers stay as they are. Idempotent, and the last call."""
+        """Release this process's resources; workers keep running. Idempotent, and the last call."""
 
 
 def exchange_side_by_side(backend: Backend, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:

@@ -10,9 +10,9 @@ from prefect_ft.backends.strays import end_strays
 
 
 def clear_directory(directory: Path) -> None:
-    """End what is left of a run's workers, whoever's they were, and remove its run-time directory.
+    """End what is left of a run's workers, of any kind, and remove its run-time directory.
 
-    Also where somebody has removed it already, with the workers' sockets in it.
+    Works without that directory too: workers outlive its removal.
     """
     for kind in all_kinds():
         kind.clear(directory)

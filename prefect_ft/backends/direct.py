@@ -1,4 +1,4 @@
-"""The network between here and agents elsewhere: TCP to where they are, with TLS by the run's certificates."""
+"""Direct connections to agents on other machines: TCP, with TLS by the run's certificates."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from prefect_ft.worker import descriptors
 from prefect_ft.worker.tls import Identity, end_when_silent, orchestrators_context
 
 CONNECT_TIMEOUT_S = 3.0
-"""How long it may take to reach an agent, at most; a packet that is lost is sent again after one second."""
+"""The longest time to reach an agent; a lost packet is sent again after one second."""
 
 HANDSHAKE_TIMEOUT_S = 10.0
-"""How long an agent that has been reached may take to show its certificate."""
+"""How long a reached agent may take for the TLS handshake."""
 
 _NO_ANSWER = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 
 
 class NoAnswerError(ConnectionError):
-    """Nothing at all answers at an address, as against somebody who refuses."""
+    """Nothing answers at an address; a refused connection is another error."""
 
 
 class DirectWay:
-    """To the agents of one run."""
+    """Connects to the agents of one run."""
 
     def __init__(self, identity: Identity, port: int, silence_timeout_s: float) -> None:
         """`identity` is the orchestrator's; agents listen at `port`.
 
-        A connection whose other side is silent for `silence_timeout_s` is over.
+        A connection with a peer that is silent for `silence_timeout_s` is closed.
         """
         self._context: ssl.SSLContext = orchestrators_context(identity)
         self._port = port
@@ -39,10 +39,10 @@ class DirectWay:
     def connect(
         self, host: str, worker: str, *, port: int | None = None, within_s: float | None = None
     ) -> socket.socket:
-        """Open a connection to the agent of a worker, named as in its certificate, at its own port if it has one.
+        """Open a connection to the agent of a worker, named as in its certificate; `port` is its own, if it has one.
 
-        `within_s`: how long the machine may take to accept it; None: as usual. Raises OSError, of which NoAnswerError
-        where nothing is there.
+        `within_s`: how long the machine may take to accept it; None: the default. Raises OSError, NoAnswerError where
+        nothing answers.
         """
         timeout_s = self._connect_timeout_s if within_s is None else min(within_s, self._connect_timeout_s)
         connection = _reached(host, self._port if port is None else port, timeout_s)
@@ -53,7 +53,7 @@ class DirectWay:
         except TimeoutError as exc:
             raise ConnectionError(f"the agent at {host} does not shake hands") from exc
         finally:
-            connection.close()  # what is wrapped has taken it over
+            connection.close()  # the TLS socket has taken the descriptor over
 
 
 def _reached(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -68,7 +68,7 @@ def _reached(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def addresses_of(url: str) -> list[tuple[str, int]]:
-    """Look up where the server of a URL is; nothing where that is not known."""
+    """Look up the addresses of a URL's server; empty where its name does not resolve."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80}.get(parts.scheme, 443)
     try:

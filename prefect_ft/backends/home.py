@@ -22,7 +22,7 @@ SOCKET = "agent.sock"
 CONFIG = "agent.json"
 
 _HOST = "host"
-"""The file of the name by which other workers reach this one; absent: it is on this machine."""
+"""The file with the name by which other workers reach this one; missing: it is on this machine."""
 
 
 def home_of(directory: Path, phase_index: int, worker: Worker) -> Path:
@@ -51,9 +51,9 @@ def agent_config(
 ) -> dict[str, Any]:
     """Return the configuration of the agent whose directory is `home`.
 
-    `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) has it listen there too; `fd` in it is
+    With `network` (port, certificate, silence_timeout_s, partition_timeout_s, api) it listens there too; `fd` in it is
     the descriptor of a socket that listens already.
-    `notice_s` is how long it may take to leave once it has SIGTERM; 0: it leaves at once.
+    `notice_s` is how long it may take to exit after SIGTERM; 0: it exits at once.
     """
     return {
         "run": settings.run_id,
@@ -82,14 +82,14 @@ def agent_config(
 
 
 def _checkpoints(checkpoints: Mapping[str, Any] | None, worker: Worker) -> Mapping[str, Any] | None:
-    """Return where a worker's agent looks for checkpoints; None: another one does."""
+    """Return where a worker's agent looks for checkpoints; None: another worker's agent does."""
     if checkpoints is None or not checkpoints.get("local"):
         return checkpoints if worker.number == 0 else None
     return {**checkpoints, "path": place_on(checkpoints["path"], worker.system)}
 
 
 def write_host(home: Path, host: str) -> None:
-    """Keep the name by which other workers reach this one."""
+    """Store the name by which other workers reach this one."""
     (home / _HOST).write_text(host)
 
 

@@ -1,4 +1,4 @@
-"""What this machine gives to what is started on it: its environment and its accelerators."""
+"""What this machine gives to the processes started on it: its environment and its accelerators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells others outside of the run which systems a phase has isolated, while the phase runs."""
+"""Announces outside the run which systems a phase isolates, while the phase runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from prefect_ft.model import Decision
 from prefect_ft.observe import Fact, observed_by
 
 LAST_WAIT_S = 10.0
-"""How long the end of a phase waits for who does not answer."""
+"""How long the end of a phase waits for announcements that are under way."""
 
 
 @contextmanager
 def following(lines: Callable[[], Sequence[Line]], act: Callable[[str, Decision], None]) -> Iterator[None]:
     """Call `act` with each system that a phase isolates while entered, and the decision, in a thread of its own.
 
-    First for what it had isolated before and not used again. `lines` gives its journal's lines so far. Nothing waits.
+    Begins with systems isolated earlier and not used since. `lines` returns its journal's lines so far. Never blocks.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefect-ft-isolation")
     before = _decisions(lines())
@@ -50,6 +50,6 @@ def _isolated(decisions: Sequence[Decision]) -> dict[str, Decision]:
 
 
 def _decisions(lines: Sequence[Line]) -> list[Decision]:
-    """Return what was decided; what cannot be understood of it is refused where the history is read."""
+    """Return the decisions; those that cannot be read are refused where the history is read."""
     facts = [line.facts for line in lines if isinstance(line, DecisionLine)]
     return [each for each in facts if isinstance(each, Decision)]

@@ -1,8 +1,8 @@
-"""A kind of infrastructure: all that the rest of the program asks that is not the same for each.
+"""A kind of infrastructure: everything that differs between kinds, as the rest of the program asks for it.
 
 A kind is a folder here, or a package of its own with an entry point in the group `prefect_ft.backends`: its section of
-a job file (`config`, an `Infrastructure`), its workers (`backend`), what is looked at before they are created, and
-what is removed after them. docs/backends.md says how one is written.
+a job file (`config`, an `Infrastructure`), its workers (`backend`), the checks before they are created, and the
+clean-up after them. docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from prefect_ft.model import FailureClass
 from prefect_ft.model import Kind as IncidentKind
 
 SUCCESSOR_OF = "PREFECT_FT_SUCCESSOR_OF"
-"""With this variable, `prefect-ft run` resumes the run of this id if that has not ended, and begins no other."""
+"""With this variable set, `prefect-ft run` resumes the run of this id if it has not ended, and begins no other."""
 
 _Config = TypeVar("_Config", bound=Infrastructure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers(Generic[_Config]):
-    """What a backend is made of, for one phase of a run.
+    """What a backend is built from, for one phase of a run.
 
     `directory` is the run's on a local disk, short enough for the paths of sockets; `run_root` is where the run keeps
     its key, its certificates and its job: no rank may see the directory that it is in. `env` is the environment of
@@ -70,8 +70,8 @@ class Tenure:
     """The systems that a run has for a time: one allocation of a scheduler, in one of its lives.
 
     No two tenures of a run have the same `name`. `systems` are in the order of placement, `ends_s` is when the
-    scheduler takes them away, in seconds since the epoch; None: it does not. The run is handed over so early that ranks
-    can save and end, and `reserve_s` are left. `contains_us`: this process ends with it.
+    scheduler takes them away, in seconds since the epoch; None: it does not. The run is handed over early enough for
+    ranks to save and end with `reserve_s` left. `contains_us`: this process ends with it.
     """
 
     name: str
@@ -127,36 +127,36 @@ class Kind(ABC, Generic[_Config]):
         """Return how many ranks `nproc_per_worker: auto` means: as many as a worker has accelerators, else 1."""
 
     def tenure(self, infrastructure: _Config, place: Place, is_stopped: Callable[[], bool]) -> Tenure | None:
-        """Return the systems of a run where the job does not name them; None: the job does, or `is_stopped` says so.
+        """Return the systems of a run whose job does not name them; None: the job does, or `is_stopped` returned True.
 
-        Waits until they can be used, for hours where a scheduler has a queue; another life of the orchestrator finds
-        what this one waits for. Raises ConfigError for what the scheduler refuses, TenureCancelledError where a person
-        has cancelled what was waited for, BackendError for what else fails.
+        Waits until they can be used, for hours if the scheduler has a queue; a later orchestrator finds the request
+        that this one waits for. Raises ConfigError for a request that the scheduler refuses, TenureCancelledError where
+        a person has cancelled it, BackendError for other failures.
         """
         del infrastructure, place, is_stopped
         return None
 
     def renewed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> Tenure:
-        """Return a tenure as it is now: its end may have been moved. What cannot be known stays as it was."""
+        """Return a tenure with its present end, which may have been moved; unchanged where that is unknown."""
         del infrastructure, place
         return tenure
 
     def end_of_tenure(self, infrastructure: _Config, place: Place, name: str) -> TenureEnd:
-        """Return how an earlier tenure of a run ended; where that is not known, it was handed over."""
+        """Return how an earlier tenure of a run ended; by default, it was handed over."""
         del infrastructure, place
         return TenureEnd(kind="handed_over", reason=f"{name} has ended")
 
     def release(self, infrastructure: _Config, place: Place, tenure: Tenure) -> None:
-        """Give the systems of a tenure back, and what was asked for to be added: the run waits for the next tenure.
+        """Give back the systems of a tenure, and drop requests for more: the run waits for the next tenure.
 
-        Of one that contains this process, only what was added. Idempotent; raises nothing.
+        For a tenure that contains this process, only drop the requests. Idempotent; raises nothing.
         """
         del infrastructure, place, tenure
 
     def succeed(self, infrastructure: _Config, place: Place, tenure: Tenure) -> str | None:
-        """Queue what follows a tenure, and return its name; None: nothing follows. Idempotent.
+        """Queue the successor of a tenure, and return its name; None: there is none. Idempotent.
 
-        What runs there finds the run by the variable `SUCCESSOR_OF`. Raises BackendError.
+        The process started there finds the run by the variable `SUCCESSOR_OF`. Raises BackendError.
         """
         del infrastructure, place, tenure
         return None
@@ -169,18 +169,18 @@ class Kind(ABC, Generic[_Config]):
         workers: Callable[[], int | None],
         grown: Callable[[str], None],
     ) -> AbstractContextManager[None]:
-        """Ask, while entered, for the systems that a run lacks, if it is to grow.
+        """Ask, while entered, for the systems that a run lacks, if it is configured to grow.
 
-        `workers` are those of the last attempt, None: there was none. Calls `grown` in a thread, once, with what has
-        come: after `join` the next tenure has it too.
+        `workers` returns those of the last attempt, None: there was none. Calls `grown` once, in a thread, with a
+        description of the new systems: after `join` the next tenure includes them.
         """
         del infrastructure, place, tenure, workers, grown
         return nullcontext()
 
     def join(self, infrastructure: _Config, place: Place, tenure: Tenure) -> bool:
-        """Have the next tenure be what is left of this one, with what has come. No worker may run.
+        """Make the next tenure from the rest of this one and the new systems. No worker may run.
 
-        Return whether that is so; False: the tenure itself ends.
+        Return whether it worked; False: the tenure itself ends.
         """
         del infrastructure, place, tenure
         return False
@@ -198,19 +198,19 @@ class Kind(ABC, Generic[_Config]):
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:
-        """Have others know, while entered, which systems the run has isolated; `lines` are its phase's journal."""
+        """Announce, while entered, which systems the run has isolated; `lines` are its phase's journal."""
         del infrastructure, run_id, directory, lines, ends_with_the_run
         return nullcontext()
 
     @abstractmethod
     def clear(self, directory: Path) -> None:
-        """End and remove what a run has left of its workers, whichever orchestrator made them. Idempotent.
+        """End and remove what is left of a run's workers, whichever orchestrator created them. Idempotent.
 
         `directory` is the run's run-time directory, of a run of any kind.
         """
 
     def standing(self, run_root: Path) -> Sequence[str]:
-        """Return lines about what a run that has not ended has of its scheduler, by its files alone.
+        """Return lines about what an unfinished run holds at its scheduler, from its files alone.
 
         `run_root` is the directory of a run of any kind.
         """
@@ -218,7 +218,7 @@ class Kind(ABC, Generic[_Config]):
         return ()
 
     def shared_fate(self) -> str | None:
-        """Return whose end would end the workers together with the orchestrator, in words; None: nobody's."""
+        """Describe what would kill the workers together with the orchestrator when it ends; None: nothing."""
         return None
 
 
@@ -228,5 +228,5 @@ def kind_of(infrastructure: Infrastructure) -> Kind[Any]:
 
 
 def all_kinds() -> Iterator[Kind[Any]]:
-    """Return every kind that there is, but those of other packages that cannot be loaded: the log says which."""
+    """Return every kind, without those of other packages that fail to load, which are logged."""
     return cast("Iterator[Kind[Any]]", usable_kinds())

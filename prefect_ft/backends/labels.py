@@ -1,4 +1,4 @@
-"""The labels by which a run's containers and pods are found again, and their names."""
+"""The labels that identify a run's containers and pods, and their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prefect_ft.backends.base import Worker
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What stands before each label's name is the infrastructure's custom."""
+    """`prefix` begins each label's name, as the infrastructure expects."""
 
     prefix: str
 
@@ -33,7 +33,7 @@ class Labels:
         }
 
     def worker(self, given: Mapping[str, str]) -> Worker | None:
-        """Return the worker whose labels these are; None: nobody's."""
+        """Return the worker with these labels; None: they are no worker's."""
         try:
             epoch, decision = given[f"{self.prefix}token"].split(".")
             return Worker(
@@ -47,5 +47,5 @@ class Labels:
 
 
 def name_of(run_id: str, phase_index: int, worker: Worker) -> str:
-    """Return the name of a worker's container or pod; no other has it."""
+    """Return the unique name of a worker's container or pod."""
     return f"prefect-ft-{run_id}-{phase_index}-{worker.number}-{worker.epoch}-{worker.decision}"

@@ -1,6 +1,6 @@
-"""The directory that workers are given: the worker side of this package and nothing else.
+"""The payload: a directory with the worker side of this package and nothing else.
 
-Named by its content, made once, put on the ranks' PYTHONPATH, and run as it is by `python DIRECTORY`.
+Named by its content, made once, put on the ranks' PYTHONPATH, and run by `python DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ sys.exit(import_module("prefect_ft.worker." + name).main(words))
 
 
 def payload_directory(parent: Path) -> Path:
-    """Return the payload's directory below `parent`, made if it is not there whole. Several may do so at once."""
+    """Return the payload's directory below `parent`, made unless it is complete. Safe to call concurrently."""
     name, files = _payload()
     target = parent / name
-    if not all((target / file).is_file() for file in files):  # cleaners of temporary files leave ruins
+    if not all((target / file).is_file() for file in files):  # cleaners of temporary files remove some
         _write(files, target)
     return target
 
 
 def payload_archive() -> tuple[str, bytes]:
-    """Return the payload's name and its files as a compressed tar archive, the same for the same files."""
+    """Return the payload's name and its files as a compressed tar archive; deterministic."""
     name, files = _payload()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -66,7 +66,7 @@ def _source_paths(root: Path) -> Iterable[Path]:
 
 
 def _write(files: Mapping[str, bytes], target: Path) -> None:
-    """Put the files in place one by one; what is there stays: somebody may run from it, or have it mounted."""
+    """Put the files in place one by one; existing ones stay: a process may run from them, or have them mounted."""
     target.mkdir(exist_ok=True)
     target.chmod(0o755)  # containers may run as another user, whatever our umask is
     for name, content in files.items():
@@ -76,17 +76,17 @@ def _write(files: Mapping[str, bytes], target: Path) -> None:
             (target / directory).chmod(0o755)
         if not path.is_file():
             _put(path, content)
-    # Agents start together: each would compile all of it by itself.
+    # Agents start together: each would compile everything by itself.
     compileall.compile_dir(target, quiet=2)
     for compiled in target.rglob("__pycache__"):
         compiled.chmod(0o755)
         for path in compiled.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another who makes it now
+            with contextlib.suppress(FileNotFoundError):  # another process makes it now
                 path.chmod(0o644)
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Make a file that is whole from the first moment that it is there."""
+    """Write a file atomically."""
     fd, name = tempfile.mkstemp(prefix=".", dir=path.parent)
     with os.fdopen(fd, "wb") as file:
         file.write(content)

@@ -1,6 +1,6 @@
-"""Between a stream to a process elsewhere and a socket of ours: how agents are spoken with that no file reaches.
+"""Relays bytes between a stream to a remote process and a local socket, for agents that no file reaches.
 
-Owns the carrying of bytes; how a stream wraps them is its `Wrapping`'s.
+How a stream frames its bytes is up to its `Wrapping`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any, Protocol
 from prefect_ft.worker import descriptors
 
 MAX_WAITING = 1 << 20
-"""Bytes that are held for a side that does not take them."""
+"""Bytes that are buffered for a side that does not read."""
 
 _WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Wrapping(Protocol):
-    """How a process's input and output look on a stream."""
+    """How a stream frames a process's input and output."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether what was unwrapped last tells that nothing follows."""
+        """Whether the last frame was the end of the stream."""
 
     def unwrapped(self, received: bytearray) -> bytes:
-        """Take what is whole out of what has come, and return the output that it holds."""
+        """Take complete frames out of the received bytes, and return their output."""
 
     def wrapped(self, data: bytes) -> bytes:
-        """Return what is to be sent for this input; without any, what else there is to be said."""
+        """Return what to send for this input; without any, control frames that are due."""
 
 
 class Pump:
-    """Carries bytes until one side ends."""
+    """Relays bytes until one side ends."""
 
     def __init__(self, stream: socket.socket, ours: socket.socket, wrapping: Wrapping) -> None:
         self._stream, self._ours, self._wrapping = stream, ours, wrapping
@@ -54,9 +54,9 @@ class Pump:
         is_cut: Callable[[], bool] = lambda: False,
         look_s: float | None = None,
     ) -> socket.socket:
-        """Carry in a thread; return our end. `held` is what the stream would end with; closed when that ends.
+        """Relay in a thread; return our end. `held` is kept open for the stream, and closed when it ends.
 
-        `is_cut` is asked every `look_s` seconds whether the other side is lost although nothing says so.
+        `is_cut` is called every `look_s` seconds: it returns whether the peer is lost without having said so.
         """
         ours, theirs = socket.socketpair()
         pump = cls(stream, theirs, wrapping)
@@ -75,10 +75,10 @@ class Pump:
                         look_at = time.monotonic() + look_s
                         if is_cut():
                             return
-            self._ours.setblocking(True)  # whoever reads may be slower than it came
+            self._ours.setblocking(True)  # the reader may be slower than the stream was
             self._ours.sendall(self._to_us)
         except OSError:
-            pass  # either side is gone: so is the other, for who speaks with it
+            pass  # one side is gone: the other is closed below
         finally:
             self._ours.close()
             self._stream.close()
@@ -96,7 +96,7 @@ class Pump:
         selector.select(timeout_s)
 
     def _is_open(self) -> bool:
-        """Move what can be moved; False: a side has ended, and all that it said has come."""
+        """Move what can be moved; False: a side has ended, and everything that it sent was received."""
         theirs = _received(self._stream) if len(self._to_us) < MAX_WAITING else b""
         mine = _received(self._ours) if len(self._to_stream) < MAX_WAITING else b""
         self._received += theirs or b""
@@ -118,7 +118,7 @@ def _watch(selector: selectors.BaseSelector, side: socket.socket, wanted: int) -
 
 
 def _received(side: socket.socket) -> bytes | None:
-    """Return all that has come, also what TLS has read ahead; None: the side has ended, and nothing is left."""
+    """Return everything received, also what TLS has read ahead; None: the side has ended, and nothing is left."""
     data = bytearray()
     while len(data) < MAX_WAITING:
         try:

@@ -1,4 +1,4 @@
-"""What outlived its agent on this machine, ended as agents' own servers do it on theirs."""
+"""Ends processes that outlived their agent on this machine; node servers do the same on theirs."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["KILLED_TIMEOUT_S", "end_strays"]
 
 
 def end_strays(home: Path) -> None:
-    """SIGKILL what outlived an agent, and an agent that is nobody's child any more."""
+    """SIGKILL the processes that outlived an agent, and agents that lost their parent."""
     strays.end_strays(str(home))

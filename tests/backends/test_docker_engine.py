@@ -50,7 +50,7 @@ def test_an_engine_that_could_run_nothing_just_now_is_asked_again(monkeypatch: p
     monkeypatch.setattr(engine, "connect", lambda _: nullcontext())
     monkeypatch.setattr(engine, "image_id", lambda *_: "sha256:of-this-test")
     monkeypatch.setattr(engine, "closing", lambda client: client)
-    monkeypatch.setattr(engine, "_try", lambda *_: next(answers))
+    monkeypatch.setattr(engine, "_probe_interpreter", lambda *_: next(answers))
     infrastructure = DockerInfrastructure(type="docker", image=IMAGE)
     with pytest.raises(BackendError, match=f"image {IMAGE} has no Python"):
         engine.interpreter(None, "unix:///e.sock", infrastructure)

@@ -67,9 +67,9 @@ def test_in_a_unit_agents_get_a_scope_of_their_own(in_a_unit: Path, runtime_dir:
         backend.destroy([worker])
     calls = (in_a_unit / "calls").read_text().splitlines()
     assert [("--scope" in call, "agent.json" in call) for call in calls] == [(True, False), (True, True)]
-    assert scope.fate() is None
+    assert scope.own_shared_fate() is None
 
 
 def test_where_systemd_makes_none_the_unit_is_named(in_a_unit: Path) -> None:
     systemd_run(in_a_unit, "exit 1")
-    assert (scope.agent_prefix(), scope.fate()) == ((), "the systemd unit w.service")
+    assert (scope.agent_prefix(), scope.own_shared_fate()) == ((), "the systemd unit w.service")

@@ -92,7 +92,7 @@ def test_a_run_that_lacks_a_node_asks_once_and_takes_it_when_the_loss_is_settled
     assert played.look() is None, "ranks of the lost node may still write"
     played.now_s += SETTLE_S
     assert played.look() == "job 23 adds n4"
-    assert list(played.growth.said) == ["job 23 asks for 1 more node"]
+    assert list(played.growth.notices) == ["job 23 asks for 1 more node"]
 
 
 def test_nodes_that_have_not_begun_are_waited_for_and_left_out_at_last(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_what_ends_by_itself_is_not_asked_for_again(tmp_path: Path, has_begun: b
     assert played.growth.is_given_up
     assert played.asked == [1]
     assert Played(tmp_path).look() is None, "another orchestrator asks neither"
-    assert "no more are asked for" in played.growth.said[-1]
+    assert "no more are asked for" in played.growth.notices[-1]
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["in-the-queue", "before-its-use"])
@@ -350,7 +350,7 @@ def test_what_slurm_does_not_take_is_tried_some_times(
         growing(played.growth, lambda: 1, lambda _: pytest.fail("nothing has come")),
     ):
         deadline = time.monotonic() + 10.0
-        while not played.growth.said and time.monotonic() < deadline:
+        while not played.growth.notices and time.monotonic() < deadline:
             time.sleep(0.001)
     assert tried == [1, 1, 1]
     assert Notice(text="no more nodes are asked for: sbatch: no") in told
@@ -375,7 +375,7 @@ def test_a_further_job_that_waits_is_cancelled_once_too_much_was_refused(tmp_pat
                 time.sleep(0.001)
     assert played.cancelled == ["23"]
     assert Notice(text="no more nodes are asked for: squeue: no") in told
-    assert played.growth._asked_for() is None
+    assert played.growth._pending_job() is None
 
 
 def test_what_cannot_be_cancelled_either_is_left(tmp_path: Path) -> None:

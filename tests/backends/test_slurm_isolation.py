@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prefect_ft.backends.slurm.allocations import Allocations
-from prefect_ft.backends.slurm.commands import Said, Slurm
+from prefect_ft.backends.slurm.commands import CommandResult, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.isolation import keeping_out
 from prefect_ft.journal.records import DecisionLine, Line
@@ -26,12 +26,12 @@ class Played:
     def __init__(self) -> None:
         self.changed: list[str] = []
 
-    def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
+    def __call__(self, words: Sequence[str], timeout_s: float) -> CommandResult:
         if "update" in words:
             self.changed.append(" ".join(words[words.index("update") + 1 :]))
-            return Said(True, "", "")
+            return CommandResult(True, "", "")
         state = "RUNNING" if words[-1] == "17" else "PENDING"
-        return Said(True, f"JobId={words[-1]} JobState={state} Reason=None\n", "")
+        return CommandResult(True, f"JobId={words[-1]} JobState={state} Reason=None\n", "")
 
 
 def decision(node: str, rule: str) -> Line:

@@ -13,7 +13,7 @@ import pytest
 from prefect_ft.backends.kind import Place, Tenure
 from prefect_ft.backends.slurm.allocations import Allocations
 from prefect_ft.backends.slurm.checks import check_partition, check_room
-from prefect_ft.backends.slurm.commands import Said, Slurm
+from prefect_ft.backends.slurm.commands import CommandResult, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.holdings import clear
 from prefect_ft.backends.slurm.lending import Lending
@@ -28,17 +28,17 @@ QUEUE = "".join(f"{job}|PENDING|Priority||N/A|1:00:00\n" for job in (17, 18, 19)
 class Played:
     """A Slurm that answers by the first word of a command, and remembers what it was asked."""
 
-    def __init__(self, answers: Mapping[str, Said]) -> None:
+    def __init__(self, answers: Mapping[str, CommandResult]) -> None:
         self._answers = answers
         self.asked: list[str] = []
         self.words: list[Sequence[str]] = []
 
-    def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
+    def __call__(self, words: Sequence[str], timeout_s: float) -> CommandResult:
         self.words.append(words)
         self.asked.append(words[0] if words[2:3] != ("-t",) else "queue")
         if words[:4] == ("squeue", "-h", "-t", "all"):
-            return Said(True, QUEUE, "")
-        return self._answers.get(words[0], Said(False, "", f"no answer in {timeout_s:g} s"))
+            return CommandResult(True, QUEUE, "")
+        return self._answers.get(words[0], CommandResult(False, "", f"no answer in {timeout_s:g} s"))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def lending(place: Place, played: Played) -> Lending:
 
 
 def test_a_job_of_an_orchestrator_that_died_before_it_noted_it_is_found(place: Place) -> None:
-    played = Played({"squeue": Said(True, "18\n17\n17\n", "")})
+    played = Played({"squeue": CommandResult(True, "18\n17\n17\n", "")})
     found = lending(place, played)
     found._allocations.begin_submission()
     assert found._waiting() == "17"
@@ -76,7 +76,7 @@ def test_no_second_job_is_submitted_while_nobody_knows_of_the_first(place: Place
 
 
 def test_a_submission_that_slurm_has_answered_is_over(place: Place) -> None:
-    played = Played({"sbatch": Said(True, "19\n", "")})
+    played = Played({"sbatch": CommandResult(True, "19\n", "")})
     found = lending(place, played)
     asked = 0
 
@@ -91,7 +91,7 @@ def test_a_submission_that_slurm_has_answered_is_over(place: Place) -> None:
 
 
 def test_what_a_run_has_isolated_is_in_none_of_its_later_allocations(place: Place) -> None:
-    played = Played({"sbatch": Said(True, "19\n", "")})
+    played = Played({"sbatch": CommandResult(True, "19\n", "")})
     found = lending(place, played)
     found._allocations.avoid("n1", is_lost=True)
     found._allocations.avoid("n2", is_lost=False)
@@ -103,14 +103,16 @@ def test_what_a_run_has_isolated_is_in_none_of_its_later_allocations(place: Plac
 @pytest.mark.parametrize(
     ("said", "limit"),
     [
-        pytest.param(Said(True, "8:00:00\n", ""), "8:00:00", id="hours"),
-        pytest.param(Said(True, "2-00:00:00\n", ""), "2-00:00:00", id="days"),
-        pytest.param(Said(True, "UNLIMITED\n", ""), None, id="none"),
-        pytest.param(Said(True, "", ""), None, id="gone"),
-        pytest.param(Said(False, "", "no answer in 20 s"), None, id="unknown"),
+        pytest.param(CommandResult(True, "8:00:00\n", ""), "8:00:00", id="hours"),
+        pytest.param(CommandResult(True, "2-00:00:00\n", ""), "2-00:00:00", id="days"),
+        pytest.param(CommandResult(True, "UNLIMITED\n", ""), None, id="none"),
+        pytest.param(CommandResult(True, "", ""), None, id="gone"),
+        pytest.param(CommandResult(False, "", "no answer in 20 s"), None, id="unknown"),
     ],
 )
-def test_the_time_limit_of_a_users_job_is_that_of_its_successor(said: Said, limit: str | None) -> None:
+def test_the_time_limit_of_a_users_job_is_that_of_its_successor(
+    said: CommandResult, limit: str | None
+) -> None:
     assert Slurm(run=Played({"squeue": said})).time_limit("17") == limit
 
 
@@ -122,17 +124,17 @@ class Ended(Played):
         self._state, self._by, self._ends = state, by, ends
         self.submitted = 0
 
-    def __call__(self, words: Sequence[str], timeout_s: float) -> Said:
+    def __call__(self, words: Sequence[str], timeout_s: float) -> CommandResult:
         if words[0] == "sbatch":
             self.submitted += 1
-            return Said(True, f"{self.submitted}\n", "")
+            return CommandResult(True, f"{self.submitted}\n", "")
         if words[0] == "sacct":
-            return Said(True, f"{words[words.index('-j') + 1]}|{self._by}|None assigned\n", "")
+            return CommandResult(True, f"{words[words.index('-j') + 1]}|{self._by}|None assigned\n", "")
         has_ended = self.submitted <= self._ends
         state = self._state if has_ended else "PENDING"
         if words[0] == "squeue":
-            return Said(True, f"{self.submitted}|{state}|None||N/A|1:00:00\n", "")
-        return Said(True, f"JobId={words[-1]} JobState={state} Reason=None\n", "")
+            return CommandResult(True, f"{self.submitted}|{state}|None||N/A|1:00:00\n", "")
+        return CommandResult(True, f"JobId={words[-1]} JobState={state} Reason=None\n", "")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_when_a_run_begins(answering: int, waited_s: float, begins: bool, nodes:
 
 def grown(place: Place) -> tuple[Lending, Played]:
     """Return the lending of a run in job 17, followed by 18, for which 23 waits and 24 has begun."""
-    played = Played({"scancel": Said(True, "", "")})
+    played = Played({"scancel": CommandResult(True, "", "")})
     found = lending(place, played)
     known = found._allocations
     known.note("17", "18")
@@ -252,7 +254,7 @@ def test_a_run_grows_to_its_size_once_a_loss_is_settled(place: Place) -> None:
 def test_what_is_cleared_includes_a_job_whose_submission_was_not_noted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = Played({"squeue": Said(True, "17\n", ""), "scancel": Said(True, "", "")})
+    played = Played({"squeue": CommandResult(True, "17\n", ""), "scancel": CommandResult(True, "", "")})
     monkeypatch.setattr("prefect_ft.backends.slurm.holdings.Slurm", lambda: Slurm(run=played))
     known = Allocations(place.run_root)
     known.point_from(place.directory, "job-r")

@@ -15,7 +15,7 @@ from prefect_ft.backends.base import AgentSettings, Worker
 from prefect_ft.backends.direct import NoAnswerError
 from prefect_ft.backends.slurm.allocations import Allocations
 from prefect_ft.backends.slurm.backend import PEERS, SlurmBackend, answering
-from prefect_ft.backends.slurm.commands import Said, Slurm
+from prefect_ft.backends.slurm.commands import CommandResult, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.errors import BackendError
 from prefect_ft.run import certificates_of
@@ -68,7 +68,7 @@ def backend(root: Path, nodes: dict[str, Any]) -> SlurmBackend:
         run_id="r", key="k" * 64, phase_index=0, sample_period_s=10, orphan_timeout_s=10, spool_bytes=1 << 20,
         checkpoints=None, certificates=certificates_of(root),
     )  # fmt: skip
-    running = Said(True, "JobId=1 JobState=RUNNING Reason=None Restarts=0 NodeList=n[0-59]\n", "")
+    running = CommandResult(True, "JobId=1 JobState=RUNNING Reason=None Restarts=0 NodeList=n[0-59]\n", "")
     made = SlurmBackend(
         settings, SlurmInfrastructure(type="slurm"), root, system_env={}, slurm=Slurm(run=lambda *_: running)
     )

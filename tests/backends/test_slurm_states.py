@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from prefect_ft.backends.kind import TenureEnd
-from prefect_ft.backends.slurm.commands import Said, Slurm
+from prefect_ft.backends.slurm.commands import CommandResult, Slurm
 from prefect_ft.backends.slurm.states import JobState, end_of, read_sacct, read_scontrol
 
 SCONTROL = (
@@ -250,8 +250,8 @@ READ = {
 """What each is to a run in whose first life of the job it was, and in words."""
 
 
-def slurm(scontrol: Said, sacct: Said) -> Slurm:
-    def run(words: Sequence[str], timeout_s: float) -> Said:
+def slurm(scontrol: CommandResult, sacct: CommandResult) -> Slurm:
+    def run(words: Sequence[str], timeout_s: float) -> CommandResult:
         return {"scontrol": scontrol, "sacct": sacct}[words[0]]
 
     return Slurm(run=run)
@@ -260,7 +260,7 @@ def slurm(scontrol: Said, sacct: Said) -> Slurm:
 @pytest.mark.parametrize("what", READ)
 def test_what_slurm_says_of_a_job_is_an_incident_of_its_run(what: str) -> None:
     line, rows = RECORDED[what]
-    asked = slurm(Said(True, line + "\n", ""), Said(True, rows + "\n", ""))
+    asked = slurm(CommandResult(True, line + "\n", ""), CommandResult(True, rows + "\n", ""))
     found = end_of(asked.last_known(rows.split("|")[0], 0), "slurm-1")
     assert (found.kind, found.reason) == (READ[what][0], f"slurm-1 ended: {READ[what][1]}")
 
@@ -270,25 +270,27 @@ def test_an_accounting_that_is_behind_does_not_hide_an_end(recorded: str) -> Non
     line, rows = RECORDED["node-fail"]
     job = rows.split("|")[0]
     being_ended = line.replace("JobState=NODE_FAIL", "JobState=COMPLETING")
-    asked = slurm(Said(True, being_ended + "\n", ""), Said(True, f"{job}|{recorded}|n0\n", ""))
+    asked = slurm(
+        CommandResult(True, being_ended + "\n", ""), CommandResult(True, f"{job}|{recorded}|n0\n", "")
+    )
     told = asked.last_known(job, 0)
     assert told is not None
     assert told.state == "COMPLETING"
 
 
-FORGOTTEN = Said(False, "", "slurm_load_jobs error: Invalid job id specified")
+FORGOTTEN = CommandResult(False, "", "slurm_load_jobs error: Invalid job id specified")
 
 
 @pytest.mark.parametrize("what", sorted(READ.keys() - {"running", "suspended", "resized", "launch-failed"}))
 def test_what_slurmctld_has_forgotten_the_accounting_knows(what: str) -> None:
     _, rows = RECORDED[what]
-    asked = slurm(FORGOTTEN, Said(True, rows + "\n", ""))
+    asked = slurm(FORGOTTEN, CommandResult(True, rows + "\n", ""))
     assert end_of(asked.last_known(rows.split("|")[0], 0), "slurm-1").kind == READ[what][0]
 
 
 def test_a_job_whose_memory_was_used_up() -> None:
     """State and node are a record of Rackham's, of 2024-07-16, in sacct's form: UPPMAX/ticket_296478, README.md."""
-    asked = slurm(FORGOTTEN, Said(True, "48767710|OUT_OF_MEMORY|r153\n", ""))
+    asked = slurm(FORGOTTEN, CommandResult(True, "48767710|OUT_OF_MEMORY|r153\n", ""))
     found = end_of(asked.last_known("48767710", 0), "slurm-48767710")
     assert (found.kind, found.failure_class) == ("exit", "oom_host")
 
@@ -298,8 +300,8 @@ def test_a_job_whose_memory_was_used_up() -> None:
 )
 @pytest.mark.parametrize("scontrol", ["forgotten", "silent"])
 def test_an_end_that_nobody_tells_of_is_unknown(sacct: str, scontrol: str) -> None:
-    answer = FORGOTTEN if scontrol == "forgotten" else Said(False, "", "no answer in 20 s")
-    asked = slurm(answer, Said(False, "", sacct))
+    answer = FORGOTTEN if scontrol == "forgotten" else CommandResult(False, "", "no answer in 20 s")
+    asked = slurm(answer, CommandResult(False, "", sacct))
     assert asked.last_known("1", 0) is None
 
 

@@ -1,8 +1,8 @@
 """Workers as containers of Docker engines, each with its agent as PID 1.
 
-A worker's directory is mounted into its container, and nobody else's: so the agent's socket is reached
-without the engine, and training does not end with that. Where the engine is elsewhere it is copied in, and
-the agent reached through the engine. What belongs to a run is known by its labels.
+A worker's directory is mounted into its container only: so the agent's socket is reached without the engine,
+and training survives it. Where the engine is elsewhere the directory is copied in, and the agent reached
+through the engine. A run's containers are found by their labels.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ AGENT_TIMEOUT_S = 60.0
 """How long a container's agent may take until it listens."""
 
 LOOK_S = 0.25
-"""How often it is looked whether a container has ended while its agent is waited for."""
+"""How often to check whether a container has ended while waiting for its agent."""
 
-BREATH_S = 0.002
+POLL_S = 0.002
 LAST_WORDS = 20
-"""Lines of what an agent said that could not begin."""
+"""Lines of the log of an agent that did not start."""
 
 NOTICE_TIMEOUT_S = 2.0
 """How long an engine may take to notice that a container's first process has ended."""
 
 OOM_WINDOW_S = 30.0
-"""How long ago the kernel may have run out of a container's memory to be why a rank is dead now."""
+"""How long ago a container may have run out of memory for that to explain a rank's death now."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,9 +89,9 @@ class DockerBackend:
     ) -> None:
         """`binds` are mounted beside the user's volumes, as HOST:CONTAINER[:ro].
 
-        `private` is a directory that no container is to see, wherever one of them has a parent of it mounted.
+        `private` is a directory hidden from containers, also from those that mount a parent of it.
 
-        `removal_grace_s`: how long `destroy` waits before removal goes on in the background; None: to its end.
+        `removal_grace_s`: how long `destroy` waits before it continues in the background; None: to its end.
         """
         self._settings = settings
         self._directory = directory.absolute()
@@ -106,7 +106,7 @@ class DockerBackend:
     def create(self, workers: Sequence[Worker]) -> list[Address]:
         """Create these workers, in their order; raises BackendError with none of them left behind.
 
-        A worker that is there already, with its agent alive, stays as it is.
+        Keeps a worker that exists already with a live agent.
         """
         if not workers:
             return []
@@ -125,9 +125,9 @@ class DockerBackend:
     def _create(self, worker: Worker, found: engine.Interpreter) -> Address:
         home, name = self._home(worker), self._name(worker)
         with self._engine(worker.system) as client:
-            if self._lives(client, worker):
+            if self._is_alive(client, worker):
                 return self._address(worker, found)
-            self._remove(worker)  # what another life of the orchestrator may have left under this name
+            self._remove(worker)  # what an earlier orchestrator may have left under this name
             self._make_home(worker, found)
             mounted, copied = self._mounted(worker)
             own = LABELS.of(self._settings.run_id, self._settings.phase_index, worker)
@@ -142,9 +142,9 @@ class DockerBackend:
         return self._address(worker, found)
 
     def _mounted(self, worker: Worker) -> tuple[Mounted, list[Path]]:
-        """Return what is mounted into a worker's container, and what is copied where nothing can be.
+        """Return a worker's mounts, and what is copied in where the engine is elsewhere.
 
-        Directories that a phase needs are mounted in either case: they are those of the engine's machine.
+        Directories that a phase needs are mounted in either case: then they are the engine machine's.
         """
         home, payload = self._home(worker), payload_directory(self._directory.parent)
         if self._is_here(worker):
@@ -174,7 +174,7 @@ class DockerBackend:
         return elsewhere.relay_words(found, payload_directory(self._directory.parent))
 
     def _interpreters(self, workers: Sequence[Worker]) -> list[engine.Interpreter]:
-        """Return the Python of each worker; each engine is asked once, one after the other: it may pull the image."""
+        """Return the Python of each worker; each engine is asked once, one at a time, since it may pull the image."""
         by_engine: dict[str, engine.Interpreter] = {}
         for worker in workers:
             url = self._url(worker.system)
@@ -187,7 +187,7 @@ class DockerBackend:
             return engine.interpreter(client, self._url(worker.system), self._infrastructure)
 
     def _make_home(self, worker: Worker, found: engine.Interpreter) -> None:
-        """Make a worker's directory; it belongs to the user as whom its agent runs, if that is not root."""
+        """Make a worker's directory, owned by the user that its agent runs as, unless that is root."""
         home = self._home(worker)
         (home / "io").mkdir(mode=0o700, parents=True)
         config = write_agent_config(home, self._settings, worker)
@@ -203,7 +203,7 @@ class DockerBackend:
             raise BackendError(message, system=worker.system) from exc
 
     def _await_agent(self, client: engine.Client, worker: Worker, found: engine.Interpreter) -> None:
-        """Wait until an agent listens; raises BackendError with its last words if it does not."""
+        """Wait until an agent listens; raises BackendError with the end of its log if it does not."""
         home, name = self._home(worker), self._name(worker)
         if not self._is_here(worker):
             words = [*self._relay(found), str(home / SOCKET), f"{AGENT_TIMEOUT_S:g}"]
@@ -217,13 +217,13 @@ class DockerBackend:
             now = time.monotonic()
             if now > look_at:
                 look_at = now + LOOK_S
-                told = engine.described(client, name)
-                if told is None or not told["State"]["Running"] or now > deadline:
+                container = engine.inspect(client, name)
+                if container is None or not container["State"]["Running"] or now > deadline:
                     raise BackendError(self._why_not(client, worker), system=worker.system)
-            time.sleep(BREATH_S)
+            time.sleep(POLL_S)
 
     def _why_not(self, client: engine.Client, worker: Worker) -> str:
-        """Say why an agent did not begin."""
+        """Return why an agent did not start."""
         words = ""
         with suppress(DockerException, RequestException):
             words = client.logs(self._name(worker), tail=LAST_WORDS).decode(errors="replace").strip()
@@ -232,23 +232,23 @@ class DockerBackend:
         return f"the agent of worker {worker.number} did not begin: {how}" + (f": {words}" if words else "")
 
     def _host(self, client: engine.Client, worker: Worker) -> str:
-        """Return the address by which other workers reach a container; the machine's own where it shares that."""
-        told = engine.described(client, self._name(worker)) or {}
+        """Return the address by which other workers reach a container; on the host's network, the host's."""
+        container = engine.inspect(client, self._name(worker)) or {}
         machine = "127.0.0.1" if self._is_here(worker) else host_of(self._url(worker.system))
-        networks = told.get("NetworkSettings", {}).get("Networks", {}).values()
+        networks = container.get("NetworkSettings", {}).get("Networks", {}).values()
         return next((each["IPAddress"] for each in networks if each.get("IPAddress")), machine)
 
-    def _lives(self, client: engine.Client, worker: Worker) -> bool:
-        told = engine.described(client, self._name(worker))
+    def _is_alive(self, client: engine.Client, worker: Worker) -> bool:
+        container = engine.inspect(client, self._name(worker))
         listens = not self._is_here(worker) or (self._home(worker) / SOCKET).exists()
-        return told is not None and told["State"]["Running"] and listens
+        return container is not None and container["State"]["Running"] and listens
 
     # -- destroying -------------------------------------------------------------------------------
 
     def destroy(self, workers: Sequence[Worker]) -> None:
-        """End these workers and everything that runs in them, and remove what they kept.
+        """End these workers and everything that runs in them, and remove their files.
 
-        Also those that another life of the orchestrator created, or whose agents have died.
+        Includes workers of earlier orchestrators, and those whose agents have died.
         """
         threads = [
             threading.Thread(target=self._remove, args=(worker,), name=self._name(worker), daemon=True)
@@ -263,7 +263,7 @@ class DockerBackend:
                 _log.warning("removal of %s goes on in the background", thread.name)
 
     def _remove(self, worker: Worker) -> None:
-        """Remove a container; where its engine is away, what runs in it is ended all the same."""
+        """Remove a container; where its engine is down, still end its processes."""
         home = self._home(worker)
         try:
             with self._engine(worker.system) as client:
@@ -274,15 +274,15 @@ class DockerBackend:
         shutil.rmtree(home, ignore_errors=True)
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
-        """Destroy and create side by side: no rank starts in what is new before both are done."""
+        """Destroy and create concurrently: no rank starts in new workers before both are done."""
         return exchange_side_by_side(self, old, new)
 
     # -- finding ----------------------------------------------------------------------------------
 
     def find(self) -> list[Found]:
-        """Return the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+        """Return the phase's workers, also those of earlier orchestrators, by their directories and labels.
 
-        In the order of epoch and decision. By their directories, for which no engine is needed, and by labels.
+        In the order of epoch and decision. Directories need no engine.
         """
         homes = [self._completed(each) for each in found_in(self._directory, self._settings.phase_index)]
         known = {found.worker for found in homes}
@@ -296,14 +296,17 @@ class DockerBackend:
         )
 
     def _completed(self, found: Found) -> Found:
-        """Return what was found with how it is reached elsewhere, and with what it left there."""
+        """Return a found worker; for one elsewhere, with its address and the result that it left there."""
         worker = found.worker
         if worker.system not in self._systems or self._is_here(worker):
             return found
-        with suppress(BackendError), self._engine(worker.system) as client:  # one that is away says nothing
+        with (
+            suppress(BackendError),
+            self._engine(worker.system) as client,
+        ):  # an engine that is down adds nothing
             left = elsewhere.read_there(client, self._name(worker), self._home(worker) / LEFT)
             address = self._address(worker, self._interpreter(worker))
-            # The orchestrator that made it may have kept its name on another machine.
+            # The orchestrator that created it may have stored its host on another machine.
             address = replace(address, host=self._host(client, worker))
             return Found(worker=worker, address=address, result=left)
         return found
@@ -312,66 +315,66 @@ class DockerBackend:
         wanted = [f"{LABELS.run}={self._settings.run_id}", f"{LABELS.phase}={self._settings.phase_index}"]
         found: list[Worker | None] = []
         for system in self._systems:
-            with suppress(BackendError):  # an engine that is away has no say
+            with suppress(BackendError):  # an engine that is down adds nothing
                 with self._engine(system) as client:
-                    told = client.containers(all=True, filters={"label": wanted})
-                found += [LABELS.worker(each["Labels"]) for each in told]
+                    containers = client.containers(all=True, filters={"label": wanted})
+                found += [LABELS.worker(each["Labels"]) for each in containers]
         return [worker for worker in dict.fromkeys(found) if worker is not None]
 
     def answers(self, system: str) -> bool:
-        """Whether the system itself is there, whatever became of the workers on it."""
+        """Whether the system itself responds, whatever the state of its workers."""
         return system in self._systems and engine.answers(self._url(system))
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Return what the engine knows of how something in a worker came to its end just now.
+        """Return what the engine knows about what just ended in a worker.
 
-        `is_gone`: it was the agent itself.
+        `is_gone`: the agent itself ended.
         """
         name = self._name(worker)
         try:
             with self._engine(worker.system) as client:
-                told = self._settled(client, name, is_gone=is_gone)
-                is_oom = told is not None and _ran_out_of_memory(client, name)
+                container = self._settled(client, name, is_gone=is_gone)
+                is_oom = container is not None and _ran_out_of_memory(client, name)
         except BackendError as exc:
             return Evidence(rule="engine-away", text=str(exc))
-        if told is None or told["State"]["Status"] == "removing":
+        if container is None or container["State"]["Status"] == "removing":
             return Evidence(rule="container-removed", text="its container was removed from outside")
         if is_oom:
             return USED_UP
-        if not told["State"]["Running"]:
-            text = f"its container has ended with exit code {told['State']['ExitCode']}"
+        if not container["State"]["Running"]:
+            text = f"its container has ended with exit code {container['State']['ExitCode']}"
             return Evidence(rule="container-ended", text=text)
         return None
 
     def _settled(self, client: engine.Client, name: str, *, is_gone: bool) -> dict[str, Any] | None:
-        """Return what the engine knows of a container; `is_gone`: once it has noticed that its agent is gone."""
+        """Return the engine's description of a container; `is_gone`: wait until it has noticed the agent's end."""
         deadline = time.monotonic() + (NOTICE_TIMEOUT_S if is_gone else 0)
         while True:
-            told = engine.described(client, name)
-            if told is None or not told["State"]["Running"] or time.monotonic() > deadline:
-                return told
-            time.sleep(BREATH_S)
+            container = engine.inspect(client, name)
+            if container is None or not container["State"]["Running"] or time.monotonic() > deadline:
+                return container
+            time.sleep(POLL_S)
 
     # -- engines and names ------------------------------------------------------------------------
 
     @contextmanager
     def _engine(self, system: str) -> Iterator[engine.Client]:
-        """Return a client of a system's engine; what fails with it is a BackendError of that system."""
+        """Return a client of a system's engine; its failures are BackendErrors of that system."""
         try:
             url = self._url(system)
-            with closing(engine.connect(url)) as client, engine.told(url):
+            with closing(engine.connect(url)) as client, engine.translated_errors(url):
                 yield client
         except BackendError as exc:
             raise BackendError(str(exc), system=system) from exc
 
     def close(self) -> None:
-        """Nothing is held: who asks an engine hangs up."""
+        """Do nothing: each call closes its own connection."""
 
     def _url(self, system: str) -> str:
         return engine.engine_url(self._infrastructure, self._systems[system])
 
     def _note_engines(self) -> None:
-        """Write down where this run may have containers, before there is one."""
+        """Record which engines may have containers of this run, before there are any."""
         path = self._directory / ENGINES
         urls = {self._url(system) for system in self._systems}
         noted = set(read_json(path).get("engines", ()))
@@ -386,7 +389,7 @@ class DockerBackend:
 
 
 def _ran_out_of_memory(client: engine.Client, name: str) -> bool:
-    """Whether the engine has reported it lately: the container's own flag never falls again."""
+    """Whether the engine has reported it lately: the container's own flag is never reset."""
     now = time.time()
     since, until = f"{now - OOM_WINDOW_S:.6f}", f"{now:.6f}"
     events = client.events(since, until, filters={"container": name, "event": "oom"}, decode=True)
@@ -394,10 +397,10 @@ def _ran_out_of_memory(client: engine.Client, name: str) -> bool:
 
 
 def remove_containers(directory: Path, say: Callable[[str], None] = _log.warning) -> None:
-    """Remove all containers of the run with this run-time directory; an unreachable engine is reported."""
+    """Remove all containers of the run with this run-time directory; report unreachable engines."""
     for url in read_json(directory / ENGINES).get("engines", ()):
         try:
-            with closing(engine.connect(url)) as client, engine.told(url):
+            with closing(engine.connect(url)) as client, engine.translated_errors(url):
                 for each in client.containers(all=True, filters={"label": f"{LABELS.run}={directory.name}"}):
                     engine.remove(client, each["Id"])
         except BackendError as exc:

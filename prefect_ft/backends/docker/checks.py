@@ -1,4 +1,4 @@
-"""What a pool of container engines must have before a run begins: looked at, and images gotten."""
+"""Checks of a pool of container engines before a run begins; pulls missing images."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def check_systems(infrastructure: DockerInfrastructure, field: str) -> None:
         seen.add(url)
         with closing(client):
             try:
-                told = _told_of(client, url)
-                _check_owner(url, told, place)
-                _check_resources(url, told, infrastructure, field)
+                info = _engine_info(client, url)
+                _check_owner(url, info, place)
+                _check_resources(url, info, infrastructure, field)
                 found = engine.interpreter(client, url, infrastructure)
-                _check_users(url, told, infrastructure, found.uid, field)
+                _check_users(url, info, infrastructure, found.uid, field)
             except BackendError as exc:
                 raise ConfigError(str(exc), field=f"{field}.image") from exc
 
 
-def _told_of(client: engine.Client, url: str) -> dict[str, Any]:
-    with engine.told(url):
+def _engine_info(client: engine.Client, url: str) -> dict[str, Any]:
+    with engine.translated_errors(url):
         return dict(client.info())
 
 
-def _has(told: dict[str, Any], option: str) -> bool:
-    """Whether an engine names this among its security options, which are like `name=seccomp,profile=default`."""
-    return any(f"name={option}" in each.split(",") for each in told.get("SecurityOptions") or ())
+def _has(info: dict[str, Any], option: str) -> bool:
+    """Whether an engine lists this security option; they look like `name=seccomp,profile=default`."""
+    return any(f"name={option}" in each.split(",") for each in info.get("SecurityOptions") or ())
 
 
-def _check_owner(url: str, told: dict[str, Any], field: str) -> None:
-    """Refuse another user's rootless engine: it cannot mount what belongs to this user."""
-    if not is_here(url) or not _has(told, "rootless"):
+def _check_owner(url: str, info: dict[str, Any], field: str) -> None:
+    """Refuse another user's rootless engine: it cannot mount this user's files."""
+    if not is_here(url) or not _has(info, "rootless"):
         return
     owner = os.stat(url.removeprefix("unix://")).st_uid
     if owner != os.getuid():
@@ -60,10 +60,10 @@ def _check_owner(url: str, told: dict[str, Any], field: str) -> None:
 
 
 def _check_resources(
-    url: str, told: dict[str, Any], infrastructure: DockerInfrastructure, field: str
+    url: str, info: dict[str, Any], infrastructure: DockerInfrastructure, field: str
 ) -> None:
-    """Refuse limits that the engine would leave out without a word."""
-    if told.get("CgroupDriver") == "none" and infrastructure.resources.model_fields_set:
+    """Refuse limits that the engine would silently ignore."""
+    if info.get("CgroupDriver") == "none" and infrastructure.resources.model_fields_set:
         message = f"the engine at {url} runs without control groups and would set none of these limits"
         raise ConfigError(
             f"{message}: leave them out, or start it where control groups of version 2 are delegated to it",
@@ -72,18 +72,18 @@ def _check_resources(
 
 
 def _check_users(
-    url: str, told: dict[str, Any], infrastructure: DockerInfrastructure, uid: int, field: str
+    url: str, info: dict[str, Any], infrastructure: DockerInfrastructure, uid: int, field: str
 ) -> None:
-    """Refuse users whose numbers the engine maps to others that cannot use what is mounted for an agent."""
+    """Refuse users whose ids the engine maps to others that cannot read an agent's mounts."""
     if not is_here(url):
         return
-    if _has(told, "rootless") and uid != 0:
+    if _has(info, "rootless") and uid != 0:
         message = (
             f"its containers run as user {uid}: on a rootless engine root in a container is who runs this"
         )
         raise ConfigError(f'{message}: write user: "0"', field=f"{field}.user")
     mode = infrastructure.create.get("HostConfig", {}).get("UsernsMode")
-    if _has(told, "userns") and mode != "host":
+    if _has(info, "userns") and mode != "host":
         message = (
             f"the engine at {url} maps users (userns-remap): an agent cannot read what is mounted for it"
         )

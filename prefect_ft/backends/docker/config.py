@@ -22,7 +22,7 @@ from prefect_ft.config.images import ImageName, Size
 from prefect_ft.config.infrastructure import Infrastructure, System, named
 
 AGENT_TASKS = 2
-"""Processes and threads of an agent: itself, and the one that looks at checkpoints."""
+"""Processes and threads of an agent: itself, and the one that verifies checkpoints."""
 
 
 class DockerSystem(System):
@@ -120,24 +120,24 @@ class DockerInfrastructure(Infrastructure):
     )
 
     def keeps(self, path: str) -> bool:
-        """Whether a file is still there when its worker has been removed: directories of checkpoints are mounted."""
+        """Whether a file survives the worker that wrote it: yes, directories of checkpoints are mounted."""
         del path
         return True
 
     def mounts(self, path: str) -> bool:
-        """Whether a path of the workers is in what the user has mounted there."""
+        """Whether a worker's path is in a volume of the user's."""
         targets = [volume.partition(":")[2].partition(":")[0] for volume in self.volumes]
         return any(PurePath(path).is_relative_to(target) for target in targets)
 
     def refusal_of_ranks(self, ranks: int) -> str | None:
-        """Return why a worker cannot have that many ranks: its container may have fewer processes."""
+        """Return why a worker cannot have that many ranks: its container's limit of processes."""
         if self.resources.pids is None or ranks <= (most := self.resources.pids - AGENT_TASKS):
             return None
         left = f"must be at most {most}, which resources.pids leaves beside the agent, got {ranks}"
         return f"{left}; raise that limit, or write fewer"
 
     def lost_ranks_last_s(self) -> float | None:
-        """Return how long ranks go on when their system is lost; None: nobody knows."""
+        """Return how long ranks keep running when their system is lost: None, unknown."""
         return None
 
     def at(self, base: str) -> Self:

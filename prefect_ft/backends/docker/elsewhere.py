@@ -1,4 +1,4 @@
-"""Workers on engines that share no files with this machine: copied to, and spoken with through the engine.
+"""Workers on engines that share no files with this machine: files and connections go through the engine.
 
 A process beside the agent, started by the engine in the same container, relays the agent's socket.
 """
@@ -25,12 +25,12 @@ from prefect_ft.errors import BackendError
 from prefect_ft.files import parse_json
 
 _HEADER = struct.Struct(">BxxxL")
-"""Before each piece of a process's output: which stream, and how many bytes."""
+"""The header of each frame of a process's output: which stream, and how many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressElsewhere(Address):
-    """Where an agent listens in a container; `engine` connects to its engine."""
+    """The address of an agent in a container on another machine; `engine` connects to its engine."""
 
     engine: Callable[[], Client]
     container: str
@@ -52,7 +52,7 @@ def relay_words(found: Interpreter, payload: Path) -> tuple[str, ...]:
 
 
 def copy_in(client: Client, container: str, paths: Iterable[Path], found: Interpreter) -> None:
-    """Copy files and directories to where they are here; all of it belongs to the agent's user."""
+    """Copy files and directories to the same paths in a container, owned by the agent's user."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for path in paths:
@@ -61,7 +61,7 @@ def copy_in(client: Client, container: str, paths: Iterable[Path], found: Interp
 
 
 def _add(tar: tarfile.TarFile, path: Path, found: Interpreter) -> None:
-    """Add a file or a whole directory; bytecode that is just being written may go while its directory is read."""
+    """Add a file or a whole directory; bytecode that is being written may vanish while its directory is read."""
     with suppress(FileNotFoundError) if path.parent.name == "__pycache__" else nullcontext():
         tar.add(path, recursive=False, filter=lambda item: _owned(item, found))
     if path.is_dir() and not path.is_symlink():
@@ -75,14 +75,14 @@ def _owned(item: tarfile.TarInfo, found: Interpreter) -> tarfile.TarInfo:
 
 
 def listens(client: Client, container: str, words: Iterable[str]) -> bool:
-    """Wait until an agent listens, or has had its time; `words` are the relay's."""
+    """Wait until an agent listens or its time is over; return whether it listens. `words` are the relay's command."""
     waiting = client.exec_create(container, [*words, "wait"], stderr=False)["Id"]
     client.exec_start(waiting)
     return bool(client.exec_inspect(waiting)["ExitCode"] == 0)
 
 
 def read_there(client: Client, container: str, path: Path) -> Mapping[str, Any] | None:
-    """Return the JSON object of a file in a container, running or not; None if there is none."""
+    """Return the JSON object in a file of a container, running or not; None if there is none."""
     with suppress(NotFound, tarfile.TarError, ValueError):
         pieces, _ = client.get_archive(container, str(path))
         with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar:
@@ -98,13 +98,13 @@ def _connected(client: Client, container: str, words: list[str]) -> socket.socke
     except BaseException:
         client.close()
         raise
-    # The SDK gives a socket for TLS, and its file otherwise; both live as long as what they are of.
+    # The SDK returns a socket for TLS, and its file otherwise; `held` keeps their owners alive.
     connection: socket.socket = stream if isinstance(stream, socket.socket) else stream._sock
     return Pump.start(connection, _Pieces(), held=(getattr(stream, "_response", stream), client))
 
 
 class _Pieces:
-    """What an engine sends of a process: pieces of its output; what it takes goes in as it is."""
+    """An engine's framing of a process: output in frames, input unframed."""
 
     has_ended = False  # the stream itself ends
 

@@ -1,6 +1,6 @@
-"""Docker engines: reached, asked for an image, and each failure put in words that help.
+"""Calls to Docker engines: connections, images, interpreters, containers.
 
-Everything that talks with an engine raises BackendError, whose text says what to do.
+Failures raise BackendError, whose text says what to do.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Client: TypeAlias = Any
 DEFAULT = "unix:///var/run/docker.sock"
 
 OLDEST, MIN_API = "1.41", (1, 41)
-"""That of Docker 20.10, the oldest engine that this has run on."""
+"""The API of Docker 20.10, the oldest engine that was tested."""
 
 TIMEOUT_S = 60
 """How long an engine may take to answer; creating and removing can take seconds on a busy one."""
 
 PING_TIMEOUT_S = 2
-"""How long an engine may take to say that it is there."""
+"""How long an engine may take to answer a ping."""
 
 MIN_PYTHON = (3, 9)
 
@@ -46,7 +46,7 @@ PYTHONS = ("python3", "python")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An image's Python, by the name that it has there, and the user as whom it runs."""
+    """An image's Python, by its name there, and the user that it runs as."""
 
     name: str
     uid: int
@@ -54,7 +54,7 @@ class Interpreter:
 
 
 def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> str:
-    """Return the engine of a system."""
+    """Return the URL of a system's engine."""
     url = system.engine or infrastructure.engine or os.environ.get("DOCKER_HOST") or DEFAULT
     if not re.fullmatch(ENGINE, url):
         raise BackendError(f"DOCKER_HOST is {url}: write unix://PATH, tcp://HOST:PORT or ssh://USER@HOST")
@@ -62,33 +62,33 @@ def engine_url(infrastructure: DockerInfrastructure, system: DockerSystem) -> st
 
 
 def connect(url: str) -> Client:
-    """Return a client of an engine that is there and new enough."""
+    """Return a client of an engine; raises BackendError where it does not answer or is too old."""
     if why := unreachable(url):
         raise BackendError(why)
-    with told(url):
-        return _client(url, _spoken(url), TIMEOUT_S)
+    with translated_errors(url):
+        return _client(url, _api_version(url), TIMEOUT_S)
 
 
 def _client(url: str, version: str, timeout_s: int) -> Client:
     client: Client = docker.APIClient(**client_arguments(url), version=version, timeout=timeout_s)
-    client.trust_env = False  # else REQUESTS_CA_BUNDLE takes the place of the engine's own authority
+    client.trust_env = False  # else REQUESTS_CA_BUNDLE replaces the engine's own authority
     return client
 
 
 @cache
-def _spoken(url: str) -> str:
-    """Return the version of the API that an engine speaks, asked once."""
+def _api_version(url: str) -> str:
+    """Return the API version of an engine, asked once."""
     with closing(_client(url, OLDEST, TIMEOUT_S)) as client:
-        spoken = str(client.version(api_version=False)["ApiVersion"])
-    if tuple(map(int, spoken.split("."))) < MIN_API:
+        version = str(client.version(api_version=False)["ApiVersion"])
+    if tuple(map(int, version.split("."))) < MIN_API:
         raise BackendError(
-            f"the engine at {url} speaks API {spoken}: {OLDEST} is needed, Docker 20.10 or newer"
+            f"the engine at {url} speaks API {version}: {OLDEST} is needed, Docker 20.10 or newer"
         )
-    return spoken
+    return version
 
 
 def answers(url: str) -> bool:
-    """Whether an engine is there."""
+    """Whether an engine answers."""
     if unreachable(url):
         return False
     try:
@@ -99,13 +99,13 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def told(url: str) -> Iterator[None]:
-    """Raise BackendError for errors of an engine."""
+def translated_errors(url: str) -> Iterator[None]:
+    """Turn errors of an engine and its client into BackendError."""
     try:
         yield
     except APIError as exc:
-        said = exc.explanation or str(exc)
-        raise BackendError(f"the engine at {url} refused: {_one_line(said)}") from exc
+        explanation = exc.explanation or str(exc)
+        raise BackendError(f"the engine at {url} refused: {_one_line(explanation)}") from exc
     except (DockerException, RequestException, OSError) as exc:
         why = unreachable(url) or f"the engine at {url} fails: {_one_line(exc)}"
         raise BackendError(why) from exc
@@ -116,7 +116,7 @@ def _one_line(text: object) -> str:
 
 
 def image_id(client: Client, url: str, image: str, pull: str) -> str:
-    """Return the id of an image, pulled if that is wanted."""
+    """Return the id of an image, pulled according to `pull`."""
     why = "and `pull: never` forbids to get it"
     if pull == "always" or (pull == "missing" and not _has_image(client, image)):
         try:
@@ -139,18 +139,18 @@ def _has_image(client: Client, image: str) -> bool:
 
 
 def interpreter(client: Client, url: str, infrastructure: DockerInfrastructure) -> Interpreter:
-    """Find the Python of an infrastructure's image, getting the image first; what is found is remembered."""
-    with told(url):
+    """Return the Python of an infrastructure's image, pulling the image first; cached."""
+    with translated_errors(url):
         identity = image_id(client, url, infrastructure.image, infrastructure.pull)
     return _interpreter(url, identity, infrastructure.user, infrastructure.image)
 
 
 @cache
 def _interpreter(url: str, identity: str, user: str | None, image: str) -> Interpreter:
-    """Look for it. Raises BackendError, also where the engine has only failed just now: that is not remembered."""
-    with told(url), closing(connect(url)) as client:
+    """Look for an interpreter. Raises BackendError, which is not cached: the engine may have failed for a moment."""
+    with translated_errors(url), closing(connect(url)) as client:
         for name in PYTHONS:
-            if (found := _try(client, identity, user, name)) is not None:
+            if (found := _probe_interpreter(client, identity, user, name)) is not None:
                 return found
     wanted = ".".join(map(str, MIN_PYTHON))
     raise BackendError(
@@ -159,8 +159,8 @@ def _interpreter(url: str, identity: str, user: str | None, image: str) -> Inter
     )
 
 
-def _try(client: Client, identity: str, user: str | None, name: str) -> Interpreter | None:
-    """Run an interpreter in a container of its own; None: it is not there, too old, or no Python."""
+def _probe_interpreter(client: Client, identity: str, user: str | None, name: str) -> Interpreter | None:
+    """Run an interpreter in a container of its own; None: it is missing, too old, or not Python."""
     request = {
         "Image": identity,
         "Entrypoint": [name],
@@ -175,7 +175,7 @@ def _try(client: Client, identity: str, user: str | None, name: str) -> Interpre
             return None
         major, minor, uid, gid = map(int, client.logs(probe, stdout=True, stderr=False).split())
     except (APIError, ValueError) as exc:
-        if isinstance(exc, APIError) and _is_about_the_user(exc):
+        if isinstance(exc, APIError) and _names_no_such_user(exc):
             raise
         return None
     finally:
@@ -183,26 +183,27 @@ def _try(client: Client, identity: str, user: str | None, name: str) -> Interpre
     return Interpreter(name, uid, gid) if (major, minor) >= MIN_PYTHON else None
 
 
-def _is_about_the_user(error: APIError) -> bool:
-    told = str(error.explanation)
+def _names_no_such_user(error: APIError) -> bool:
+    explanation = str(error.explanation)
     return any(
-        each in told for each in ("unable to find user", "unable to find group", "unable to setup user")
+        each in explanation
+        for each in ("unable to find user", "unable to find group", "unable to setup user")
     )
 
 
 def remove(client: Client, name: str) -> None:
-    """Remove a container with all that runs in it and the volumes that have no name; nothing if it is gone."""
+    """Remove a container with its processes and anonymous volumes. Idempotent."""
     with suppress(NotFound):
         try:
             client.remove_container(name, v=True, force=True)
         except APIError as exc:
-            if exc.status_code != 409:  # somebody else removes it already
+            if exc.status_code != 409:  # its removal is already in progress
                 raise
             client.wait(name, condition="removed", timeout=TIMEOUT_S)
 
 
-def described(client: Client, name: str) -> dict[str, Any] | None:
-    """Return what an engine knows of a container; None: nothing."""
+def inspect(client: Client, name: str) -> dict[str, Any] | None:
+    """Return an engine's description of a container; None: there is no such container."""
     with suppress(NotFound):
         return dict(client.inspect_container(name))
     return None

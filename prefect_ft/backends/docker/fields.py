@@ -20,19 +20,19 @@ from prefect_ft.config.fields import (
 from prefect_ft.config.images import Size
 
 _MAX_PIDS = 1 << 22
-"""What Linux gives out at most."""
+"""Linux's own limit."""
 
 _MAX_PROCESSORS = 8192
-"""For which Linux can be built."""
+"""The most that Linux can be built for."""
 
 ENGINE = r"unix:///.+|tcp://[^/@:]+:[0-9]+|ssh://([^/@:]+@)?[^/@:-][^/@:]*(:[0-9]+)?(/.+)?"
 """A socket of this machine, TCP with TLS, or SSH, with the path of the engine's socket there."""
 
 OWNED = ("Image", "Entrypoint", "Cmd")
-"""Parts of a request that are said elsewhere, or are the agent's."""
+"""Parts of a request that have fields of their own, or belong to the agent."""
 
 OWNED_BY_HOST = ("RestartPolicy", "AutoRemove")
-"""Who brings a worker back, or removes it, is the run's orchestrator alone."""
+"""Only the run's orchestrator restarts or removes a worker."""
 
 
 def _engine(value: str) -> str:

@@ -1,4 +1,4 @@
-"""What a run with containers keeps in its run-time directory. Light: asked for every run that is cleared."""
+"""The file that a run with containers keeps in its run-time directory. Imports nothing: loaded for every clean-up."""
 
 ENGINES = "engines.json"
-"""The file that tells which container engines may have workers of the run."""
+"""The file that lists which container engines may have workers of the run."""

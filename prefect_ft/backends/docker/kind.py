@@ -23,18 +23,18 @@ class DockerKind(Kind[DockerInfrastructure]):
     block = "prefect_ft.blocks.training:DockerTraining"
 
     def check(self, infrastructure: DockerInfrastructure, field: str) -> None:
-        """Ask the engine of each system, and get the image where it is missing."""
+        """Check the engine of each system, and pull the image where it is missing."""
         from prefect_ft.backends.docker.checks import check_systems  # noqa: PLC0415  (its client costs 0.1 s)
 
         check_systems(infrastructure, field)
 
     def ranks_per_worker(self, infrastructure: DockerInfrastructure, env: Mapping[str, str | None]) -> int:
-        """Return how many devices a container asks for; where it asks for all, how many are here, else 1."""
+        """Return how many devices a container requests; where it requests all, how many are here, or 1."""
         asked = sum(len(each.device_ids) or (each.count or -1) for each in infrastructure.device_requests)
         return asked if asked > 0 else visible_accelerators(given_in({**os.environ, **env})) or 1
 
     def backend(self, workers: Workers[DockerInfrastructure]) -> Backend:
-        """Return what speaks with the engines."""
+        """Return the backend that uses the engines."""
         from prefect_ft.backends.docker.backend import DockerBackend  # noqa: PLC0415  (its client costs 0.1 s)
 
         return DockerBackend(
@@ -47,7 +47,7 @@ class DockerKind(Kind[DockerInfrastructure]):
         )
 
     def clear(self, directory: Path) -> None:
-        """Remove the containers of a run from the engines that may have some."""
+        """Remove a run's containers from the engines that may have some."""
         if (directory / ENGINES).exists():
             from prefect_ft.backends.docker.backend import remove_containers  # noqa: PLC0415  (its client costs 0.1 s)
 
@@ -55,14 +55,14 @@ class DockerKind(Kind[DockerInfrastructure]):
 
 
 def binds_of(workers: Workers[DockerInfrastructure]) -> tuple[str, ...]:
-    """Return what ranks need at the path that it has here, where no volume is there already."""
+    """Return the bind mounts that ranks need beside the user's volumes."""
     path = workers.checkpoints
     kept = [] if path is None or workers.infrastructure.mounts(path) else [f"{path}:{path}"]
     return (*kept, *(f"{here}:{there}:ro" for there, here in workers.files.items()))
 
 
 def removal_grace_s(env: Mapping[str, str | None]) -> float | None:
-    """Return how long the removal of an old worker may hold up the new one; None: as long as it takes."""
+    """Return how long the removal of an old worker may delay the new one; None: as long as it takes."""
     written = env.get(REMOVAL_GRACE) or ""
     return float(written) if written.isascii() and written.isdigit() and int(written) > 0 else None
 

@@ -1,7 +1,7 @@
-"""The engine's request to create a worker's container. Pure: builds, and sends nothing.
+"""Builds the engine's request to create a worker's container. Pure: sends nothing.
 
-Names are those of the Engine API (`POST /containers/create`). What the agent needs is said here and nowhere
-else; what the user adds under `create` is merged in last.
+Names are those of the Engine API (`POST /containers/create`). Everything that the agent needs is set here and
+nowhere else; the user's additions under `create` are merged in last.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Request = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """What of this machine is in a worker's container, each at the path that it has here.
+    """Paths of this machine in a worker's container, each at the same path there.
 
-    `home` is the worker's own directory, `payload` what its agent is run from, `binds` are further ones
+    `home` is the worker's own directory, `payload` the code of its agent, `binds` are further mounts
     as HOST:CONTAINER[:ro]. `is_copied`: the first two are copied in, because the engine is elsewhere.
-    `private` is a directory of this machine that no container may see, whatever is mounted into it.
+    `private` is a directory of this machine that is hidden from containers, whatever they mount.
     """
 
     home: str
@@ -88,7 +88,7 @@ def _host_config(
 
 
 def _places_of(directory: str | None, binds: Sequence[str]) -> list[str]:
-    """Return where a directory of this machine would be seen in the container; an empty one is put there."""
+    """Return where a directory of this machine would appear in the container; an empty one hides it there."""
     if directory is None:
         return []
     pairs = (bind.split(":")[:2] for bind in binds)
@@ -115,7 +115,7 @@ def _device(device: str) -> dict[str, str]:
 
 
 def _device_request(request: DeviceRequest) -> dict[str, Any]:
-    """Return a request for devices; without a count or names it is one for all, as the engine's own clients say."""
+    """Return a request for devices; without a count or ids it is for all, as in Docker's own client."""
     count = -1 if request.count is None and not request.device_ids else request.count
     return _without_nothing(
         {
@@ -141,5 +141,5 @@ def merged(ours: Any, theirs: Any) -> Any:
 
 
 def _without_nothing(given: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what was not said: then the engine's default holds."""
+    """Leave out unset fields: the engine's defaults apply."""
     return {name: value for name, value in given.items() if value is not None and value not in ([], {})}

@@ -1,6 +1,6 @@
-"""How an engine is reached by its URL: a socket of this machine, TCP with TLS, or SSH.
+"""Transports to an engine by its URL: a socket of this machine, TCP with TLS, or SSH.
 
-Certificates are those that Docker's own client uses; who may log in by SSH is ssh's own affair.
+Certificates are those of Docker's own client; SSH logins are up to ssh's configuration.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from docker.tls import TLSConfig
 
 from prefect_ft.errors import BackendError
 
-KNOCK_TIMEOUT_S = 2.0
-"""How long an engine may take to open its door; by SSH, to begin with."""
+CONNECT_TIMEOUT_S = 2.0
+"""How long an engine may take to accept a connection."""
 
 SSH_TIMEOUT_S = 20.0
-"""How long it may take to log in."""
+"""How long an SSH login may take."""
 
 CERTIFICATES = ("ca.pem", "cert.pem", "key.pem")
 REMOTE_SOCKET = "/var/run/docker.sock"
 
 
 def is_here(url: str) -> bool:
-    """Whether an engine shares this machine's files: then workers' directories are mounted, not copied."""
+    """Whether an engine shares this machine's files: then workers' directories are mounted instead of copied."""
     return url.startswith("unix://")
 
 
@@ -43,7 +43,7 @@ def host_of(url: str) -> str:
 
 
 def client_arguments(url: str) -> dict[str, Any]:
-    """Return the arguments with which Docker's SDK reaches an engine; raises BackendError with what is missing."""
+    """Return the arguments of Docker's SDK for an engine; raises BackendError with what is missing."""
     if url.startswith("ssh://"):
         return {"base_url": f"unix://{_forward(url).socket}"}
     if is_here(url):
@@ -54,23 +54,23 @@ def client_arguments(url: str) -> dict[str, Any]:
 
 
 def unreachable(url: str) -> str | None:
-    """Say why nobody answers, in plainer words than a client library has for it; None: somebody does."""
+    """Return why no engine answers, in plainer words than a client library's; None: one does."""
     try:
         if url.startswith("ssh://"):
-            return _knocked(url, socket.AF_UNIX, str(_forward(url).socket))
+            return _connection_failure(url, socket.AF_UNIX, str(_forward(url).socket))
         if is_here(url):
-            return _knocked(url, socket.AF_UNIX, url.removeprefix("unix://"))
+            return _connection_failure(url, socket.AF_UNIX, url.removeprefix("unix://"))
         _certificates(url)
     except BackendError as exc:
         return str(exc)
-    return _knocked(url, socket.AF_INET, (host_of(url), urlsplit(url).port))
+    return _connection_failure(url, socket.AF_INET, (host_of(url), urlsplit(url).port))
 
 
-def _knocked(url: str, family: socket.AddressFamily, address: Any) -> str | None:
-    with closing(socket.socket(family, socket.SOCK_STREAM)) as knock:
-        knock.settimeout(KNOCK_TIMEOUT_S)
+def _connection_failure(url: str, family: socket.AddressFamily, address: Any) -> str | None:
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
         try:
-            knock.connect(address)
+            probe.connect(address)
         except PermissionError:
             return f"no permission for {address}: add this user to the group that owns it, or run as who may"
         except OSError as exc:
@@ -92,16 +92,16 @@ def _certificates(url: str) -> Path:
 
 
 class _Forward:
-    """An ssh process that has the engine's socket appear on this machine; it ends with this process."""
+    """An ssh process that forwards the engine's socket to this machine; it ends with this process."""
 
     def __init__(self, url: str) -> None:
-        """Raises BackendError with what ssh says."""
+        """Raises BackendError with ssh's message."""
         self._directory = Path(tempfile.mkdtemp(prefix="prefect-ft-ssh-"))
         self.socket = self._directory / "docker.sock"
-        self._said = self._directory / "ssh.log"
-        """A file, because nobody reads a pipe as long as ssh lives."""
+        self._log = self._directory / "ssh.log"
+        """A file, since no thread reads a pipe while ssh runs."""
         try:
-            self._process = self._begun(url)
+            self._process = self._started(url)
         except OSError as exc:
             shutil.rmtree(self._directory, ignore_errors=True)
             why = f"{exc.strerror}; install OpenSSH's client"
@@ -109,21 +109,21 @@ class _Forward:
         atexit.register(self.close)
         deadline = time.monotonic() + SSH_TIMEOUT_S
         while not self.socket.exists():
-            if not self.lives or time.monotonic() > deadline:
-                said = self._last_words()
+            if not self.is_alive or time.monotonic() > deadline:
+                failure = self._failure()
                 self.close()
-                raise BackendError(f"no Docker engine answers at {url} (ssh: {said})")
+                raise BackendError(f"no Docker engine answers at {url} (ssh: {failure})")
             time.sleep(0.01)
 
-    def _begun(self, url: str) -> subprocess.Popen[bytes]:
-        with self._said.open("wb") as said:
+    def _started(self, url: str) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
             return subprocess.Popen(
-                self._command(url), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
+                self._command(url), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
     def _command(self, url: str) -> list[str]:
-        """Return ssh's words; `cat` on the other side ends when this process does, and ssh with it."""
+        """Return the ssh command; the remote `cat` ends when this process does, and ssh with it."""
         parts = urlsplit(url)
         options = (
             "BatchMode=yes",
@@ -131,7 +131,7 @@ class _Forward:
             "ServerAliveInterval=15",
             "ServerAliveCountMax=2",
         )
-        whom = f"{parts.username}@{parts.hostname}" if parts.username else str(parts.hostname)
+        destination = f"{parts.username}@{parts.hostname}" if parts.username else str(parts.hostname)
         port = ("-p", str(parts.port)) if parts.port else ()
         forward = f"{self.socket}:{parts.path or REMOTE_SOCKET}"
         return [
@@ -141,22 +141,22 @@ class _Forward:
             *port,
             "-L",
             forward,
-            whom,
+            destination,
             "cat",
         ]
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def _last_words(self) -> str:
-        if self.lives:
+    def _failure(self) -> str:
+        if self.is_alive:
             return "it does not log in"
-        lines = self._said.read_text(errors="replace").strip().splitlines()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self._process.returncode}"
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """End ssh and remove the socket. Idempotent."""
         atexit.unregister(self.close)
         self._process.kill()
         self._process.communicate()
@@ -168,10 +168,10 @@ _one_at_a_time = threading.Lock()
 
 
 def _forward(url: str) -> _Forward:
-    """Return the way to an engine by SSH, one for this process; a new one where the last has ended."""
+    """Return this process's forward to an engine, a new one where the last has ended."""
     with _one_at_a_time:
         known = _forwards.get(url)
-        if known is not None and known.lives:
+        if known is not None and known.is_alive:
             return known
         if known is not None:
             known.close()

@@ -1,4 +1,4 @@
-"""An agent's process on this machine, whichever life of the orchestrator started it."""
+"""An agent's process on this machine, whichever orchestrator started it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prefect_ft.worker.processes import Held, started
 
 
 class AgentProcess(Held):
-    """Held, so that no other process is ever taken for it; `child` is to be collected."""
+    """Held by a pidfd, so that a reused pid is never mistaken for it; `child` is reaped."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
         """Raises OSError where the process is gone."""
@@ -18,7 +18,7 @@ class AgentProcess(Held):
         self._child = child
 
     def ends(self, timeout_s: float) -> bool:
-        """Wait for its end, and collect it; say whether it came."""
+        """Wait for its end, and reap it; return whether it ended in time."""
         ended = super().ends(timeout_s)
         if ended and self._child is not None:
             self._child.wait()
@@ -26,7 +26,7 @@ class AgentProcess(Held):
 
 
 def process_of(home: Path, child: subprocess.Popen[bytes] | None = None) -> AgentProcess | None:
-    """Return the living agent of a worker's directory, by what it wrote there; None if there is none.
+    """Return the live agent of a worker's directory, by the pid file there; None if there is none.
 
     `child` is the agent where this process started it.
     """

@@ -1,8 +1,8 @@
 """Workers as process groups on this machine: each an agent in a session and a directory of its own.
 
 A worker's directory (output, heartbeats, the ranks' TMPDIR) lives as long as the worker: a restart in
-place keeps it, a rebuild starts with a new one. All systems are this machine under different names; one of
-them can be made to die as a machine does (`take_down`), to see what a run does about it.
+place keeps it, a rebuild starts with a new one. All systems are this machine under different names;
+`take_down` makes one fail as a machine does, to test what a run does about it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from prefect_ft.plaintext import as_line, as_lines
 from prefect_ft.worker.gang import KILL_TIMEOUT_S
 
 DOWN = "down"
-"""The directory, in a run's, of what systems have been taken down."""
+"""The subdirectory of a run's directory with a marker for each system that was taken down."""
 
 LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
-"""How long an agent may take to end its ranks and itself before it is killed."""
+"""How long an agent may take to end its ranks and exit before it is killed."""
 
 LAST_WORDS_BYTES = 4000
-"""How much of what a dead agent said goes into the log."""
+"""How much of a dead agent's output goes into the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class ProcessBackend:
     ) -> None:
         """`system_env` completes the environment of the workers on a system.
 
-        `system_locks` are files of which a system's agents hold a shared lock for as long as they live.
+        `system_locks` are files on which a system's agents hold a shared lock while they run.
         """
         self._settings = settings
         self._directory = directory.absolute()
@@ -68,7 +68,7 @@ class ProcessBackend:
     def create(self, workers: Sequence[Worker]) -> list[Address]:
         """Create these workers, in their order; raises BackendError with none of them left behind.
 
-        A worker that is there already, with its agent alive, stays as it is.
+        Keeps a worker that exists already with a live agent.
         """
         try:
             return [self._create(worker) for worker in workers]
@@ -77,7 +77,7 @@ class ProcessBackend:
             raise
         except (OSError, ValueError) as exc:
             self.destroy(workers)
-            # All systems are this machine: on another one it would be the same.
+            # All systems are this machine: on another one it would fail as well.
             raise BackendError(f"a worker cannot be started: {exc}", on_any_system=True) from exc
 
     def _create(self, worker: Worker) -> Address:
@@ -87,11 +87,11 @@ class ProcessBackend:
             return address
         if not self.answers(worker.system):
             raise BackendError(f"system {worker.system} is down", system=worker.system)
-        self.destroy([worker])  # what another life of the orchestrator may have left under this name
+        self.destroy([worker])  # what an earlier orchestrator may have left under this name
         (home / "tmp").mkdir(mode=0o700, parents=True)
         lock = self._system_locks.get(worker.system)
         config = write_agent_config(home, self._settings, worker, system_lock=lock)
-        # Listening before the agent lives spares waiting for it: it serves as soon as it is up.
+        # Listening before the agent starts saves waiting for it: it serves as soon as it is up.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(address.socket_path))
             listener.listen()
@@ -121,14 +121,14 @@ class ProcessBackend:
             )
 
     def destroy(self, workers: Sequence[Worker]) -> None:
-        """End these workers and everything that runs in them, and remove what they kept."""
+        """End these workers and everything that runs in them, and remove their files."""
         agents = {
             worker: process_of(self._home(worker), self._agents.pop(worker, None))
             for worker in dict.fromkeys(workers)
         }
         for agent in agents.values():
             if agent is not None:
-                # It ends whatever runs below it, then itself; one that somebody stopped hears it too.
+                # It ends whatever runs below it, then itself; SIGCONT wakes one that was stopped.
                 agent.send(signal.SIGTERM, signal.SIGCONT)
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
         for worker, agent in agents.items():
@@ -137,41 +137,41 @@ class ProcessBackend:
                 _await_end(agent, deadline)
             if not home.exists():
                 continue
-            if agent is None or (home / SOCKET).exists():  # an agent that leaves in peace takes it along
+            if agent is None or (home / SOCKET).exists():  # an agent that exits normally removes it
                 end_strays(home)
-                _tell_last_words(worker, home)
+                _log_last_words(worker, home)
             shutil.rmtree(home, ignore_errors=True)
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
-        """Destroy and create, one after the other: what is old may have what the new ones need."""
+        """Destroy, then create: old workers may hold what the new ones need."""
         self.destroy(old)
         return self.create(new)
 
     def find(self) -> list[Found]:
-        """Return the phase's workers, those of all lives of the orchestrator, by what they left where they are.
+        """Return the phase's workers, also those of earlier orchestrators, by their directories.
 
         In the order of epoch and decision.
         """
         return found_in(self._directory, self._settings.phase_index)
 
     def answers(self, system: str) -> bool:
-        """Whether the system itself is there, whatever became of the workers on it."""
+        """Whether the system itself responds, whatever the state of its workers."""
         return not (self._directory / DOWN / system).exists()
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Return what is known here of an end in a worker: nothing that its agent does not tell."""
+        """Return what is known about what just ended in a worker: nothing but what its agent reports."""
         del worker, is_gone
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def _home(self, worker: Worker) -> Path:
         return home_of(self._directory, self._settings.phase_index, worker)
 
 
 def _await_end(agent: AgentProcess, deadline_s: float) -> None:
-    """Wait for an agent that was asked to leave, and end one that does not."""
+    """Wait for an agent that was asked to exit, and kill one that does not."""
     if not agent.ends(deadline_s - time.monotonic()):
         agent.send(signal.SIGKILL)
         agent.ends(KILLED_TIMEOUT_S)
@@ -179,9 +179,9 @@ def _await_end(agent: AgentProcess, deadline_s: float) -> None:
 
 
 def take_down(directory: Path, system: str) -> None:
-    """Let a system of a run die: all that runs there is killed at once, and nothing starts there any more.
+    """Make a system of a run fail: kill everything that runs there, and let nothing start there any more.
 
-    `directory` is the run's run-time directory. Once the marker in `DOWN` is removed the system is back.
+    `directory` is the run's run-time directory. Removing the marker in `DOWN` brings the system back.
     """
     (directory / DOWN).mkdir(exist_ok=True)
     (directory / DOWN / system).touch()
@@ -190,10 +190,10 @@ def take_down(directory: Path, system: str) -> None:
             end_strays(config.parent)
 
 
-def _tell_last_words(worker: Worker, home: Path) -> None:
-    """Put what a dead agent said into the log, before its directory goes."""
+def _log_last_words(worker: Worker, home: Path) -> None:
+    """Log the end of a dead agent's output before its directory is removed."""
     with suppress(OSError):
-        said = (home / "agent.log").read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
-        if said:
+        last_words = (home / "agent.log").read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        if last_words:
             where = as_line(worker.system)
-            _log.warning("the agent of worker %d on %s said: %s", worker.number, where, as_lines(said))
+            _log.warning("the agent of worker %d on %s said: %s", worker.number, where, as_lines(last_words))

@@ -1,6 +1,6 @@
-"""How many ranks this machine can start: the least of what limits processes, descriptors and memory.
+"""How many ranks this machine can start: the smallest limit of processes, descriptors and memory.
 
-A bound from above: what else runs, and what ranks do, takes more. Where a limit is not known it does not count.
+An upper bound: other processes, and what ranks do, take more. Unknown limits do not count.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 AGENT_TASKS = 2
-"""Processes and threads of an agent: itself, and the one that looks at checkpoints."""
+"""Processes and threads of an agent: itself, and the one that verifies checkpoints."""
 
 RANK_FILES, AGENT_FILES = 2, 32
-"""Descriptors that an agent holds of each rank (its process and its output), and besides."""
+"""Descriptors that an agent holds for each rank (its process and its output), and for itself."""
 
 RANK_BYTES = 1 << 20
 """The least that a process takes: stack, page tables, the C library's data."""
 
 _UNLIMITED = 1 << 62
-"""From here on what a control group of version 1 says is no limit."""
+"""From here on a value of a version 1 control group means no limit."""
 
 
 class Limit(NamedTuple):
-    """How many ranks each of the workers may have, and what says so."""
+    """How many ranks each of the workers may have, and what limits them."""
 
     ranks: int
     why: str
@@ -47,7 +47,7 @@ class Machine(NamedTuple):
 
 def this_machine(*, is_grouped: bool) -> Machine:
     """Return this machine as this process may use it."""
-    is_bound = os.geteuid() != 0  # the kernel counts nobody's processes who may raise the limit
+    is_bound = os.geteuid() != 0  # the kernel does not apply the limit to root
     return Machine(
         processes=_soft(resource.RLIMIT_NPROC) if is_bound else None,
         files=_soft(resource.RLIMIT_NOFILE),
@@ -56,7 +56,7 @@ def this_machine(*, is_grouped: bool) -> Machine:
 
 
 def most_ranks(machine: Machine, workers: int) -> Limit | None:
-    """Return how many ranks each of so many workers may have on a machine; `None`: nothing says."""
+    """Return how many ranks each of so many workers may have on a machine; `None`: no limit is known."""
     limits = [
         Limit(total // workers - AGENT_TASKS, f"{why} leaves {total} processes")
         for total, why in _tasks(machine)
@@ -102,7 +102,7 @@ def _memory(machine: Machine) -> Iterator[tuple[int, str]]:
 
 
 def _groups(machine: Machine, controller: str) -> Iterator[Path]:
-    """Return this process's control group for a controller, and those that it lies in; of either version."""
+    """Return this process's control group for a controller and its parents; of either version."""
     if not machine.is_grouped:
         return
     with suppress(OSError):
@@ -118,7 +118,7 @@ def _groups(machine: Machine, controller: str) -> Iterator[Path]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number that a file holds; `None` where it holds none, like `max`, or is not there."""
+    """Return the number in a file; `None` where it holds none, like `max`, or does not exist."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What can be known to be wrong of a phase whose ranks are processes of this machine, before they are started."""
+"""Checks of a phase with ranks on this machine, before they are started."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from prefect_ft.config import Phase
 from prefect_ft.errors import ConfigError
 
 _INTERPRETERS = {".py": "python"}
-"""What runs a script that is not executable, by the end of its name; bash where it is none of these."""
+"""Interpreters of scripts that are not executable, by the suffix; otherwise bash."""
 
 
 def check_directory(phase: Phase, field: str) -> None:
-    """Raise ConfigError where there is no such directory."""
+    """Raise ConfigError where the directory does not exist."""
     if not os.path.isdir(phase.cwd or "."):
         raise ConfigError(f"{phase.cwd} is not a directory", field=field)
 
 
 def check_ranks(phase: Phase, workers: int, field: str) -> None:
-    """Raise ConfigError for more ranks than this machine starts: the workers of the process backend are all on it."""
+    """Raise ConfigError for more ranks than this machine can start: all workers of the process backend are on it."""
     ranks = phase.nproc_per_worker
     if ranks == "auto":
         return

@@ -28,25 +28,25 @@ class ProcessInfrastructure(Infrastructure):
     shares_files: ClassVar[bool] = True
 
     def keeps(self, path: str) -> bool:
-        """Whether a file is still there when the worker that wrote it has been removed: any, it is this machine's."""
+        """Whether a file survives the worker that wrote it: yes, it is this machine's."""
         del path
         return True
 
     def mounts(self, path: str) -> bool:
-        """Whether a path of the workers is in what is mounted there: nothing is, theirs are this machine's paths."""
+        """Whether a worker's path is in a mount: no, workers use this machine's paths."""
         del path
         return False
 
     def refusal_of_ranks(self, ranks: int) -> str | None:
-        """Return why a worker cannot have that many ranks: what this machine has is looked at before a run."""
+        """Return why a worker cannot have that many ranks: None, the machine is checked before a run."""
         del ranks
         return None
 
     def lost_ranks_last_s(self) -> float | None:
-        """Return how long ranks go on when their system is lost: none do, the system is this machine."""
+        """Return how long ranks keep running when their system is lost: None, the system is this machine."""
         return None
 
     def at(self, base: str) -> Self:
-        """Return it with absolute paths: it has none of its own."""
+        """Return it with absolute paths: unchanged, it has no paths."""
         del base
         return self

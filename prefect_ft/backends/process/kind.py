@@ -20,7 +20,7 @@ class ProcessKind(Kind[ProcessInfrastructure]):
     block = "prefect_ft.blocks.training:ProcessTraining"
 
     def check(self, infrastructure: ProcessInfrastructure, field: str) -> None:
-        """Nothing has to be there but this machine."""
+        """Accept everything: only this machine is needed."""
 
     def check_phase(
         self,
@@ -31,7 +31,7 @@ class ProcessKind(Kind[ProcessInfrastructure]):
         *,
         is_first: bool,
     ) -> None:
-        """Look at its directory, its number of ranks and, of the first phase, its command."""
+        """Check its directory, its number of ranks and, of the first phase, its command."""
         from prefect_ft.backends.process import checks  # noqa: PLC0415  (a job is read without it)
 
         checks.check_directory(phase, f"{field}.cwd")
@@ -40,7 +40,7 @@ class ProcessKind(Kind[ProcessInfrastructure]):
             checks.check_command(phase, given_in({**os.environ, **env}), f"{field}.command")
 
     def ranks_per_worker(self, infrastructure: ProcessInfrastructure, env: Mapping[str, str | None]) -> int:
-        """Return how many accelerators of this machine ranks see, else 1."""
+        """Return how many accelerators of this machine ranks see, or 1."""
         del infrastructure
         return visible_accelerators(given_in({**os.environ, **env})) or 1
 
@@ -51,13 +51,13 @@ class ProcessKind(Kind[ProcessInfrastructure]):
         return ProcessBackend(workers.settings, workers.directory, workers.system_env, workers.system_locks)
 
     def clear(self, directory: Path) -> None:
-        """End no process: those of all kinds are known by the run-time directory, and ended with it."""
+        """Do nothing: processes of every kind are found by the run-time directory and ended with it."""
 
     def shared_fate(self) -> str | None:
-        """Return which unit, step, pod or container this process is in, unless agents can leave it."""
-        from prefect_ft.backends.process.scope import fate  # noqa: PLC0415  (a job is read without it)
+        """Name the unit, step, pod or container that this process is in, unless agents can leave it."""
+        from prefect_ft.backends.process.scope import own_shared_fate  # noqa: PLC0415  (a job is read without it)
 
-        return fate()
+        return own_shared_fate()
 
 
 KIND = ProcessKind()

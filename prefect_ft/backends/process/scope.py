@@ -1,7 +1,7 @@
-"""Who ends this process's whole control group: then agents die with the orchestrator, and nothing is adopted.
+"""What kills this process's whole control group: then agents die with the orchestrator, and nothing can be adopted.
 
 systemd does it to a unit that stops (KillMode=control-group, its default), Slurm to a step, Kubernetes and
-container engines to a container. Out of a systemd unit agents can move, into a scope of their own.
+container engines to a container. From a systemd unit agents can move to a scope of their own.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 
 _UNIT = re.compile(r"/([^/]+\.service)(?:/|$)")
 _MANAGER = re.compile(r"user@\d+\.service")
-"""The user's own manager, in which the units of a session lie."""
+"""The user's service manager, which contains the units of a session."""
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-"""What Docker and Podman put into their containers."""
+"""Files that Docker and Podman create in their containers."""
 
 _PROBE_TIMEOUT_S = 5.0
 
 
 def shared_fate(cgroup: str, env: Mapping[str, str], *, is_container: bool = False) -> str | None:
-    """Return whose end is everything's end, in words; None: nobody's that is known.
+    """Describe what takes all processes in a control group with it when it ends; None: nothing known.
 
     `cgroup` is the content of /proc/self/cgroup, which may hide a container; `env` this process's
     environment.
@@ -43,18 +43,18 @@ def shared_fate(cgroup: str, env: Mapping[str, str], *, is_container: bool = Fal
 
 
 def service_unit(cgroup: str) -> str | None:
-    """Return the systemd service that a process belongs to, None if it is none's."""
+    """Return the systemd service that a process belongs to; None: it belongs to none."""
     units = [name for name in _UNIT.findall(cgroup) if not _MANAGER.fullmatch(name)]
     return units[-1] if units else None
 
 
 def agent_prefix() -> tuple[str, ...]:
-    """Return the words before an agent's command that move it into a scope of its own; none where not needed."""
+    """Return the command prefix that moves an agent into a scope of its own; empty where not needed."""
     return _scope() if service_unit(_own_cgroup()) else ()
 
 
-def fate() -> str | None:
-    """Return whose end will be that of the agents as well, None if they outlive the orchestrator."""
+def own_shared_fate() -> str | None:
+    """Describe what kills the agents together with this process; None: they outlive it."""
     is_container = any(map(os.path.exists, _CONTAINER_MARKS))
     return None if agent_prefix() else shared_fate(_own_cgroup(), os.environ, is_container=is_container)
 
@@ -69,7 +69,7 @@ def _own_cgroup() -> str:
 
 @cache
 def _scope() -> tuple[str, ...]:
-    """Return systemd-run's words for a scope, if it makes one for this user now; tried once."""
+    """Return the systemd-run command for a scope, if it can make one for this user; tried once."""
     program = shutil.which("systemd-run")
     if program is None:
         return ()
@@ -84,10 +84,10 @@ def _scope() -> tuple[str, ...]:
 
 
 def _to_manager(program: str) -> tuple[str, ...]:
-    """Return the words that begin a call of systemd-run: by them it asks a manager that makes scopes for this user.
+    """Return the start of a systemd-run command, which reaches a manager that makes scopes for this user.
 
-    A system unit that runs as a user does not know where that user's own manager is. It is asked only where the user
-    lingers: else it ends with the user's last login, and all its scopes with it.
+    A system unit that runs as a user does not know where that user's manager is. That one is used only where the user
+    lingers: otherwise it ends with the user's last login, and all its scopes with it.
     """
     if os.getuid() == 0:
         return (program,)
@@ -97,7 +97,7 @@ def _to_manager(program: str) -> tuple[str, ...]:
 
 
 def _lingers() -> bool:
-    """Whether systemd keeps a manager of this user's own while the user is not logged in."""
+    """Whether systemd keeps this user's manager running without a login."""
     try:
         return os.path.exists(f"/var/lib/systemd/linger/{pwd.getpwuid(os.getuid()).pw_name}")
     except KeyError:  # a user without a name

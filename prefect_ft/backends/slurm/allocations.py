@@ -1,8 +1,8 @@
-"""What a run keeps of its allocations, in its own directory, which all machines of the run see.
+"""The records of a run's allocations, in the run's directory, which all of its machines share.
 
-`<run root>/slurm/` has `jobs.json` (what was submitted, before it is waited for), `avoided.json` (nodes that were
-isolated), `node.json` (what node servers are told), and a directory for each tenure: what its holder tells, and where
-its node servers listen.
+`<run root>/slurm/` has `jobs.json` (submitted jobs, recorded before they are waited for), `avoided.json` (isolated
+nodes), `node.json` (the configuration of node servers), and a directory for each tenure: what its holder recorded, and
+the ports of its node servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prefect_ft.worker.keys import verifiers_of
 from prefect_ft.worker.node import KEY_NAME, RELEASED
 
 POINTER = "slurm.json"
-"""In the run-time directory: where the run has what is here."""
+"""The file in the run-time directory that names the directory of these records."""
 
 _JOBS, _CURRENT, _AVOIDED = "jobs.json", "current.json", "avoided.json"
 _TENURE = re.compile(r"slurm-(\d+)(?:\.(\d+))?(?:\+\d+(?:\.\d+)?)*")
@@ -32,9 +32,9 @@ _TENURE = re.compile(r"slurm-(\d+)(?:\.(\d+))?(?:\+\d+(?:\.\d+)?)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One tenure as its holders tell of it: nodes in their order, and their addresses.
+    """One tenure as its holders recorded it: nodes in their order, and their addresses.
 
-    `job` is the one that the tenure began with, and `ends_s` when that ends.
+    `job` is the one that the tenure began with, and `ends_s` is its end.
     """
 
     name: str
@@ -57,7 +57,7 @@ def parts_of(tenure: str) -> tuple[str, ...]:
 
 
 class Allocations:
-    """Those of one run. `run_root` is the run's directory."""
+    """The allocations of one run. `run_root` is the run's directory."""
 
     def __init__(self, run_root: Path) -> None:
         self.directory = run_root / "slurm"
@@ -73,12 +73,12 @@ class Allocations:
         key: str,
         orphan_timeout_s: float,
     ) -> Path:
-        """Have there what holders and node servers are told; return the directory of their code. Idempotent."""
+        """Write the configuration of holders and node servers; return the directory of their code. Idempotent."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         path = self.directory / CONFIG
         if not path.exists():
             shown = certificates.worker(node_name(run_id))
-            told = {
+            config = {
                 "run": run_id,
                 "verifiers": verifiers_of(key, KEY_NAME),
                 "identity": {"own": shown.own, "trusts": shown.trusts},
@@ -87,14 +87,14 @@ class Allocations:
             }
             new = path.with_name(f".{CONFIG}.{os.getpid()}")
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                file.write(json.dumps(told))
+                file.write(json.dumps(config))
             new.replace(path)
         return payload_directory(self.directory)
 
     def point_from(self, directory: Path, name: str) -> None:
-        """Note in a run-time directory where the run has its allocations, and in which jobs of that name.
+        """Record in a run-time directory where the run's allocations are recorded, and its jobs of that name.
 
-        `clean` ends these when somebody has removed the model directory.
+        `clean` cancels these when the model directory has been removed.
         """
         self._pointer = directory / POINTER, name
         self._point()
@@ -113,16 +113,16 @@ class Allocations:
 
     @property
     def is_submitting(self) -> bool:
-        """Whether a job may have been submitted that is not noted: an orchestrator has died in between."""
+        """Whether a job may have been submitted but not recorded: an orchestrator died in between."""
         return bool(read_json(self.directory / _JOBS).get("is_submitting"))
 
     @property
     def further(self) -> dict[str, str | None]:
-        """The jobs that are to add nodes to another one, each with that; None: they are not wanted any more."""
+        """The jobs that add nodes to another one, each with that job; None: no longer wanted."""
         return dict(read_json(self.directory / _JOBS).get("further", {}))
 
     def further_for(self, job: str) -> list[str]:
-        """Return the jobs that are to add nodes to this one, in their order."""
+        """Return the jobs that add nodes to this one, in their order."""
         return [each for each, base in self.further.items() if base == job]
 
     @property
@@ -132,17 +132,17 @@ class Allocations:
         return [job for job in self.submitted if job not in further]
 
     def begin_submission(self, *, more_for: str | None = None) -> None:
-        """Note that a job is about to be submitted; `more_for`: to add nodes to that job."""
-        told = {
+        """Record that a job is about to be submitted; `more_for`: to add nodes to that job."""
+        record = {
             "submitted": self.submitted,
             "further": self.further,
             "is_submitting": True,
             "more_for": more_for,
         }
-        write_json(self.directory / _JOBS, told, durable=True)
+        write_json(self.directory / _JOBS, record, durable=True)
 
     def note(self, *jobs: str) -> None:
-        """Note jobs that the run has submitted; then no submission is under way."""
+        """Record submitted jobs; then no submission is under way."""
         known = list(dict.fromkeys((*self.submitted, *jobs)))
         if known != self.submitted or self.is_submitting:
             more_for = read_json(self.directory / _JOBS).get("more_for")
@@ -152,13 +152,13 @@ class Allocations:
             self._point()
 
     def forget(self, job: str) -> None:
-        """Note that the nodes of a further job are not wanted any more."""
-        told = {"submitted": self.submitted, "further": {**self.further, job: None}}
-        write_json(self.directory / _JOBS, told, durable=True)
+        """Record that a further job is no longer wanted."""
+        record = {"submitted": self.submitted, "further": {**self.further, job: None}}
+        write_json(self.directory / _JOBS, record, durable=True)
 
     @property
     def waiting(self) -> list[str]:
-        """The jobs after the last one that has begun, and those that are to add nodes to it, as far as files say."""
+        """The jobs after the last one that has begun, and those that add nodes to it, as far as the files show."""
         begun = {job_of(path.parent.name) for path in self.directory.glob(f"slurm-*/{ALLOCATION}")}
         waiting: list[str] = []
         for job in reversed(self.successive):
@@ -174,40 +174,40 @@ class Allocations:
         return {node: is_lost is True for node, is_lost in read_json(self.directory / _AVOIDED).items()}
 
     def avoid(self, node: str, *, is_lost: bool) -> None:
-        """Note a node that the run has isolated. Idempotent."""
+        """Record an isolated node. Idempotent."""
         write_json(self.directory / _AVOIDED, {**self.avoided, node: is_lost})
 
     # -- tenures ------------------------------------------------------------------------------------
 
     def of_job(self, job: str) -> Allocation | None:
         """Return the last life of a job that has begun; None: none has."""
-        self._look_anew()
+        self._refresh_listing()
         names = [path.parent.name for path in self.directory.glob(f"slurm-*/{ALLOCATION}")]
         lives = [name for name in names if job_of(name) == job]
         return self.named(max(lives, key=life_of)) if lives else None
 
     def named(self, name: str) -> Allocation | None:
-        """Return a tenure; None: its holder has told nothing yet."""
-        told = [read_json(self.directory / part / ALLOCATION) for part in parts_of(name)]
-        first = told[0]
+        """Return a tenure; None: its holder has recorded nothing yet."""
+        records = [read_json(self.directory / part / ALLOCATION) for part in parts_of(name)]
+        first = records[0]
         if not first:
             return None
         return Allocation(
             name=name,
             job=str(first["job"]),
-            nodes=tuple(dict.fromkeys(node for each in told for node in each.get("nodes", ()))),
-            hosts={node: host for each in told for node, host in each.get("hosts", {}).items()},
+            nodes=tuple(dict.fromkeys(node for each in records for node in each.get("nodes", ()))),
+            hosts={node: host for each in records for node, host in each.get("hosts", {}).items()},
             ends_s=first.get("ends_s"),
         )
 
     def has_ended(self, name: str) -> bool:
-        """Whether a tenure is over: the holder that it began with says so, or the run has given it back."""
+        """Whether a tenure is over: its first holder has recorded the end, or the run has given it back."""
         place = self.directory / parts_of(name)[0]
         return (place / ENDED).exists() or (place / RELEASED).exists()
 
     def ports(self, allocation: Allocation) -> dict[str, int]:
-        """Return where node servers listen that have begun, by node. A file is read once, and one in its place too."""
-        self._look_anew()
+        """Return the ports of the node servers that have started, by node. A file is read again when replaced."""
+        self._refresh_listing()
         places = [self.directory / part for part in parts_of(allocation.name)]
         there = {name: (inode, place) for place in places for name, inode in _files_in(place).items()}
         known = self._ports.setdefault(allocation.name, {})
@@ -222,15 +222,15 @@ class Allocations:
         return {node: known[node][1] for node in allocation.nodes if node in known}
 
     def release(self, name: str) -> None:
-        """Have the holders of a tenure give it back. Idempotent."""
+        """Tell the holders of a tenure to give it back. Idempotent."""
         for part in parts_of(name):
             if (place := self.directory / part).is_dir():
                 (place / RELEASED).touch()
 
     def join(self, name: str) -> None:
-        """Have a tenure consist, from now on, of its first allocation and of the further ones that are of use.
+        """Rebuild a tenure from its first allocation and the further ones that are usable.
 
-        A further job that has ended is forgotten; one of which all nodes are isolated is given back.
+        A further job that has ended, or has only isolated nodes, is given back and forgotten.
         """
         there: list[str] = []
         for job in self.further_for(job_of(name)):
@@ -245,7 +245,7 @@ class Allocations:
         self.choose("+".join([parts_of(name)[0], *there]))
 
     def choose(self, name: str) -> None:
-        """Note the tenure that the run uses now."""
+        """Record the tenure that the run uses now."""
         write_json(self.directory / _CURRENT, {"name": name})
 
     @property
@@ -254,21 +254,21 @@ class Allocations:
         name = read_json(self.directory / _CURRENT).get("name")
         return name if isinstance(name, str) else None
 
-    def said_of(self, name: str) -> str:
-        """Return the end of what srun and node servers have said: why they did not begin."""
+    def last_log_lines(self, name: str) -> str:
+        """Return the last log lines of srun and the node servers, which say why they did not start."""
         logs = [path for part in parts_of(name) for path in sorted((self.directory / part).glob("*.log"))]
         texts = [path.read_text(errors="replace").strip() for path in logs]
         return "; ".join(text.splitlines()[-1] for text in texts if text)[:1000]
 
-    def _look_anew(self) -> None:
-        """Have a network file system tell what others have made: a change of one's own makes it ask."""
+    def _refresh_listing(self) -> None:
+        """Make a network file system show other machines' files: a local change invalidates its cache."""
         probe = self.directory / f".look-{os.getpid()}"
         probe.touch()
         probe.unlink(missing_ok=True)
 
 
 def _files_in(directory: Path) -> dict[str, int]:
-    """Return the files of a directory, each with its inode: one that is replaced gets another."""
+    """Return the files of a directory with their inodes, which change when a file is replaced."""
     try:
         with os.scandir(directory) as entries:
             return {entry.name: entry.inode() for entry in entries}
@@ -277,7 +277,7 @@ def _files_in(directory: Path) -> dict[str, int]:
 
 
 def life_of(tenure: str) -> int:
-    """Return how often the job of a tenure had been requeued when that began, by its name."""
+    """Return how often the job of a tenure had been requeued when the tenure began, by its name."""
     found = _TENURE.fullmatch(tenure)
     return int(found[2] or 0) if found is not None else 0
 
@@ -289,11 +289,13 @@ def node_name(run_id: str) -> str:
 
 def recorded_in(directory: Path) -> Allocations | None:
     """Return the allocations of the run that a run-time directory belongs to; None: it has none."""
-    told: Any = read_json(directory / POINTER).get("directory")
-    return Allocations(Path(told).parent) if isinstance(told, str) and Path(told).is_dir() else None
+    recorded: Any = read_json(directory / POINTER).get("directory")
+    return (
+        Allocations(Path(recorded).parent) if isinstance(recorded, str) and Path(recorded).is_dir() else None
+    )
 
 
 def jobs_left(directory: Path) -> tuple[str, list[str]]:
-    """Return the name and the ids of the jobs of a run whose own directory has gone, by its run-time directory."""
-    told: Any = read_json(directory / POINTER)
-    return str(told.get("name", "")), [str(job) for job in told.get("jobs", ())]
+    """Return the name and the ids of the jobs of a run whose directory was removed, by its run-time directory."""
+    pointer: Any = read_json(directory / POINTER)
+    return str(pointer.get("name", "")), [str(job) for job in pointer.get("jobs", ())]

@@ -1,7 +1,7 @@
-"""Workers as processes on the nodes of an allocation: started and ended by the node servers there.
+"""Workers as processes on the nodes of an allocation, started and ended by the node servers there.
 
-Nothing is asked of Slurm to create or destroy a worker. What is known of a loss is asked of the node servers first, and
-of Slurm only where none says anything.
+Creating and destroying workers needs no call to Slurm. Losses are explained by the node servers first, and by Slurm
+only where none of them answers.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Evidence
 
 MOST_AT_ONCE = 64
-"""How many node servers are spoken with side by side: an end takes as long as its agents do."""
+"""How many node servers are called in parallel: ending workers takes as long as their agents do."""
 
 PEERS = 8
-"""How many other node servers an agent asks whether it is cut off, and the orchestrator whether all were told to go."""
+"""How many other node servers an agent asks whether it is cut off, and the orchestrator whether all shut down."""
 
 FRESH_S = 5.0
-"""How old what Slurm said may be where a loss is to be explained."""
+"""How old Slurm's answer may be where it has to explain a loss."""
 
 LAST_WORDS_S = 3.0
-"""How long an agent may take of a node's last time to end its ranks."""
+"""How much of a node's remaining time an agent may take to end its ranks."""
 
 NOTICE_S = 30.0
-"""How long ranks may go on that a scheduler has told to go: Slurm's default KillWait."""
+"""How long ranks may run after the scheduler's SIGTERM: Slurm's default KillWait."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -54,7 +54,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressOnNode(Address):
-    """Where an agent listens on a node."""
+    """The address of an agent on a node."""
 
     open: Callable[[], socket.socket]
 
@@ -83,12 +83,12 @@ class SlurmBackend:
         self._way = DirectWay(settings.certificates.orchestrator(), 0, infrastructure.silence_timeout_s)
         self._links: dict[str, NodeLink] = {}
         self._allocation: Allocation | None = None
-        """The one with which all ends; other nodes of the tenure are in further ones."""
-        self._numbers: dict[str, str] = {}
+        """The allocation whose end ends the tenure; further ones have its other nodes."""
+        self._addresses: dict[str, str] = {}
         self._follow()
 
     def _follow(self) -> None:
-        """Know the node servers of the present allocation."""
+        """Find the node servers of the present allocation."""
         name = self._allocations.current
         tenure = None if name is None else self._allocations.named(name)
         if name is not None and tenure is not None:
@@ -106,10 +106,10 @@ class SlurmBackend:
     def create(self, workers: Sequence[Worker]) -> list[Address]:
         """Create these workers, in their order; raises BackendError with none of them left behind.
 
-        A worker that is there already, with its agent alive, stays as it is.
+        Keeps a worker that exists already with a live agent.
         """
         try:
-            return _each(self._create, workers)
+            return _in_parallel(self._create, workers)
         except BackendError:
             self.destroy(workers)
             raise
@@ -119,34 +119,38 @@ class SlurmBackend:
         if link is None:
             raise self._missing(worker.system, "it has no node server")
         env = dict(self._system_env.get(worker.system, {}))
-        fields: dict[str, Any] = {"place": self._place(worker), "config": self._told(worker), "env": env}
+        fields: dict[str, Any] = {
+            "place": self._place(worker),
+            "config": self._agent_config(worker),
+            "env": env,
+        }
         try:
-            told = self._started(link, fields)
+            answer = self._start(link, fields)
         except NoAnswerError as exc:
             raise self._missing(worker.system, str(exc)) from exc
         except OSError:
-            # It is there: too busy for a handshake, or it hung up. An agent that has begun stays as it is.
+            # It is there: too busy for a handshake, or it hung up. An agent that has started is kept.
             try:
-                told = self._started(link, fields)
+                answer = self._start(link, fields)
             except OSError as exc:
                 raise self._missing(worker.system, str(exc)) from exc
-        return self._address(worker, int(told["port"]))
+        return self._address(worker, int(answer["port"]))
 
     @staticmethod
-    def _started(link: NodeLink, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _start(link: NodeLink, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             return link.ask("start", **fields)
-        except BackendError:  # what another life may have left there
+        except BackendError:  # an earlier orchestrator may have left a worker there
             link.ask("end", END_TIMEOUT_S, places=[fields["place"]])
             return link.ask("start", **fields)
 
     def _missing(self, system: str, why: str) -> BackendError:
-        """Return what is wrong where a node server does not answer: the node is lost, or all of them."""
-        if (ended := self._ended(system)) is not None:
+        """Return the error for a node server that does not answer: the node is lost, or the whole allocation."""
+        if (ended := self._allocation_end(system)) is not None:
             return TenureEndedError(ended)
         return BackendError(f"node {system} does not answer: {why}", system=system)
 
-    def _told(self, worker: Worker) -> dict[str, Any]:
+    def _agent_config(self, worker: Worker) -> dict[str, Any]:
         given, certificates = self._infrastructure, self._settings.certificates
         assert certificates is not None
         shown = certificates.worker(self._place(worker))
@@ -160,36 +164,36 @@ class SlurmBackend:
         return agent_config(Path("/"), settings, worker, network=network, notice_s=NOTICE_S - LAST_WORDS_S)
 
     def _peers_of(self, system: str) -> list[tuple[str, int]]:
-        """Return the addresses of some other node servers, as numbers: agents look up no names."""
+        """Return the numeric addresses of some other node servers: agents resolve no names."""
         return [
             (address, link.port)
-            for link in self._after(system)
-            if (address := self._number_of(link.host)) is not None
+            for link in self._successors_of(system)
+            if (address := self._resolved(link.host)) is not None
         ]
 
-    def _after(self, system: str) -> list[NodeLink]:
-        """Return the links to the nodes that follow one, as on a ring: not all ask the same ones."""
+    def _successors_of(self, system: str) -> list[NodeLink]:
+        """Return the links to the nodes after one, as on a ring, so that not all ask the same ones."""
         names = list(self._links)
         begin = names.index(system) + 1 if system in self._links else 0
         others = [name for name in (*names[begin:], *names[:begin]) if name != system]
         return [self._links[name] for name in others[:PEERS]]
 
-    def _number_of(self, host: str) -> str | None:
-        """Look up an address, once for all that ask for it."""
-        if host not in self._numbers:
+    def _resolved(self, host: str) -> str | None:
+        """Resolve a host's address, once for all callers."""
+        if host not in self._addresses:
             with suppress(OSError):
-                self._numbers[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-        return self._numbers.get(host)
+                self._addresses[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        return self._addresses.get(host)
 
     def destroy(self, workers: Sequence[Worker]) -> None:
-        """End these workers and everything that runs in them, and remove what they kept.
+        """End these workers and everything that runs in them, and remove their files.
 
-        On a node that does not answer they end by themselves, once they hear of nobody.
+        On a node that does not answer they end by themselves, after the partition timeout.
         """
         by_system: dict[str, list[str]] = {}
         for worker in dict.fromkeys(workers):
             by_system.setdefault(worker.system, []).append(self._place(worker))
-        _each(lambda each: self._end(*each), list(by_system.items()))
+        _in_parallel(lambda each: self._end(*each), list(by_system.items()))
 
     def _end(self, system: str, places: list[str]) -> None:
         link = self._links.get(system)
@@ -201,18 +205,18 @@ class SlurmBackend:
             return
 
     def exchange(self, old: Sequence[Worker], new: Sequence[Worker]) -> list[Address]:
-        """Destroy and create, one after the other: what is old may have the devices that the new ones need."""
+        """Destroy, then create: old workers may hold the devices that the new ones need."""
         self.destroy(old)
         return self.create(new)
 
     # -- finding ------------------------------------------------------------------------------------
 
     def find(self) -> list[Found]:
-        """Return the phase's workers, those of all lives of the orchestrator, by what the node servers list.
+        """Return the phase's workers, also those of earlier orchestrators, as the node servers list them.
 
         In the order of epoch and decision.
         """
-        lists = _each(self._list, list(self._links.items()))
+        lists = _in_parallel(self._list, list(self._links.items()))
         found = [each for listed in lists for each in listed]
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
 
@@ -223,14 +227,16 @@ class SlurmBackend:
         except (OSError, BackendError):
             return []
         found = []
-        for told in places:
-            phase, number, epoch, decision = map(int, told["place"].split("-"))
-            if phase != self._settings.phase_index or not (told["is_alive"] or told["left"]):
+        for listed_worker in places:
+            phase, number, epoch, decision = map(int, listed_worker["place"].split("-"))
+            if phase != self._settings.phase_index or not (
+                listed_worker["is_alive"] or listed_worker["left"]
+            ):
                 continue
             worker = Worker(number=number, system=system, epoch=epoch, decision=decision)
-            result = None if told["is_alive"] else told["left"]
+            result = None if listed_worker["is_alive"] else listed_worker["left"]
             found.append(
-                Found(worker=worker, address=self._address(worker, int(told["port"])), result=result)
+                Found(worker=worker, address=self._address(worker, int(listed_worker["port"])), result=result)
             )
         return found
 
@@ -241,51 +247,51 @@ class SlurmBackend:
         )
 
     def answers(self, system: str) -> bool:
-        """Whether the node server of a system answers, and has not been told to go."""
+        """Whether the node server of a system answers and is not shutting down."""
         link = self._links.get(system)
         return link is not None and link.answers()
 
     # -- what is known of ends ----------------------------------------------------------------------
 
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
-        """Return what is known of how something in a worker came to its end just now.
+        """Return what is known about what just ended in a worker.
 
-        `is_gone`: it was the agent itself.
+        `is_gone`: the agent itself ended.
         """
         if not is_gone:
             return None
-        if (ended := self._ended(worker.system)) is not None:
+        if (ended := self._allocation_end(worker.system)) is not None:
             return Evidence(rule=TENURE_ENDED, text=ended)
-        if (ended := self._further_ended(worker.system)) is not None:
+        if (ended := self._further_job_end(worker.system)) is not None:
             return Evidence(rule=PART_ENDED, text=ended)
         if not self.answers(worker.system):
             return Evidence(rule=NODE_LOST, text=f"nothing answers on the node {worker.system}")
         return None
 
-    def _ended(self, system: str) -> str | None:
-        """Return how the whole allocation has ended, in words; None: it has not, or nobody says so.
+    def _allocation_end(self, system: str) -> str | None:
+        """Describe how the whole allocation has ended; None: it has not, as far as is known.
 
-        `system` is where something was missed: that node is asked, and some others, whatever their number.
+        `system` is where the loss was seen: that node server is asked, and a few others.
         """
         allocation = self._allocation
         if allocation is None:
             return "the run has no allocation"
         if self._allocations.has_ended(allocation.name):
             return f"{allocation.name} has ended"
-        asked = [link for link in (self._links.get(system), *self._after(system)) if link is not None]
-        going = _each(_is_going, [link for link in asked if link.system in allocation.nodes])
+        asked = [link for link in (self._links.get(system), *self._successors_of(system)) if link is not None]
+        going = _in_parallel(_is_going, [link for link in asked if link.system in allocation.nodes])
         if any(going):
             return f"{allocation.name} is being ended: its nodes were told to go"
         try:
-            told = self._slurm.state(allocation.job, within_s=FRESH_S)
+            job_state = self._slurm.state(allocation.job, within_s=FRESH_S)
         except LookupError:
             return f"{allocation.name} has ended: Slurm does not know it any more"
-        if told is None or not (told.has_ended or told.is_pending):
+        if job_state is None or not (job_state.has_ended or job_state.is_pending):
             return None
-        return f"{allocation.name} has ended: {told.state}"
+        return f"{allocation.name} has ended: {job_state.state}"
 
-    def _further_ended(self, system: str) -> str | None:
-        """Return how the further job of a system is ended, in words; None: it is of none, or that goes on."""
+    def _further_job_end(self, system: str) -> str | None:
+        """Describe how the further job that added a system has ended; None: there is no such job, or it runs."""
         for part in parts_of(self._allocations.current or "")[1:]:
             found = self._allocations.named(part)
             if found is not None and system in found.nodes:
@@ -295,7 +301,7 @@ class SlurmBackend:
         return None
 
     def close(self) -> None:
-        """Hang up; workers stay as they are. Idempotent, and the last call."""
+        """Close the connections; workers keep running. Idempotent, and the last call."""
         for link in self._links.values():
             link.close()
 
@@ -306,7 +312,7 @@ class SlurmBackend:
 def links_to(
     allocation: Allocation, allocations: Allocations, way: DirectWay, *, run_id: str, key: str
 ) -> dict[str, NodeLink]:
-    """Return the links to the node servers of an allocation that have begun, by node."""
+    """Return links to the node servers of an allocation that have started, by node."""
     return {
         node: NodeLink(
             way, node, allocation.hosts.get(node, node), port, run_id=run_id, key=key, name=node_name(run_id)
@@ -316,22 +322,22 @@ def links_to(
 
 
 def answering(links: Mapping[str, NodeLink]) -> set[str]:
-    """Return the nodes whose servers answer and were not told to go; all are asked side by side."""
-    answers = _each(lambda link: link.answers(), list(links.values()))
+    """Return the nodes whose servers answer and are not shutting down; all are asked in parallel."""
+    answers = _in_parallel(lambda link: link.answers(), list(links.values()))
     return {node for node, answers_now in zip(links, answers, strict=True) if answers_now}
 
 
 def is_going(links: Mapping[str, NodeLink]) -> list[bool]:
-    """Return of each node server whether it says that it was told to go; all are asked side by side."""
-    return _each(_is_going, list(links.values()))
+    """Return for each node server whether it is shutting down; all are asked in parallel."""
+    return _in_parallel(_is_going, list(links.values()))
 
 
 def _is_going(link: NodeLink) -> bool:
     return link.is_going() is True
 
 
-def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Do the same for all side by side; raises what the first raised, once all are done."""
+def _in_parallel(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Call for all items in parallel; raises the first exception once all calls are done."""
     if not items:
         return []
     with ThreadPoolExecutor(min(len(items), MOST_AT_ONCE)) as pool:

@@ -1,4 +1,4 @@
-"""Whether an allocation can be had as a job describes it: asked of Slurm before a run begins."""
+"""Checks, before a run begins, whether Slurm would grant the allocation that a job describes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefect_ft.errors import ConfigError
 
 
 def check(infrastructure: SlurmInfrastructure, field: str) -> None:
-    """Raise ConfigError for the first thing by which no allocation could be had."""
+    """Raise ConfigError for the first reason why no allocation could be granted."""
     check_commands(f"{field}.type")
     if job_here(os.environ) is not None:
         check_room(infrastructure, os.environ.get("SLURM_JOB_NUM_NODES", ""), field)
@@ -25,13 +25,13 @@ def check(infrastructure: SlurmInfrastructure, field: str) -> None:
     if infrastructure.partition is not None:
         check_partition(infrastructure.partition, Slurm().partitions(), f"{field}.partition")
     words = options(infrastructure, name="prefect-ft-check", log=Path("/dev/null"), cwd=Path("/"))
-    said = run(("sbatch", "--test-only", *words, "--wrap=true"), 60.0)
-    if not said.ok and "no answer in" not in said.err:
-        raise ConfigError(f"Slurm refuses it: {said.err or said.out}", field=field)
+    result = run(("sbatch", "--test-only", *words, "--wrap=true"), 60.0)
+    if not result.ok and "no answer in" not in result.err:
+        raise ConfigError(f"Slurm refuses it: {result.err or result.out}", field=field)
 
 
 def check_room(infrastructure: SlurmInfrastructure, count: str, field: str) -> None:
-    """Raise ConfigError where the allocation around has too few nodes; `count` is how many, as Slurm says it."""
+    """Raise ConfigError where the allocation around has too few nodes; `count` is their number."""
     wanted = infrastructure.nodes if infrastructure.nodes is not None else infrastructure.spares + 1
     if count.isdecimal() and wanted > int(count):
         name = "nodes" if infrastructure.nodes is not None else "spares"
@@ -39,7 +39,7 @@ def check_room(infrastructure: SlurmInfrastructure, count: str, field: str) -> N
 
 
 def check_partition(names: str, known: set[str] | None, field: str) -> None:
-    """Raise ConfigError for a partition that there is not; what could not be asked (None) is not held against it."""
+    """Raise ConfigError for an unknown partition; with `known` None, accept all."""
     for name in names.split(","):
         if known is not None and name not in known:
             raise ConfigError(

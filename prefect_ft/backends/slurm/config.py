@@ -23,7 +23,7 @@ from prefect_ft.config.fields import (
 from prefect_ft.config.infrastructure import Infrastructure, System
 
 END_OF_RANKS_S = 10.0
-"""How long it may take to end ranks, and how far the clocks of two machines may be apart."""
+"""How long it may take to end ranks, with the skew of two machines' clocks."""
 
 OWNED = frozenset(
     (
@@ -64,11 +64,11 @@ OWNED = frozenset(
         ),
     )
 )
-"""Options of sbatch that are said by other fields, or are the run's own."""
+"""Options of sbatch that have fields of their own, or that the run sets."""
 
 
 def _option(name: str) -> str | None:
-    """Return what is wrong with the name of an option of sbatch; None: nothing."""
+    """Return what is wrong with the name of an sbatch option; None: nothing."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         return "must be a long option of sbatch without its dashes, like mem or licenses"
     if name in OWNED:
@@ -100,7 +100,7 @@ def _node_list(value: object) -> object:
 
 
 def _time_limit(value: object) -> object:
-    """Read minutes as a number too: YAML makes one of them."""
+    """Accept minutes as a number too: YAML reads them as one."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -202,14 +202,14 @@ class SlurmInfrastructure(Infrastructure):
 
     @model_validator(mode="after")
     def _knows_its_size(self) -> Self:
-        """Refuse growth to a size that is nowhere said."""
+        """Refuse growth without a configured size."""
         if self.grows and self.nodes is None:
             raise problem("needs nodes: how many the run is to have", "grows")
         return self
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:
-        """Take the number of workers from `nodes`; how many systems there are is known with the allocation."""
+        """Take the number of workers from `nodes`; the number of systems is known with the allocation."""
         if self.systems:
             raise problem("cannot be named: they are the nodes of the allocation; leave it out", "systems")
         if "workers" in self.model_fields_set and self.workers != (self.nodes or 1):
@@ -219,31 +219,31 @@ class SlurmInfrastructure(Infrastructure):
         return self
 
     def keeps(self, path: str) -> bool:
-        """Whether a file is still there when the worker that wrote it has been removed: any, nodes keep their files."""
+        """Whether a file survives the worker that wrote it: yes, nodes keep their files."""
         del path
         return True
 
     def mounts(self, path: str) -> bool:
-        """Whether a path of the workers is in what is mounted there alone: none is, file systems are shared."""
+        """Whether a worker's path is in a mount: no, file systems are shared."""
         del path
         return False
 
     def refusal_of_ranks(self, ranks: int) -> str | None:
-        """Return why a worker cannot have that many ranks: the scheduler says so itself."""
+        """Return why a worker cannot have that many ranks: None, the scheduler enforces its own limits."""
         del ranks
         return None
 
     def lost_ranks_last_s(self) -> float | None:
-        """Return how long ranks go on when their node is lost: until their agent notices that it hears of nobody."""
+        """Return how long ranks keep running when their node is lost: until their agent detects the partition."""
         return self.silence_timeout_s + self.partition_timeout_s + END_OF_RANKS_S
 
     def at(self, base: str) -> Self:
-        """Return it with absolute paths: it has none of its own."""
+        """Return it with absolute paths: unchanged, it has no paths."""
         del base
         return self
 
     def accelerators(self) -> int:
-        """Return how many accelerators a node gives, by what is asked for; 0: none are asked for."""
+        """Return how many accelerators are requested of a node; 0: none."""
         asked = self.gpus_per_node or next(
             (part for part in (self.gres or "").split(",") if part.startswith("gpu")), ""
         )

@@ -1,7 +1,7 @@
-"""Nodes that a run lacks, asked for by a further job while it trains with fewer: the policy `grows`.
+"""Gets the nodes that a run lacks from a further job while it trains with fewer: the policy `grows`.
 
-The further job is small: it has the missing nodes alone. Once their node servers are there, ranks save, and the run
-continues in both allocations together.
+The further job has only the missing nodes. Once their node servers answer, ranks save, and the run continues in both
+allocations together.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from prefect_ft.errors import BackendError
 from prefect_ft.observe import Fact, Notice, observed_by, tell
 
 LOOK_S = 5.0
-"""How often it is looked how many nodes are missing, and whether a further job has begun."""
+"""How often to check how many nodes are missing, and whether a further job has begun."""
 
 WORTH_S = 600.0
-"""How much has to be left of an allocation for more nodes to be asked for."""
+"""The least time left of an allocation for which more nodes are requested."""
 
 MOST_FAILURES = 3
-"""How often Slurm or a file may refuse something before no more nodes are asked for."""
+"""How many errors of Slurm or files end the requests for more nodes."""
 
 ASK_S = 60.0
-"""How old may be what Slurm says of a further job."""
+"""How old Slurm's state of a further job may be."""
 
 
 class Growth:
-    """Asks for the nodes that one tenure lacks. Once a further job came to nothing, no other one is asked for."""
+    """Requests the nodes that one tenure lacks. After a further job without use, no other one is submitted."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Growth:
         settle_s: float,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`target` is how many workers the run is to have; `is_over` says of a job whether it has ended.
+        """`target` is the configured number of workers; `is_over` returns whether a job has ended.
 
-        `answering` asks the node servers of an allocation, and says which answer.
-        `settle_s` is how long a loss may still be felt: until then no checkpoint counts, and the run is left alone.
+        `answering` returns which node servers of an allocation answer.
+        `settle_s` is how long lost ranks may still run: until then no checkpoint counts and the run is left alone.
         """
         self._tenure, self._target, self._allocations = tenure, target, allocations
         self._is_over, self._answering = is_over, answering
@@ -62,26 +62,26 @@ class Growth:
         self._missing = 0
         self._missing_since_s = 0.0
         self._begun: tuple[str, float] | None = None
-        """The further job that was seen to have begun, and since when."""
+        """The further job that has begun, and when that was seen."""
         self.is_given_up = False
-        self.said: deque[str] = deque()
-        """What is to be told of it."""
+        self.notices: deque[str] = deque()
+        """Notices to be published."""
 
     def look(self, workers: int) -> str | None:
-        """Return what has come, in words, for a run that has so many workers; None: nothing yet.
+        """Describe the new nodes for a run that has so many workers; None: there are none yet.
 
-        Raises BackendError where Slurm takes no further job.
+        Raises BackendError where Slurm refuses a further job.
         """
-        missing, job = self._target - workers, self._asked_for()
+        missing, job = self._target - workers, self._pending_job()
         if missing > self._missing:
             self._missing_since_s = self._now_s()
         self._missing = missing
         if job is None:
-            if self._came_to_nothing():
+            if self._added_nothing():
                 self._give_up("the nodes of the last further job cannot be used")
             elif missing > 0 and self._is_worth_it():
                 nodes = f"{missing} more node{'' if missing == 1 else 's'}"
-                self.said.append(f"job {self._submit(missing)} asks for {nodes}")
+                self.notices.append(f"job {self._submit(missing)} asks for {nodes}")
             return None
         allocation = self._allocations.of_job(job)
         if allocation is not None and self._allocations.has_ended(allocation.name):
@@ -89,21 +89,21 @@ class Growth:
         elif missing <= 0 or not self._is_worth_it():
             self._forget(job, allocation)
         elif allocation is not None:
-            return self._come(job, allocation)
+            return self._joinable(job, allocation)
         elif self._is_over(job, ASK_S):
             self._give_up(f"job {job}, which was to add nodes, has ended before it began")
         return None
 
     def abandon(self, why: str) -> None:
-        """Ask for no more, and cancel the further job that still waits, as far as Slurm and the files allow it."""
+        """Request no more nodes, and cancel the pending further job, as far as Slurm and the files allow it."""
         self.is_given_up = True
-        self.said.append(f"no more nodes are asked for: {why}")
+        self.notices.append(f"no more nodes are asked for: {why}")
         with suppress(BackendError, OSError):
-            if (job := self._asked_for()) is not None:
+            if (job := self._pending_job()) is not None:
                 self._forget(job, self._allocations.of_job(job))
 
-    def _asked_for(self) -> str | None:
-        """Return the last further job, unless the tenure has it already."""
+    def _pending_job(self) -> str | None:
+        """Return the last further job, unless the tenure includes it already."""
         has = {job_of(part) for part in parts_of(self._tenure.name)[1:]}
         last = self._allocations.further_for(job_of(self._tenure.name))[-1:]
         return next((job for job in last if job not in has), None)
@@ -112,12 +112,12 @@ class Growth:
         ends_s = self._tenure.ends_s
         return ends_s is None or ends_s - epoch_now() > WORTH_S
 
-    def _came_to_nothing(self) -> bool:
+    def _added_nothing(self) -> bool:
         """Whether the tenure began without any node of its last further job."""
         last = self._allocations.named(parts_of(self._tenure.name)[-1])
         return last is not None and not {*last.nodes} & {*self._tenure.systems}
 
-    def _come(self, job: str, allocation: Allocation) -> str | None:
+    def _joinable(self, job: str, allocation: Allocation) -> str | None:
         now_s = self._now_s()
         if self._begun is None or self._begun[0] != job:
             self._begun = job, now_s
@@ -133,31 +133,31 @@ class Growth:
         return None
 
     def _forget(self, job: str, allocation: Allocation | None) -> None:
-        """Do without a further job: isolated nodes can be used again, or the allocation ends soon."""
+        """Drop a further job: isolated nodes can be used again, or the allocation ends soon."""
         self._allocations.forget(job)
         if allocation is not None:
             self._allocations.release(allocation.name)
         elif (wrong := self._cancel(job)) is not None:
-            self.said.append(f"job {job}, which is not needed any more, may be left in the queue: {wrong}")
+            self.notices.append(f"job {job}, which is not needed any more, may be left in the queue: {wrong}")
 
     def _give_up(self, why: str) -> None:
         self.is_given_up = True
-        self.said.append(f"{why}; no more are asked for")
+        self.notices.append(f"{why}; no more are asked for")
 
 
 @contextmanager
 def growing(
     growth: Growth, workers: Callable[[], int | None], grown: Callable[[str], None]
 ) -> Iterator[None]:
-    """Look again and again while entered; `workers` are those of the last attempt, None: there was none yet.
+    """Poll while entered; `workers` returns those of the last attempt, None: there was none yet.
 
-    Calls `grown` once, with what has come. What is said meanwhile is told with whatever else happens.
+    Calls `grown` once, with a description of the new nodes. Notices are published with the next fact observed.
     """
     left, failed = threading.Event(), 0
 
     def heard(_: Fact | None) -> None:
-        while growth.said:
-            tell(Notice(text=growth.said.popleft()))
+        while growth.notices:
+            tell(Notice(text=growth.notices.popleft()))
 
     def look() -> None:
         nonlocal failed
@@ -165,15 +165,15 @@ def growing(
             if (count := workers()) is None:
                 continue
             try:
-                come = growth.look(count)
+                arrived = growth.look(count)
             except (BackendError, OSError) as exc:
                 failed += 1
                 if failed == MOST_FAILURES:
                     growth.abandon(str(exc))
                     return
                 continue
-            if come is not None:
-                grown(come)
+            if arrived is not None:
+                grown(arrived)
                 return
 
     looker = threading.Thread(target=look, name="prefect-ft-growth", daemon=True)
@@ -190,7 +190,7 @@ def growing(
 def further(
     given: SlurmInfrastructure, count: int, ends_s: float | None, *, env: Mapping[str, str]
 ) -> SlurmInfrastructure:
-    """Return what a job of so many further nodes is asked for by; it ends with the one whose end is `ends_s`.
+    """Return the request for a job of so many further nodes, which ends with the allocation that ends at `ends_s`.
 
     Fields that are not set are taken from the allocation of the environment `env`.
     """

@@ -1,4 +1,4 @@
-"""What a run has of Slurm, by its files: told to whoever asks, and given back."""
+"""The Slurm jobs that a run holds, by its files: for `prefect-ft status` and `clean`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prefect_ft.clock import utc_at
 from prefect_ft.worker.holder import ENDED
 
 LOOK_S = 0.2
-"""How often it is looked whether an allocation that is given back has ended."""
+"""How often to check whether a returned allocation has ended."""
 
 GIVE_BACK_S = 10.0
 """How long a holder may take to end before its job is cancelled."""
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def standing(run_root: Path) -> list[str]:
-    """Return in words what a run has of Slurm, by its files."""
+    """Describe the jobs that a run holds in Slurm, from its files."""
     allocations = Allocations(run_root)
     name, said = allocations.current, []
     found = None if name is None else allocations.named(name)
@@ -34,7 +34,7 @@ def standing(run_root: Path) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Give back what the run of a run-time directory has of Slurm; an allocation around a process is its owner's."""
+    """Give back a run's jobs, by its run-time directory; an allocation that it did not submit stays."""
     allocations = recorded_in(directory)
     if allocations is None:
         name, jobs = jobs_left(directory)
@@ -42,7 +42,7 @@ def clear(directory: Path) -> None:
             _log.warning("jobs %s may be left: %s", ", ".join(jobs), wrong)
         return
     slurm = Slurm()
-    if allocations.is_submitting:  # one may have been taken of which nobody has heard
+    if allocations.is_submitting:  # a job may have been submitted that was not recorded
         allocations.note(*(slurm.named(jobs_left(directory)[0]) or ()))
     jobs = allocations.submitted
     if (wrong := slurm.cancel(jobs, "--state=PENDING")) is not None:

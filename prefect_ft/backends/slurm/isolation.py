@@ -1,4 +1,4 @@
-"""Nodes that a run has isolated: no later allocation has them, and lost ones are given back where that is wanted."""
+"""Keeps isolated nodes out of later allocations, and gives lost ones back where configured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def keeping_out(
     lines: Callable[[], Sequence[Line]],
     slurm: Slurm | None = None,
 ) -> AbstractContextManager[None]:
-    """Return a context that tells Slurm of each node that is isolated; `directory` is the run-time directory."""
+    """Return a context in which Slurm learns of each isolated node; `directory` is the run-time directory."""
     asked = slurm or Slurm()
 
     def isolated(node: str, decision: Decision) -> None:
@@ -41,23 +41,23 @@ def keeping_out(
 
 
 def _exclude(infrastructure: SlurmInfrastructure, allocations: Allocations, slurm: Slurm) -> None:
-    """Keep isolated nodes out of the jobs of the run that wait in the queue."""
+    """Exclude isolated nodes from the run's pending jobs."""
     avoided = ",".join(dict.fromkeys((*infrastructure.exclude, *allocations.avoided)))
     for job in allocations.submitted:
         try:
-            told = slurm.state(job)
+            job_state = slurm.state(job)
         except LookupError:
             continue
-        if told is None or not told.is_pending:
+        if job_state is None or not job_state.is_pending:
             continue
         if (wrong := slurm.update(job, ExcNodeList=avoided)) is not None:
             _log.warning("job %s may be given isolated nodes (%s): %s", job, shlex.quote(avoided), wrong)
 
 
 def _give_back(node: str, allocations: Allocations, slurm: Slurm) -> None:
-    """Shrink the allocation by a node that is lost, unless the batch script is there or the job is the user's own.
+    """Shrink the allocation by a lost node, unless the batch script runs there or the job is the user's own.
 
-    Slurm would hold it, and charge for it, until it notices itself.
+    Slurm would keep it, and charge for it, until it notices the loss itself.
     """
     now = allocations.current
     allocation = None if now is None else allocations.named(parts_of(now)[0])

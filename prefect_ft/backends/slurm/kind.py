@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 
 
 class SlurmKind(Kind[SlurmInfrastructure]):
-    """A system is a node of the allocation, which is submitted here, or is the one that this process is in."""
+    """A system is a node of the allocation: one that is submitted, or the one that this process is in."""
 
     config = SlurmInfrastructure
     block = "prefect_ft.blocks.training:SlurmTraining"
 
     def check(self, infrastructure: SlurmInfrastructure, field: str) -> None:
-        """Look for Slurm's commands, and have it judge what is to be submitted."""
+        """Look for Slurm's commands, and have Slurm test the submission."""
         from prefect_ft.backends.slurm.checks import check  # noqa: PLC0415  (a job is read without it)
 
         check(infrastructure, field)
 
     def ranks_per_worker(self, infrastructure: SlurmInfrastructure, env: Mapping[str, str | None]) -> int:
-        """Return how many accelerators a node of the allocation gives, by what is asked for, else 1."""
+        """Return how many accelerators are requested of a node, or 1."""
         del env
         return infrastructure.accelerators() or 1
 
     def tenure(
         self, infrastructure: SlurmInfrastructure, place: Place, is_stopped: Callable[[], bool]
     ) -> Tenure | None:
-        """Return the nodes of the allocation that the run has, or of one that is submitted for it."""
+        """Return the nodes of the run's allocation, or of one that is submitted for it."""
         return _lending(infrastructure, place).tenure(is_stopped)
 
     def renewed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> Tenure:
-        """Return a tenure with the end that it has now: time limits can be changed."""
+        """Return a tenure with its present end: time limits can change."""
         return _lending(infrastructure, place).renewed(tenure)
 
     def end_of_tenure(self, infrastructure: SlurmInfrastructure, place: Place, name: str) -> TenureEnd:
-        """Return how an earlier allocation ended, as Slurm tells it."""
+        """Return how an earlier allocation ended, according to Slurm."""
         return _lending(infrastructure, place).end_of(name)
 
     def release(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> None:
-        """Give the nodes back: the successor begins when they are free."""
+        """Give back the nodes: the successor begins when they are free."""
         _lending(infrastructure, place).release(tenure)
 
     def succeed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> str | None:
@@ -66,7 +66,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         workers: Callable[[], int | None],
         grown: Callable[[str], None],
     ) -> AbstractContextManager[None]:
-        """Ask for missing nodes by a further job, if the infrastructure says so."""
+        """Request missing nodes by a further job, if `grows` is set."""
         if not infrastructure.grows:
             return nullcontext()
         from prefect_ft.backends.slurm.growing import growing  # noqa: PLC0415  (a job is read without it)
@@ -74,11 +74,11 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         return growing(_lending(infrastructure, place).growth(tenure), workers, grown)
 
     def join(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> bool:
-        """Have the next tenure be this allocation with the further ones that there are."""
+        """Join the further allocations to this one for the next tenure."""
         return _lending(infrastructure, place).join(tenure)
 
     def backend(self, workers: Workers[SlurmInfrastructure]) -> Backend:
-        """Return what speaks with the node servers of the present allocation."""
+        """Return the backend that uses the node servers of the present allocation."""
         from prefect_ft.backends.slurm.backend import SlurmBackend  # noqa: PLC0415  (a job is read without it)
 
         settings = replace(workers.settings, certificates=certificates_of(workers.run_root))
@@ -93,14 +93,14 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:
-        """Keep nodes that are isolated out of later allocations, and give lost ones back if wanted."""
+        """Keep isolated nodes out of later allocations, and give back lost ones if configured."""
         from prefect_ft.backends.slurm.isolation import keeping_out  # noqa: PLC0415  (a job is read without it)
 
         del run_id, ends_with_the_run
         return keeping_out(infrastructure, directory, lines)
 
     def standing(self, run_root: Path) -> Sequence[str]:
-        """Return in which job of Slurm's a run is, and which of its jobs wait."""
+        """Return which Slurm job a run is in, and which of its jobs wait."""
         if not (run_root / "slurm").is_dir():
             return ()
         from prefect_ft.backends.slurm.holdings import standing  # noqa: PLC0415  (a job is read without it)
@@ -108,7 +108,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         return standing(run_root)
 
     def clear(self, directory: Path) -> None:
-        """Give back the allocations that a run has submitted, and remove its successors from the queue."""
+        """Give back the allocations that a run submitted, and cancel its queued successors."""
         if (directory / POINTER).exists():
             from prefect_ft.backends.slurm.holdings import clear  # noqa: PLC0415  (a job is read without it)
 

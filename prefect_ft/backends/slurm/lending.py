@@ -1,6 +1,6 @@
-"""The allocations of one run: submitted or found, waited for, followed by others, given back.
+"""Gets and returns the allocations of one run: submits or finds them, waits, queues successors, gives them back.
 
-The allocation that this process is in is somebody's own: it is used, and never ended.
+An allocation that contains this process belongs to the user: it is used, and never ended.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from prefect_ft.observe import Notice, tell
 from prefect_ft.run import certificates_of
 
 FRESH_S = 20.0
-"""How old what Slurm says of the end of the present allocation may be, once that is near."""
+"""How old Slurm's answer about the end of the present allocation may be."""
 
 ORPHAN_S = 600.0
-"""How long node servers wait for an orchestrator that have no agent."""
+"""How long node servers without an agent wait for an orchestrator."""
 
 BEING_ENDED_S = 45.0
-"""How long what ends an allocation is asked for while that is being ended: more than Slurm's KillWait."""
+"""How long to wait for the final state of an allocation that is completing: more than Slurm's KillWait."""
 
 _log = logging.getLogger(__name__)
 
 
 class Lending:
-    """Gets the nodes of one run."""
+    """Gets and gives back the nodes of one run."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class Lending:
     # -- the present one ----------------------------------------------------------------------------
 
     def tenure(self, is_stopped: Callable[[], bool]) -> Tenure | None:
-        """Return the tenure that the run has, or the next one; None: `is_stopped` says so. Raises BackendError."""
+        """Return the run's tenure, or wait for the next one; None: `is_stopped` returned True. Raises BackendError."""
         payload = self._prepare()
         here = job_here(os.environ)
         while True:
             job = here or self._waiting() or self._submit(payload)
             if here is not None and self._allocations.of_job(here) is None:
-                self._hold_here(payload)
-            self._do_without(
+                self._start_holder(payload)
+            self._drop_further_jobs(
                 *{base for base in self._allocations.further.values() if base not in (None, job)}
             )
             allocation = self._joined(self._waits.until_it_begins(job, is_stopped))
             if allocation is not None and (
-                (nodes := self._answering(allocation)) or not self._waits.gives_back(job)
+                (nodes := self._answering(allocation)) or not self._waits.give_back_once(job)
             ):
                 break
             if is_stopped():
@@ -98,7 +98,7 @@ class Lending:
         )
 
     def _prepare(self) -> Path:
-        """Have there what nodes need to begin; return the directory of their code."""
+        """Write what nodes need to start; return the directory of their code."""
         place, certificates = self._place, certificates_of(self._place.run_root)
         self._allocations.point_from(place.directory, self._name)
         return self._allocations.prepare(
@@ -106,9 +106,9 @@ class Lending:
         )
 
     def _waiting(self) -> str | None:
-        """Return the first job of the run that has not ended, as far as is known; None: there is none.
+        """Return the first job of the run that is not known to have ended; None: there is none.
 
-        Raises BackendError where an orchestrator died while it submitted one, and Slurm does not say whether it has.
+        Raises BackendError where an orchestrator died while submitting one, and Slurm does not answer whether it did.
         """
         if self._allocations.is_submitting:
             found = self._slurm.named(self._name)
@@ -131,7 +131,7 @@ class Lending:
         return job_name(self._place.job, self._place.run_id)
 
     def _joined(self, allocation: Allocation | None) -> Allocation | None:
-        """Return an allocation with those that have been joined to it."""
+        """Return an allocation together with those joined to it."""
         now = self._allocations.current
         if allocation is None or now is None or parts_of(now)[0] != allocation.name:
             return allocation
@@ -140,7 +140,7 @@ class Lending:
     def _submit(
         self, payload: Path, *more: str, given: SlurmInfrastructure | None = None, more_for: str | None = None
     ) -> str:
-        """Submit a job as `given`, else as the run's infrastructure, says; `more_for`: to add nodes to that job."""
+        """Submit a job for `given`, by default the run's infrastructure; `more_for`: to add nodes to that job."""
         place, name = self._place, self._name
         given = given or self._infrastructure
         path = self._allocations.directory / "holder.sh"
@@ -155,8 +155,8 @@ class Lending:
         tell(Notice(text=f"submitted job {job} to Slurm: {count} node{'' if count == 1 else 's'}"))
         return job
 
-    def _hold_here(self, payload: Path) -> None:
-        """Start the node servers of the allocation that this process is in, by a process that outlives this one."""
+    def _start_holder(self, payload: Path) -> None:
+        """Start a holder, which outlives this process, for the allocation that this process is in."""
         words = (
             self._infrastructure.python,
             "-I",
@@ -183,7 +183,7 @@ class Lending:
 
     @contextmanager
     def _linked(self, allocation: Allocation) -> Iterator[Mapping[str, NodeLink]]:
-        """Have links to the node servers of an allocation while entered."""
+        """Open links to the node servers of an allocation; close them at exit."""
         place = self._place
         certificates = certificates_of(place.run_root)
         way = DirectWay(certificates.orchestrator(), 0, self._infrastructure.silence_timeout_s)
@@ -195,28 +195,34 @@ class Lending:
                 link.close()
 
     def renewed(self, tenure: Tenure) -> Tenure:
-        """Return a tenure with the end that it has now; what Slurm does not say stays as it was."""
+        """Return a tenure with its present end; unchanged where Slurm does not answer."""
         try:
-            told = self._queue.state(job_of(tenure.name), within_s=FRESH_S)
+            job_state = self._queue.state(job_of(tenure.name), within_s=FRESH_S)
         except LookupError:
             return tenure
-        return tenure if told is None or told.ends_s is None else replace(tenure, ends_s=told.ends_s)
+        return (
+            tenure
+            if job_state is None or job_state.ends_s is None
+            else replace(tenure, ends_s=job_state.ends_s)
+        )
 
     # -- what comes after ---------------------------------------------------------------------------
 
     def end_of(self, name: str) -> TenureEnd:
-        """Return how an earlier tenure ended; what is being ended is waited for, but not for a lost node."""
+        """Return how an earlier tenure ended; waits BEING_ENDED_S while it completes, so not for a lost node."""
         deadline, pause_s, job = time.monotonic() + BEING_ENDED_S, 1.0, job_of(name)
         life = life_of(name)
-        while (told := self._slurm.last_known(job, life)) is not None and told.state == "COMPLETING":
+        while (
+            job_state := self._slurm.last_known(job, life)
+        ) is not None and job_state.state == "COMPLETING":
             if time.monotonic() > deadline:
                 break
             time.sleep(pause_s)
             pause_s *= 1.5
-        return end_of(told, name)
+        return end_of(job_state, name)
 
     def growth(self, tenure: Tenure) -> Growth:
-        """Return what asks for the nodes that a tenure lacks."""
+        """Return the growth of a tenure to its configured size."""
         return Growth(
             tenure,
             self._infrastructure.workers,
@@ -234,7 +240,7 @@ class Lending:
         return self._submit(self._prepare(), given=given, more_for=job_of(tenure.name))
 
     def join(self, tenure: Tenure) -> bool:
-        """Have the next tenure be this one with the further jobs that there are; False: it is itself being ended."""
+        """Join the further jobs that have begun to this tenure for the next one; False: this one itself is ending."""
         first = self._allocations.named(parts_of(tenure.name)[0])
         if first is None or self._allocations.has_ended(first.name):
             return False
@@ -245,13 +251,13 @@ class Lending:
         return True
 
     def release(self, tenure: Tenure) -> None:
-        """Have the nodes of a tenure given back, and what was asked for to go with them."""
-        self._do_without(job_of(tenure.name))
+        """Give back the nodes of a tenure, and its further jobs."""
+        self._drop_further_jobs(job_of(tenure.name))
         if not tenure.contains_us:
             self._allocations.release(tenure.name)
 
-    def _do_without(self, *bases: str | None) -> None:
-        """Give back, or take from the queue, the further jobs for these jobs."""
+    def _drop_further_jobs(self, *bases: str | None) -> None:
+        """Give back, or cancel, the further jobs for these jobs."""
         for job in [each for base in bases if base for each in self._allocations.further_for(base)]:
             if (begun := self._allocations.of_job(job)) is not None:
                 self._allocations.release(begun.name)
@@ -261,11 +267,11 @@ class Lending:
             self._allocations.forget(job)
 
     def succeed(self, tenure: Tenure) -> str | None:
-        """Queue what follows a tenure. Raises BackendError."""
+        """Queue the successor of a tenure and return its name; None: there is none. Raises BackendError."""
         if not self._infrastructure.hand_over or tenure.ends_s is None:
             return None
         job = job_of(tenure.name)
-        later = self._after(job)
+        later = self._queued_after(job)
         if later is not None:
             return f"job {later}"
         more = (
@@ -274,21 +280,21 @@ class Lending:
             else [f"--deadline={self._infrastructure.queue_deadline}"]
         )
         if tenure.contains_us:
-            return f"job {self._again(job, more)}"
+            return f"job {self._submit_again(job, more)}"
         return f"job {self._submit(self._prepare(), '--dependency=singleton', *more)}"
 
-    def _after(self, job: str) -> str | None:
-        """Return the job that has been queued to follow another one, if it has not ended."""
+    def _queued_after(self, job: str) -> str | None:
+        """Return the job queued after another one, if it has not ended."""
         known = self._allocations.successive
         behind = known[known.index(job) + 1 :] if job in known else known
         return next((each for each in behind if not self._waits.is_over(each)), None)
 
-    def _again(self, job: str, more: Sequence[str]) -> str:
-        """Queue the batch script of the allocation that this process is in once more."""
+    def _submit_again(self, job: str, more: Sequence[str]) -> str:
+        """Resubmit the batch script of the allocation that this process is in."""
         path = self._allocations.directory / f"again-{job}.sh"
         self._slurm.batch_script(job, str(path))
         exported = f"--export=ALL,{SUCCESSOR_OF}={self._place.run_id}"
-        limit = self._slurm.time_limit(job)  # one that was given on the command line stands nowhere else
+        limit = self._slurm.time_limit(job)  # the script lacks one that was given on the command line
         words = [
             *([] if limit is None else [f"--time={limit}"]),
             f"--dependency=afterany:{job}",
@@ -303,7 +309,7 @@ class Lending:
 
 
 def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
-    """Return sbatch's options by which the allocation of this environment was had, where the environment tells them."""
+    """Return the sbatch options with which the allocation around was requested, as far as the environment has them."""
     names = {
         "SLURM_JOB_NUM_NODES": "--nodes", "SLURM_JOB_PARTITION": "--partition", "SLURM_JOB_ACCOUNT": "--account",
         "SLURM_JOB_QOS": "--qos", "SLURM_JOB_NAME": "--job-name",

@@ -1,6 +1,6 @@
 """The orchestrator's side of node servers: one connection to each, with orders and their answers.
 
-Knows no Slurm: it is told where a node server listens. A connection that breaks is made again with the next order.
+Independent of Slurm: it is given the address of a node server. The next order replaces a broken connection.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from prefect_ft.worker.keys import worker_key
 from prefect_ft.worker.node import KEY_NAME
 
 PROBE_S = 2.0
-"""How long a node may take to accept a connection; a packet that is lost is sent again after one second."""
+"""How long a node may take to accept a connection; a lost packet is sent again after one second."""
 
 SILENT_S = 3.0
-"""How long it counts that a node server could not be spoken with: several ask at once when a node is lost."""
+"""How long a node server counts as silent after a failed probe: several callers ask when a node is lost."""
 
 ANSWER_TIMEOUT_S = 10.0
-"""How long a node server may take to answer what it does at once."""
+"""How long a node server may take for an order that it executes at once."""
 
 END_TIMEOUT_S = 45.0
-"""How long it may take to end agents, with all that runs below them."""
+"""How long it may take to end agents, with everything below them."""
 
 
 class NodeLink:
-    """To the node server of one node. Safe in threads: one order at a time."""
+    """The connection to one node server. Thread-safe: one order at a time."""
 
     def __init__(
         self, way: DirectWay, system: str, host: str, port: int, *, run_id: str, key: str, name: str
@@ -48,34 +48,34 @@ class NodeLink:
         self._lock = threading.Lock()
 
     def ask(self, op: str, timeout_s: float = ANSWER_TIMEOUT_S, **fields: Any) -> Mapping[str, Any]:
-        """Give an order and return what is answered.
+        """Send an order and return the answer.
 
-        Raises OSError where nothing is answered, BackendError where the node server does not do it.
+        Raises OSError where no answer comes, BackendError where the node server refuses.
         """
         with self._lock:
             if time.monotonic() < self._silent_until_s:
                 raise NoAnswerError(f"the node server of {self.system} did not answer just now")
             was_open = self._connection is not None
             try:
-                return self._asked(op, timeout_s, fields)
+                return self._order(op, timeout_s, fields)
             except OSError:
                 self._drop()
                 if not was_open:
                     raise
             try:
-                return self._asked(op, timeout_s, fields)  # the connection may have been a dead one
+                return self._order(op, timeout_s, fields)  # the connection may have been a dead one
             except OSError:
                 self._drop()
                 raise
 
     def answers(self) -> bool:
-        """Whether the node server can be spoken with; False too where it was told to go."""
+        """Whether the node server answers and is not shutting down."""
         return self.is_going() is False
 
     def is_going(self) -> bool | None:
-        """Whether the node server was told to go; None: it cannot be spoken with, which holds for SILENT_S.
+        """Whether the node server was told to shut down; None: it does not answer, which is remembered for SILENT_S.
 
-        Asked on a connection of its own: on one that is open already, a node without power is waited for much longer.
+        Uses a connection of its own: on an open one, the wait for a node without power is much longer.
         """
         with self._probe_lock:
             if time.monotonic() < self._silent_until_s:
@@ -90,7 +90,7 @@ class NodeLink:
                 name=self._name,
             )
             try:
-                return bool(probe._asked("list", ANSWER_TIMEOUT_S, {}, PROBE_S).get("is_going"))
+                return bool(probe._order("list", ANSWER_TIMEOUT_S, {}, PROBE_S).get("is_going"))
             except (OSError, BackendError):
                 self._silent_until_s = time.monotonic() + SILENT_S
                 return None
@@ -100,7 +100,7 @@ class NodeLink:
     def connect(self, worker: str, port: int) -> socket.socket:
         """Open a connection to the agent of a worker on this node; raises OSError.
 
-        Where nothing answers, the node server is taken for silent as well: it is at the same address.
+        Where nothing answers, the node server counts as silent as well: it has the same address.
         """
         try:
             return self._way.connect(self.host, worker, port=port, within_s=PROBE_S)
@@ -109,37 +109,37 @@ class NodeLink:
             raise
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close the connection. Idempotent."""
         with self._lock:
             self._drop()
 
-    def _asked(
+    def _order(
         self, op: str, timeout_s: float, fields: Mapping[str, Any], connect_s: float | None = None
     ) -> Mapping[str, Any]:
         deadline = time.monotonic() + timeout_s
         if self._connection is None:
             self._connection = self._way.connect(self.host, self._name, port=self.port, within_s=connect_s)
             self._reader = frames.FrameReader()
-            self._say(deadline, op="attach", version=frames.VERSION, run=self._run_id, key=self._key)
-            told = self._hear(deadline)
-            if told.get("ev") != "attached" or told.get("node") != self.system:
+            self._send(deadline, op="attach", version=frames.VERSION, run=self._run_id, key=self._key)
+            answer = self._receive(deadline)
+            if answer.get("ev") != "attached" or answer.get("node") != self.system:
                 self._drop()
-                why = told.get("why") or f"it is that of {told.get('node')}"
+                why = answer.get("why") or f"it is that of {answer.get('node')}"
                 raise BackendError(f"the node server of {self.system} refuses: {why}", system=self.system)
         self._number += 1
-        self._say(deadline, op=op, id=self._number, **fields)
-        while (told := self._hear(deadline)).get("id") != self._number:
-            pass  # the answer to an earlier order that was not waited for any more
-        if told.get("ev") != "done":
-            raise BackendError(f"{told.get('why') or 'it does not say why'}", system=self.system)
-        return told
+        self._send(deadline, op=op, id=self._number, **fields)
+        while (answer := self._receive(deadline)).get("id") != self._number:
+            pass  # a late answer to an earlier order
+        if answer.get("ev") != "done":
+            raise BackendError(f"{answer.get('why') or 'it does not say why'}", system=self.system)
+        return answer
 
-    def _say(self, deadline_s: float, **message: Any) -> None:
+    def _send(self, deadline_s: float, **message: Any) -> None:
         assert self._connection is not None
         self._connection.settimeout(max(0.1, deadline_s - time.monotonic()))
         self._connection.sendall(frames.encode(message))
 
-    def _hear(self, deadline_s: float) -> Mapping[str, Any]:
+    def _receive(self, deadline_s: float) -> Mapping[str, Any]:
         assert self._connection is not None
         while True:
             for message in self._reader.feed(b""):

@@ -1,4 +1,4 @@
-"""The job that holds an allocation, as sbatch gets it. Pure: built here, sent elsewhere."""
+"""Builds the batch job that holds an allocation. Pure: `lending` submits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME_LIMIT = 100
 
 
 def job_name(job: str, run_id: str) -> str:
-    """Return the name that all allocations of a run share, and no other job has: successors wait for it."""
+    """Return the name shared by all jobs of a run and by no other job: successors wait for it."""
     return f"{job[:NAME_LIMIT]}-{run_id}"
 
 

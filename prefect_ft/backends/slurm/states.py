@@ -1,7 +1,7 @@
-"""What Slurm's commands print, and what it means. Pure.
+"""Parses the output of Slurm's commands. Pure.
 
-Written for `scontrol show job -o` and `sacct -P` of 20.11 and later; tried on 22.05. Their JSON is not read: it changed
-at 23.11 and 24.11.
+Written for `scontrol show job -o` and `sacct -P` of 20.11 and later; tested on 22.05. Their JSON is not used: it
+changed in 23.11 and 24.11.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ENDS: Mapping[str, tuple[Kind, FailureClass | None]] = {
     "OUT_OF_MEMORY": ("exit", "oom_host"),
     "BOOT_FAIL": ("rebuild_failed", None),
 }
-"""What the end of an allocation in a state is to its run; in any other one its time was over, or nobody knows."""
+"""What the end of an allocation in a state means for its run; in other states its time was over, or it is unknown."""
 
 _NOT_LAUNCHED = ("launchfailedrequeuedheld", "joblaunchfailure")
-"""Reasons of a job that was held because a node could not begin it: as squeue prints them, and as scontrol does."""
+"""Reasons of a job held because a node could not launch it: as printed by squeue, and by scontrol."""
 
 _NO_NODES = "None assigned"
-"""What sacct says of the nodes of a job that never had any."""
+"""The node list that sacct prints for a job that never had nodes."""
 
 _SACCT_CANCELLED = re.compile(r"CANCELLED( by (\S+))?")
 
@@ -55,7 +55,7 @@ class JobState:
 
     @property
     def never_began(self) -> bool:
-        """Whether it has ended without nodes, as one does that cannot be done by its deadline."""
+        """Whether it has ended without nodes, as a job does that cannot meet its deadline."""
         return self.has_ended and not self.nodes
 
     @property
@@ -65,7 +65,7 @@ class JobState:
 
 
 def read_scontrol(text: str) -> JobState | None:
-    """Read the line of `scontrol show job -o`; None where it is none."""
+    """Read the line of `scontrol show job -o`; None where it is not one."""
     job, state = _field(text, "JobId"), _field(text, "JobState")
     if job is None or state is None:
         return None
@@ -85,7 +85,7 @@ def _field(text: str, name: str) -> str | None:
 
 
 def _time(text: str | None) -> float | None:
-    """Read a time of this machine's zone; Slurm says Unknown where there is none."""
+    """Read a local time; Slurm prints Unknown where there is none."""
     try:
         return datetime.fromisoformat(text).timestamp() if text else None
     except ValueError:
@@ -97,7 +97,7 @@ SQUEUE = "%A|%T|%r|%N|%e|%l"
 
 
 def read_squeue(text: str) -> dict[str, JobState]:
-    """Read the lines of `squeue -h -o SQUEUE`, by job; what is no such line is left out."""
+    """Read the lines of `squeue -h -o SQUEUE`, by job; other lines are skipped."""
     rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == SQUEUE.count("|")]
     return {
         job: JobState(
@@ -112,9 +112,9 @@ def read_squeue(text: str) -> dict[str, JobState]:
 
 
 def read_sacct(text: str, job: str, life: int | None = None) -> JobState | None:
-    """Read `sacct -n -P -X -D -o JobID,State,NodeList -j JOB`: a life of a job, its last one where none is named.
+    """Read `sacct -n -P -X -D -o JobID,State,NodeList -j JOB`: a life of a job, by default its last one.
 
-    None where it is not there. A job has a record for each life, and one for each time that it was resized.
+    None where it is missing. A job has a record for each life, and one for each resize.
     """
     rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 2]
     lives = [row for row in rows if row[0] == job and not row[1].startswith("RESIZING")]
@@ -131,20 +131,20 @@ def read_sacct(text: str, job: str, life: int | None = None) -> JobState | None:
     )
 
 
-def canceller(told: JobState) -> int | None:
-    """Return the user id of who has cancelled a job, from a line of sacct; None: unknown."""
-    found = _SACCT_CANCELLED.fullmatch(told.reason)
+def canceller(job_state: JobState) -> int | None:
+    """Return the id of the user who cancelled a job, from a record of sacct; None: unknown."""
+    found = _SACCT_CANCELLED.fullmatch(job_state.reason)
     return int(found[2]) if found is not None and (found[2] or "").isdecimal() else None
 
 
-def end_of(told: JobState | None, name: str) -> TenureEnd:
-    """Return what the end of an allocation is to its run; None: Slurm does not know it any more."""
-    if told is None:
+def end_of(job_state: JobState | None, name: str) -> TenureEnd:
+    """Return what the end of an allocation means for its run; `job_state` None: Slurm has forgotten it."""
+    if job_state is None:
         return TenureEnd(kind="handed_over", reason=f"{name} has ended; Slurm does not say how")
-    reason = f"{name} ended: {told.state}" + (f" ({told.reason})" if told.reason else "")
-    if any(word in told.reason.lower().replace("_", "").replace(" ", "") for word in _NOT_LAUNCHED):
+    reason = f"{name} ended: {job_state.state}" + (f" ({job_state.reason})" if job_state.reason else "")
+    if any(word in job_state.reason.lower().replace("_", "").replace(" ", "") for word in _NOT_LAUNCHED):
         return TenureEnd(kind="rebuild_failed", reason=reason)
-    if not told.has_ended:  # asked of an earlier life of the job
+    if not job_state.has_ended:  # asked of an earlier life of the job
         return TenureEnd(kind="handed_over", reason=f"{name} ended: it was requeued")
-    kind, failure_class = _ENDS.get(told.state, ("handed_over", None))
+    kind, failure_class = _ENDS.get(job_state.state, ("handed_over", None))
     return TenureEnd(kind=kind, reason=reason, failure_class=failure_class)
