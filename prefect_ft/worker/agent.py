@@ -2,7 +2,7 @@
 
 It owns the worker and decides nothing: it carries out the orders of the orchestrator that is attached and
 reports. Single-threaded but for the looks at checkpoints, event-driven, idle between events but for one
-tick a period. Training goes on while nobody is attached; whoever attaches gets what it missed.
+tick a period. Training goes on without an orchestrator; one that attaches gets what it missed.
 `protocol` has the orders and events, docs/agent-protocol.md what they mean.
 """
 
@@ -38,13 +38,13 @@ from prefect_ft.worker.sampling import Sampling
 from prefect_ft.worker.spool import Keeping
 
 LEFT = "left.json"
-"""What an agent leaves behind that leaves by itself, in its directory."""
+"""The file in its directory in which an agent that leaves by itself records how the attempt stood."""
 
 PID = "agent.pid"
 """Its pid and when it started (clock ticks since boot), in its directory."""
 
 MAX_EPOCH_STEP = 10_000
-"""How many lives of the orchestrator may pass without this agent; more is no orchestrator's epoch."""
+"""The most by which an orchestrator's epoch may exceed the last one; a larger step is refused as invalid."""
 
 LAST_WORDS_S = 1.0
 """How long an agent that leaves waits for its last reports to be read."""
@@ -57,9 +57,9 @@ class Agent:
         self._config = config
         self._epoch: int = config["epoch"]
         self._done = False
-        self._is_told_to_go = False
+        self._stop_requested = False
         self._goes_at: Optional[float] = None
-        """When it leaves after a signal that came while ranks ran; None: none came."""
+        """When it leaves after a signal that came while ranks ran; None: no signal came."""
         io_directory = os.path.join(config["directory"], "io")
         os.makedirs(io_directory, mode=0o700, exist_ok=True)
         _write(os.path.join(config["directory"], PID), "%d %d" % (os.getpid(), started(os.getpid()) or 0))
@@ -73,7 +73,7 @@ class Agent:
         self._checkpoints = CheckpointWatch(config["checkpoints"]) if config["checkpoints"] else None
         self._announcements = Announcements()
         self._choosing: Optional[int] = None
-        """The number of the question to which who is attached waits for `chosen`."""
+        """The number of the question for whose `chosen` the attached orchestrator waits."""
         container = own_container()
         self._execution = Execution(
             io_directory,
@@ -127,12 +127,12 @@ class Agent:
         )
 
     def _cut_off(self, silent_s: float) -> None:
-        """End the ranks: whoever is still in touch may have started them again elsewhere."""
+        """End the ranks: an orchestrator on the other side of the partition may have started them elsewhere."""
         sys.stderr.write(f"prefect-ft: ended its ranks: no orchestrator for {silent_s:g} s\n")
         self._execution.stop(0, complete=False)
 
     def run(self) -> None:
-        """Serve until asked to leave, or until nobody has come for `orphan_timeout_s`."""
+        """Serve until asked to leave, or until no orchestrator has attached for `orphan_timeout_s`."""
         if self._checkpoints is not None:
             self._loop.watch(self._checkpoints, lambda _: self._tell_looks())
         self._orphaned()
@@ -151,7 +151,7 @@ class Agent:
         self._execution.close()
         if self._reporter.peer is not None:
             self._reporter.peer.flush(LAST_WORDS_S)
-        if self._done:  # else it dies of an error, and a socket that nobody serves tells
+        if self._done:  # after an error the socket stays: it shows that the agent died
             with contextlib.suppress(OSError):
                 os.unlink(self._config["socket"])
 
@@ -166,7 +166,7 @@ class Agent:
         self._hear.setblocking(False)
         self._ring.setblocking(False)
         signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: self._told_to_go())
+        signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, lambda *_: self.leave())
         for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -174,25 +174,25 @@ class Agent:
                 signal.signal(number, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
 
-    def _told_to_go(self) -> None:
-        self._is_told_to_go = True
+    def _on_sigterm(self) -> None:
+        self._stop_requested = True
 
     def _woken(self, _: int) -> None:
         self._hear.recv(64)  # the signal's handler has noted it
-        if self._is_told_to_go:
-            self._is_told_to_go = False
+        if self._stop_requested:
+            self._stop_requested = False
             self._go()
 
     # -- going ------------------------------------------------------------------------------------
 
     def _go(self) -> None:
-        """Leave, or give ranks that run the time that there is: whoever is attached has them save and ends them.
+        """Leave; with ranks running, leave after the notice: an attached orchestrator has them save and ends them.
 
         If no orchestrator is attached, the agent asks them to save. A second signal ends it at once.
         """
         notice_s = self._config["notice_s"]
         if self._goes_at is not None and NOTICE_VARIABLE in os.environ:
-            return  # the scheduler's own signal, beside that of who started this agent
+            return  # the scheduler's own signal, besides that of this agent's parent
         if not notice_s or self._execution.is_idle or self._goes_at is not None:
             self.leave()
             return
@@ -202,7 +202,7 @@ class Agent:
         self._tell_going()
 
     def _save_alone(self) -> None:
-        """Ask the ranks to save before the worker goes, where nobody else is there to do so."""
+        """Ask the ranks to save before the worker goes, where no orchestrator is attached to do so."""
         if self._goes_at is not None and self._reporter.peer is None:
             self._execution.ask_checkpoint(None)
 
@@ -347,7 +347,7 @@ class Agent:
             self._orphaned()
 
     def _orphaned(self) -> None:
-        """Start waiting for somebody, unless ranks are running: training does not depend on a watcher."""
+        """Start waiting for an orchestrator, unless ranks are running: training goes on without one."""
         if self._reporter.peer is not None or not self._execution.is_idle:
             return
         if self._goes_at is not None:
@@ -356,7 +356,7 @@ class Agent:
             self._loop.after("orphan", self._config["orphan_timeout_s"], self._leave_alone)
 
     def _leave_alone(self) -> None:
-        """Leave because nobody came, and leave behind how the attempt stood: somebody may come yet."""
+        """Leave because no orchestrator came, and record how the attempt stood for one that comes later."""
         result = {
             "token": self._reporter.token,
             "utc": time.time(),
@@ -368,7 +368,7 @@ class Agent:
 
 
 def _locked(directory: str) -> int:
-    """Hold a shared lock on a directory: cleaners of temporary files (systemd-tmpfiles) pass it over."""
+    """Hold a shared lock on a directory: cleaners of temporary files (systemd-tmpfiles) skip it."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # some file systems have no locks, and then no cleaner either
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -376,7 +376,7 @@ def _locked(directory: str) -> int:
 
 
 def _shared_lock(path: str) -> int:
-    """Hold the system for the run, as who started this agent does; raises OSError if another run was faster."""
+    """Hold the system for the run, as this agent's parent does; raises OSError if another run was faster."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return fd

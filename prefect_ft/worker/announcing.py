@@ -9,25 +9,25 @@ from prefect_ft.worker.checkpoints import Checkpoint
 
 
 class Announcements:
-    """What whoever listens takes for verified, as far as is known here."""
+    """The checkpoints that the attached orchestrator knows to be verified."""
 
     def __init__(self) -> None:
         self._announced: List[Dict[str, Any]] = []
-        self._has_told_unrecognised = False
+        self._has_reported_unrecognised = False
 
     def forget(self) -> None:
-        """Tell everything again: somebody else listens now."""
+        """Report everything again: another orchestrator is attached."""
         self._announced = []
 
     def know(self, verified: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of what the listener knows to be verified: changes are reported."""
+        """Note what the orchestrator knows to be verified: only changes are reported."""
         known = {item["step"] for item in self._announced}
         self._announced += [dict(item) for item in verified if item["step"] not in known]
 
     def of(self, answer: Answer) -> Iterator[Tuple[str, Dict[str, Any]]]:
-        """Yield the events that an answer results in: what is verified now and was not, and what is no longer.
+        """Yield the events for an answer: checkpoints that are newly verified, and those no longer verified.
 
-        Also, once, what looks like checkpoints where nothing is one, if there are two.
+        Also, once, the unrecognised names that look like checkpoints, if there are at least two.
         """
         found = [_described(item) for item in answer.found]
         before = {item["step"]: item for item in self._announced}
@@ -36,8 +36,8 @@ class Announcements:
         self._announced = found
         if new or gone:
             yield "checkpoints", {"new": new, "gone": gone, "last": found[-1]["step"] if found else None}
-        if len(answer.unrecognised) > 1 and not self._has_told_unrecognised:
-            self._has_told_unrecognised = True
+        if len(answer.unrecognised) > 1 and not self._has_reported_unrecognised:
+            self._has_reported_unrecognised = True
             yield "unrecognised", {"names": dict(answer.unrecognised)}
 
 

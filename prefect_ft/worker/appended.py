@@ -41,7 +41,7 @@ class Lines:
     """The lines of one rank, as its agent reads them. Other lines in the file are ignored."""
 
     def __init__(self, path: str, understood: Callable[[Record], Optional[Record]]) -> None:
-        """`understood` gives what of an object counts; None: nothing, it is somebody else's."""
+        """`understood` returns the valid part of an object; None: another program wrote it."""
         self.path = path
         self._understood = understood
         self.rewind()
@@ -60,7 +60,7 @@ class Lines:
             return []
         whole = content.rfind(b"\n") + 1
         if not whole and len(content) > LINE_BYTES:
-            whole = len(content)  # no line is so long; somebody else writes here
+            whole = len(content)  # no line is so long; another program writes here
         self._position += whole
         parsed = (self._parsed(line) for line in content[:whole].splitlines())
         records = [record for record in parsed if record is not None]

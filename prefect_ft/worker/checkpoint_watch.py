@@ -45,9 +45,9 @@ class Criteria(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A look that is wanted; `number` is None for one that nobody asked for.
+    """A look that is wanted; `number` is None for a periodic one.
 
-    `settled`: nobody is writing any more, so what time would have to show is so already.
+    `settled`: no writer is left, so there is no need to wait for files to settle.
     """
 
     number: Optional[int] = None
@@ -140,7 +140,7 @@ class CheckpointWatch:
             self.look()
 
     def look_again(self) -> None:
-        """Ask for all verified checkpoints, unless that is being asked already or nobody wants to know yet."""
+        """Ask for all verified checkpoints, unless a question is open or none was ever asked."""
         if self._has_begun and self._unanswered is None:
             self._look()
 

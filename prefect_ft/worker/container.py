@@ -34,8 +34,8 @@ class ContainerMeter:
 
     def read(self) -> Optional[Dict[str, Optional[float]]]:
         """Return the counts since the container began, None for what the kernel does not tell; None: nothing."""
-        told = {name: self._count(name) for name in _COUNTERS}
-        return None if all(value is None for value in told.values()) else told
+        counts = {name: self._count(name) for name in _COUNTERS}
+        return None if all(value is None for value in counts.values()) else counts
 
     def oom_kills(self) -> int:
         """Return how many processes the kernel has killed because the container's memory was used up; 0: none known."""

@@ -1,8 +1,7 @@
-"""The store of in-process restarts: connections of ranks, who of them may speak, and the calls they take part in.
+"""The store of in-process restarts: connections of ranks, their authentication, and the calls they take part in.
 
-Owns its listener and its connections; what is said there is the coordinator's, of which each call of a
-wrapped function has its own. Nothing here waits; everything happens in the loop of whoever hosts it: an
-agent, or a process of its own.
+Owns its listener and its connections. Messages are handled by coordinators, one for each call of a wrapped
+function. Nothing here waits; everything happens in the loop of its host: an agent, or a process of its own.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from prefect_ft.worker.loop import Loop, now_s
 from prefect_ft.worker.peer import Peer
 
 KEY_VARIABLE = "PREFECT_FT_INPROCESS_KEY"
-"""The secret that ranks and store share; where it is not set, whoever reaches the port may speak."""
+"""The secret that ranks and store share; where it is not set, anyone who reaches the port is admitted."""
 
 STORE_VARIABLE = "PREFECT_FT_INPROCESS_STORE"
-"""The agent's store, as `served_at` puts it; it is of no other ranks than those that meet at that port."""
+"""The agent's store, as `served_at` writes it; it serves only the ranks that meet at that port."""
 
 ALERT = struct.Struct(">q")
 """What comes on the connection that a rank listens on: the number of the iteration that has ended, nothing else.
 
-It is read in the main thread's signal handler, in every rank at once, so that it is no JSON.
+It is read in the main thread's signal handler, in every rank at once, so it is not JSON.
 """
 
 BACKLOG = 4096
@@ -37,13 +36,13 @@ CONNECTIONS = 2
 """Of each rank."""
 
 HEARTBEAT_S = 30.0
-"""After which a machine that does not answer counts as lost, where nobody says otherwise."""
+"""The default time after which a machine that does not answer counts as lost."""
 
 _DEADLINE, _LEFT = "in-process deadline", "in-process left"
 
 
 class Standing(NamedTuple):
-    """Ranks whose end does not end the others: all `inside` a call, which goes on without whoever is lost.
+    """Ranks whose end does not end the others: all `inside` a call, which continues without lost ranks.
 
     `excused` are lost ranks that a call continues without: they did not end it.
     """
@@ -53,16 +52,16 @@ class Standing(NamedTuple):
 
 
 def served_at(master_port: str, port: Optional[int]) -> str:
-    """Say at which port the agent serves the ranks that meet at `master_port`.
+    """Return the address at which the agent serves the ranks that meet at `master_port`.
 
-    A launcher that the agent's ranks are gives its own ranks another one: they are none of the agent's.
+    Where the agent's ranks are launchers, they give their own ranks another port, which the agent does not serve.
     """
     return f"{master_port}:{port}"
 
 
-def port_served_at(told: str, master_port: str) -> Optional[int]:
+def port_served_at(address: str, master_port: str) -> Optional[int]:
     """Return the port of the agent's store for ranks that meet at `master_port`; None: it has none for them."""
-    theirs, _, port = told.partition(":")
+    theirs, _, port = address.partition(":")
     return int(port) if theirs == master_port and port.isdigit() else None
 
 
@@ -135,7 +134,7 @@ class Coordination:
         self._excused: Dict[int, None] = {}
         self._have_left: List[Peer] = []
         self._last_seen: Tuple[object, ...] = ()
-        self._last_told = Standing()
+        self._last_standing = Standing()
         self._due_s: Optional[float] = None
         """When the timer of the calls' deadlines is due; None: it is not set."""
         self._lobby: Lobby[Peer] = Lobby(loop, "in-process", max_strangers, self._forget_nonce)
@@ -143,22 +142,22 @@ class Coordination:
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody takes part in a call."""
+        """Whether any rank takes part in a call."""
         return bool(self._call_of)
 
     @property
     def has_ended_one(self) -> bool:
-        """Whether a call is over that was served here."""
+        """Whether a call served here is over."""
         return self._first_call > self._began_at
 
     @property
     def standing(self) -> Standing:
-        """Return whose end is not everybody's."""
+        """Return the ranks whose end does not end the others."""
         inside = {rank for call in self._calls.values() for rank in call.coordinator.bound_ranks}
         return Standing(tuple(sorted(inside)), tuple(sorted(self._excused)))
 
     def stop_listening(self) -> None:
-        """Return the port back; connections stay. Idempotent."""
+        """Close the listener; connections stay. Idempotent."""
         self._lobby.shut()
 
     def close(self) -> None:
@@ -211,7 +210,7 @@ class Coordination:
         self._calls[number].peers[peer] = None
 
     def _left(self, peer: Peer) -> None:
-        """Put it off: it may be found out while something is being sent to all."""
+        """Defer the loss: it may be noticed in the middle of a send to all."""
         self._have_left.append(peer)
         self._loop.after(_LEFT, 0.0, self._bury)
 
@@ -242,8 +241,8 @@ class Coordination:
         if seen != self._last_seen:
             self._last_seen = seen
             self._settle()
-            if (standing := self.standing) != self._last_told:
-                self._last_told = standing
+            if (standing := self.standing) != self._last_standing:
+                self._last_standing = standing
                 self._on_change()
         deadlines_s = [call.coordinator.deadline_s for call in self._calls.values()]
         self._have_expire(min((each for each in deadlines_s if each is not None), default=None))
@@ -257,7 +256,7 @@ class Coordination:
                 self._loop.after(_DEADLINE, max(0.0, due_s - now_s()), self._expire)
 
     def _settle(self) -> None:
-        """Take note of calls that are over; forget those that nobody is connected for any more."""
+        """Note calls that are over; forget those without connections."""
         for number, call in list(self._calls.items()):
             self._excused.update(dict.fromkeys(call.coordinator.excused))
             if call.coordinator.over is not None:

@@ -1,8 +1,8 @@
-"""What the store knows and decides: who takes part, when all begin again, and keys with blocking waits.
+"""What the store knows and decides: which ranks take part, when all restart, and keys with blocking waits.
 
 Owns the rounds. One iteration of the wrapped function runs between two of them; a round is complete when
-every rank that lives has entered it. Messages in, messages out: no socket, no clock, no thread, so that
-whoever has a loop can host it.
+every living rank has entered it. Messages in, messages out: no socket, no clock, no thread, so that
+any process with a loop can host it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Message = Dict[str, Any]
 Connection = Hashable
 
 COMPLETED = "completed"
-"""What it is over by when all ranks have completed the function."""
+"""The value of `over` when all ranks have completed the function."""
 
 NONE_YET = -1
 """The iteration that has ended when a rank begins to listen."""
@@ -35,11 +35,11 @@ class Coordinator:
         *,
         is_over: bool = False,
     ) -> None:
-        """`send(connections, message)`; `alert(connections, iteration)` says that it has ended, to who listens.
+        """`send(connections, message)`; `alert(connections, iteration)` tells listening ranks that it has ended.
 
         `drop(connection)` closes it without a call of `left`.
 
-        `is_over`: this is for who comes when all others have completed the call long since.
+        `is_over`: this serves late ranks of a call that all others have completed.
         """
         self.over: Optional[str] = COMPLETED if is_over else None
         self.deadline_s: Optional[float] = None
@@ -82,7 +82,7 @@ class Coordinator:
     # -- in ---------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, message: Message, now_s: float) -> None:
-        """Take one message of somebody who has shown the key; raises KeyError, TypeError, ValueError."""
+        """Handle one message of an authenticated connection; raises KeyError, TypeError, ValueError."""
         op = message["op"]
         if op in _OF_KEYS:
             self._on_key(connection, message)
@@ -95,7 +95,7 @@ class Coordinator:
         elif op == "fault":
             if message["iteration"] == self._iteration:
                 fault = {name: message[name] for name in ("rank", "kind", "text")}
-                self._end_iteration(fault, now_s, told_by=connection)
+                self._end_iteration(fault, now_s, reporter=connection)
         elif op in ("done", "reserve"):
             self._wait(message, now_s)
         elif op == "give_up":
@@ -111,7 +111,7 @@ class Coordinator:
             self._lose(rank, now_s)
 
     def expire(self, now_s: float) -> None:
-        """Go on without those who have not come in time."""
+        """Continue without the ranks that have not come in time."""
         self.deadline_s = None
         if not self._between:
             self._end_iteration(
@@ -160,36 +160,36 @@ class Coordinator:
         self._between, self.deadline_s = False, None
         entered, self._entered = self._entered, {}
         steps = [message["step"] for message in entered.values() if message["step"] is not None]
-        told = {
+        message = {
             "ev": "round",
             "iteration": self._iteration,
-            # Who is not there: with thousands of ranks it would take long to tell each of them all others.
+            # The absent ranks only: with thousands of ranks, sending each of them all others would take long.
             "without": [rank for rank in range(self._size) if rank not in entered],
             "step": max(steps, default=None),
             "fault": self._fault,
         }
         keys = {rank: message["key"] for rank, message in entered.items() if "key" in message}
         if keys:
-            told["keys"] = keys
+            message["keys"] = keys
         self._fault = None
-        self._send_all([self._seats[rank] for rank in entered], told)
+        self._send_all([self._seats[rank] for rank in entered], message)
 
     def _all_have_entered(self) -> bool:
-        """Whether nobody is waited for; looks at each rank only when that may be so."""
+        """Whether no rank is missing; looks at each rank only when that is possible."""
         least = self._size - len(self._gone) if self._iteration < 0 else len(self._seats)
         return len(self._entered) >= least and not self._expected() - set(self._entered)
 
-    def _end_iteration(self, fault: Message, now_s: float, told_by: Optional[Connection] = None) -> None:
+    def _end_iteration(self, fault: Message, now_s: float, reporter: Optional[Connection] = None) -> None:
         """Interrupt all ranks, once in an iteration: what comes after it is part of the same.
 
-        A rank that has said so itself, and not its watch, has left the function already.
+        A rank that reports the fault itself, and not through its watch, has already left the function.
         """
         if self._between or self.over is not None:
             return
         self._between, self._fault = True, fault
         self._gone_before = self._gone - {fault["rank"]}
         self.deadline_s = now_s + self._barrier_s
-        self._alert(told_by)
+        self._alert(reporter)
         waiting, self._waiting = self._waiting, {}
         self._send_all([self._seats[rank] for rank in waiting], {"ev": "fault"})
         self._keys.clear()
@@ -220,7 +220,7 @@ class Coordinator:
 
     def _complete(self) -> None:
         self.over, self.deadline_s = COMPLETED, None
-        self._gone_before = set(self._gone)  # who leaves from now on may do so
+        self._gone_before = set(self._gone)  # ranks may leave from now on
         waiting, self._waiting = self._waiting, {}
         self._send_all([self._seats[rank] for rank in waiting], {"ev": "complete"})
 

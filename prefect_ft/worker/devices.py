@@ -1,6 +1,6 @@
 """How much the worker's devices are in use: by a command of the user's, else by NVIDIA's library.
 
-In a thread of its own: a device that is lost can keep whoever asks for it.
+In a thread of its own: a query of a lost device may never return.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMAND_TIMEOUT_S = 30.0
 
 
 class DeviceMeter:
-    """`latest` is what the last question was answered, None as long as nothing is known."""
+    """`latest` is the answer to the last query, None as long as nothing is known."""
 
     def __init__(self, command: Optional[Sequence[str]]) -> None:
         """`command` prints one JSON object, from device to percent."""
@@ -44,7 +44,7 @@ class DeviceMeter:
         self._wanted.set()
 
     def rest(self) -> None:
-        """Let go of the devices until they are asked for again: who resets one must be alone; returns at once."""
+        """Release the devices until the next query: a device can only be reset while it is unused; returns at once."""
         self._rests = True
         self._wanted.set()
 
@@ -57,7 +57,7 @@ class DeviceMeter:
                     self._let_go()
                 else:
                     self.latest = self._read()
-            except Exception:  # a library or a command of whatever kind: it says nothing, and that is all
+            except Exception:  # any error of a library or command: its usage is unknown
                 self.latest = None
 
     def _read(self) -> Optional[Usage]:
@@ -82,22 +82,22 @@ class DeviceMeter:
         )
         with process, contextlib.closing(Held(process.pid)) as held:
             try:
-                told, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+                output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
             except BaseException:
                 held.send(signal.SIGKILL)  # the agent may have collected it, from another thread
                 raise
         if process.returncode:
             raise OSError(f"exit code {process.returncode}")
-        return usage(json.loads(told))
+        return usage(json.loads(output))
 
 
-def usage(told: Any) -> Usage:
+def usage(answer: Any) -> Usage:
     """Read an object from device to percent; raises ValueError for anything else."""
-    if not isinstance(told, dict) or not all(
-        type(value) in (int, float) and math.isfinite(value) for value in told.values()
+    if not isinstance(answer, dict) or not all(
+        type(value) in (int, float) and math.isfinite(value) for value in answer.values()
     ):
         raise ValueError("no object from device to percent")
-    return {name: float(value) for name, value in told.items()}
+    return {name: float(value) for name, value in answer.items()}
 
 
 class _Rates(ctypes.Structure):

@@ -1,7 +1,7 @@
-"""Where ranks that hang are: their own stacks, and what the kernel says of their processes. Changes nothing.
+"""Where hanging ranks are: their own stacks, and what the kernel says of their processes. Changes nothing.
 
-A process is asked for its stacks by a signal, and only if it is known to take that: to others it is death. What
-does not answer is looked at from outside.
+A process is asked for its stacks by a signal, but only if it is known to handle it: others would be killed. A
+process that does not answer is inspected from outside.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_STACKS_BYTES = 64 << 10
 """Of one process."""
 
 LOOK_S = 0.02
-"""How often is looked whether a process has written its stacks: what has not grown since is whole."""
+"""How often to check whether a process has written its stacks: a file that has not grown since is complete."""
 
 ANSWER_S = 0.5
-"""How long a process has to begin; one that is stopped does not."""
+"""How long a process has to begin writing; a stopped one does not."""
 
 
 class Diagnosis:
@@ -43,7 +43,7 @@ class Diagnosis:
         self._look()
 
     def close(self) -> None:
-        """Look no longer, and tell nobody. Idempotent."""
+        """Stop looking, and do not report. Idempotent."""
         self._loop.drop("diagnosis")
         for asking in self._asking:
             asking.close()
@@ -60,7 +60,7 @@ class Diagnosis:
             {
                 asking.rank.number: {
                     "stacks": asking.stacks,
-                    "processes": [_told(each) for each in self._trees[asking.rank.number]],
+                    "processes": [_described(each) for each in self._trees[asking.rank.number]],
                 }
                 for asking in self._asking
             }
@@ -75,12 +75,12 @@ class _Process(NamedTuple):
 
     @property
     def is_same(self) -> bool:
-        """Whether it lives, and no other process has its number."""
+        """Whether it is alive, and its pid has not been reused."""
         return self.started is not None and processes.started(self.pid) == self.started
 
     @property
     def has_another_come(self) -> bool:
-        """Whether another process has its number."""
+        """Whether its pid has been reused."""
         return processes.started(self.pid) not in (None, self.started)
 
 
@@ -100,7 +100,7 @@ class _Asking:
         """The look at those that have not answered."""
 
     def go_on(self) -> bool:
-        """Take what is known by now and ask the next one; say whether all have been asked."""
+        """Collect the answers so far and ask the next process; return whether all have been asked."""
         if not self._has_asked_all():
             return False
         if self._spying is None:
@@ -109,7 +109,7 @@ class _Asking:
         return self._spying.go_on()
 
     def close(self) -> None:
-        """Ask no longer, and take what was seen."""
+        """Stop asking, and keep what was seen."""
         if self._spying is not None:
             self.stacks.update(self._spying.stacks)
             self._spying.close()
@@ -123,7 +123,7 @@ class _Asking:
         return self._asked is None
 
     def _ask(self, process: _Process) -> None:
-        """Ask a process that takes the signal now: what a rank forked may have become another program meanwhile."""
+        """Ask a process that handles the signal now: a forked one may have executed another program meanwhile."""
         with contextlib.suppress(OSError), contextlib.closing(processes.Held(process.pid)) as held:
             if process.is_same and _takes_signal(process.pid):
                 self._begin = self._size = self._file_size()
@@ -164,7 +164,7 @@ def _takes_signal(pid: int) -> bool:
     return bool(int(caught, 16) >> (heartbeat.STACKS_SIGNAL - 1) & 1)
 
 
-def _told(process: _Process) -> Dict[str, Any]:
+def _described(process: _Process) -> Dict[str, Any]:
     pid = process.pid
     if process.has_another_come:
         return {"pid": pid, "name": "", "state": "gone", "threads": 0, "waits_in": "", "kernel_stack": ""}

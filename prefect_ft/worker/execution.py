@@ -29,7 +29,7 @@ from prefect_ft.worker.termination import Termination
 from prefect_ft.worker.warm import Forked, WarmStart
 
 MAX_FAULTS = 1000
-"""Found faults of an attempt that are kept for whoever comes."""
+"""How many found faults of an attempt are kept for the next orchestrator that attaches."""
 
 
 class Execution:
@@ -85,7 +85,7 @@ class Execution:
             else None
         )
         self._faults: List[Dict[str, Any]] = []
-        """What was found in this attempt, for whoever comes."""
+        """What was found in this attempt, for the next orchestrator that attaches."""
         self._detects: Optional[Dict[str, Any]] = None
         """By what faults are looked for in this attempt, once that is known."""
         self._note: Optional[Dict[str, Any]] = None
@@ -216,7 +216,7 @@ class Execution:
         self._warm.report_to_newcomer()
         self._tell_detected()
         self._forwarder.hand_on()
-        self._sampling.tell_all()
+        self._sampling.send_all()
 
     def hand_on(self) -> None:
         """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
@@ -312,11 +312,11 @@ class Execution:
     def stop(self, grace_s: float, complete: bool) -> None:
         """End the attempt, after `grace_s` of SIGTERM where that is above 0; `stopped` follows. Idempotent.
 
-        `complete`: every rank of every worker has ended by itself, so nobody is writing any more.
+        `complete`: every rank of every worker has ended by itself, so no writer is left.
         """
         self._end_diagnosis()
         if self._detectors is not None:
-            self._detectors.end()  # who heals a device must find nobody at it
+            self._detectors.end()  # a device can only be reset while it is unused
         self._termination.stop(grace_s, complete)
 
     def _killed(self, just_now: bool) -> None:
@@ -326,19 +326,19 @@ class Execution:
         if just_now:
             self._collect()  # while the last look is under way
         self._forwarder.hand_on()
-        self._sampling.end()  # last: nobody waits for it
+        self._sampling.end()  # last: it is not urgent
         self._warm.ended()
 
     def _stopped(self, fields: Dict[str, Any]) -> None:
         self._reporter.send("stopped", **fields, **self._rendezvous.describe())
 
-    def looked(self, number: int, passed_over: Dict[str, str]) -> None:
+    def looked(self, number: int, skipped: Dict[str, str]) -> None:
         """Take note that the answer to this question has been reported, and of what could not be verified."""
-        self._termination.looked(number, passed_over)
+        self._termination.looked(number, skipped)
 
     def reader_gone(self) -> None:
-        """Wait for no answers: nobody listens. A stop that was ordered is carried out all the same."""
-        self._sampling.nobody_listens()
+        """Stop waiting for answers: no orchestrator is attached. A stop that was ordered is still carried out."""
+        self._sampling.reader_gone()
         self._end_diagnosis()
         self._termination.reader_gone()
         self._forwarder.forget()

@@ -24,14 +24,14 @@ def report_fault(device: object, code: str, severity: str | None = None, message
     """Report a fault of a device that this rank uses; the recovery policy decides what is done about it.
 
     `device` is its number or name on this system, `code` what the vendor calls the fault. `severity` is
-    one of `SEVERITIES`; None: the job's `faults` section knows it by the code. Gives whether the report is
-    on its way: False where `PREFECT_FT_HEARTBEAT` does not name a file, or the report is no such.
+    one of `SEVERITIES`; None: the job's `faults` section knows it by the code. Returns whether the report was
+    written: False where `PREFECT_FT_HEARTBEAT` does not name a file, or an argument is invalid.
     """
     try:
         if severity not in (None, *SEVERITIES) or not isinstance(code, str) or not code:
             return False
-        told = {"device": str(device), "code": code, "severity": severity, "message": str(message)[:1000]}
-        return append(_SUFFIX, told)
+        report = {"device": str(device), "code": code, "severity": severity, "message": str(message)[:1000]}
+        return append(_SUFFIX, report)
     except Exception:  # as with a heartbeat: the training is worth more
         return False
 
@@ -47,6 +47,6 @@ class Reports(Lines):
 def _understood(report: Record) -> Record | None:
     if not isinstance(report.get("code"), str):
         return None
-    told = {field: report.get(field) for field in _FIELDS}
-    is_text = all(value is None or isinstance(value, str) for value in told.values())
-    return told if is_text and told["severity"] in (None, *SEVERITIES) else None
+    fields = {field: report.get(field) for field in _FIELDS}
+    is_text = all(value is None or isinstance(value, str) for value in fields.values())
+    return fields if is_text and fields["severity"] in (None, *SEVERITIES) else None

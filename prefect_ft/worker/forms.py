@@ -1,4 +1,4 @@
-"""Forms of JSON values: how each is called in the documentation, and how a value of it is read."""
+"""Forms of JSON values: the name of each in the documentation, and how to read a value of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _is_number(value: Any) -> bool:
 
 ANY = form("any", lambda _: True)
 BOOL = form("bool", lambda value: isinstance(value, bool))
-INT = form("int", lambda value: type(value) is int)  # a bool is none
+INT = form("int", lambda value: type(value) is int)  # excludes bool
 NUMBER = form("number", _is_number)
 OBJECT = form("object", lambda value: isinstance(value, dict))
 SECONDS = form("seconds", lambda value: _is_number(value) and value >= 0)
@@ -98,10 +98,10 @@ def by_rank(item: Form) -> Form:
     its = object_of(item, "rank")
 
     def read(value: Any) -> Any:
-        told = its.read(value)
-        if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in told):
+        entries = its.read(value)
+        if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in entries):
             raise FormError("has a key that is not a rank")
-        return {int(key): each for key, each in told.items()}
+        return {int(key): each for key, each in entries.items()}
 
     return Form(its.name, read)
 
@@ -114,13 +114,13 @@ def fields_of(fields: Mapping[str, Form]) -> Form:
     )
 
 
-def read_fields(fields: Mapping[str, Form], told: Mapping[str, Any]) -> Dict[str, Any]:
+def read_fields(fields: Mapping[str, Form], record: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the values of these fields, those that are absent left out; raises FormError."""
     values = {}
     for name, (form_name, read, may_be_absent) in fields.items():
-        if name in told:
+        if name in record:
             try:
-                values[name] = read(told[name])
+                values[name] = read(record[name])
             except FormError as exc:
                 raise FormError(f"{name} must be {form_name}") from exc
         elif not may_be_absent:
@@ -128,10 +128,10 @@ def read_fields(fields: Mapping[str, Form], told: Mapping[str, Any]) -> Dict[str
     return values
 
 
-def problem_of(fields: Mapping[str, Form], told: Mapping[str, Any]) -> Optional[str]:
+def problem_of(fields: Mapping[str, Form], record: Mapping[str, Any]) -> Optional[str]:
     """Return what is wrong with an object that should have these fields; None: nothing."""
     try:
-        read_fields(fields, told)
+        read_fields(fields, record)
     except FormError as exc:
         return str(exc)
     return None

@@ -61,7 +61,7 @@ class Forwarder:
             self._read_changes()
 
     def forget(self) -> None:
-        """Send no more excerpts: nobody waits for them."""
+        """Send no more excerpts: no reader waits for them."""
         self._excerpts_due.clear()
 
     def end(self, *, with_excerpts: bool) -> None:

@@ -101,17 +101,17 @@ class Rank:
     def new_values(self) -> Dict[str, Any]:
         """Return the fields of a `beat` about values that were reported since the last call, and the sample."""
         try:
-            told = heartbeat.read_told(self.beat_path, self._last_value)
+            report = heartbeat.read_told(self.beat_path, self._last_value)
         except OSError:
             return {}  # as in `last_beat`
         fields: Dict[str, Any] = {}
-        if told.values:
-            self._last_value = told.values[-1][0]
+        if report.values:
+            self._last_value = report.values[-1][0]
             fields["values"] = [
-                [number, step, *map(_as_json, numbers)] for number, step, *numbers in told.values
+                [number, step, *map(_as_json, numbers)] for number, step, *numbers in report.values
             ]
-        if told.sample is not None:
-            fields["sample"], fields["sample_step"] = told.sample, told.sample_step
+        if report.sample is not None:
+            fields["sample"], fields["sample_step"] = report.sample, report.sample_step
         return fields
 
     def is_to_end(self) -> None:
@@ -261,7 +261,7 @@ class Gang:
                 processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
 
     def end(self, wait_s: float) -> bool:
-        """SIGKILL every process below this one, whoever started it, and wait for their ends.
+        """SIGKILL every process below this one, whatever started it, and wait for their ends.
 
         False: some have not ended yet, call again. True: all have, or those that have not are `stuck`.
         """
@@ -298,7 +298,7 @@ class Gang:
             for path in (*beats, rank.error_path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-            for told in (rank.faults, rank.restarts):
+            for reports in (rank.faults, rank.restarts):
                 with contextlib.suppress(OSError):
-                    told.remove()
+                    reports.remove()
         return [rank.spool.path for rank in self.ranks.values()]

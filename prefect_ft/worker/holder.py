@@ -1,8 +1,8 @@
 """The holder of an allocation of Slurm: starts a node server on each node, once, and waits until it is given back.
 
 It is the batch script of an allocation that a run has submitted, or a process beside an orchestrator that is in one. It
-decides nothing: what a run does with nodes, it orders from the node servers. All its reports are in a directory that
-the orchestrator sees: `allocation.json`, one file for each node server, `ended` at its end.
+decides nothing: a run orders what it wants from the node servers. It reports in a directory that the orchestrator
+sees: `allocation.json`, one file for each node server, `ended` at its end.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CONFIG = "node.json"
 """The configuration of all node servers of a run, in the directory above."""
 
 MOST_STEPS = 3
-"""How often the node servers are started, where nodes do not take the step."""
+"""How often to start the node servers, where nodes fail to start the step."""
 
 LOOK_S = 0.25
 COMMAND_TIMEOUT_S = 20.0
 GONE_S = 5.0
-"""After so long without any node server the allocation is given back."""
+"""How long without any node server before the allocation is given back."""
 
 
 def asked(words: Sequence[str]) -> Optional[str]:
@@ -60,18 +60,18 @@ def tenure_name(job: str, restarts: int) -> str:
 
 def described(job: str) -> Dict[str, Any]:
     """Return what is known of this allocation: nodes in their order, their addresses, its end, its lives."""
-    told = asked(("scontrol", "show", "job", "-o", job)) or ""
-    node_list = os.environ.get("SLURM_JOB_NODELIST") or _field(told, "NodeList") or ""
+    job_state = asked(("scontrol", "show", "job", "-o", job)) or ""
+    node_list = os.environ.get("SLURM_JOB_NODELIST") or _field(job_state, "NodeList") or ""
     nodes = (asked(("scontrol", "show", "hostnames", node_list)) or "").split() or [node_list]
     addresses = asked(("sinfo", "-h", "-N", "-n", node_list, "-o", "%N|%o")) or ""
     hosts = dict(line.strip().split("|", 1) for line in addresses.splitlines() if "|" in line)
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or _field(told, "Restarts") or 0)
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or _field(job_state, "Restarts") or 0)
     return {
         "job": job,
         "name": tenure_name(job, restarts),
         "nodes": nodes,
         "hosts": {node: hosts.get(node, node) for node in nodes},
-        "ends_s": _ends_s(told),
+        "ends_s": _ends_s(job_state),
         "began_s": time.time(),
     }
 
@@ -80,9 +80,9 @@ UNLIMITED = ("UNLIMITED", "365-00:00:00")
 """Time limits of a job without one: 22.05 has been seen to show it as a year, as it keeps it."""
 
 
-def _ends_s(told: str) -> Optional[float]:
+def _ends_s(job_state: str) -> Optional[float]:
     """Return when a job ends; None: it has no time limit."""
-    return None if _field(told, "TimeLimit") in UNLIMITED else _time(_field(told, "EndTime"))
+    return None if _field(job_state, "TimeLimit") in UNLIMITED else _time(_field(job_state, "EndTime"))
 
 
 def _field(text: str, name: str) -> Optional[str]:
@@ -108,13 +108,13 @@ class Holder:
         self._srun: Optional["subprocess.Popen[bytes]"] = None
         self._begun = 0
         """How many steps have been started."""
-        self._is_told_to_go = False
+        self._stop_requested = False
 
     def run(self) -> int:
         """Hold the allocation until the run gives it back, or nothing of it is left."""
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._go())
+        signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
         self._start()
         self._tell()
         try:
@@ -122,8 +122,8 @@ class Holder:
         finally:
             _write(os.path.join(self._directory, ENDED), "%f\n" % time.time())
 
-    def _go(self) -> None:
-        self._is_told_to_go = True
+    def _on_sigterm(self) -> None:
+        self._stop_requested = True
 
     def _tell(self) -> None:
         _write(os.path.join(self._directory, ALLOCATION), json.dumps(self._allocation))
@@ -180,7 +180,7 @@ class Holder:
     def _hold(self) -> int:
         """Wait; the step outlives its srun once all node servers are there."""
         has_begun, alone_since = False, None  # type: bool, Optional[float]
-        while not self._is_told_to_go and not os.path.exists(os.path.join(self._directory, RELEASED)):
+        while not self._stop_requested and not os.path.exists(os.path.join(self._directory, RELEASED)):
             nodes = {"%s.json" % node for node in self._allocation["nodes"]}
             there = len(nodes & _names_in(self._directory))
             has_begun = has_begun or there > 0

@@ -103,7 +103,7 @@ class Lobby(Generic[V]):
         self._loop.drop(self._silent)
 
     def release(self, visitor: V) -> bool:
-        """Take a visitor for no stranger any more: it belongs here, or has gone. Say whether it was one. Idempotent."""
+        """Take a visitor off the strangers: it was admitted, or has gone. Return whether it was one. Idempotent."""
         stay = self._strangers.pop(visitor, None)
         if stay is None:
             return False
@@ -127,7 +127,7 @@ class Lobby(Generic[V]):
         try:
             connection, host = descriptors.accept(listener)
         except (BlockingIOError, ConnectionError):
-            return  # whatever it was has gone again
+            return  # the peer has closed it again
         except OSError:
             self._make_room()
             return
@@ -142,7 +142,7 @@ class Lobby(Generic[V]):
         self._loop.after(self._silent, STRANGER_TIMEOUT_S, self._dismiss_silent)
 
     def _make_room(self) -> None:
-        """Have one stranger's descriptor; where there is none, take nothing for a while."""
+        """Free one stranger's descriptor; where there is none, accept nothing for a while."""
         if self._strangers:
             self._dismiss_one()
             return
@@ -151,7 +151,7 @@ class Lobby(Generic[V]):
         self._loop.after(self._retry, RETRY_S, self._listen)
 
     def _dismiss_one(self) -> None:
-        """Dismiss the oldest of the host that has most: others' connections do not go for its.
+        """Dismiss the oldest stranger of the host that has most, so that no other host's suffer for it.
 
         A connection with unread data is skipped: the data may be its key.
         """
@@ -172,7 +172,7 @@ class Lobby(Generic[V]):
 def _has_spoken(visitor: Visitor) -> bool:
     number = visitor.fileno()
     if number < 0:
-        return False  # it has gone, and nothing has been told yet
+        return False  # closed, but not released yet
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return bool(poll.poll(0))

@@ -94,7 +94,7 @@ class Total(NamedTuple):
 
 
 class TreeMeter:
-    """The processes of one rank. Its sums only grow, whoever comes and goes."""
+    """The processes of one rank. Its sums only grow, even when processes end."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -1,7 +1,7 @@
 """The node server: starts, ends and lists agents on a node that a scheduler has lent to a run.
 
-One process for each node and allocation, started once: from then on nobody has to ask the scheduler for a step again.
-It listens with TLS at a free port and tells that in a file that the orchestrator sees. It knows places (directories of
+One process for each node and allocation, started once, so that the scheduler need not be asked for another step.
+It listens with TLS at a free port and writes that to a file that the orchestrator sees. It knows places (directories of
 agents) and processes, no ranks and no decisions. Single-threaded and event-driven, as an agent is.
 docs/agent-protocol.md has its orders.
 """
@@ -43,7 +43,7 @@ RELEASED = "released"
 """The file in an allocation's directory that says that the run needs it no more."""
 
 LOOK_S = 2.0
-"""How often it is looked for that file."""
+"""How often to look for that file."""
 
 LAST_WORDS_BYTES = 4000
 """How much of a dead agent's output its orchestrator gets."""
@@ -74,10 +74,10 @@ class Place:
         self.held: Optional[Held] = Held(agent.pid)
         """Held while it lives."""
         self.on_ended: List[Callable[[str], None]] = []
-        """Who waits for the end of it all, to be called with the agent's last words."""
+        """Callbacks for when everything in the place has ended, called with the agent's last words."""
 
-    def told(self) -> Dict[str, Any]:
-        """Return what a list has of it."""
+    def describe(self) -> Dict[str, Any]:
+        """Return its entry in a list of places."""
         left = _read_json(os.path.join(self.home, LEFT)) if self.held is None else None
         return {
             "place": os.path.basename(self.home),
@@ -107,17 +107,17 @@ class NodeServer:
         self._door = Door(self._loop, self._ordered, self._gone, lambda: None)
         own = tls.Identity(config["identity"]["own"], config["identity"]["trusts"])
         self._door.open(listener, tls.TlsEntrance(own, config["silence_timeout_s"]))
-        told = {
+        address = {
             "node": name,
             "host": socket.gethostname(),
             "port": listener.getsockname()[1],
             "pid": os.getpid(),
             "started": started(os.getpid()),
         }
-        _write(report, json.dumps(told))
+        _write(report, json.dumps(address))
 
     def run(self) -> None:
-        """Serve until asked to leave, or until nobody has come for `orphan_timeout_s` and no agent lives."""
+        """Serve until asked to leave, or until no orchestrator has come for `orphan_timeout_s` and no agent lives."""
         self._orphaned()
         self._look()
         try:
@@ -145,20 +145,20 @@ class NodeServer:
         self._hear.setblocking(False)
         self._ring.setblocking(False)
         signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._told_to_go)
-        signal.signal(signal.SIGINT, self._told_to_go)
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         self._loop.watch(self._hear, self._woken)
 
     def _look(self) -> None:
-        """Go once the run has given the allocation back: in a job of the user's own nobody else would end this one."""
+        """Go once the run has given the allocation back: in a job of the user's own nothing else ends this process."""
         if os.path.exists(os.path.join(os.path.dirname(self._report), RELEASED)):
             self._go()
         else:
             self._loop.after("look", LOOK_S, self._look)
 
-    def _told_to_go(self, number: int, _: Any) -> None:
+    def _on_signal(self, number: int, _: Any) -> None:
         self._signal = number
 
     def _woken(self, _: int) -> None:
@@ -219,7 +219,7 @@ class NodeServer:
         elif op == "end":
             self._end(_names(message), lambda said: peer.send({"ev": "done", "id": number, "said": said}))
         elif op == "list":
-            places = [place.told() for place in self._places.values()]
+            places = [place.describe() for place in self._places.values()]
             peer.send({"ev": "done", "id": number, "places": places, "is_going": self._is_going})
         elif op == "leave":
             peer.send({"ev": "done", "id": number})
@@ -232,7 +232,7 @@ class NodeServer:
         self._orphaned()
 
     def _orphaned(self) -> None:
-        """Start waiting for somebody, unless agents live: they have an orchestrator, or a time limit of their own."""
+        """Start waiting for an orchestrator, unless agents live: they have one, or a time limit of their own."""
         if not self._peers and all(place.held is None for place in self._places.values()):
             self._loop.after("orphan", self._config["orphan_timeout_s"], self._leave)
 
@@ -331,7 +331,7 @@ class NodeServer:
             if place.held is None:
                 self._clean(place)
             elif len(place.on_ended) == 1:
-                # It ends whatever runs below it, then itself; one that somebody stopped hears it too.
+                # It ends whatever runs below it, then itself; SIGCONT lets a stopped one hear it.
                 place.held.send(signal.SIGINT, signal.SIGCONT)
                 self._loop.after(f"end {name}", LEAVE_TIMEOUT_S, lambda place=place: _kill(place))  # type: ignore[misc]
         if not found:

@@ -1,7 +1,7 @@
-"""Whether a worker is cut off from all who could tell that it is still wanted: then its ranks must not go on.
+"""Partition detection: whether a worker can reach no peer that shows that it is still wanted.
 
-Somewhere else the same ranks may have been started again. Owns the asking and the timing; what is done about it
-is the agent's. An orchestrator that is away is no sign of it as long as anybody else answers.
+Its ranks may then have been started elsewhere, and must not go on. Owns the probes and the timing; the agent acts.
+An orchestrator's absence alone is no partition as long as any other target answers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Callable, List, Optional, Sequence, Set, Tuple
 from prefect_ft.worker.loop import Loop, now_s
 
 LOOKS = 4
-"""How often it is asked in the time that nobody may be heard of."""
+"""How many probes are made within the timeout."""
 
 Target = Tuple[str, int]
 
 
 class Silence:
-    """How long nobody has been heard of; all times are seconds of one clock."""
+    """How long no peer has been heard from; all times are seconds of one clock."""
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s
@@ -31,11 +31,11 @@ class Silence:
         self._can_hear = False
 
     def hear(self, now: float) -> None:
-        """Take note of an orchestrator that is attached."""
+        """Note that an orchestrator is attached."""
         self._heard_at = now
 
     def hear_answer(self, now: float) -> None:
-        """Take note of an answer to a question: there is somebody who can be heard."""
+        """Note that a probe was answered: silence now means something."""
         self._heard_at, self._can_hear = now, True
 
     def left_s(self, now: float) -> float:
@@ -43,12 +43,12 @@ class Silence:
         return self._heard_at + self._timeout_s - now
 
     def is_cut(self, now: float) -> bool:
-        """Whether it has; who has never answered, because of a firewall for one, is not missed."""
+        """Whether it has; never so if no probe was ever answered: a firewall may block them all."""
         return self._can_hear and self.left_s(now) <= 0
 
 
 class Partition:
-    """Watches while an attempt runs; `on_cut(seconds)` is called once for each that goes on too long unheard."""
+    """Watches while an attempt runs; `on_cut(seconds)` is called once for each attempt that is cut off too long."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Partition:
         self._loop.after("partition", min(every_s, left_s) if left_s > 0 else every_s, self._look)
 
     def _ask(self) -> None:
-        """Have everybody asked; whoever has not answered the last time is not waited for any more."""
+        """Probe every target; probes of the last round that are still unanswered are given up."""
         for waiting in list(self._asked):
             self._let_go(waiting)
         for target in self._targets:

@@ -18,10 +18,10 @@ ROOM = 128 << 10
 """Bytes waiting to be sent below which there is room for output again."""
 
 MAX_BACKLOG = 64 << 20
-"""Bytes waiting to be sent above which the other side is no reader at all."""
+"""Bytes waiting to be sent above which the other side counts as gone."""
 
 STRANGER_MAX_FRAME = 64 << 10
-"""Bytes of a frame of somebody who has not shown the key yet."""
+"""The longest frame in bytes before the peer has shown the key."""
 
 
 class Peer:

@@ -1,7 +1,7 @@
-"""The agent's first and last steps in a pod, where nothing that it needs is there before, and nothing stays.
+"""The agent's first and last steps in a pod, whose file system is empty before and gone afterwards.
 
-It makes the agent's directory, and says on standard output, which is kept for as long as the pod is, what an
-agent has left behind that leaves by itself.
+It makes the agent's directory, and prints the file that an agent that leaves by itself has written: standard
+output is kept as long as the pod.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import os
 from prefect_ft.worker import agent
 
 LEFT_MARK = "prefect-ft left "
-"""Begins the line with the content of the file that an agent leaves."""
+"""Marks the line with the content of that file."""
 
 
-TOLD = "PREFECT_FT_AGENT"
+CONFIG_VARIABLE = "PREFECT_FT_AGENT"
 """The variable with the agent's configuration. No rank inherits it, and no other user can read it in /proc.
 
-A file would have to be readable for all: those of a secret belong to root, whichever user an image has.
+A file would have to be world-readable: files of a secret belong to root, whichever user an image has.
 """
 
 
 def main() -> int:
     """Be the agent."""
-    config = json.loads(os.environ.pop(TOLD))
+    config = json.loads(os.environ.pop(CONFIG_VARIABLE))
     directory = config["directory"]
     os.makedirs(directory, mode=0o700)
     agent.serve(config)
@@ -32,5 +32,5 @@ def main() -> int:
         with open(os.path.join(directory, agent.LEFT), encoding="utf-8") as file:
             print(LEFT_MARK + file.read().strip(), flush=True)  # noqa: T201  (it is what is read of a pod)
     except FileNotFoundError:
-        pass  # it was told to leave
+        pass  # it was ordered to leave
     return 0

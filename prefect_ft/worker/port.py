@@ -30,7 +30,7 @@ class ReservedPort:
         self.number = None if self._socket is None else int(self._socket.getsockname()[1])
 
     def give_away(self) -> None:
-        """Let somebody else bind it now. Idempotent."""
+        """Let another process bind it. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -165,10 +165,10 @@ def reap() -> None:
 def end_descendants(
     reap: Callable[[], None], timeout_s: float, spared: Callable[[], Container[int]] = frozenset
 ) -> List[int]:
-    """SIGKILL everything below this process until a walk finds nobody; return who is left after the time.
+    """SIGKILL everything below this process until a walk finds no process; return those left after the time.
 
-    But those that are `spared`. `reap` must collect whatever has ended, without blocking. Who survives
-    SIGKILL sits in the kernel (state D). Needs SPARE_DESCRIPTORS. Idempotent.
+    Those that are `spared` stay. `reap` must collect whatever has ended, without blocking. A process that
+    survives SIGKILL is stuck in the kernel (state D). Needs SPARE_DESCRIPTORS. Idempotent.
     """
     deadline = time.monotonic() + timeout_s
     before: List[int] = []

@@ -1,6 +1,6 @@
 """Between the agent's socket and this process's own ends: how an agent in a container elsewhere is reached.
 
-Run by its path, in the container, by whoever may start processes there. With `wait` nothing is relayed:
+Run by its path, in the container, by any client that may start processes there. With `wait` nothing is relayed:
 exit code 0 says that the agent listens.
 """
 

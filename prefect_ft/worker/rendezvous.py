@@ -77,8 +77,8 @@ class Rendezvous:
                 )
         self._port.give_away()
         own, self._last_standing = self._own_port, Standing()
-        told = env.get(coordination.STORE_VARIABLE)
-        if own is not None and told == coordination.served_at(env.get("MASTER_PORT", ""), own.number):
+        served = env.get(coordination.STORE_VARIABLE)
+        if own is not None and served == coordination.served_at(env.get("MASTER_PORT", ""), own.number):
             self._coordinate(own, env)
 
     def _coordinate(self, port: ReservedPort, env: Dict[str, str]) -> None:

@@ -14,8 +14,8 @@ _FIELDS = ("iteration", "rank", "kind", "text", "took_ms")
 def report_restart(iteration: int, rank: Optional[int], kind: str, text: str, took_ms: float) -> None:
     """Report that `iteration` was entered because of a fault on a rank. Never raises, does not wait."""
     with contextlib.suppress(OSError):
-        told = (iteration, rank, kind, text, round(took_ms, 3))
-        append(_SUFFIX, dict(zip(_FIELDS, told)))
+        values = (iteration, rank, kind, text, round(took_ms, 3))
+        append(_SUFFIX, dict(zip(_FIELDS, values)))
 
 
 class Restarts(Lines):
@@ -27,8 +27,8 @@ class Restarts(Lines):
 
 
 def _understood(record: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    told = {field: record.get(field) for field in _FIELDS}
-    rank, took_ms = told["rank"], told["took_ms"]
-    is_known = type(told["iteration"]) is int and (rank is None or type(rank) is int)
-    is_text = all(isinstance(told[field], str) for field in ("kind", "text"))
-    return told if is_known and is_text and isinstance(took_ms, (int, float)) else None
+    fields = {field: record.get(field) for field in _FIELDS}
+    rank, took_ms = fields["rank"], fields["took_ms"]
+    is_known = type(fields["iteration"]) is int and (rank is None or type(rank) is int)
+    is_text = all(isinstance(fields[field], str) for field in ("kind", "text"))
+    return fields if is_known and is_text and isinstance(took_ms, (int, float)) else None

@@ -1,7 +1,7 @@
-"""Samples of an attempt's ranks: taken once a period, kept for whoever comes, and sent to whoever is attached.
+"""Samples of an attempt's ranks: taken once a period, sent to the attached orchestrator, and kept for the next one.
 
-They are taken whether anybody listens or not. What is kept is bounded: counts only grow, so every other sample
-may go without anything being lost but detail.
+They are taken whether or not an orchestrator is attached. The number kept is bounded: counts only grow, so
+dropping every other sample loses only detail.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from prefect_ft.worker.meters import ForestMeter, Total
 from prefect_ft.worker.reporter import Reporter
 
 KEPT = 360
-"""Samples that are kept of one attempt; an hour at the default period, and more with less detail."""
+"""How many samples of one attempt are kept: an hour at the default period, longer with less detail."""
 
 LATE = 2.0
-"""A pause of more than so many periods was not watched: the agent did not get to it, or everything stood still."""
+"""A pause longer than this many periods does not count as watched: the agent was delayed, or the machine slept."""
 
 
 class Sampling:
@@ -44,7 +44,7 @@ class Sampling:
         self._ranks: List[Rank] = []
         self._forest: Optional[ForestMeter] = None
         self._kept: List[Dict[str, Any]] = []
-        self._untold = 0
+        self._unsent = 0
         """How many of the newest have not been sent."""
         self._watched_s = 0.0
         self._last_s = 0.0
@@ -56,7 +56,7 @@ class Sampling:
         self._forest = ForestMeter({rank.number: rank.process.pid for rank in ranks})
         self._devices = self._devices or self._make_devices()
         self._watched_s, self._last_s = 0.0, time.monotonic()
-        self._take()  # told with the next one, to which it is compared
+        self._take()  # sent with the next one, which is compared to it
         self._loop.after("sample", self._period_s, self._sample)
 
     def end(self) -> None:
@@ -68,28 +68,28 @@ class Sampling:
             self._forest.close()
         self._forest = None
         self._kept.clear()
-        self._untold = 0
+        self._unsent = 0
         self._period_s = self._usual_s
 
     def watch(self, period_s: float) -> None:
-        """Take a sample every so often from now on, as long as who wants that is attached."""
+        """Take samples at this period until the attached orchestrator has gone."""
         self._period_s = min(period_s, self._usual_s)
         if self._loop.is_set("sample"):
             self._loop.drop("sample")
             self._loop.after("sample", self._period_s, self._sample)
 
-    def nobody_listens(self) -> None:
+    def reader_gone(self) -> None:
         """Go back to the usual period."""
         self._period_s = self._usual_s
 
-    def tell_all(self) -> None:
-        """Tell who has come everything that is kept."""
-        self._untold = len(self._kept)
-        self._tell()
+    def send_all(self) -> None:
+        """Send every kept sample to the orchestrator that has just attached."""
+        self._unsent = len(self._kept)
+        self._send_unsent()
 
     def _sample(self) -> None:
         self._take()
-        self._tell()
+        self._send_unsent()
         if any(rank.exit is None for rank in self._ranks):
             self._loop.after("sample", self._period_s, self._sample)
 
@@ -130,7 +130,7 @@ class Sampling:
         }
 
     def _beat_s(self, beat: Optional[heartbeat.Beat]) -> Optional[float]:
-        """Return when a beat was, in watched time; right as long as nothing stood still since."""
+        """Return when a beat was, in watched time; correct unless the machine has slept since."""
         if beat is None:
             return None
         age_s = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - beat.t_ns) / 1e9
@@ -138,13 +138,13 @@ class Sampling:
 
     def _keep(self, sample: Dict[str, Any]) -> None:
         self._kept.append(sample)
-        self._untold += 1
+        self._unsent += 1
         if len(self._kept) > KEPT:
             del self._kept[-2::-2]
-            self._untold = min(self._untold, len(self._kept))
+            self._unsent = min(self._unsent, len(self._kept))
 
-    def _tell(self) -> None:
-        while self._untold and self._reporter.has_room:
-            sample = self._kept[-self._untold]
-            self._untold -= 1
-            self._reporter.send("sample", past=self._untold > 0, **sample)
+    def _send_unsent(self) -> None:
+        while self._unsent and self._reporter.has_room:
+            sample = self._kept[-self._unsent]
+            self._unsent -= 1
+            self._reporter.send("sample", past=self._unsent > 0, **sample)

@@ -1,6 +1,6 @@
 """A rank's output: the file that the rank writes, read in whole lines, bounded without losing its place.
 
-The rank holds the file open for appending, so that it goes on printing whoever dies. Offsets count from
+The rank holds the file open for appending, so it keeps printing when the agent or orchestrator dies. Offsets count from
 the first byte that the rank ever wrote and stay valid for good: what must go is punched out of the file
 (fallocate), never shifted; and where a script empties the file (`echo ... > /dev/stderr` does), counting
 goes on.
@@ -28,7 +28,7 @@ _LOOK = 1 << 20
 """Bytes that are looked through at once: of more that has come in the meantime only the end."""
 
 _LAST_LOOK = 16 << 20
-"""The same where nothing more will come and nobody waits."""
+"""The same where nothing more will come and nothing waits."""
 
 _KEEP_SIZE = 1
 _PUNCH_HOLE = 2
@@ -47,7 +47,7 @@ class Keeping(NamedTuple):
 
     `limit_bytes` is what stays on disk at most, handed on or not. `stays`: only an excerpt is handed on, not
     the output itself. `signs` are texts that lines of interest may hold, besides those that any do; `secrets` are
-    those that nobody is to read.
+    those that must not be shown.
     """
 
     limit_bytes: int

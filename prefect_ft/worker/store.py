@@ -289,7 +289,7 @@ _QUESTIONS: Dict[int, Callable[[_Client, _Question], None]] = {
 class StoreServer:
     """One attempt's store. `is_foreign`: a client of torch's spoke otherwise than those that are known.
 
-    A client belongs here once it has greeted; torch's clients have no key that they could show.
+    A client is admitted once it has greeted; torch's clients have no key to show.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ KILLED_TIMEOUT_S = 5.0
 
 
 def end_strays(home: str) -> None:
-    """SIGKILL what outlived an agent, and an agent that is nobody's child any more. `home` is a worker's directory."""
+    """SIGKILL what outlived an agent, and an orphaned agent itself. `home` is a worker's directory."""
     deadline = time.monotonic() + KILLED_TIMEOUT_S
     while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
         family = {process for stray in found for process in (stray, *descendants(stray))} - {os.getpid()}
@@ -34,8 +34,8 @@ def _strays(home: str) -> Iterator[int]:
 def _belongs(pid: int, home: str) -> bool:
     """Whether a living process is of the worker with this directory.
 
-    Then it was given a place in it, or writes into it. Only to read from it (`tail -f`) or to stand in
-    it makes nobody a stray.
+    That is one that was given a place in it, or writes into it. Reading from it (`tail -f`) or having it
+    as working directory does not count.
     """
     inside = f"{home}/"
     with contextlib.suppress(OSError, ValueError, KeyError):  # gone, or another user's

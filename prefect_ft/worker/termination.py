@@ -73,7 +73,7 @@ class Termination:
     def stop(self, grace_s: float, complete: bool) -> None:
         """End the attempt, after `grace_s` of SIGTERM where that is above 0. Idempotent.
 
-        `complete`: every rank of every worker has ended by itself, so nobody is writing any more.
+        `complete`: every rank of every worker has ended by itself, so no writer is left.
         """
         self.is_complete = complete
         self._loop.drop("kill")
@@ -99,10 +99,10 @@ class Termination:
             self._last_look.begin(complete=self.is_complete)
         self._on_killed(living is not None)
 
-    def looked(self, number: int, passed_over: Dict[str, str]) -> None:
+    def looked(self, number: int, skipped: Dict[str, str]) -> None:
         """Take note that the answer to this question has been reported, and of what could not be verified."""
         if self._last_look is not None:
-            self._last_look.looked(number, passed_over)
+            self._last_look.looked(number, skipped)
 
     def settle(self, what: str) -> None:
         """Take one thing off what `on_stopped` waits for."""
@@ -111,11 +111,11 @@ class Termination:
         self._awaited.discard(what)
         if not self._awaited:
             stuck = self._current.gang.stuck if self._current.gang is not None else []
-            passed_over = self._last_look.passed_over if self._last_look is not None else None
-            self._on_stopped({"stuck": stuck, "deaths": self.deaths, "passed_over": passed_over})
+            skipped = self._last_look.skipped if self._last_look is not None else None
+            self._on_stopped({"stuck": stuck, "deaths": self.deaths, "passed_over": skipped})
 
     def reader_gone(self) -> None:
-        """Wait for nothing: nobody listens. A stop that was ordered is carried out all the same."""
+        """Stop waiting: no orchestrator is attached. A stop that was ordered is still carried out."""
         self._awaited.clear()
 
     def close(self) -> None:

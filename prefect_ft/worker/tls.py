@@ -1,6 +1,6 @@
 """TLS between agents and their orchestrator: each side shows a certificate that the run's authority has signed.
 
-Owns how such sockets behave: as plain ones do, for whoever waits for them. Both sides use it.
+Makes such sockets behave as plain ones do in an event loop. Both sides use it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Identity(NamedTuple):
 class TlsSocket(ssl.SSLSocket):
     """Raises BlockingIOError where a plain socket would, and holds back nothing that `select` cannot see.
 
-    A handshake that has not been made is made by the first `recv`. What of it waits for room to send is not
-    told apart: that is a few hundred bytes on a fresh connection, and who does not take them never comes in.
+    The first `recv` makes the handshake. A handshake that waits for room to send is not distinguished from one that
+    waits for data: it is a few hundred bytes on a fresh connection, and a peer that does not take them is not admitted.
     """
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
@@ -59,7 +59,7 @@ class TlsSocket(ssl.SSLSocket):
 def agents_context(identity: Identity) -> ssl.SSLContext:
     """Return how an agent lets its orchestrator in, and nothing that shows the certificate of an agent."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, identity)
-    context.num_tickets = 0  # nobody comes a second time by the same session
+    context.num_tickets = 0  # no session is ever resumed
     return context
 
 
@@ -77,7 +77,7 @@ def _context(protocol: int, identity: Identity) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=identity.trusts)
-    # A context takes keys from files only; this one is nobody else's, and gone at once.
+    # A context takes keys from files only; this file is private, and deleted at once.
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(identity.own.encode("ascii"))
         file.flush()
@@ -96,7 +96,7 @@ def end_when_silent(connection: socket.socket, timeout_s: float) -> None:
 
 
 def listening(port: int) -> Optional[socket.socket]:
-    """Listen at all addresses; None, and a line that says so, where somebody else does already."""
+    """Listen at all addresses; None, and a line on standard error, where the port is taken."""
     has_both = socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
@@ -116,7 +116,7 @@ class TlsEntrance:
         self._silence_timeout_s = silence_timeout_s
 
     def __call__(self, connection: socket.socket) -> Optional[socket.socket]:
-        """Return the connection to speak by; None: who came has gone again."""
+        """Return the connection to use; None: the peer has already closed it."""
         with contextlib.suppress(OSError):
             connection.setblocking(False)
             end_when_silent(connection, self._silence_timeout_s)

@@ -76,8 +76,8 @@ class WarmStart:
         self._next: Optional[Tuple[Sequence[str], str, Environment, int]] = None
         """What was started last."""
         self._why: Optional[str] = None
-        """Why ranks start cold; None: they need not, or nobody has asked for more."""
-        self._last_told: Dict[str, Any] = {}
+        """Why ranks start cold; None: they start warm, or warm starts are off."""
+        self._last_sent: Dict[str, Any] = {}
 
     @property
     def spared(self) -> Set[int]:
@@ -125,7 +125,7 @@ class WarmStart:
                 with parked.connection as connection:
                     connection.settimeout(ANSWER_TIMEOUT_S)
                     send(connection, order, [output])
-            except OSError:  # it has not been told all, and so has not begun
+            except OSError:  # it has not received the whole order, and so has not started
                 parked.process.send(signal.SIGKILL)
                 return cold(rank_env, output)
             finally:
@@ -182,15 +182,15 @@ class WarmStart:
         self._tell_changes()
 
     def report_to_newcomer(self) -> None:
-        """Tell it all, unless nothing has ever been tried."""
-        self._last_told = {}
+        """Send all fields, unless no warm start was ever tried."""
+        self._last_sent = {}
         if self._tries or self._why is not None:
             self._tell_changes()
 
     def _tell_changes(self) -> None:
-        told = {name: value for name, value in self.describe().items() if name != "memory_kb"}
-        if told != self._last_told:
-            self._last_told = told
+        fields = {name: value for name, value in self.describe().items() if name != "memory_kb"}
+        if fields != self._last_sent:
+            self._last_sent = fields
             self._tell(**self.describe())
 
     # -- the zygote -------------------------------------------------------------------------------

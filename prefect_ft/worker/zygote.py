@@ -278,7 +278,7 @@ def serve(connection: _socket.socket) -> "Program":
 
 
 def fork() -> bool:
-    """Fork a process that is nobody's child but the agent's; true in it."""
+    """Fork a process that becomes a child of the agent; return true in it."""
     between = os.fork()
     if between:
         os.waitpid(between, 0)

@@ -191,7 +191,7 @@ def test_what_is_kept_is_bounded_and_reaches_back_to_the_beginning(monkeypatch: 
         now = 10.0 * number
         sampler._sample()
     reporter.peer = heard  # type: ignore[assignment]
-    sampler.tell_all()
+    sampler.send_all()
     sampler.end()
     times = [each["watched_s"] for each in heard.samples]
     assert len(times) <= sampling.KEPT

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from prefect_ft.backends.payload import payload_directory
 from prefect_ft.worker.masking import Secrets
-from prefect_ft.worker.pod import TOLD
+from prefect_ft.worker.pod import CONFIG_VARIABLE
 from prefect_ft.worker.sieve import END_BYTES
 from prefect_ft.worker.spool import MAX_PIECE, Keeping, Spool
 
@@ -166,7 +166,7 @@ def test_a_pods_log_holds_none_when_its_agent_leaves_alone(runtime_dir: Path, ou
     code = f"import sys; sys.path[:0] = [{str(payload)!r}]; from prefect_ft.worker import pod; pod.main()"
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
-        env={**os.environ, TOLD: told},
+        env={**os.environ, CONFIG_VARIABLE: told},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

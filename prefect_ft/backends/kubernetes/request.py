@@ -16,7 +16,7 @@ from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure, Kube
 from prefect_ft.backends.kubernetes.fields import PodVolume, Toleration
 from prefect_ft.backends.labels import Labels, name_of
 from prefect_ft.config import given_in
-from prefect_ft.worker.pod import TOLD
+from prefect_ft.worker.pod import CONFIG_VARIABLE
 
 LABELS = Labels("prefect-ft/")
 
@@ -157,7 +157,7 @@ def _container(
             "command": [infrastructure.python, "-I", "-S", "-W", "ignore", "-c", BEGIN, *words],
             "env": [
                 *({"name": variable, "value": value} for variable, value in env.items()),
-                {"name": TOLD, "valueFrom": {"secretKeyRef": {"name": name, "key": CONFIG}}},
+                {"name": CONFIG_VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": CONFIG}}},
             ],
             # Where pods have their nodes' network, who is to listen at a port waits for who does.
             "ports": [{"name": "agent", "containerPort": infrastructure.agent_port}],

@@ -32,7 +32,7 @@ CLOCK_SKEW_NS = 2_000_000_000
 
 
 class AwayError(Exception):
-    """Nobody can say what there is, since the place of checkpoints cannot be reached. What was seen before holds."""
+    """The checkpoints' directory cannot be reached, so its content is unknown. What was seen before still holds."""
 
 
 class Verdict(NamedTuple):

@@ -55,7 +55,7 @@ class Checkpoint:
 
     `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
     those of the file or directory itself. `counted`: nothing states its step, so it is the number of a version.
-    `follows` is the step that was known of the same file before, where this is a version that nobody has seen yet.
+    `follows` is the step that was known of the same file before, where this is a version not seen before.
     `part` is about one of which other machines have the rest.
     """
 
@@ -271,7 +271,7 @@ class Finder:
         versions = [
             item for item in whole if item.entry.step is None and self._is_newest(item.entry, newest_ns)
         ]
-        # Of several files that are overwritten the newest stands for all: they tell no order of their own.
+        # Of several files that are overwritten only the newest counts: nothing orders their steps.
         newest = max(versions, key=lambda item: (item.entry.mtime_ns, item.entry.name), default=None)
         return [item for item in whole if item.entry.step is not None or item is newest]
 
@@ -279,7 +279,7 @@ class Finder:
         return now - entry.mtime_ns / 1e9 >= self._settle_s
 
     def _is_newest(self, version: Entry, newest_ns: Optional[int]) -> bool:
-        """Tell whether a file that is overwritten counts beside checkpoints whose names tell their steps."""
+        """Return whether an overwritten file counts beside checkpoints whose names state their steps."""
         if newest_ns is not None and version.mtime_ns <= newest_ns:
             return False
         if self._names.overwritten(version.name) is Overwritten.SURE:
@@ -288,7 +288,7 @@ class Finder:
         return newest_ns is None and (is_known or version.mtime_ns / 1e9 >= (self._begun or 0.0))
 
     def _followed_by(self, entry: Entry) -> Optional[int]:
-        """Return the step of the version that this one has taken the place of since; `None`: none, or nobody knows."""
+        """Return the step of the version that this one has replaced; `None`: none, or unknown."""
         known = self._proofs.known_at(entry.path) if entry.step is None else None
         return known.step if known is not None and self._proofs.of(entry) is None else None
 
@@ -302,8 +302,8 @@ class Finder:
         known = self._proofs.of(entry)
         if known is not None:
             return known.step, known.counted
-        told = step_at(entry.mtime_ns / 1e9)
-        return (highest + 1, True) if told is None else (told, False)
+        reported = step_at(entry.mtime_ns / 1e9)
+        return (highest + 1, True) if reported is None else (reported, False)
 
     def _judge_all(self, entries: Iterable[Entry]) -> Iterator[_Judged]:
         for entry in entries:
@@ -427,7 +427,7 @@ def choose(
 ) -> Optional[Checkpoint]:
     """Take the highest step that is not above `limit` and not in `avoid`; `None`: there is none.
 
-    A version that nobody has seen yet counts as the one that it has overwritten: that one is no longer there.
+    A version not seen before counts as the one that it has overwritten, which no longer exists.
     """
     allowed = [
         item

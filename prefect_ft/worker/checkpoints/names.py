@@ -20,7 +20,7 @@ class Overwritten(Enum):
 
     SURE = "sure"
     LIKELY = "likely"
-    """So weights are named that somebody else trained, too: it has to be seen to be written."""
+    """Downloaded weights may have such a name too: it counts once it has been seen being written."""
 
 
 SYSTEM = "{system}"

@@ -46,8 +46,8 @@ def _length_fault(file: Readable, size: int) -> Optional[str]:
     if any(magic.startswith(head) for magic in (*_NODES, _ZSTD)):
         return f"cut off at {size} of ? bytes"
     if head[:4] in _NODES:
-        told = int.from_bytes(head[4:12], "little")
-        return f"cut off at {size} of {told} bytes" if len(head) < 12 or told > size else None
+        expected = int.from_bytes(head[4:12], "little")
+        return f"cut off at {size} of {expected} bytes" if len(head) < 12 or expected > size else None
     return _zstd_fault(file, size) if head[:4] == _ZSTD else None
 
 

@@ -1,7 +1,7 @@
 """Faults of this machine's devices, found while ranks run without their help.
 
-By NVIDIA's library and its DCGM, the kernel's log, and Ascend's tool. Owns
-the process that looks, one an attempt; what a fault means is decided elsewhere.
+By NVIDIA's library and its DCGM, the kernel's log, and Ascend's tool. Owns the detecting
+process, one for each attempt; what a fault means is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("nvml", "dcgm", "kernel", "npu")
 
 _READ = 1 << 16
 _LONGEST = 1 << 20
-"""Bytes without the end of a line after which a process says nothing that could be used."""
+"""Bytes without a newline after which a process's output is given up as unusable."""
 
 
 class Detectors:
@@ -50,7 +50,7 @@ class Detectors:
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._held: Optional[Held] = None
         self._killed: List[subprocess.Popen[bytes]] = []
-        """Those that are not collected yet: a lost device may keep them in the kernel, for good."""
+        """Those not reaped yet: a lost device may keep them in the kernel for good."""
         self._has_begun = False
         self._unread = b""
 
@@ -87,7 +87,7 @@ class Detectors:
         self._loop.watch(process.stdout, lambda _: self._read())
 
     def end(self) -> None:
-        """Look no more, and let go of the devices. Idempotent."""
+        """Stop looking, and release the devices. Idempotent."""
         process, self._process, self._unread = self._process, None, b""
         if process is None:
             return
@@ -114,7 +114,7 @@ class Detectors:
             self._has_ended()
 
     def _has_ended(self) -> None:
-        """Take note that the process looks no more, of itself."""
+        """Note that the process has ended by itself."""
         self.end()
         if not self._has_begun:
             self._begun(by=[], why_not={"process": "it has ended"})
@@ -125,8 +125,8 @@ class Detectors:
 
     def _take(self, line: bytes) -> None:
         try:
-            told: Any = json.loads(line)
-            fault, begun = told.get("fault"), told if "by" in told else None
+            message: Any = json.loads(line)
+            fault, begun = message.get("fault"), message if "by" in message else None
         except (ValueError, AttributeError):
             return
         if fault is not None:

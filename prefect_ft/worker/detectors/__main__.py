@@ -1,7 +1,7 @@
-"""Looks for faults of this machine's devices until its standard input ends; tells them a JSON object a line.
+"""Looks for faults of this machine's devices until its standard input ends; prints each as a line of JSON.
 
-A process of its own: a device that is lost can keep whoever asks for it, and nobody may hold one that is to be reset.
-The words are the names of the sources, and the seconds between two looks.
+A process of its own: a query of a lost device may never return, and a device can only be reset while it is unused.
+Its arguments are the seconds between two looks, and the names of the sources.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SOURCES: Dict[str, Callable[[float], Faults]] = {
 }
 
 
-class _Told:
-    """Lines on standard output, from any thread; first, once all sources have begun, what there is of them."""
+class _Output:
+    """Lines on standard output, from any thread; the first, once all sources have begun, says which are available."""
 
     def __init__(self, names: List[str]) -> None:
         self._lock = threading.Lock()
@@ -53,23 +53,23 @@ class _Told:
         sys.stdout.flush()
 
 
-def _watch(name: str, every_s: float, told: _Told) -> None:
+def _watch(name: str, every_s: float, output: _Output) -> None:
     try:
         for fault in SOURCES[name](every_s):
-            told.begun(name)
+            output.begun(name)
             if fault is not None:
-                told.fault(**fault._asdict())
+                output.fault(**fault._asdict())
     except MissingError as exc:
-        told.begun(name, str(exc))
-    except Exception as exc:  # a library or tool of whatever kind: the others go on
-        told.begun(name, f"{type(exc).__name__}: {exc}")
+        output.begun(name, str(exc))
+    except Exception as exc:  # any error of a library or tool: the other sources go on
+        output.begun(name, f"{type(exc).__name__}: {exc}")
 
 
 def main(names: List[str], every_s: float) -> None:
-    """Watch, until standard input ends: then nobody wants to know any more."""
-    told = _Told(names)
+    """Watch until standard input ends: then the agent has stopped this process, or is gone."""
+    output = _Output(names)
     for name in names:
-        threading.Thread(target=_watch, args=(name, every_s, told), daemon=True).start()
+        threading.Thread(target=_watch, args=(name, every_s, output), daemon=True).start()
     sys.stdin.read()
     os._exit(0)  # a thread may be in a library that does not come back
 

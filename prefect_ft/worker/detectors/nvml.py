@@ -110,16 +110,16 @@ def opened() -> Tuple[Any, Dict[str, ctypes.c_void_p]]:
 
 
 def _registered(library: Any, handles: Dict[str, ctypes.c_void_p]) -> Any:
-    """Return a set of the devices' events; None where no device tells of any."""
+    """Return a set of the devices' events; None where no device reports any."""
     events = ctypes.c_void_p()
     try:
         if library.nvmlEventSetCreate(ctypes.byref(events)) != 0:
             return None
         kinds = ctypes.c_ulonglong(_XID_CRITICAL | _DOUBLE_BIT_ECC)
-        told = [library.nvmlDeviceRegisterEvents(handle, kinds, events) for handle in handles.values()]
+        results = [library.nvmlDeviceRegisterEvents(handle, kinds, events) for handle in handles.values()]
     except AttributeError:
         return None
-    return events if 0 in told else None
+    return events if 0 in results else None
 
 
 def _next_event(library: Any, events: Any, names: Dict[Any, str]) -> Iterator[Fault]:

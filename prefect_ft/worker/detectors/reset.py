@@ -1,7 +1,7 @@
-"""Resets the device that PREFECT_FT_DEVICE names, with its vendor's own tool: what `heal` is if nobody says otherwise.
+"""Resets the device that PREFECT_FT_DEVICE names, with its vendor's own tool: the default of `heal`.
 
-Exit code 0: it was reset. Anything else, with a line on standard error: it is no device that can be reset, somebody
-uses it, or the tool failed. Never run on a device: see docs/faults.md.
+Exit code 0: it was reset. Anything else, with a line on standard error: the device cannot be reset, it is in
+use, or the tool failed. Never run on a device: see docs/faults.md.
 """
 
 from __future__ import annotations

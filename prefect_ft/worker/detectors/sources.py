@@ -1,4 +1,4 @@
-"""What a source of faults is: an iterator that waits by itself, and says so where it cannot be had."""
+"""What a source of faults is: an iterator that does its own waiting, or raises where it is not available."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import subprocess
 from typing import Dict, Iterator, NamedTuple, Optional, Sequence
 
 COMMAND_TIMEOUT_S = 30.0
-"""How long a vendor's tool may take; then it has said nothing."""
+"""How long a vendor's tool may take before it counts as failed."""
 
 
 class Fault(NamedTuple):
-    """A fault that a source has found. `severity` is its own word; None: the code tells."""
+    """A fault that a source has found. `severity` is the source's own; None: it follows from the code."""
 
     device: str
     code: str
@@ -24,11 +24,11 @@ class MissingError(Exception):
 
 
 Faults = Iterator[Optional[Fault]]
-"""The first item is None: the source is there. After it, faults as they come, and None after each look without any."""
+"""The first item is None: the source is available. Then faults as they come, and None after each look without any."""
 
 
 class Standing:
-    """Faults that a tool goes on telling: each is one while it stands, and a new one when it comes back."""
+    """Faults that a tool keeps reporting: each counts once while it stands, and again when it comes back."""
 
     def __init__(self) -> None:
         self._before: Dict[Fault, bool] = {}
@@ -61,8 +61,8 @@ def printed(words: Sequence[str]) -> str:
         )
     except subprocess.TimeoutExpired as exc:
         raise OSError(f"{words[0]} took more than {COMMAND_TIMEOUT_S:g} s") from exc
-    told = done.stdout.decode("utf-8", "replace")
+    output = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        last = (done.stderr.decode("utf-8", "replace").strip() or told.strip()).splitlines()[-1:]
+        last = (done.stderr.decode("utf-8", "replace").strip() or output.strip()).splitlines()[-1:]
         raise OSError(f"{words[0]} exited with {done.returncode}{': ' + last[0][:200] if last else ''}")
-    return told
+    return output

@@ -1,4 +1,4 @@
-"""Notes what a rank imports, for as long as nobody knows it: Python runs this before the rank's program.
+"""Notes what a rank imports, until that is known: Python runs this before the rank's program.
 
 Stands on the path of one rank of one attempt. Takes itself off it at once, so that nothing that the rank
 starts meets it, and lets the sitecustomize run that is there without it.
@@ -26,7 +26,7 @@ class _Notes:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002  # Python's
         if self._being_imported is not None and name not in self._being_imported:
-            return  # somebody only asks whether it is there
+            return  # the caller only asks whether the module exists
         if name not in self._noted and os.getpid() == self._pid:
             self._noted.add(name)
             try:
