@@ -11,14 +11,14 @@ from prefect_ft.decide.environment import set_aside, skip_eval_at, start_counts
 from prefect_ft.decide.gate import asks_before
 from prefect_ft.decide.incidents import is_report, with_verdict
 from prefect_ft.decide.placement import initial_placement
-from prefect_ft.decide.policy import InTurn, decide, decide_as_told
+from prefect_ft.decide.policy import InTurn, decide, decide_with_answer
 
 __all__ = [
     "InTurn",
     "advised",
     "asks_before",
     "decide",
-    "decide_as_told",
+    "decide_with_answer",
     "initial_placement",
     "is_in_doubt",
     "is_report",

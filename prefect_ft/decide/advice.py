@@ -26,7 +26,7 @@ def is_in_doubt(incident: Incident) -> bool:
 def advised(policy: Policy, history: History, incident: Incident, advice: Advice) -> Incident:
     """Return an incident in doubt with the advice, and by its class unless that would end the phase.
 
-    `history` is what came before it. Blames nobody: a word from outside isolates no system.
+    `history` is what came before it. Blames no system: advice from outside isolates nothing.
     """
     noted = replace(incident, advice=replace(advice, used=False))
     if advice.failure_class in _NO_CLASSES or not is_in_doubt(incident):

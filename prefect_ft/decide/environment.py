@@ -19,8 +19,8 @@ def start_counts(policy: Policy, history: History, *, before_first: int = 0) -> 
     """Return for each worker how often it was created and how often the command was started in it.
 
     Both include the attempt that the last decision starts (`MA_SCHEDULE_CNT`, `MA_PROC_START_CNT`).
-    `before_first` is how many decisions had been made when the first attempt started: whoever they created
-    was created once, as far as the command can know.
+    `before_first` is how many decisions had been made when the first attempt started: a worker created by them
+    counts as created once, as far as the command can know.
     """
     first = [entry.decision.placement for entry in history[:before_first] if entry.decision is not None]
     gang = first[-1] if first else initial_placement(policy) or ()

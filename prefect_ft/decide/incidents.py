@@ -102,8 +102,8 @@ def blamed_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) ->
 def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> tuple[str, ...]:
     """Return the systems that a failure makes suspect: those to blame, then those of silent workers.
 
-    A worker is silent that did not report a collective time-out which others did; nobody is where all
-    reported it, or none.
+    A worker is silent if it did not report a collective timeout that others did; none is where all
+    reported it, or none did.
     """
     blamed = blamed_systems(incident, policy, gang)
     reported = incident.reported

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prefect_ft.decide.classify.exits import asks_for_other_hardware
 from prefect_ft.decide.effects import StepBack
 from prefect_ft.decide.situation import Situation
-from prefect_ft.decide.trials import told_first
+from prefect_ft.decide.trials import first_reporter
 from prefect_ft.model import Action
 
 MAX_UNCONDITIONAL = 3
@@ -33,7 +33,7 @@ def always(action: Action, why: str = "") -> Callable[[Situation], Move]:
 
 
 def isolate_systems(s: Situation, systems: tuple[str, ...]) -> Move:
-    """Take systems out of use on the lowest level that can work; with nobody to blame only rebuild."""
+    """Take systems out of use on the lowest level that can work; with no system to blame only rebuild."""
     if not systems:
         return Move("rebuild", (), "no system is to blame")
     isolate = s.pool.not_isolated(systems)
@@ -93,7 +93,7 @@ def suspected_of_numbers(s: Situation) -> str | None:
     """Return the system that is left for a second try: once since progress, if a spare is there."""
     if s.has_moved or not (s.policy.numeric_elsewhere or asks_for_other_hardware(s.incident)):
         return None
-    system = told_first(s.incident, s.pool.gang)
+    system = first_reporter(s.incident, s.pool.gang)
     return system if system is not None and s.pool.spares((system,)) else None
 
 

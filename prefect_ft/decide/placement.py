@@ -114,8 +114,8 @@ class Pool:
 
         Workers on the systems to `avoid` take spares as if these were isolated.
 
-        Who can stay stays; the others take spares in the order of the pool, the lowest number first.
-        Numbers are compacted where nobody could take a worker over. A rebuild fills the gang up to
+        Workers that can stay do; the others take spares in the order of the pool, the lowest number first.
+        Numbers are compacted where no spare could replace a worker. A rebuild fills the gang up to
         its configured size again.
         """
         match action:

@@ -44,7 +44,7 @@ class InTurn:
         return self._situation.policy.systems
 
     def decide(self, incident: Incident, answer: Answer | None = None) -> Decision:
-        """Decide about the next incident; `answer` is what a person says to that."""
+        """Decide about the next incident; `answer` is a person's answer to the proposal."""
         s = self._situation
         self._number += 1
         s.arrive(incident)
@@ -60,8 +60,8 @@ def decide(policy: Policy, history: History) -> Decision:
     return _before_last(policy, history).decide(history[-1].incident)
 
 
-def decide_as_told(policy: Policy, history: History, answer: Answer) -> Decision:
-    """Decide as `decide`, and then as a person answered to that."""
+def decide_with_answer(policy: Policy, history: History, answer: Answer) -> Decision:
+    """Decide as `decide` does, then apply a person's answer to that."""
     return _before_last(policy, history).decide(history[-1].incident, answer)
 
 

@@ -1,7 +1,7 @@
 """The reason of a decision: one sentence for a person who is paged at three in the morning.
 
-Owns wording only; what is said was decided before, and nobody parses it. How the budget of a rule's own
-stands is said by its row.
+Owns wording only: the decision was made before, and the text is not parsed. The state of a rule's own
+budget is worded by its row.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Checkpoints:
         return True
 
     def raise_baseline(self) -> None:
-        """Make what was verified between two attempts the past of the next one: it is nobody's progress."""
+        """Count what was verified between two attempts as known before the next: it is no attempt's progress."""
         self._baseline, self._seen = self.highest, 0
 
     def next_step(self, incident: Incident, step_back: StepBack | None) -> int | None:

@@ -74,7 +74,7 @@ class Rule:
     Of exits it matches those of some `classes`; `None`: of any. Without kinds it matches nothing: an after-check
     gives its name to what it stops. Without `needs_autorestart` it restarts also where the policy restarts nothing.
     `standing` says in a reason where the budget of its own stands. `meaning`
-    says for somebody who does not know the policy why it decides so.
+    explains the decision to a reader who does not know the policy.
     """
 
     name: RuleName
@@ -386,7 +386,7 @@ class Table:
         raise AssertionError("the rule for everything else matches everything")
 
     def meaning_of(self, name: str) -> str:
-        """Return why a rule decides so, for somebody who does not know the policy."""
+        """Return why a rule decides so, for a reader who does not know the policy."""
         return self._meanings.get(name, name)
 
 

@@ -1,4 +1,4 @@
-"""Who is at fault where numbers or data go bad: what further attempts prove, from elsewhere and on other systems.
+"""What is at fault where numbers or data go bad: what further attempts prove, elsewhere and on other systems.
 
 Owns the truth table, as a fold over the attempts of a phase:
 
@@ -9,9 +9,9 @@ Owns the truth table, as a fold over the attempts of a phase:
 | has gone from an older checkpoint                        | the checkpoint that all started from |
 | comes and goes, on one system or another                 | chance                               |
 
-The first row is read at once, the others once an attempt got past the steps at which others failed, and did not fail
-so itself. Where a step is not known nothing is proven. Chooses nothing: findings are reported; a poisoned checkpoint is
-set aside.
+The first row is read at once, the others once an attempt got past the steps at which others failed without failing
+that way itself. Where a step is unknown, nothing is proven. Decides nothing: findings are reported; a poisoned
+checkpoint is set aside.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from prefect_ft.model import AtFault, FailureClass, Incident
 class Failed:
     """An attempt that failed at a step, having started from another (0: from scratch).
 
-    `told` is the system whose rank reported it first; None: all reported it, or it is unknown.
+    `reporter` is the system whose rank reported it first; None: all reported it, or it is unknown.
     """
 
     failure_class: FailureClass | None
     step: int
     started_from: int
-    told: str | None
+    reporter: str | None
 
 
-def told_first(incident: Incident, gang: Gang) -> str | None:
+def first_reporter(incident: Incident, gang: Gang) -> str | None:
     """Return the system whose rank reported a failure first, None where all did."""
     reported = incident.reported or ()
     if incident.worker is None or incident.worker >= len(gang) or incident.failure_class not in BINDING:
@@ -49,27 +49,27 @@ def told_first(incident: Incident, gang: Gang) -> str | None:
 
 @dataclass(slots=True)
 class Trials:
-    """What is not settled yet, and which systems have reported failures that were not bound to their steps."""
+    """Failures not explained yet, and the systems that reported failures that were not bound to their steps."""
 
     finding: AtFault | None = None
     """What the last attempt has proven; None: nothing."""
     _open: list[Failed] = field(default_factory=list)
     _bound: list[Failed] = field(default_factory=list)
     """Those at the step that was proven last to be at fault."""
-    _told: dict[str, set[int]] = field(default_factory=dict)
+    _reported: dict[str, set[int]] = field(default_factory=dict)
     """By system, the steps at which it reported failures that have gone since."""
 
     def end_attempt(
         self, incident: Incident, gang: Gang, started_from: int | None, *, is_bound: bool, seen: int | None
     ) -> None:
-        """Take note of how an attempt on `gang` ended; `seen` is the step of the last checkpoint that it saved."""
+        """Note how an attempt on `gang` ended; `seen` is the step of the last checkpoint that it saved."""
         self.finding = None
         fails = incident.kind == "exit" and incident.failure_class in BINDING
         if not (self._open or fails):
             return
         start = started_from or 0
         if fails and incident.reached is not None:
-            failed = Failed(incident.failure_class, incident.reached, start, told_first(incident, gang))
+            failed = Failed(incident.failure_class, incident.reached, start, first_reporter(incident, gang))
             if is_bound:
                 self._prove_bound(failed)
                 return
@@ -91,18 +91,18 @@ class Trials:
         if not self._open or passed.step <= max(each.step for each in self._open):
             return
         failures, self._open = self._open, []
-        others = [name for name in self._told if name not in {each.told for each in failures}]
+        others = [name for name in self._reported if name not in {each.reporter for each in failures}]
         for each in failures:
-            if each.told is not None:
-                self._told.setdefault(each.told, set()).add(each.step)
-        systems = {each.told for each in failures}
+            if each.reporter is not None:
+                self._reported.setdefault(each.reporter, set()).add(each.step)
+        systems = {each.reporter for each in failures}
         (system,) = systems if len(systems) == 1 else (None,)
         if system is not None and system not in passed.gang and not others:
             self.finding = _system(failures, system)
         elif _is_of_a_state(failures) and passed.start < failures[0].started_from and not others:
             self.finding = _checkpoint(failures, passed.start)
         else:
-            self.finding = _chance(failures, self._told)
+            self.finding = _chance(failures, self._reported)
 
 
 def _is_of_a_state(failures: list[Failed]) -> bool:
@@ -122,16 +122,16 @@ class _Passed:
 
 def _fault(what: str, failures: list[Failed], text: str, **fields: object) -> AtFault:
     steps = tuple(sorted({each.step for each in failures}))
-    systems = tuple(dict.fromkeys(each.told for each in failures if each.told is not None))
+    systems = tuple(dict.fromkeys(each.reporter for each in failures if each.reporter is not None))
     known = {"steps": steps, "systems": systems, **fields}
     return AtFault(what=what, failure_class=failures[0].failure_class, text=text, **known)  # type: ignore[arg-type]
 
 
 def _data(failures: list[Failed]) -> AtFault:
-    """Return that the data or the code is at fault: it fails from wherever it starts, and whatever system tells it."""
+    """Return that the data or the code is at fault: the step fails from any checkpoint and on any system."""
     origins = _joined(dict.fromkeys(_origin(each.started_from) for each in failures))
-    told = dict.fromkeys(each.told for each in failures if each.told is not None)
-    where = f", reported by {_joined(told)}" if told else ""
+    reporters = dict.fromkeys(each.reporter for each in failures if each.reporter is not None)
+    where = f", reported by {_joined(reporters)}" if reporters else ""
     text = f"the data or the code: step {failures[-1].step} failed {len(failures)} times, started {origins}{where}"
     return _fault("data_or_code", failures, text)
 
@@ -147,9 +147,9 @@ def _checkpoint(failures: list[Failed], start: int) -> AtFault:
     return _fault("checkpoint", failures, text, checkpoint=step)
 
 
-def _chance(failures: list[Failed], told: dict[str, set[int]]) -> AtFault:
-    where = [f"step {_joined(map(str, sorted(steps)))} on {system}" for system, steps in told.items()]
-    seen = f": {'; '.join(where)}" if len(told) > 1 else f": {_failures(failures)} did not come again"
+def _chance(failures: list[Failed], reported: dict[str, set[int]]) -> AtFault:
+    where = [f"step {_joined(map(str, sorted(steps)))} on {system}" for system, steps in reported.items()]
+    seen = f": {'; '.join(where)}" if len(reported) > 1 else f": {_failures(failures)} did not come again"
     return _fault("chance", failures, f"chance{seen}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prefect_ft.clock import PhaseClock, seconds_since, utc_after, utc_now
-from prefect_ft.decide import asks_before, decide_as_told
+from prefect_ft.decide import asks_before, decide_with_answer
 from prefect_ft.journal.lines import MemoryJournal, proposal_in
 from prefect_ft.journal.records import AnswerLine, ProposedLine
 from prefect_ft.model import Answer, AnswerKind, Decision, Gated, History, Policy
@@ -66,7 +66,7 @@ class Gate:
             by=answer.by,
         )
         journal.append(line, t=self._clock.now())
-        return decide_as_told(policy, history, answer)
+        return decide_with_answer(policy, history, answer)
 
     def _propose(self, journal: MemoryJournal, decision: Decision) -> ProposedLine:
         now = utc_now()

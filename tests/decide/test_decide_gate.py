@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.decide import asks_before, decide, decide_as_told
+from prefect_ft.decide import asks_before, decide, decide_with_answer
 from prefect_ft.model import Answer, Decision, Entry, Incident, Policy
 
 POLICY = Policy(systems=("s0", "s1", "s2"), workers=2, max_num_restarts=1)
@@ -17,7 +17,7 @@ WRONG = Incident(t=10, kind="exit", attempt=1, worker=0, failure_class="assertio
 
 def told(incident: Incident, policy: Policy = POLICY, **answer: Any) -> Decision:
     known = {"by": "ann", **answer}
-    return decide_as_told(policy, (Entry(incident=incident),), Answer(**known))
+    return decide_with_answer(policy, (Entry(incident=incident),), Answer(**known))
 
 
 def shown(decision: Decision) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""The last lines of a log that complain in words of which the catalogue knows none.
+"""The last lines of a log that complain in words that no signature matches.
 
-Owns the forms of a complaint, whoever prints it, and which of several is the root. It is asked where nothing else
-explains, so what it says is never sure.
+Owns the forms of a complaint, in any program, and which of several is the root. It is asked only where nothing else
+explains the failure, so its verdict is never certain.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ __all__ = [
 ]
 
 _APART_LINES = 15
-"""So far from each other complaints may stand that belong to one event."""
+"""How far apart complaints of one event may stand."""
 
 _AT_END_LINES = 8
-"""So near a log's end a complaint stands of which it is known in no other way that the run has failed."""
+"""How near to a log's end a complaint must stand where nothing else shows that the run has failed."""
 
 _LAST_LINES = 3
-"""So near it a line complains of an end that only its words tell."""
+"""How near to it a line must stand whose wording alone shows the end."""
 
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
     r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* \w+)\b(?:\W|$)"
 )
-"""How a line begins that says nothing else than that something has failed."""
+"""How a line begins that only says that something has failed."""
 
 _NAMES = compiled(
     "|".join(
@@ -74,11 +74,11 @@ _NO_END = compiled(
 """What a line says that complains of nothing that ends a run, repeats what was typed, or heads a traceback."""
 
 _WHAT = compiled(r"^\s+what\(\):")
-"""How C++ shows the message of an exception that nobody caught."""
+"""How C++ shows the message of an uncaught exception."""
 
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
-"""What tells of a loss, and of one that is no number."""
+"""Lines that report a loss, and those whose loss is NaN."""
 
 _COMPLAINS = compiled(
     r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
@@ -95,7 +95,7 @@ _WEAK_LEVELS = ("W", "I", "D")
 class Complaint:
     """A line that complains; `line` is its number, `after` how many lines with a text follow it.
 
-    `is_strong`: nobody prints it who means to go on.
+    `is_strong`: no program prints it that means to continue.
     """
 
     text: str
@@ -162,7 +162,7 @@ def _says_nothing_new(line: Line, is_known: Callable[[Line], bool]) -> bool:
 
 
 def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
-    """Return the last line that tells of a loss, if it is none any more."""
+    """Return the last line that reports a loss, if that loss is NaN."""
     for index in range(len(lines) - 1, -1, -1):
         number, line = lines[index]
         if _LOSS.search(line.text) is not None:
@@ -173,17 +173,17 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
 
 
 def is_message_of_crash(text: str) -> bool:
-    """Return whether a line is the message of an exception of which C++ has told in the line above."""
+    """Return whether a line is the message of an exception that C++ has reported in the line above."""
     return _WHAT.match(text) is not None
 
 
 def is_lost_loss(text: str) -> bool:
-    """Return whether a line tells of a loss that is no number: a run may come to its end with it."""
+    """Return whether a line reports a loss that is NaN: a run may complete with it."""
     return _LOST.search(text) is not None and _LOSS.search(text) is None
 
 
 def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Complaint | None:
-    """Choose among the complaints of one log: of the last ones that stand together the first that says most."""
+    """Choose among the complaints of one log: of the last group, the first of those that say most."""
     if is_known_to_fail:
         counting = list(complaints)
     else:

@@ -1,4 +1,4 @@
-"""What the end of a process says where its log says nothing: exit codes, signals, a shell's last words.
+"""What the end of a process shows where its log shows nothing: exit codes, signals, a shell's last words.
 
 Owns the table of codes that cannot be mistaken. All other codes decide nothing.
 """
@@ -15,11 +15,11 @@ from prefect_ft.model import Evidence, FailureClass, Incident, Recoverable
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import LogFindings
 
-__all__ = ["CODES", "Told", "asks_for_other_hardware", "by_last_words", "by_status", "signal_of"]
+__all__ = ["CODES", "ExitFinding", "asks_for_other_hardware", "by_last_words", "by_status", "signal_of"]
 
 
-class Told(NamedTuple):
-    """What an end says; `likeness` is what it is in any run."""
+class ExitFinding(NamedTuple):
+    """What the end of a process shows; `likeness` is the text that is the same in every run."""
 
     failure_class: FailureClass
     evidence: Evidence
@@ -40,8 +40,8 @@ CODES: Mapping[int, ExitCode] = {
     126: ExitCode("config", "the command cannot be executed: look at its permissions and its first line"),
     127: ExitCode("config", "there is no such command: look at PATH and at the spelling"),
 }
-"""Exit codes that decide by themselves. 93 is what NVIDIA's resiliency extension and job scripts after its
-fashion give for "do not requeue"; 126 and 127 are the shell's."""
+"""Exit codes that decide by themselves. 93 is what NVIDIA's resiliency extension, and job scripts modelled on it,
+return for "do not requeue"; 126 and 127 are the shell's."""
 
 RESUME_ELSEWHERE, RESULT_REJECTED = 16, 17
 """What Megatron-LM's rerun state machine ends with (megatron/core/rerun_state_machine.py). Other programs use the codes
@@ -83,7 +83,7 @@ _LAST_WORDS = (
 )
 
 
-def by_last_words(logs: Sequence[LogFindings], exit_code: int | None) -> Told | None:
+def by_last_words(logs: Sequence[LogFindings], exit_code: int | None) -> ExitFinding | None:
     """Read the last lines that go with exit codes.
 
     Where the code is not known, nothing but the very last line is trusted.
@@ -95,15 +95,15 @@ def by_last_words(logs: Sequence[LogFindings], exit_code: int | None) -> Told | 
             last = len(log.tail) - 1
             for index in range(last, last - 1 if exit_code is None else -1, -1):
                 if index >= 0 and words.pattern.match(log.tail[index]):
-                    return _as_told(words, log, index)
+                    return _from_last_words(words, log, index)
     return None
 
 
-def _as_told(words: _LastWords, log: LogFindings, index: int) -> Told:
+def _from_last_words(words: _LastWords, log: LogFindings, index: int) -> ExitFinding:
     text = log.tail[index].strip()
     number = log.number_of_tail(index)
     evidence = Evidence(rule=words.rule, text=text, file=log.file, line=number, hint=words.hint)
-    return Told(words.failure_class, evidence, text)
+    return ExitFinding(words.failure_class, evidence, text)
 
 
 def asks_for_other_hardware(incident: Incident) -> bool:
@@ -120,7 +120,7 @@ def signal_of(exit_code: int | None, signal: int | None) -> int | None:
     return signal if signal in _SIGNAL_NAMES else None
 
 
-def by_status(exit_code: int | None, signal: int | None, *, got_on: bool) -> Told | None:
+def by_status(exit_code: int | None, signal: int | None, *, got_on: bool) -> ExitFinding | None:
     """Read how a process ended; `got_on`: its run was progressing, so a SIGTERM came from outside."""
     if (number := signal_of(exit_code, signal)) is not None:
         return _by_signal(number, got_on=got_on)
@@ -129,10 +129,10 @@ def by_status(exit_code: int | None, signal: int | None, *, got_on: bool) -> Tol
     text = f"exit code {exit_code}"
     known = CODES.get(exit_code, ExitCode("unknown", ""))
     evidence = Evidence(rule="exit-code", text=text, hint=known.hint)
-    return Told(known.failure_class, evidence, text, known.recoverable)
+    return ExitFinding(known.failure_class, evidence, text, known.recoverable)
 
 
-def _by_signal(number: int, *, got_on: bool) -> Told:
+def _by_signal(number: int, *, got_on: bool) -> ExitFinding:
     failure_class: FailureClass = "unknown"
     hint = ""
     if number in _CRASHES:
@@ -144,4 +144,4 @@ def _by_signal(number: int, *, got_on: bool) -> Told:
     elif number == Signals.SIGKILL:
         hint = _KILLED_HINT
     text = f"ended by {_SIGNAL_NAMES[number]}"
-    return Told(failure_class, Evidence(rule="signal", text=text, hint=hint), text)
+    return ExitFinding(failure_class, Evidence(rule="signal", text=text, hint=hint), text)

@@ -109,7 +109,7 @@ _NAMES: tuple[tuple[FailureClass, str], ...] = (
     ("storage", r"^\w*(?:DiskFull|OutOfDisk|Quota\w*|StorageFull|NoSpace)\w*$"),
     ("numeric", r"^\w*(?:NaN|Nan|NonFinite|Diverge\w*|FloatingPoint)(?:Error|Exception|Loss\w*)?$"),
 )
-"""What the name of an exception says, whoever defined it."""
+"""What the name of an exception says, whichever library defines it."""
 
 _PLACES: tuple[tuple[FailureClass, str], ...] = (
     (

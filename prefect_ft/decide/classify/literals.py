@@ -1,4 +1,4 @@
-"""What text a pattern cannot do without: the key by which most of a log is passed over.
+"""The text that every match of a pattern contains: the key by which most of a log is skipped.
 
 Owns the reading of a pattern's outline, and nothing else of its meaning. Where the outline is not
 understood the answer is `None`, which is always safe: the pattern is then tried everywhere.
@@ -22,7 +22,7 @@ _COMMON = frozenset(
         "timeout", "total", "tpu", "train", "training", "version", "warn", "warning", "with", "worker",
     )
 )  # fmt: skip
-"""Words that stand in the logs of runs that are well: alone they tell nothing."""
+"""Words that occur in the logs of healthy runs: alone they mean nothing."""
 
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _REPEAT = re.compile(r"[*?+]|\{(\d+)(?:,\d*)?\}")

@@ -1,4 +1,4 @@
-"""The root among what all logs of a job say: the earliest finding that explains, none of its consequences.
+"""The root cause among the findings of all logs of a job: the earliest that explains the failure, not a consequence.
 
 A pure function of findings, exit code and signal. Reads no text.
 """
@@ -34,7 +34,7 @@ from prefect_ft.decide.classify.closing import (
     signature_of_complaint,
 )
 from prefect_ft.decide.classify.confidence import confidence_in, confidence_of_end, confidence_of_none
-from prefect_ft.decide.classify.exits import Told, by_last_words, by_status, signal_of
+from prefect_ft.decide.classify.exits import ExitFinding, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank, rank_named_first, tells_end
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
@@ -90,7 +90,7 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
 
 
 def _says_nothing(verdict: Verdict, exit_code: int | None, signal: int | None) -> bool:
-    """Return whether nothing is known of a run that may have been another's late words."""
+    """Return whether the verdict holds nothing that could not be a late line of an earlier run."""
     if exit_code not in (None, _RAISED) or signal is not None:
         return False
     return verdict.evidence is None or verdict.evidence.rule in ("exit-code", *_ELSEWHERE)
@@ -113,18 +113,18 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     found = zip(logs, map(_first_of, logs, candidates), strict=True)
     firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
-    told = _told(logs, exit_code, signal, reported)
+    exit_finding = _exit_finding(logs, exit_code, signal, reported)
     is_mute = chosen is not None and says_nothing(chosen[1])
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
-    if complaint is not None and _is_best(complaint, chosen, told):
+    if complaint is not None and _is_best(complaint, chosen, exit_finding):
         return _complaint_verdict(complaint, logs)
     if chosen is not None and not (
-        _says_more(told, chosen, exit_code, signal) or _came_first(reported, chosen)
+        _says_more(exit_finding, chosen, exit_code, signal) or _came_first(reported, chosen)
     ):
         return _verdict(chosen, logs, candidates)
-    if told is not None:
+    if exit_finding is not None:
         is_doubtful = exit_code is None and signal is None and chosen is not None
-        return _told_verdict(told, logs, signal_of(exit_code, signal), is_doubtful=is_doubtful)
+        return _exit_verdict(exit_finding, logs, signal_of(exit_code, signal), is_doubtful=is_doubtful)
     if is_known_to_fail or not any(log.tail for log in logs):
         return _plain("unknown")
     return replace(_plain("none"), confidence=confidence_of_none(logs, exit_code))
@@ -150,12 +150,12 @@ def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Compl
     return min(found, key=lambda one: one.complaint.failure_class is None, default=None)
 
 
-def _is_best(one: _Complained, chosen: _Place | None, told: Told | None) -> bool:
+def _is_best(one: _Complained, chosen: _Place | None, exit_finding: ExitFinding | None) -> bool:
     """Return whether a complaint explains more than what the catalogue knows, and than how the job ended."""
     says = one.complaint.failure_class
-    if _is_cause_of_crash(one, chosen, told):
+    if _is_cause_of_crash(one, chosen, exit_finding):
         return True
-    if told is not None and (told.failure_class != "unknown" or says is None):
+    if exit_finding is not None and (exit_finding.failure_class != "unknown" or says is None):
         return False
     return chosen is None or (says is not None and _says_more_than(one, says, chosen))
 
@@ -172,7 +172,7 @@ def _says_more_than(one: _Complained, says: FailureClass, chosen: _Place) -> boo
     return weight(first) >= REPORT
 
 
-def _is_cause_of_crash(one: _Complained, chosen: _Place | None, told: Told | None) -> bool:
+def _is_cause_of_crash(one: _Complained, chosen: _Place | None, exit_finding: ExitFinding | None) -> bool:
     """Return whether a program says just before it crashes what it cannot go on after."""
     if (
         one.complaint.failure_class in (None, "crash", "assertion", "user_code")
@@ -180,7 +180,11 @@ def _is_cause_of_crash(one: _Complained, chosen: _Place | None, told: Told | Non
     ):
         return False
     if chosen is None:
-        return told is not None and told.failure_class == "crash" and one.complaint.after <= _AT_ONCE_LINES
+        return (
+            exit_finding is not None
+            and exit_finding.failure_class == "crash"
+            and one.complaint.after <= _AT_ONCE_LINES
+        )
     log, crash = chosen
     is_bare = weight(crash) in (BARE, CASCADE) and crash.signature.failure_class == "crash"
     is_near = 0 < crash.line - one.complaint.line <= _AT_ONCE_LINES
@@ -214,16 +218,18 @@ def _as_resumed(log: LogFindings) -> LogFindings:
     return replace(log, findings=tuple(as_resumed(finding, log.resumption) for finding in log.findings))
 
 
-def _told(
+def _exit_finding(
     logs: Sequence[LogFindings], exit_code: int | None, signal: int | None, reported: FirstEnd | None
-) -> Told | None:
-    if (told := by_last_words(logs, exit_code)) is not None:
-        return told
-    told = by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
-    if told is None or reported is None:
-        return told
+) -> ExitFinding | None:
+    if (exit_finding := by_last_words(logs, exit_code)) is not None:
+        return exit_finding
+    exit_finding = by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
+    if exit_finding is None or reported is None:
+        return exit_finding
     file, finding = reported.log.file, reported.finding
-    return told._replace(evidence=replace(told.evidence, text=finding.text, file=file, line=finding.line))
+    return exit_finding._replace(
+        evidence=replace(exit_finding.evidence, text=finding.text, file=file, line=finding.line)
+    )
 
 
 def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
@@ -254,7 +260,9 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
 
 
-def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: int | None) -> bool:
+def _says_more(
+    exit_finding: ExitFinding | None, place: _Place, exit_code: int | None, signal: int | None
+) -> bool:
     """Return whether the way in which the first rank ended explains more than what the logs hold."""
     log, first = place
     heavy = weight(first)
@@ -262,23 +270,23 @@ def _says_more(told: Told | None, place: _Place, exit_code: int | None, signal: 
     is_end_known = is_end_known or rank_named_first(log) is not None
     if first.is_mention or (heavy in (MENTIONED, ASIDE) and not is_end_known):
         return not _is_at_end(log, first)
-    if told is None or heavy < CASCADE:
+    if exit_finding is None or heavy < CASCADE:
         return False
     number = signal_of(exit_code, signal)
-    if told.failure_class == "crash":  # a watchdog aborts its own process
+    if exit_finding.failure_class == "crash":  # a watchdog aborts its own process
         return not (first.signature.failure_class == "collective_timeout" and number == Signals.SIGABRT)
     if heavy >= REPORT:
-        return told.failure_class != "unknown"
+        return exit_finding.failure_class != "unknown"
     if first.signature.failure_class == "network":
         return number is not None
-    return told.evidence.rule in ("usage", "no-such-command") or told.recoverable is False
+    return exit_finding.evidence.rule in ("usage", "no-such-command") or exit_finding.recoverable is False
 
 
 # -- one log ----------------------------------------------------------------------------------------
 
 
 def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]:
-    """Return what may be the root in one log: what explains most first, the earliest of its kind."""
+    """Return the candidates for the root in one log: what explains most first, then the earliest of its kind."""
     findings = without_survived(
         log.findings if is_known_to_fail else without_unheeded(log, _without_caught(_before_completion(log)))
     )
@@ -294,7 +302,7 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
 
 
 def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None:
-    """Return what explains most in one log, by the line of its event that says most."""
+    """Return what explains most in one log, shown by the most informative line of its event."""
     if not candidates:
         return None
     lines = [finding for finding in log.findings if finding.raised is None]
@@ -322,7 +330,7 @@ def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:
 
 
 def _before_completion(log: LogFindings) -> list[Finding]:
-    """Leave out what only follows from something and was said once the run was through: others' ends."""
+    """Leave out consequences printed after the run completed: the ends of other ranks."""
     return [
         finding
         for finding in log.findings
@@ -375,7 +383,7 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _only_follows(later: Finding, known: Finding) -> bool:
-    """Return whether the later exception begins where the other ends, and only tells of it."""
+    """Return whether the later exception begins where the other ends, and only reports it."""
     if later.raised is None or not only_tells(later) or only_tells(known):
         return False
     return 0 < later.raised.begun - known.order <= _AT_ONCE_LINES
@@ -388,7 +396,7 @@ def _as_end(finding: Finding) -> Finding:
 
 
 def _is_full_twice(known: Finding, later: Finding) -> bool:
-    """Return whether both tell of storage: what is full shows in more than one place, first where it matters."""
+    """Return whether both are about storage: a full disk shows in several places, first where it matters."""
     return known.signature.failure_class == later.signature.failure_class == "storage"
 
 
@@ -409,7 +417,7 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
     """Return the exception for which a line just before it already said the same.
 
-    A signal is best told by the line that received it, a rank's end by the line of its launcher.
+    A signal is best shown by the line that received it, a rank's end by the line of its launcher.
     """
     is_received = first.signature.failure_class in ("cancelled", "preempted") and not first.level
     if is_received or tells_end(first):
@@ -521,20 +529,20 @@ def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Eviden
     return tuple(found.values())[:_MAX_CASCADES]
 
 
-def _told_verdict(
-    told: Told, logs: Sequence[LogFindings], number: int | None, *, is_doubtful: bool
+def _exit_verdict(
+    exit_finding: ExitFinding, logs: Sequence[LogFindings], number: int | None, *, is_doubtful: bool
 ) -> Verdict:
-    """Return what the end tells; it is doubtful if that is only the last line of a log in which more went wrong."""
+    """Return the verdict of a process's end; doubtful if it is only the last line of a log in which more went wrong."""
     return Verdict(
-        failure_class=told.failure_class,
-        recoverable=_recoverable(told.failure_class, told.recoverable),
+        failure_class=exit_finding.failure_class,
+        recoverable=_recoverable(exit_finding.failure_class, exit_finding.recoverable),
         blame="none",
-        signature=signature_of(told.likeness),
-        evidence=told.evidence,
-        cascades=tuple(one for one in _cascades(logs, None) if not _is_same_line(one, told.evidence)),
+        signature=signature_of(exit_finding.likeness),
+        evidence=exit_finding.evidence,
+        cascades=tuple(one for one in _cascades(logs, None) if not _is_same_line(one, exit_finding.evidence)),
         confidence="low"
         if is_doubtful
-        else confidence_of_end(number, told.failure_class, told.evidence.rule),
+        else confidence_of_end(number, exit_finding.failure_class, exit_finding.evidence.rule),
     )
 
 

@@ -237,7 +237,7 @@ class LogScanner:
         return self._pass_repeats(self._step(at, spotted))
 
     def _pass_repeats(self, at: int) -> int:
-        """Pass over the lines from a place on of which it is known what they come to; return where they end."""
+        """Skip the lines from a place on whose result is already known; return where they end."""
         block = self._block
         while not self._open and (stop := block.find(b"\n", at, at + _LINE_BYTES)) != -1:
             rule = self._repeats.rule_of(block[at:stop])
@@ -251,7 +251,7 @@ class LogScanner:
         return at
 
     def _catch_up(self) -> None:
-        """Read the last ones of the lines that were passed over."""
+        """Read the last of the lines that were skipped."""
         if not self._passed:
             return
         passed = sorted(place for places in self._passed.values() for place in places)
@@ -264,7 +264,7 @@ class LogScanner:
         self._order = now
 
     def _begin(self, block: bytes) -> None:
-        """Leave the block before behind; it is counted now if it cannot be counted later."""
+        """Start a new block; the previous one is counted now if it cannot be counted later."""
         if self._count is None and self._block:
             rest = self._block.count(b"\n", self._here.at)
             self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
@@ -311,11 +311,11 @@ class LogScanner:
         return lines[-_CLOSING_LINES:]
 
     def _complaints(self, closing: list[tuple[int, Line]]) -> tuple[Complaint, ...]:
-        """Return what the last lines complain of in words that the catalogue does not know."""
+        """Return the complaints among the last lines that no signature matches."""
         lines = [(-after, line) for after, line in closing]
         said = last_complaints(lines, lambda line: self._catalogue.find(line.views) is not None)
         if not said:
-            return ()  # lines are counted only where somebody asks for their number
+            return ()  # lines are counted only where their number is needed
         ends = self._number(len(self._block))
         kept = self._kept.in_order()
         found = {finding.line for finding in kept if not is_message_of_crash(finding.text)}
@@ -482,11 +482,11 @@ class LogScanner:
         )
 
     def _read_on(self, finding: Finding, line: Line, at: int) -> None:
-        """Take a further line of a message whose first one says little."""
+        """Read a further line of a message whose first line says little."""
         assert self._little is not None
         left = self._little[1] - 1
-        is_told = finding.signature.role == "cascade" and self._is_told(line, finding)
-        is_more = line.rank == finding.rank and HEADER not in line.text and not is_told
+        matches_other = finding.signature.role == "cascade" and self._matches_other_signature(line, finding)
+        is_more = line.rank == finding.rank and HEADER not in line.text and not matches_other
         said = kind_said(line.text) if is_more else None
         if said is not None:
             self._kept.drop(finding)
@@ -494,14 +494,14 @@ class LogScanner:
             self._kept.add(more)
             if self._chain.get(line.rank) is finding:
                 self._chain[line.rank] = more
-        if said is not None or left <= 0 or is_told or HEADER in line.text:
+        if said is not None or left <= 0 or matches_other or HEADER in line.text:
             self._little = None
             self._open -= 1
         else:
             self._little = finding, left
 
-    def _is_told(self, line: Line, finding: Finding) -> bool:
-        """Return whether the catalogue knows what a line says, other than what a finding says already."""
+    def _matches_other_signature(self, line: Line, finding: Finding) -> bool:
+        """Return whether a line matches a signature other than the finding's."""
         match = self._catalogue.find(line.views)
         return match is not None and match.signature is not finding.signature
 

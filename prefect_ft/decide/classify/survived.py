@@ -35,8 +35,8 @@ _TIME_LIMITS = frozenset(
 _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slurm-state-cancelled"))
 """Statements of an end that may have a reason that another line names."""
 
-_TOLD = frozenset(("interrupt-aborted",))
-"""What a program says that ends by an interruption, whoever sent it."""
+_REPORTS = frozenset(("interrupt-aborted",))
+"""Signatures of what a program prints when an interruption ends it, whatever sent it."""
 
 _AS_IT_BEGINS = frozenset(("ImportError", "IndentationError", "ModuleNotFoundError", "SyntaxError"))
 
@@ -44,10 +44,10 @@ _NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
 _ENDS_ALL = frozenset(("hardware", "oom_host"))
-"""What may leave a job hanging until somebody ends it."""
+"""Classes of failures that may leave a job hanging until it is ended from outside."""
 
 _FAR_LINES = 100
-"""Lines that a program still prints that a failure ends: tracebacks of other ranks, reports of launchers."""
+"""How many lines may follow a failure that ends a program: tracebacks of other ranks, reports of launchers."""
 
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
@@ -74,16 +74,16 @@ def _is_unheeded(finding: Finding, end: int) -> bool:
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
-    """Put a scheduler's statement in the place of what a process tells of the signal that it got."""
+    """Replace what a process reports of the signal that it received by the scheduler's statement."""
     stated = next((one for one in candidates if weight(one) in (ROOT, CASCADE) and _is_schedulers(one)), None)
     if stated is None:
         return list(candidates)
-    return [stated if _is_signal_told(one) and weight(one) >= weight(stated) else one for one in candidates]
+    return [stated if _reports_signal(one) and weight(one) >= weight(stated) else one for one in candidates]
 
 
-def _is_signal_told(finding: Finding) -> bool:
-    is_told = weight(finding) == CASCADE or finding.signature.id in _TOLD
-    return is_told and finding.signature.failure_class in _OUTSIDE and not _is_schedulers(finding)
+def _reports_signal(finding: Finding) -> bool:
+    is_report = weight(finding) == CASCADE or finding.signature.id in _REPORTS
+    return is_report and finding.signature.failure_class in _OUTSIDE and not _is_schedulers(finding)
 
 
 def _is_schedulers(finding: Finding) -> bool:
@@ -102,7 +102,7 @@ def end_from_outside(findings: Sequence[Finding]) -> Finding | None:
 
 
 def without_survived(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out what a run went on after until it was ended from outside, and an end without its reason beside one."""
+    """Leave out findings after which the run continued until it was ended from outside, and ends of known reason."""
     end = end_from_outside(findings)
     if end is None:
         return list(findings)

@@ -100,8 +100,8 @@ def as_resumed(finding: Finding, resumption: Resumption) -> Finding:
 
 
 def _may_be_damage(signature: Signature, raised: Raised, known: frozenset[str]) -> bool:
-    is_told = _ERRNO.search(raised.message) or _WRITES.search(raised.message)
-    return signature.id in known and is_told is None
+    other_cause = _ERRNO.search(raised.message) or _WRITES.search(raised.message)
+    return signature.id in known and other_cause is None
 
 
 def _lacks_a_part(signature: Signature, raised: Raised, path: str) -> bool:

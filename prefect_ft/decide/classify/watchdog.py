@@ -1,6 +1,6 @@
-"""What a watchdog of collectives has aborted: its own process, whatever other ranks of the log still print.
+"""Aborts by a watchdog of collectives: it aborts its own process, whatever other ranks of the log still print.
 
-Owns the reading of its words where an abort is known. It says nothing of a run that got on.
+Owns the reading of its messages where an abort is known. It judges no run that made progress.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prefect_ft.decide.classify.launchers import FirstEnd
 __all__ = ["as_aborted"]
 
 _NEAR_LINES = 100
-"""Lines that other ranks and launchers may print between a watchdog's words and the report of the abort."""
+"""How many lines other ranks and launchers may print between a watchdog's message and the report of the abort."""
 
 _SETS_UP = "port_in_use"
 """What keeps a group from being set up: a watchdog only watches one that was."""
@@ -27,7 +27,9 @@ def as_aborted(log: LogFindings, reported: FirstEnd | None) -> LogFindings:
     recalled = _recalled(log, reported)
     findings = (*recalled, *log.findings)
     if reported is not None:
-        said = [one.order for one in findings if _is_told(one) and one.order < reported.finding.order]
+        said = [
+            one.order for one in findings if _is_reported_timeout(one) and one.order < reported.finding.order
+        ]
         begun = min(said, default=0)
         findings = tuple(
             one for one in findings if one.signature.failure_class != _SETS_UP or one.order > begun
@@ -36,14 +38,16 @@ def as_aborted(log: LogFindings, reported: FirstEnd | None) -> LogFindings:
 
 
 def _recalled(log: LogFindings, reported: FirstEnd | None) -> list[Finding]:
-    """Return a watchdog's last words that seemed to be no end, since other ranks got on a little."""
+    """Return a watchdog's last messages that did not count as an end, since other ranks made a little progress."""
     since = max(log.begun, log.completed or 0)
-    told = [one for one, why in log.over if why == GOT_ON and one.order > since and _is_told(one)]
-    if not told or not log.tail:
+    timeouts = [
+        one for one, why in log.over if why == GOT_ON and one.order > since and _is_reported_timeout(one)
+    ]
+    if not timeouts or not log.tail:
         return []
     end = reported.finding.line if reported is not None else log.number_of_tail(len(log.tail) - 1)
-    return [one for one in told if 0 <= end - one.line <= _NEAR_LINES]
+    return [one for one in timeouts if 0 <= end - one.line <= _NEAR_LINES]
 
 
-def _is_told(finding: Finding) -> bool:
+def _is_reported_timeout(finding: Finding) -> bool:
     return finding.signature.failure_class == "collective_timeout" and weight(finding) == CASCADE

@@ -1,27 +1,27 @@
-"""A worker's container: what its quota has kept from its ranks, and what else is to be said of it."""
+"""A worker's container: how far its quota has throttled the ranks, and its other limits that explain silence."""
 
 from __future__ import annotations
 
 from prefect_ft.decide.hang.facts import ContainerSample, Sample
 
 WORTH_SAYING = 0.1
-"""Share of the time for which a container was throttled from which on that is said of it."""
+"""Share of the time from which on throttling is reported."""
 
 
 class Container:
-    """One worker's, through an attempt. A worker without one is never throttled, and nothing is said of it."""
+    """One worker's container during an attempt. Without one, nothing is throttled or reported."""
 
     def __init__(self) -> None:
         self._first: Sample | None = None
         self._last: Sample | None = None
         self._open_s = 0.0
-        """Time for which it was throttled and in which nobody is known to have computed yet."""
+        """Throttled time that is not yet attributed to a rank that computed."""
 
     def take(self, sample: Sample) -> dict[int, float]:
-        """Learn from a sample; return for how long each rank was throttled, as far as that was not given before.
+        """Add a sample; return for how long each rank was throttled since what was returned before.
 
-        The kernel tells of all together: each has the share that it has of what was computed. Who hangs beside one
-        that computes is not throttled.
+        The kernel counts all ranks together: each gets the share that it has of the computing time. A rank that
+        hangs beside one that computes is not throttled.
         """
         before, self._last = self._last, sample
         if self._first is None:
@@ -29,9 +29,9 @@ class Container:
         if before is None:
             return {}
         computed = {
-            rank: told.cpu_s - before.ranks[rank].cpu_s
-            for rank, told in sample.ranks.items()
-            if rank in before.ranks and told.cpu_s > before.ranks[rank].cpu_s
+            rank: rank_sample.cpu_s - before.ranks[rank].cpu_s
+            for rank, rank_sample in sample.ranks.items()
+            if rank in before.ranks and rank_sample.cpu_s > before.ranks[rank].cpu_s
         }
         self._open_s += _throttled_s(before.container, sample.container)
         if not computed:
@@ -41,7 +41,7 @@ class Container:
         return {rank: throttled_s * computed_s / all_s for rank, computed_s in computed.items()}
 
     def said(self, name: str) -> list[str]:
-        """Return what explains why ranks are quiet and is no evidence against them, of the attempt so far."""
+        """Return what explains silence in the attempt so far without being evidence against a rank."""
         if self._first is None or self._last is None:
             return []
         first, last = self._first.container, self._last.container

@@ -1,4 +1,4 @@
-"""What speaks against one rank: its kinds of evidence, each from what its track knows. Judges nobody else."""
+"""The evidence against one rank, of each kind, from its track. Judges no other rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prefect_ft.decide.hang.facts import EvidenceKind, Limits, Sign
 from prefect_ft.decide.hang.track import FLAT_PERCENT, MIN_LOADS, Track, is_flat
 
 WINDOW = 0.5
-"""Utilisation and state have to be as they are for half a limit; where one has to do alone, for all of it."""
+"""Utilisation and state must last for half a limit; where one kind is enough, for all of it."""
 
 SUSPICION = 0.5
 """Share of a limit from which on a rank is worth looking at more often."""
@@ -42,7 +42,7 @@ def judged(
     devices: Iterable[tuple[float, Mapping[str, float]]],
     late_lines: Sequence[Sign],
 ) -> Judgement:
-    """Weigh a rank: it hangs if enough kinds of evidence hold and it does not itself say that it gets on."""
+    """Judge a rank: it hangs if enough kinds of evidence hold and it does not report progress itself."""
     limit_s = track.limit_s(limits)
     gets_on = track.speaks and track.silent_s < limit_s
     is_alone = limits.evidence == 1
@@ -100,9 +100,9 @@ def _utilisation(
     if load is None or track.now_s - track.loads[0].watched_s < window_s:
         return []
     since_s = track.now_s - window_s
-    recent = [told for at_s, told in devices if at_s >= since_s]
+    recent = [loads for at_s, loads in devices if at_s >= since_s]
     series = {
-        name: [told[name] for told in recent if name in told] for name in (recent[-1] if recent else ())
+        name: [loads[name] for loads in recent if name in loads] for name in (recent[-1] if recent else ())
     }
     if any(len(values) < MIN_LOADS or not is_flat(values, FLAT_PERCENT, 0.0) for values in series.values()):
         return []

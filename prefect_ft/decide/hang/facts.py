@@ -70,7 +70,7 @@ class Sample:
 class LogPattern:
     """A line that has to come again within `every_s` once it, or `start`, was seen, until `stop` was.
 
-    The texts are the patterns as the user wrote them; whoever reads output does the matching.
+    The texts are the patterns as the user wrote them; the reader of the output does the matching.
     """
 
     pattern: str

@@ -1,7 +1,7 @@
-"""The ranks of a gang together: who hangs, who only waits for one that is at work, who is to blame.
+"""The ranks of a gang together: which hang, which only wait for one that works, and which is to blame.
 
-Two rules run side by side: one for all workers, one for each by itself. A rank that gets on by its own account
-is never judged by what its processes do, and a rank that waits is excused while another one is at work.
+Two rules run side by side: one for all workers, one for each by itself. A rank that reports progress is never judged
+by what its processes do, and a rank that waits is excused while another one works.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from prefect_ft.decide.hang.pace import Pace
 from prefect_ft.decide.hang.track import BUSY_CORES, MAX_LOADS, MIN_LOADS, Track
 
 FRESH = 2
-"""Samples of another worker after which one that has reported nothing since is unknown."""
+"""How many samples of another worker may arrive before a worker that reported none since counts as unknown."""
 
 ALONE = 2.0
-"""A worker that is quiet alone, and of whose progress nobody knows, is given so many times the limit."""
+"""The factor on the limit of a worker that alone is quiet, and does not report progress."""
 
 
 GRACE = 0.1
-"""Share of its limit that a rank has to get on as well, once what it may have waited for does."""
+"""Share of its limit within which a rank must progress, once the rank that it may have waited for does."""
 
 
 class _StepsMade(NamedTuple):
@@ -44,18 +44,18 @@ class GangWatch:
         self._limits, self._pace = limits, pace
         self._tracks = {rank: Track(worker, pace) for rank, worker in ranks.items()}
         self._up_to_date: set[int] = set()
-        """The workers of which all is known up to now."""
+        """The workers whose samples are up to date."""
         self._taken = 0
-        self._told: dict[int, deque[int]] = {}
-        """By worker, which of all samples were its last ones."""
-        self._teller: int | None = None
+        self._samples: dict[int, deque[int]] = {}
+        """By worker, the numbers of its last samples, counted over all workers."""
+        self._last_reporter: int | None = None
         """The worker that reported last."""
         self._unconfirmed: tuple[int, ...] = ()
-        """The ranks of a verdict that has to be found once more."""
+        """The ranks of a verdict that has yet to be confirmed."""
         self._excused_s: dict[int, float] = {}
-        """When a rank was excused last, by the others, although it seemed to hang; in its worker's watched time."""
+        """When a rank that seemed to hang was last excused by the others; in its worker's watched time."""
         self._heard_since: set[int] = set()
-        """The workers that were heard of since it was found."""
+        """The workers that have reported since then."""
         self._containers: dict[int, Container] = {}
         self._devices: dict[int, deque[tuple[float, Mapping[str, float]]]] = {}
         self._lines: dict[int, tuple[int, float]] = {}
@@ -64,21 +64,21 @@ class GangWatch:
     # -- in ---------------------------------------------------------------------------------------
 
     def take(self, worker: int, sample: Sample) -> bool:
-        """Learn from a sample; say whether any rank has been quiet for so long that a verdict may be near."""
+        """Add a sample; return whether any rank has been quiet for so long that a verdict may be near."""
         if sample.is_past:
             self._up_to_date.discard(worker)
         else:
             self._up_to_date.add(worker)
         self._heard_since.add(worker)
         self._taken += 1
-        self._told.setdefault(worker, deque(maxlen=FRESH + 1)).append(self._taken)
-        self._teller = worker
+        self._samples.setdefault(worker, deque(maxlen=FRESH + 1)).append(self._taken)
+        self._last_reporter = worker
         ended = False
         throttled = self._containers.setdefault(worker, Container()).take(sample)
-        for rank, told in sample.ranks.items():
+        for rank, rank_sample in sample.ranks.items():
             if rank in self._tracks:
-                ended |= told.is_over and not self._tracks[rank].last.is_over
-                self._tracks[rank].take(sample.watched_s, told, throttled.get(rank, 0.0))
+                ended |= rank_sample.is_over and not self._tracks[rank].last.is_over
+                self._tracks[rank].take(sample.watched_s, rank_sample, throttled.get(rank, 0.0))
         if ended:  # those that waited for it have a limit's time to end as well
             for _, track in self._living():
                 track.count_anew()
@@ -90,7 +90,7 @@ class GangWatch:
         )
 
     def line_seen(self, pattern: int, rank: int) -> None:
-        """Take note that a log pattern, by its place in the limits, was seen: from now on it is due again."""
+        """Note that a log pattern, by its place in the limits, was seen: it is now due again."""
         if rank in self._tracks:
             self._lines[pattern] = rank, self._tracks[rank].now_s
 
@@ -99,13 +99,13 @@ class GangWatch:
         return pattern in self._lines
 
     def lines_stop(self, pattern: int) -> None:
-        """Take note that a log pattern is not due any more."""
+        """Note that a log pattern is no longer due."""
         self._lines.pop(pattern, None)
 
     # -- out --------------------------------------------------------------------------------------
 
     def verdict(self) -> Hang | None:
-        """Return who hangs, if anybody does; nobody as long as there is a worker of which it is not known."""
+        """Return which ranks hang; None: none does, or a worker's state is unknown."""
         if not self._knows_all_workers():
             return None
         found = {rank: self._judged(rank, track) for rank, track in self._living()}
@@ -117,19 +117,21 @@ class GangWatch:
         return self._confirmed(self._one_worker(hung, found) or self._one_rank(hung, found))
 
     def _knows_all_workers(self) -> bool:
-        """Whether all is known of each worker up to now.
+        """Whether the samples of every worker are up to date.
 
-        One whose agent was stopped, or cannot sample, may be at work: its last report condemns neither its own
+        A worker whose agent was stopped, or cannot sample, may be working: its last report condemns neither its own
         ranks nor those that wait for them.
         """
-        if self._teller is None or not self._up_to_date >= {track.worker for track in self._tracks.values()}:
+        if self._last_reporter is None or not self._up_to_date >= {
+            track.worker for track in self._tracks.values()
+        }:
             return False
-        told = self._told[self._teller]
-        since = told[0] if len(told) > FRESH else 0
-        return all(self._told[track.worker][-1] >= since for _, track in self._living())
+        recent = self._samples[self._last_reporter]
+        since = recent[0] if len(recent) > FRESH else 0
+        return all(self._samples[track.worker][-1] >= since for _, track in self._living())
 
     def _confirmed(self, hang: Hang | None) -> Hang | None:
-        """Wait until all workers were heard of again: they tell one after the other, and this one may be first."""
+        """Hold a verdict until all workers have reported again: they report in turn, and this one may be first."""
         if hang is None or hang.ranks != self._unconfirmed:
             self._unconfirmed = hang.ranks if hang is not None else ()
             self._heard_since.clear()
@@ -142,12 +144,12 @@ class GangWatch:
         return any(self._is_suspect(rank) for rank in self._tracks)
 
     def has_moved(self, ranks: Iterable[int]) -> bool:
-        """Whether any of these ranks gets on again, by its own account or by what its processes do."""
+        """Whether any of these ranks progresses again, by its own report or by its processes' activity."""
         tracks = [self._tracks[rank] for rank in ranks]
         return any(self._is_moving(track) for track in tracks)
 
     def stragglers(self) -> list[Straggler]:
-        """Return the ranks that make fewer steps than the others, over as much time as makes a hang."""
+        """Return the ranks that make fewer steps than the others, over the time that makes a hang."""
         made = {rank: each for rank, track in self._living() if (each := self._steps_made(rank, track))}
         usual = _middle([each.steps for each in made.values()]) if len(made) > 1 else 0
         others_step = _middle([each.step for each in made.values()]) if made else 0
@@ -207,7 +209,7 @@ class GangWatch:
         return late
 
     def _one_worker(self, hung: list[int], found: Mapping[int, Judgement]) -> Hang | None:
-        """Condemn a worker that is quiet alone: after the double limit, unless somebody is known to get on."""
+        """Condemn a worker that alone is quiet: after twice the limit, unless any rank is known to progress."""
         if any(each.gets_on for each in found.values()):
             return None
         for worker in dict.fromkeys(self._tracks[rank].worker for rank in hung):
@@ -222,7 +224,7 @@ class GangWatch:
         return not track.speaks and quiet_s >= ALONE * judged.limit_s
 
     def _one_rank(self, hung: list[int], found: Mapping[int, Judgement]) -> Hang | None:
-        """Condemn ranks that say themselves that they do not get on, or can do nothing, and wait for nobody."""
+        """Condemn ranks that report no progress, or can do nothing, and do not wait for another rank."""
         condemned = [
             rank
             for rank in hung
@@ -231,7 +233,7 @@ class GangWatch:
         return self._hang("one-rank", condemned, found) if condemned else None
 
     def _is_excused(self, rank: int, found: Mapping[int, Judgement]) -> bool:
-        """Whether somebody else is at work, in a stage that may take longer, or soon to be judged; or just was."""
+        """Whether another rank works, is in a stage that may take longer, or is about to be judged; or just was."""
         now_s, limit_s = self._tracks[rank].now_s, found[rank].limit_s
         others = [each for each in found.values() if not each.is_hung]
         if any(not each.gets_on or each.is_quiet or each.limit_s > limit_s for each in others):
@@ -254,7 +256,7 @@ class GangWatch:
         )
 
     def _blamed(self, ranks: list[int], found: Mapping[int, Judgement]) -> int | None:
-        """Return the one rank that is unlike all others that hang: it is what they wait for."""
+        """Return the one rank that is unlike all others that hang: they wait for it."""
         if len(ranks) == 1:
             return ranks[0]
         still = [rank for rank in ranks if found[rank].has("state")]
@@ -279,7 +281,7 @@ class GangWatch:
         return None
 
     def _busyness(self, ranks: list[int], found: Mapping[int, Judgement]) -> dict[int, object]:
-        """Say of each rank whether it hangs busily or idly; `None`: its load is not known to be flat."""
+        """Return for each rank whether it hangs busy or idle; `None`: its load is not known to be flat."""
         loads = {rank: found[rank].load for rank in ranks}
         return {rank: None if load is None else load > BUSY_CORES for rank, load in loads.items()}
 

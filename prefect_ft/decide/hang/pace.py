@@ -39,7 +39,7 @@ class Pace:
 
     @property
     def pauses(self) -> dict[str, list[float]]:
-        """All that is known, for whoever comes later."""
+        """All that is known, for later attempts."""
         return {stage: list(values) for stage, values in self._pauses.items() if values}
 
     def limit_s(self, stage: str, limits: Limits) -> float:
