@@ -1,6 +1,6 @@
-"""Consoles that outlive their readers, and texts from elsewhere that they can be trusted with.
+"""Consoles that outlive their readers, and foreign texts made safe for them.
 
-rich ends the process when nobody reads any more, and a run with it.
+rich ends the process, and the run with it, when its output has no reader left.
 """
 
 from __future__ import annotations

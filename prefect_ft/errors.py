@@ -106,7 +106,7 @@ class ComebackError(PrefectFTError):
 
 
 class UnfinishedRunError(PrefectFTError):
-    """A model directory holds a run that nobody watches and that has not ended; nothing has been touched."""
+    """A model directory holds an unfinished run without an orchestrator; nothing has been touched."""
 
     def __init__(self, run_id: str, model_dir: str) -> None:
         self.run_id, self.model_dir = run_id, model_dir

@@ -1,6 +1,6 @@
 """train-flow: a job's phases, one after the other; a later one starts only if the one before completed.
 
-Its process may die at any moment: whoever runs the flow run again continues where it was.
+Its process may die at any moment: running the flow run again continues where it was.
 """
 
 from __future__ import annotations

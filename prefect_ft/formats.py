@@ -1,7 +1,7 @@
-"""The formats of what a run leaves for whichever version takes it up: their numbers, and what a newer one needs.
+"""The formats of a run's files, which other versions may read: their numbers, and the check against newer ones.
 
-A format grows by new fields, which earlier versions pass over. Its number grows only with a change that would do harm
-where it is ignored. Without a number it is the first.
+A format grows by new fields, which earlier versions ignore. Its number grows only with a change that would do harm
+where it is ignored. A file without a number has the first format.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def this_version() -> str:
     return version("prefect-ft")
 
 
-def stamp(told: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what run.json says of formats; `told` is what it said before, of which higher formats stay."""
-    before = _formats_in(told or {})
+def stamp(record: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the fields of run.json about formats; higher formats of `record`, its earlier content, stay."""
+    before = _formats_in(record or {})
     formats = {name: max(number, before.get(name, 1)) for name, number in FORMATS.items()}
     return {"formats": formats, "version": this_version()}
 
 
 def written_by(name: str) -> dict[str, Any]:
-    """Return the fields by which a journal says its format, and which version goes on with it."""
+    """Return the fields by which a journal says its format, and the version that continues it."""
     return {"format": FORMATS[name], "version": this_version()}
 
 
-def check_run(told: Mapping[str, Any], file: str) -> None:
+def check_run(record: Mapping[str, Any], file: str) -> None:
     """Raise NewerFormatError for a run of which anything has a newer format than this version reads."""
-    for name, number in _formats_in(told).items():
-        check(name, number, told.get("version"), file)
+    for name, number in _formats_in(record).items():
+        check(name, number, record.get("version"), file)
 
 
 def check(name: str, number: Any, version: Any, file: str) -> None:
@@ -53,14 +53,14 @@ def check(name: str, number: Any, version: Any, file: str) -> None:
 
 
 def how_to_get(version: Any) -> str:
-    """Return what to do for a version of prefect-ft; None, or what is no text, is one that is not known."""
+    """Return how to install a version of prefect-ft; None, or a value that is not text, is an unknown one."""
     if isinstance(version, str) and version != this_version():
         return f"Install the version that wrote it: pip install 'prefect-ft=={version}'"
     return "Install the version that wrote it, or a later one: pip install --upgrade prefect-ft"
 
 
-def _formats_in(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    formats = told.get("formats")
+def _formats_in(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    formats = record.get("formats")
     return {
         name: number
         for name, number in (formats.items() if isinstance(formats, dict) else ())

@@ -78,9 +78,9 @@ _ASKED_AT = _RECORD_AT + _SEALED.size
 _ASKED_PLACE = slice(_ASKED_AT, _SIZE)
 _pack_record, _seal, _pack_checksum = _RECORD.pack, _SEALED.pack, _ASKED.pack
 _CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
-_UNTOLD = 2**64 - 1  # in the place of a step
+_NO_STEP = 2**64 - 1  # in the place of a step
 _FAR = 2**32 - 1  # in the place of a distance that is not known, or as long
-_VALUES = struct.Struct("QQddI")  # number, step, loss, gradient norm, which are told; its checksum follows
+_VALUES = struct.Struct("QQddI")  # number, step, loss, gradient norm, which are set; its checksum follows
 _VALUES_AT = _SIZE
 _VALUES_SIZE = _VALUES.size + _ASKED.size
 _RING = 1024
@@ -282,12 +282,12 @@ def read_told(path: str | os.PathLike[str], after: int = 0) -> Told:
     try:
         if os.fstat(fd).st_size != _FULL_SIZE or not os.pread(fd, _SIZE, 0).startswith(_MAGIC):
             return Told([], None, None)
-        return _told(os.pread(fd, _FULL_SIZE - _VALUES_AT, _VALUES_AT), after)
+        return _unpack_values(os.pread(fd, _FULL_SIZE - _VALUES_AT, _VALUES_AT), after)
     finally:
         os.close(fd)
 
 
-def _told(content: bytes, after: int) -> Told:
+def _unpack_values(content: bytes, after: int) -> Told:
     values = []
     for at in range(0, _RING * _VALUES_SIZE, _VALUES_SIZE):
         number, step, loss, grad_norm, which = _VALUES.unpack_from(content, at)
@@ -295,7 +295,7 @@ def _told(content: bytes, after: int) -> Told:
             values.append(
                 (
                     number,
-                    None if step == _UNTOLD else step,
+                    None if step == _NO_STEP else step,
                     loss if which & _LOSS else None,
                     grad_norm if which & _GRAD_NORM else None,
                 )
@@ -305,7 +305,7 @@ def _told(content: bytes, after: int) -> Told:
     step, length, _, text = _SAMPLE.unpack_from(sealed)
     if not length or not _is_sealed(sealed):
         return Told(values, None, None)
-    return Told(values, None if step == _UNTOLD else step, text[:length].decode("utf-8", "replace"))
+    return Told(values, None if step == _NO_STEP else step, text[:length].decode("utf-8", "replace"))
 
 
 def _is_sealed(stored: bytes) -> bool:
@@ -315,14 +315,14 @@ def _is_sealed(stored: bytes) -> bool:
 def _unpack(record: bytes) -> Beat:
     beats, t_ns, step, part = _RECORD.unpack(record)
     stage_t_ns, stage_step, code, every = _STAGE_PART.unpack(part)
-    told = 0 < code <= len(STAGES)
+    has_stage = 0 < code <= len(STAGES)
     return Beat(
         beats=beats,
         t_ns=t_ns,
-        step=None if step == _UNTOLD else step,
-        stage=STAGES[code - 1] if told else None,
-        stage_t_ns=stage_t_ns if told else None,
-        stage_step=stage_step if told and stage_step != _UNTOLD else None,
+        step=None if step == _NO_STEP else step,
+        stage=STAGES[code - 1] if has_stage else None,
+        stage_t_ns=stage_t_ns if has_stage else None,
+        stage_step=stage_step if has_stage and stage_step != _NO_STEP else None,
         every=every if 0 < every < _FAR else None,
     )
 
@@ -360,11 +360,11 @@ class _Writer:
         self._fd, self._map = _claim(path)
         self._identity = os.fstat(self._fd)[1:3]
         self._beats = self._notice_due_ns = 0
-        self._step = _UNTOLD
+        self._step = _NO_STEP
         self._stage: str | None = None
-        self._stage_began = (0, _UNTOLD, 0)
+        self._stage_began = (0, _NO_STEP, 0)
         self._every = _FAR
-        self._stage_part = _STAGE_PART.pack(0, _UNTOLD, 0, _FAR)
+        self._stage_part = _STAGE_PART.pack(0, _NO_STEP, 0, _FAR)
         self._answered = bytes(_ASKED.size)
         self._values = 0
         self._is_full = False
@@ -381,7 +381,7 @@ class _Writer:
         # The hot path, about a microsecond: most of it are the clock, the checksum and two struct calls.
         now_ns = clock_gettime_ns(CLOCK_BOOTTIME)
         if step is not None:
-            if type(step) is int and 0 <= step < _UNTOLD:
+            if type(step) is int and 0 <= step < _NO_STEP:
                 if 0 < step - self._step < self._every:
                     self._come_closer(step)
                 self._step = step
@@ -390,9 +390,9 @@ class _Writer:
         if stage is not self._stage and stage is not None:
             self._enter(stage, now_ns)
         if loss is not None or grad_norm is not None:
-            self._tell(loss, grad_norm)
+            self._store_values(loss, grad_norm)
         if sample is not None and sample is not self._sample:
-            self._name(sample)
+            self._store_sample(sample)
         self._beats = beats = self._beats + 1
         record = _pack_record(beats, now_ns, self._step, self._stage_part)
         # One copy: `pack_into` would first fill the place with zeros for the reader to see.
@@ -400,7 +400,7 @@ class _Writer:
         if now_ns >= self._notice_due_ns:
             self._notify(now_ns)
 
-    def _tell(self, loss: object, grad_norm: object) -> None:
+    def _store_values(self, loss: object, grad_norm: object) -> None:
         """Store the values of a step into the ring; a non-finite value reaches the reader at once."""
         which, is_finite = 0, True
         a = b = 0.0
@@ -420,7 +420,7 @@ class _Writer:
         if not is_finite:
             self._notice_due_ns = 0
 
-    def _name(self, sample: object) -> None:
+    def _store_sample(self, sample: object) -> None:
         """Store what the step is made of."""
         self._sample = sample
         try:
@@ -454,7 +454,7 @@ class _Writer:
             number = index(step)  # type: ignore[arg-type]  # that is the question
         except Exception:  # it runs code of the argument's class
             return
-        if 0 <= number < _UNTOLD:
+        if 0 <= number < _NO_STEP:
             if 0 < number - self._step < self._every:
                 self._come_closer(number)
             self._step = number
@@ -589,7 +589,7 @@ class _Process:
         return self.is_asked()
 
     def _ignore(self, step: object, stage: object, loss: object, grad_norm: object, sample: object) -> None:
-        """Nobody listens, or this process is not the rank."""
+        """Do nothing: no agent reads, or this process is not the rank."""
 
     def _answer_no(self) -> bool:
         return False

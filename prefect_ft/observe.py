@@ -1,4 +1,4 @@
-"""Reports what happens in a run to whoever watches: the live view, Prefect's reporter, a test.
+"""Reports what happens in a run to its observers: the live view, Prefect's reporter, a test.
 
 Watchers are called on the supervisor's thread and must return at once; what takes time belongs in a
 queue of their own. A watcher never changes what is done.

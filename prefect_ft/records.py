@@ -21,7 +21,7 @@ class _Field:
 
 
 def of(form: Form, *, default: Any = ...) -> Any:
-    """Declare a field of a form, which every object gives that is read; one that is made may have `default`."""
+    """Declare a field that every object read must have; one made here may leave it at `default`."""
     return _Field(form, default)
 
 
@@ -67,15 +67,15 @@ class Record:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Self:
-        """Return an object as this record; fields that it does not know are left out. Raises FormError."""
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """Return an object as this record, without the fields that it does not declare. Raises FormError."""
         self = cls.__new__(cls)
         self.__dict__.update(cls._defaults)
-        self.__dict__.update(read_fields(cls.forms, told))
+        self.__dict__.update(read_fields(cls.forms, fields))
         return self
 
     def write(self) -> dict[str, Any]:
-        """Return it as a JSON object, without what is absent."""
+        """Return the record as a JSON object, without absent fields."""
         return {
             name: written(self.__dict__[name])
             for name, its in self.forms.items()
@@ -83,7 +83,7 @@ class Record:
         }
 
     def but(self, **changes: Any) -> Self:
-        """Return it with other values of some fields."""
+        """Return a copy with other values of some fields."""
         return type(self)(**{**self.__dict__, **changes})
 
 

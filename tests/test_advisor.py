@@ -97,7 +97,7 @@ def test_an_advisor_that_takes_too_long_is_ended(tmp_path: Path, fork: str) -> N
 
 def test_a_run_that_is_to_stop_waits_for_no_answer(tmp_path: Path) -> None:
     assert ask(plan(tmp_path, "import time; time.sleep(60)"), UNKNOWN, LINES, lambda: True) == Advice(
-        problem="nobody waits for its answer any more"
+        problem="its answer is no longer needed"
     )
 
 

@@ -56,7 +56,7 @@ def run(
 
     `from_scratch`: begin without the checkpoints that are there.
 
-    `is_restartable`: somebody starts this again for as long as the code is not 0.
+    `is_restartable`: a process manager restarts this for as long as the code is not 0.
     """
     _prepare_prefect()
     document = job_document(path, overrides, model_dir, command=command, blocks=saved_block)
@@ -133,7 +133,7 @@ def resume(name: str, *, is_moved: bool, as_json: bool) -> int:
 
 
 def _check_startable(job: JobConfig, unfinished: Unfinished) -> None:
-    """Look, before anything is loaded, whether somebody holds what the run needs."""
+    """Check, before anything is loaded, whether another run holds what this one needs."""
     previous = vacancy(Path(job.model_dir), job.lease_s).previous
     if previous is not None and previous.status == "running" and unfinished == "refuse":
         refuse_unfinished(previous)

@@ -77,23 +77,23 @@ def _existing(model_dir: str) -> Path:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    told = run.record()
-    status, holder = _state(run, told)
-    phases = told.get("phases", [])
+    record = run.record()
+    status, holder = _state(run, record)
+    phases = record.get("phases", [])
     return {
         "run": run.run_id,
-        "job": told.get("job", ""),
+        "job": record.get("job", ""),
         "status": status,
         "phase": phases[-1]["name"] if phases else None,
-        "started": told.get("started", ""),
+        "started": record.get("started", ""),
         "holder": holder,
         "model_dir": str(run.model_dir),
     }
 
 
-def _state(run: Run, told: dict[str, Any]) -> tuple[str, str | None]:
-    """Return a run's status as it is shown, and its holder."""
-    status = str(told.get("status", "damaged"))
+def _state(run: Run, record: dict[str, Any]) -> tuple[str, str | None]:
+    """Return a run's status as shown, and its holder."""
+    status = str(record.get("status", "damaged"))
     if status != "running":
         return status, None
     try:

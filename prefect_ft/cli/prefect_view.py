@@ -82,10 +82,10 @@ class PrefectView:
     def _show(self, job: JobConfig, begun: Begun) -> None:
         self._ranks_run.wait(LOAD_S)
         begun_run.set(begun)
-        is_told = False
+        is_reported = False
         while (problem := _follow(job)) is not None and not begun.is_followed.is_set():
-            if not is_told:
-                is_told = True
+            if not is_reported:
+                is_reported = True
                 tell(Notice(text=f"Prefect's API cannot be used: {problem}; the run goes on without it"))
             if begun.live.wait(AGAIN_S):
                 return

@@ -1,4 +1,4 @@
-"""An advisor as users describe it: a command of theirs that is asked about failures nobody here can name."""
+"""An advisor as users describe it: a command of theirs, asked about failures that the classifier cannot name."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Faults(Section):
         return list(get_args(Detector) if self.detect == "auto" else self.detect or ())
 
     def severity_of(self, code: str, said: Severity | None = None) -> Severity | None:
-        """How severe a fault is of which its reporter has `said` so much; `None`: nobody knows."""
+        """Return how severe a fault is; `said` is what its reporter gave. `None`: unknown."""
         return self.severities.get(code) or said or self._documented().get(code)
 
     def _documented(self) -> Mapping[str, Severity]:

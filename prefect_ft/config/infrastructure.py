@@ -65,7 +65,7 @@ class Infrastructure(Section, ABC):
         default=None,
         description="Command that mends a device of a system after a minor or major fault; exit code 0: healed. "
         "It runs where the flow does, with the system and the fault in its environment. Without it, where "
-        "`faults.detect` is on and the ranks run there too, the vendor's tool resets a device that nobody else uses",
+        "`faults.detect` is on and the ranks run there too, the vendor's tool resets a device that nothing else uses",
         examples=[["./reset-device.sh"]],
     )
     heal_timeout_s: Seconds = Field(
@@ -116,7 +116,7 @@ class Infrastructure(Section, ABC):
 
     @abstractmethod
     def lost_ranks_last_s(self) -> float | None:
-        """Return how many seconds the ranks of a lost system go on at most; None: they end with it, or nobody knows."""
+        """Return how many seconds the ranks of a lost system run on at most; None: they end with it, or unknown."""
 
     def placed_on(self, systems: tuple[str, ...]) -> Self:
         """Return it with the systems that a scheduler has given; where the job names them, it stays as it is."""

@@ -79,7 +79,7 @@ class JobConfig(Section):
     faults: Faults = Field(default=Faults(), description="Reports of faults of devices and systems")
     env: RankEnv = Field(
         default={},
-        description="Environment variables of all ranks; null unsets one, whoever sets it",
+        description="Environment variables of all ranks; null unsets one, whatever sets it",
         examples=[{"LOG_LEVEL": "info"}],
     )
     signatures: Signatures = Field(
@@ -90,7 +90,7 @@ class JobConfig(Section):
     )
     classify: Annotated[Advisor | None, ADDED] = Field(
         default=None,
-        description="Who is asked why an attempt failed where the classifier does not know; absent: nobody",
+        description="The advisor, asked why an attempt failed where the classifier does not know; absent: none",
     )
     cwd: Directory | None = Field(
         default=None,
@@ -98,7 +98,7 @@ class JobConfig(Section):
     )
     resume: Annotated[Resume, ADDED] = Field(
         default="auto",
-        description="What a phase begins with: auto, the newest whole checkpoint that is there, whoever wrote it; "
+        description="What a phase begins with: auto, the newest whole checkpoint that is there, whatever wrote it; "
         "never, nothing, and what was there when it began is neither resumed from nor deleted",
     )
     phases: Some[tuple[Phase, ...]] = Field(

@@ -91,7 +91,7 @@ def job_in(document: Document, path: str | os.PathLike[str]) -> JobConfig:
 
 
 def _from_here(path: str) -> str:
-    """A path of the command line, from the root; in nobody's home it stays as it is, to be refused."""
+    """Return a path of the command line, made absolute; `~` of an unknown user stays, to be refused."""
     expanded = os.path.expanduser(path)
     return expanded if expanded.startswith("~") else os.path.abspath(expanded)
 

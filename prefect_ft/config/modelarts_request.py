@@ -136,7 +136,7 @@ def _read_nodes(request: _Rewriting, nodes: object) -> None:
 
 
 _MAX_NODES = 4096
-"""Systems that are made up for nodes; for more of them nobody would look at one machine."""
+"""The most systems to make up for nodes; more are taken for a mistake."""
 
 
 # -- algorithm -------------------------------------------------------------------------------------------
@@ -185,21 +185,21 @@ def _command(
 ) -> object:
     """Return the words that start the training; None: nothing says them."""
     arguments = [f"--{each.name}={each.value}" for each in handed]
-    told = [key for key in (_COMMAND, _BOOT_FILE) if algorithm.get(key)]
+    given = [key for key in (_COMMAND, _BOOT_FILE) if algorithm.get(key)]
     if algorithm.get(_CODE_DIR):
         message = f"{_NOT_FETCHED}; what it holds is looked for where the command runs"
         request.warn((*_ALGORITHM, _CODE_DIR), message)
     if written is not None:
-        for key in told:
+        for key in given:
             request.warn((*_ALGORITHM, key), "has no effect beside command")
         return [*written, *arguments] if isinstance(written, (list, tuple)) and written else written
-    if not told:
+    if not given:
         return None
-    at, text = (*_ALGORITHM, told[0]), algorithm[told[0]]
+    at, text = (*_ALGORITHM, given[0]), algorithm[given[0]]
     if not isinstance(text, str):
         raise request.document.error(at, f"must be text, got {shown(text)}")
     request.origins["phases", 0, "command"] = at
-    if told[0] == _BOOT_FILE:
+    if given[0] == _BOOT_FILE:
         return ["python", _below(text, algorithm.get(_CODE_DIR)), *arguments]
     return ["sh", "-c", f'{text} "$@"', "sh", *arguments] if arguments else ["sh", "-c", text]
 

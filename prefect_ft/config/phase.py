@@ -154,7 +154,7 @@ class Phase(Section):
             return value
         try:
             ranks = launched(command).ranks_per_worker
-        except PydanticCustomError:  # told when all fields have been looked at
+        except PydanticCustomError:  # reported after all fields have been checked
             return value
         return value if ranks is None else {**value, "nproc_per_worker": ranks}
 

@@ -43,20 +43,20 @@ def recorded(job: JobConfig) -> dict[str, Any]:
 
     So an earlier version reads the job of a run that uses nothing new.
     """
-    told = resolved(job)
-    _leave_out_added(job, told)
-    return told
+    content = resolved(job)
+    _leave_out_added(job, content)
+    return content
 
 
-def _leave_out_added(section: BaseModel, told: dict[str, Any]) -> None:
+def _leave_out_added(section: BaseModel, content: dict[str, Any]) -> None:
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if value == field.default and any(isinstance(each, Added) for each in field.metadata):
-            del told[name]
+            del content[name]
         elif isinstance(value, BaseModel):
-            _leave_out_added(value, told[name])
+            _leave_out_added(value, content[name])
         elif isinstance(value, tuple):
-            for each, inner in zip(value, told[name], strict=True):
+            for each, inner in zip(value, content[name], strict=True):
                 if isinstance(each, BaseModel):
                     _leave_out_added(each, inner)
 

@@ -324,7 +324,7 @@ class Checkpoints(Section):
     on_demand: OnDemand | None = Field(
         default=None,
         description="Ask for a checkpoint before a planned stop: of a system that still works, on a notice of "
-        "preemption, by cancel --checkpoint; absent: nobody asks",
+        "preemption, by cancel --checkpoint; absent: never",
     )
 
     @model_validator(mode="after")

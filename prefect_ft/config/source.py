@@ -81,9 +81,9 @@ class Document:
 
         `warnings` name fields that the user wrote.
         """
-        told = (f"{dotted(path)}: {message}" for path, message in warnings)
+        texts = (f"{dotted(path)}: {message}" for path, message in warnings)
         return replace(
-            self, value=value, origins={**self.origins, **origins}, warnings=(*self.warnings, *told)
+            self, value=value, origins={**self.origins, **origins}, warnings=(*self.warnings, *texts)
         )
 
 

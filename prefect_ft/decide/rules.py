@@ -162,7 +162,7 @@ RULES: tuple[Rule, ...] = (
         kinds=("cancelled", "exit"),
         classes=("cancelled",),
         then=always("cancel"),
-        meaning="somebody asked for the end",
+        meaning="cancellation was requested",
     ),
     Rule(
         name="fault-warning",

@@ -121,7 +121,7 @@ def _try(address: Address, deadline_s: float, connection: Connection) -> socket.
     found = socket.create_connection((address.host, address.port), timeout=left_s)
     try:
         if found.getsockname() == found.getpeername():  # a free port of one's own that answers itself
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("the store is not listening")
         tune(found, address.heartbeat_s)
         connection.socket = found
         nonce = connection.receive(left_s)["nonce"]
@@ -133,7 +133,7 @@ def _try(address: Address, deadline_s: float, connection: Connection) -> socket.
 
 
 class Store:
-    """Keys that all ranks of an iteration share. They go with it, and so does whoever waits for one.
+    """Keys that all ranks of an iteration share. They end with it, and so does every wait for one.
 
     Everything raises StaleError when the iteration has ended, StoreLostError when the store has gone.
     """
@@ -145,7 +145,7 @@ class Store:
         self._connection: Optional[Connection] = None
 
     def set(self, key: str, value: str) -> None:
-        """Set a key; whoever waits for it goes on."""
+        """Set a key; every wait for it returns."""
         self._ask("set", [key], value=value)
 
     def get(self, key: str, timeout_s: Optional[float] = None) -> str:

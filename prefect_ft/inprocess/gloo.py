@@ -2,7 +2,7 @@
 
 Gloo closes a connection and waits for its event loop to come round; the loop sleeps 10 ms when nothing happens.
 A connection that has been shut down is closed by the loop itself, at once and in all ranks: also in those that
-wait for it in a collective. Owns the search for these connections; whoever does not find them has lost time only.
+wait for it in a collective. Owns the search for these connections; not finding one only costs time.
 """
 
 from __future__ import annotations

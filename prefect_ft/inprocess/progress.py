@@ -1,7 +1,7 @@
 """Whether the main thread gets on: what it says by `ping`, and that it runs Python at all.
 
 Owns the two clocks. Life is asked for by a pending call of the interpreter, which the main thread makes
-between two bytecodes: a POSIX semaphore is posted, so that no Python code runs where nobody expects it.
+between two bytecodes: a POSIX semaphore is posted, so that no Python code runs at an unexpected place.
 """
 
 from __future__ import annotations

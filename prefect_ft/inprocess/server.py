@@ -1,6 +1,6 @@
 """The store in a process of its own, where no agent hosts it: it outlives the rank that started it.
 
-It ends when nobody is left to serve, so that nothing has to stop it.
+It ends when it has no rank left to serve, so nothing has to stop it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prefect_ft.worker.coordination import BACKLOG, CONNECTIONS, KEY_VARIABLE, C
 from prefect_ft.worker.lobby import max_strangers
 from prefect_ft.worker.loop import Loop
 
-NOBODY_CAME_S = 600.0
+NO_RANK_CAME_S = 600.0
 """How long a store without any rank lives."""
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -60,9 +60,9 @@ def main(descriptor: int, call: int) -> None:
             first_call=call,
             max_strangers=max_strangers(CONNECTIONS * size_of(os.environ)),
         )
-        loop.after("nobody", NOBODY_CAME_S, coordination.stop_listening)
+        loop.after("first-rank", NO_RANK_CAME_S, coordination.stop_listening)
         has_come = False
-        while coordination.is_used or (loop.is_set("nobody") and not has_come):
+        while coordination.is_used or (loop.is_set("first-rank") and not has_come):
             loop.step()
             has_come = has_come or coordination.is_used
             if coordination.has_ended_one:  # the next call of the wrapper wants the port

@@ -108,8 +108,8 @@ class Session:
         """
         further = "" if key is None else ',"key":' + json.dumps(key)
         step = "null" if self.progress.step is None else "%d" % self.progress.step
-        told = _ENTER % (self.rank, self.size, iteration, step, list(without), self.limits.barrier_s, further)
-        self._control.send_frame(frames.framed(told.encode("ascii")))
+        text = _ENTER % (self.rank, self.size, iteration, step, list(without), self.limits.barrier_s, further)
+        self._control.send_frame(frames.framed(text.encode("ascii")))
         answer = _checked(self._control.receive())
         fault = answer["fault"]
         keys = {int(rank): str(each) for rank, each in answer.get("keys", {}).items()}
@@ -118,7 +118,7 @@ class Session:
         )
 
     def announce(self, iteration: int, kind: str, text: str) -> None:
-        """Tell the others that this rank has failed in that iteration; heard once, by whoever is first."""
+        """Tell the others that this rank has failed in that iteration; only the first report of one counts."""
         self._control.send(op="fault", iteration=iteration, rank=self.rank, kind=kind, text=text)
 
     def wait_for_end(self, iteration: int, active: Optional[int]) -> bool:
@@ -162,18 +162,18 @@ _stores: List[Any] = []
 
 
 def _with_store(where: Address, rank: int, timeout_s: float) -> Address:
-    """Return where the store is that rank 0 has started, in rank 0 having started it."""
+    """Return the address of the store that rank 0 starts; in rank 0, start it first."""
     if where.port:
         if rank == 0:
             _start_store(where)
         return where
     try:
-        told = launcher_store.LauncherStore(where.call, timeout_s)
+        store = launcher_store.LauncherStore(where.call, timeout_s)
         if rank == 0:
             where = where._replace(port=_start_store(where))
-            told.tell(where.port)
+            store.tell(where.port)
         else:
-            where = where._replace(port=told.port())
+            where = where._replace(port=store.port())
     except RuntimeError as exc:  # torch's errors of stores are
         raise StoreLostError(f"the launcher's store does not say where rank 0 listens: {exc}") from exc
     return where

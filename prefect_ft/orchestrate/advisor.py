@@ -50,7 +50,7 @@ class AdvisorPlan:
 def ask(
     plan: AdvisorPlan, incident: Incident, excerpt: Sequence[Mapping[str, Any]], is_over: Callable[[], bool]
 ) -> Advice:
-    """Ask why an attempt failed; never raises. `is_over`: whether nobody waits for an answer any more."""
+    """Ask why an attempt failed; never raises. `is_over`: whether the answer is no longer needed."""
     question = json.dumps(_question(incident, excerpt), ensure_ascii=False).encode("utf-8", "replace")
     try:
         with tempfile.TemporaryFile() as stdin:
@@ -108,7 +108,7 @@ def _read(stdout: int, timeout_s: float, is_over: Callable[[], bool]) -> tuple[b
         if left_s <= 0:
             return answer, f"did not answer within {timeout_s:g} s"
         if is_over():
-            return answer, "nobody waits for its answer any more"
+            return answer, "its answer is no longer needed"
         if not select.select([stdout], [], [], min(left_s, _LOOK_S))[0]:
             continue
         if not (piece := os.read(stdout, 1 << 16)):
@@ -128,15 +128,17 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
 def read_answer(answer: bytes) -> Advice:
     """Read an answer: a JSON object with `class`, and `line` and `reason` where it gives them."""
     try:
-        told = json.loads(answer)
+        record = json.loads(answer)
     except (ValueError, RecursionError):
         return Advice(problem="answered with no JSON")
-    if not isinstance(told, dict):
+    if not isinstance(record, dict):
         return Advice(problem="answered with no JSON object")
-    failure_class = told.get("class")
+    failure_class = record.get("class")
     if failure_class not in get_args(FailureClass):
         return Advice(problem=f"answered with no class of failure: {failure_class!r}"[:200])
-    return Advice(failure_class=failure_class, line=_text(told.get("line")), reason=_text(told.get("reason")))
+    return Advice(
+        failure_class=failure_class, line=_text(record.get("line")), reason=_text(record.get("reason"))
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -210,7 +210,7 @@ def _sources(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]
 
 
 RESET = (sys.executable, "-m", "prefect_ft.worker.detectors.reset")
-"""What heals a device where nobody says otherwise: its vendor's tool, where nobody else uses it."""
+"""The default of `heal`: the vendor's tool, for a device that no other process uses."""
 
 
 def _upkeep(job: JobConfig, index: int, run: Run, env: Mapping[str, str | None]) -> UpkeepPlan:

@@ -86,9 +86,9 @@ def resume_run(free: Vacancy) -> Holding:
     run = free.previous
     assert run is not None
     check_journals(run)
-    told = run.record()
-    service = systems.Service(run.run_id, str(told.get("job", "")), str(run.model_dir))
-    held = systems.hold(_runtime_root_of(run), told.get("systems", ()), service)
+    record = run.record()
+    service = systems.Service(run.run_id, str(record.get("job", "")), str(run.model_dir))
+    held = systems.hold(_runtime_root_of(run), record.get("systems", ()), service)
     with _released_on_error(held):
         return replace(free.resume(), systems=held)
 
@@ -152,9 +152,9 @@ def check_journals(run: Run) -> None:
 
 def check_places_of(run: Run) -> None:
     """Raise ConfigError if a directory that a resumed run needs is missing."""
-    told = run.record().get("phases", [])
-    completed = {each["index"] for each in told if _is_complete(run.model_dir / each["directory"])}
-    saved = {each["index"] for each in told if _has_saved(run.model_dir / each["directory"])}
+    phases = run.record().get("phases", [])
+    completed = {each["index"] for each in phases if _is_complete(run.model_dir / each["directory"])}
+    saved = {each["index"] for each in phases if _has_saved(run.model_dir / each["directory"])}
     job = job_of(run)
     check_kept(job, {index: index in saved for index in range(len(job.phases)) if index not in completed})
 
@@ -175,8 +175,8 @@ def _read(directory: Path) -> list[Line]:
 
 
 def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
-    told = run.record()
-    check_run(told, str(run.root))
+    record = run.record()
+    check_run(record, str(run.root))
     content = run.job()
     try:
         content = with_secrets(content, run.secrets())
@@ -186,7 +186,7 @@ def _recorded_job(run: Run, *, only_to_end: bool = False) -> RecordedJob:
     try:
         job, warnings = read_recorded(content, only_to_end=only_to_end)
     except ConfigError as exc:
-        remedy = how_to_get(told.get("version")) + (
+        remedy = how_to_get(record.get("version")) + (
             "" if only_to_end else ", or end the run: prefect-ft cancel"
         )
         message = f"is damaged, or written by another version: {exc}. {remedy}"

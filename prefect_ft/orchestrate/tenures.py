@@ -71,7 +71,7 @@ class Tenancy:
             tell(Notice(text=f"{name} is queued to go on after {self._tenure.name}"))
 
     def cancelled(self) -> str | None:
-        """Say that somebody has cancelled the tenure, which has ended; None: nobody has."""
+        """Return why the ended tenure was cancelled; None: it was not."""
         end = self._kind.end_of_tenure(self._infrastructure, self._place, self._tenure.name)
         return end.reason if end.kind == "cancelled" else None
 

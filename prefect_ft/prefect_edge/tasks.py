@@ -131,7 +131,7 @@ def _source_of_steps(
         where = places.path if places.is_remote else os.path.expanduser(places.path)
         place = Bucket(where) if places.is_remote else FILE_SYSTEM
         finder = Finder(where, places.layout, places.pattern, places.settle_s, place=place)
-        found = finder.scan(time.time() + places.settle_s)  # the task has ended, so nobody is writing
+        found = finder.scan(time.time() + places.settle_s)  # the task has ended, so no writer is left
         return max((each.step for each in found), default=None)
 
     return highest
@@ -211,7 +211,7 @@ def show(live: Live) -> None:
             phase_task(Attempts(stage))
         except (CancelledRun, AttemptFailedError):
             pass
-        except BaseException:  # of the run's: whoever executes it raises it; of Prefect's: the run goes on
+        except BaseException:  # the run's errors are raised where it is executed; Prefect's do not end it
             _logger.debug("phase %s ended with an error", stage.name, exc_info=True)
 
 

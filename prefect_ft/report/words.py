@@ -375,13 +375,13 @@ def _gain(advice: Advice, best_s: float) -> str:
 
 
 def advisor_said(event: Event) -> str | None:
-    """Return what the user's advisor said of a failure, as theirs; None where nobody was asked."""
-    told = event.judged.incident.advice
-    if told is None:
+    """Return what the user's advisor said of a failure, marked as its own; None where it was not asked."""
+    advice = event.judged.incident.advice
+    if advice is None:
         return None
-    if told.problem is not None:
-        return f"no answer: {told.problem}"
-    said = f"{told.failure_class}" + (f": {told.reason}" if told.reason else "")
-    quote = f" «{told.line}»" if told.line else ""
-    ours = f"decided by instead of {told.instead_of or 'unknown'}" if told.used else "not decided by"
+    if advice.problem is not None:
+        return f"no answer: {advice.problem}"
+    said = f"{advice.failure_class}" + (f": {advice.reason}" if advice.reason else "")
+    quote = f" «{advice.line}»" if advice.line else ""
+    ours = f"decided by instead of {advice.instead_of or 'unknown'}" if advice.used else "not decided by"
     return f"{said}{quote} ({ours})"

@@ -32,7 +32,7 @@ _STOPS = ("compile", "assertion", "config")
 
 
 class Label(NamedTuple):
-    """What somebody says of a job's logs who has read them."""
+    """What a person who has read a job's logs says of them."""
 
     files: tuple[str, ...]
     failure_class: FailureClass
@@ -104,20 +104,20 @@ def read_labels(path: str) -> list[Label]:
     return labels
 
 
-def _label(told: Mapping[str, Any]) -> Label:
-    failure_class = told["class"]
+def _label(label: Mapping[str, Any]) -> Label:
+    failure_class = label["class"]
     if failure_class not in get_args(FailureClass):
         raise ValueError(f"class: got {failure_class!r}, expected one of {', '.join(get_args(FailureClass))}")
-    files = told["file"] if "file" in told else f"{told['id']}.log"
-    roots = (told.get("root_line") or "", *told.get("root_also", ()))
+    files = label["file"] if "file" in label else f"{label['id']}.log"
+    roots = (label.get("root_line") or "", *label.get("root_also", ()))
     return Label(
         files=(files,) if isinstance(files, str) else tuple(files),
         failure_class=failure_class,
-        also=tuple(told.get("also", ())),
+        also=tuple(label.get("also", ())),
         roots=tuple(root for root in roots if root),
-        exit_code=told.get("exit_code"),
-        signal=told.get("signal"),
-        recoverable=told.get("recoverable", RECOVERABLE[failure_class]),
+        exit_code=label.get("exit_code"),
+        signal=label.get("signal"),
+        recoverable=label.get("recoverable", RECOVERABLE[failure_class]),
     )
 
 
@@ -187,17 +187,17 @@ _TITLES = {
 }
 
 
-def _table(told: Mapping[str, Any]) -> list[str]:
+def _table(figures: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, title in _TITLES.items():
-        share = told[name]
+        share = figures[name]
         percent = f"{100 * share['count'] / share['of']:5.1f} %" if share["of"] else "    -  "
         interval = f"95 %: {100 * share['from']:.1f} to {100 * share['to']:.1f}"
         lines.append(f"{title:<37} {share['count']:>5} of {share['of']:<5} {percent}  ({interval})")
     lines.append(
         f"{'class':<20} {'logs':>6} {'class right':>12} {'root right':>11} {'named':>6} {'wrongly':>8}"
     )
-    for name, each in told["classes"].items():
+    for name, each in figures["classes"].items():
         lines.append(
             f"{name:<20} {each['logs']:>6} {each['class_right']:>12} {each['root_right']:>11} "
             f"{each['named']:>6} {each['named_wrongly']:>8}"

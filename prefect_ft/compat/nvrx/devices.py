@@ -13,14 +13,14 @@ _NOTHING = ("", "none", "n/a", "[n/a]", "[not supported]")
 
 
 def recovery_action(index: Optional[int]) -> Optional[str]:
-    """Return what a GPU (None: any) needs before it works again, as NVML calls it; None: nothing, or nobody knows."""
-    told = _smi(index, "--query-gpu=gpu_recovery_action", "--format=csv,noheader")
-    needed = [line.strip() for line in told if line.strip().lower() not in _NOTHING]
+    """Return what a GPU (None: any) needs before it works again, as NVML calls it; None: nothing, or unknown."""
+    lines = _smi(index, "--query-gpu=gpu_recovery_action", "--format=csv,noheader")
+    needed = [line.strip() for line in lines if line.strip().lower() not in _NOTHING]
     return needed[0] if needed else None
 
 
 def links_down(index: Optional[int]) -> List[str]:
-    """Return the lines of `nvidia-smi nvlink --status` that tell of an inactive link."""
+    """Return the lines of `nvidia-smi nvlink --status` that report an inactive link."""
     return [line.strip() for line in _smi(index, "nvlink", "--status") if "inactive" in line.lower()]
 
 
@@ -43,9 +43,9 @@ def _smi(index: Optional[int], *arguments: str) -> List[str]:
     chosen = [] if index is None else [f"--id={index}"]
     where = [*arguments[:1], *chosen, *arguments[1:]]
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [command, *where], capture_output=True, text=True, timeout=_ASK_S, env=os.environ, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return told.stdout.splitlines() if told.returncode == 0 else []
+    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -158,12 +158,12 @@ class FilterCountGroupedByKey(RankAssignment):
             store.append(f"{name}/gone", f"{rank},")
         store.barrier([rank], f"{name}/told", left, self.timeout)
         if store.check([f"{name}/gone"]):
-            told = store.get(f"{name}/gone").decode()
-            ctx.terminated_ranks = {*ctx.terminated_ranks, *map(int, filter(None, told.split(",")))}
+            gone = store.get(f"{name}/gone").decode()
+            ctx.terminated_ranks = {*ctx.terminated_ranks, *map(int, filter(None, gone.split(",")))}
         return ctx
 
     def keys(self, state: State) -> List[str]:
-        """Return what a rank tells the others for `assign_all`."""
+        """Return what a rank sends to the others for `assign_all`."""
         return [key_of(self.key_or_fn, state)]
 
     def assign_all(
@@ -172,7 +172,7 @@ class FilterCountGroupedByKey(RankAssignment):
         keys: Mapping[int, List[str]],
         first: Mapping[int, State],
     ) -> None:
-        """Do for all ranks what a call does for one; `first` are their states at which they told their keys."""
+        """Do for all ranks what a call does for one; `first` are their states at which they sent their keys."""
         known = {number: keys[number][0] for number in contexts}
         if callable(self.key_or_fn):
             same = all(key_of(self.key_or_fn, first[number]) == key for number, key in known.items())

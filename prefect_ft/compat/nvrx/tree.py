@@ -133,7 +133,7 @@ class Tree(RankAssignment):
             everyone = range(state.world_size)
             self._build(store.get_states(everyone), store.get_keys(everyone))
         self._assign(ctx.terminated_ranks, ctx.state)
-        return self._told(ctx)
+        return self._assignment(ctx)
 
     def keys(self, state: State) -> List[str]:
         """Return a rank's groups."""
@@ -156,9 +156,9 @@ class Tree(RankAssignment):
             if leaf.state.mode == Mode.TERMINATED:
                 ctx.state = dataclasses.replace(ctx.state, mode=Mode.TERMINATED, active_rank=None)
             else:
-                self._told(ctx)
+                self._assignment(ctx)
 
-    def _told(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+    def _assignment(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         leaf = self.init_rank_map[_first(ctx.state)]
         if leaf.state.mode == Mode.TERMINATED:
             raise RankDiscarded(f"rank {ctx.state.rank} is gone, or too few of its group are left")
@@ -204,10 +204,10 @@ class Tree(RankAssignment):
 
     # -- ranks that are gone ----------------------------------------------------------------------
 
-    def _assign(self, terminated: Set[int], told: State) -> None:
+    def _assign(self, terminated: Set[int], state: State) -> None:
         assert self._root is not None
         for leaf in self._leaves:
-            leaf.state.iteration, leaf.state.fn_exception = told.iteration, told.fn_exception
+            leaf.state.iteration, leaf.state.fn_exception = state.iteration, state.fn_exception
         gone = set(terminated)
         self._root.give_up(gone)
         ended = sorted(
@@ -218,10 +218,10 @@ class Tree(RankAssignment):
             leaf.end()
         self._shift([leaf for leaf in ran if not _replaced(leaf)])
         self._filter()
-        self._number(told.world_size - len(ended))
+        self._number(state.world_size - len(ended))
 
     def _shift(self, ended: List[Leaf]) -> None:
-        """Close the gaps of active ranks that nobody in reserve stands in for."""
+        """Close the gaps of active ranks that no rank in reserve replaces."""
         vacant = sorted(self._backfilled(ended))
         for leaf in self._leaves:
             leaf.state.active_world_size = (leaf.state.active_world_size or 0) - len(ended)

@@ -214,5 +214,5 @@ def signature_of_complaint(failure_class: FailureClass | None) -> Signature:
         id=f"said-{known}",
         failure_class=known,
         pattern="error",
-        hint="Told by the words of a line alone: look at what stands around it.",
+        hint="Classified by the wording of one line alone: check the lines around it.",
     )

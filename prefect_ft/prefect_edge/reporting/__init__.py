@@ -40,7 +40,7 @@ def reporting(
     `passed_on(observer)` tells an observer what happens while entered: in this context, or in another thread.
 
     `on_cancel` is called, with who asked, once the flow run is to be cancelled: where no worker runs it
-    nobody else would tell.
+    nothing else would report that.
     """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow is None:

@@ -49,7 +49,7 @@ class FlowRunApi:
 
     @contextmanager
     def open(self) -> Iterator[OpenApi]:
-        """Connect; whoever gets an error opens it anew."""
+        """Connect; after an error the caller opens it anew."""
         with get_client(sync_client=True) as client:
             yield OpenApi(client, self._id, self._related(), self._artifacts)
 
@@ -78,7 +78,7 @@ class OpenApi:
         self._artifacts = artifacts
 
     def is_cancelled(self) -> bool:
-        """Whether somebody wants the flow run to end."""
+        """Whether the flow run is to be cancelled, or was."""
         state = self._client.read_flow_run(self._id).state
         return state is not None and (state.is_cancelling() or state.is_cancelled())
 
@@ -110,7 +110,7 @@ class OpenApi:
         keyset = keyset_from_base_key(question.key)
         self._put_input(keyset["schema"], question.schema)
         self._put_input(keyset["description"], question.description)
-        # A pause of the same key is refused the second time, and whoever comes back pauses again.
+        # A second pause of the same key is refused, and an orchestrator that comes back pauses again.
         details = StateDetails(pause_key=str(uuid4()), run_input_keyset={**keyset})
         paused: State[Any] = State(
             type=StateType.PAUSED, name=WAITING, message=question.message, state_details=details
@@ -125,14 +125,14 @@ class OpenApi:
                 raise
 
     def answer_to(self, question: Question) -> Answer | None:
-        """Return what the question's form was filled in with."""
+        """Return the answer in the question's form; None: it is not filled in."""
         try:
-            told = self._client.read_flow_run_input(self._id, keyset_from_base_key(question.key)["response"])
+            form = self._client.read_flow_run_input(self._id, keyset_from_base_key(question.key)["response"])
         except PrefectHTTPStatusError as exc:
             if exc.response.status_code == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        return question.answer_in(parse_json(told))
+        return question.answer_in(parse_json(form))
 
     def log(self, level: int, message: str, utc: str) -> None:
         """Write a line into the flow run's log."""
@@ -192,7 +192,7 @@ class OpenApi:
         return UUID(found[0]["id"]) if found else None
 
     def end_orphaned_tasks(self, began: datetime) -> None:
-        """Mark the task runs of an earlier life, which nobody will ever end, as crashed."""
+        """Mark the task runs of an earlier life, which nothing else will end, as crashed."""
         flow_run = FlowRunFilter(id=FlowRunFilterId(any_=[self._id]))
         state_type = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
         running = TaskRunFilter(state=TaskRunFilterState(type=state_type))

@@ -11,7 +11,7 @@ from prefect_ft.run import Run
 
 
 class Asking:
-    """What has been asked and answered in this process's time; Prefect keeps both for whoever comes back."""
+    """What this process has asked, and the answers; Prefect keeps both for an orchestrator that comes back."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

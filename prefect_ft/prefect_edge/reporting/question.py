@@ -20,8 +20,8 @@ from prefect_ft.prefect_edge.reporting.markdown import as_text
 WAITING = "Waiting for approval"
 """What the flow run's state is called while a decision waits for a person."""
 
-SOMEBODY = "somebody in Prefect"
-"""Who answered, where the form does not say it: Prefect knows no names."""
+UNNAMED = "somebody in Prefect"
+"""Who answered, where the form does not say: Prefect knows no names."""
 
 _CHOICES: Mapping[str, tuple[str, Answer]] = {
     "approve": ("do as proposed", Answer(answer="approve", by="")),
@@ -68,10 +68,10 @@ class Question:
             "additionalProperties": False,
         }
 
-    def answer_in(self, told: Mapping[str, Any]) -> Answer | None:
-        """Read a form that was filled in; None: it answers nothing."""
-        answer = self.choices.get(str(told.get("answer")))
-        return replace(answer, by=str(told.get("by") or SOMEBODY)) if answer is not None else None
+    def answer_in(self, form: Mapping[str, Any]) -> Answer | None:
+        """Return the answer in a filled-in form; None: it has none."""
+        answer = self.choices.get(str(form.get("answer")))
+        return replace(answer, by=str(form.get("by") or UNNAMED)) if answer is not None else None
 
 
 def question_in(run: str, directory: str, lines: Sequence[Line]) -> Question | None:

@@ -1,7 +1,7 @@
 """Log lines and events for Prefect, one set for each decision and each phase's end, from the journal alone.
 
-Pure. A record is reported once: its number in its phase, or its being the end, names it, and its events' ids follow
-from that, so that whoever tells it again tells the same.
+Pure. A record is reported once. It is named by its number in its phase, or as the end, and its events' ids follow
+from that, so reporting it again has the same result.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ REFRESH_S = 2.0
 """How often table and page are made anew, at most."""
 
 STALE_S = 30.0
-"""After so long the name of a state says nothing any more."""
+"""How long until the name of a state is outdated."""
 
 DRAIN_IDLE_S = 15.0
 """How long the end of a run waits for an API that does not answer."""
@@ -72,7 +72,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _AbandonedError(Exception):
-    """The run has ended, and nobody waits any more."""
+    """The run has ended, and its end no longer waits for the reporter."""
 
 
 class Reporter:
@@ -84,10 +84,10 @@ class Reporter:
         self._began = datetime.now(timezone.utc)
         self._log = get_run_logger()
         self._tails: dict[Path, ShownTail] = {}
-        self._told: set[tuple[str, int]] = set()
-        """Records of which a line is in this process's own log."""
+        self._logged: set[tuple[str, int]] = set()
+        """Records whose line is in this process's own log."""
         self._tried: tuple[str, int] | None = None
-        """The record that may have come without an answer."""
+        """The record that may have arrived although no answer came."""
         self._states: deque[tuple[float, str, str | None]] = deque()
         self._wanted: deque[EventNote] = deque()
         """Events of decisions that wait for a person."""
@@ -102,7 +102,7 @@ class Reporter:
         self._connection = ExitStack()
         self._open: OpenApi | None = None
         self._wakes: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
-        # Prefect's calls find the flow run in the context of whoever makes them.
+        # Prefect's calls find the flow run in the context of their caller.
         work = contextvars.copy_context().run
         self._thread = threading.Thread(
             target=work, args=(self._work,), name="prefect-ft-reporter", daemon=True
@@ -202,7 +202,7 @@ class Reporter:
         return self._open
 
     def _succeeded(self) -> None:
-        """Note that the API answers; raise where nobody waits any more: what is shown now might be wrong by then."""
+        """Note that the API answers; raise where the run's end no longer waits: what is shown now might be outdated."""
         self._last_success_s = time.monotonic()
         if self._abandoned:
             raise _AbandonedError
@@ -261,8 +261,8 @@ class Reporter:
 
     def _show_line(self, api: OpenApi, key: tuple[str, int], record: DecisionRecord) -> None:
         line = line_of(record)
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._logged:
+            self._logged.add(key)
             self._log.log(level_of(record), line, extra={"send_to_api": False})
         if self._tried != key or not api.has_log(line, record.utc):
             self._tried = key
