@@ -156,11 +156,11 @@ class Agent:
                 os.unlink(self._config["socket"])
 
     def _hear_signals(self) -> None:
-        """SIGTERM means go and SIGINT leave; without a wake-up the selector would sleep on through them.
+        """Handle SIGTERM as go and SIGINT as leave; the wake-up descriptor interrupts the selector's wait.
 
-        SIGHUP, and the signals by which a scheduler announces a job's end to all its processes, get a call that does
-        nothing: to ignore them would make the ranks ignore them too. What is ignored already, by `nohup` or in a
-        shell's background, stays so, for the agent as for the ranks.
+        SIGHUP, and the signals by which a scheduler announces a job's end to all its processes, get a handler that does
+        nothing: ranks would inherit an ignored signal. Signals that are ignored already, by `nohup` or in a shell's
+        background, stay ignored, for the agent and the ranks.
         """
         self._hear, self._ring = socket.socketpair()
         self._hear.setblocking(False)
@@ -231,7 +231,7 @@ class Agent:
                 continue
             if answer.number == self._choosing:
                 self._tell_chosen(answer)
-            self._execution.looked(answer.number, answer.why_not)
+            self._execution.on_looked(answer.number, answer.why_not)
 
     def _tell_chosen(self, answer: Answer) -> None:
         chosen = answer.chosen
@@ -383,7 +383,7 @@ def _shared_lock(path: str) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file whole; a disk that takes no more costs only what the file would have said."""
+    """Write a file atomically; on a full disk, only the file's content is lost."""
     with contextlib.suppress(OSError):
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(text)
@@ -412,7 +412,7 @@ def main(argv: List[str]) -> int:
 
 
 def serve(config: Dict[str, Any], listener: Optional[socket.socket] = None) -> None:
-    """Be the agent until it leaves; without `listener` it listens at the configuration's own path."""
+    """Run the agent until it leaves; without `listener` it listens at the configuration's own path."""
     become_subreaper()
     Agent(config, listener or _listening(config["socket"])).run()
 

@@ -42,7 +42,7 @@ class Announcements:
 
 
 def _described(item: Checkpoint) -> Dict[str, Any]:
-    """Return a checkpoint as it stands in events."""
+    """Return a checkpoint as events contain it."""
     known = item.known
     part = {} if item.part is None else {"needs": list(item.part.needs), "has": list(item.part.has)}
     return {"step": item.step, "path": item.path, "counted": known.counted, **known.mark._asdict(), **part}

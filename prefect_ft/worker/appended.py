@@ -1,6 +1,6 @@
-"""Lines that a rank tells its agent by: a file beside its heartbeat, JSON, one object a line.
+"""Lines by which a rank reports to its agent: a file beside its heartbeat, one JSON object a line.
 
-Owns such files, both sides of them; what a line means is its writer's. The rank's side runs inside the
+Owns both sides of such files; what a line means is its writer's. The rank's side runs inside the
 user's training: it must not wait there, and imports nothing else of this package.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Record = Dict[str, Any]
 
 LINE_BYTES = 4096
-"""The longest line that counts; what is appended in one call of at most so much stays one piece."""
+"""The longest valid line; an append of at most this size is atomic."""
 
 _VARIABLE = "PREFECT_FT_HEARTBEAT"
 

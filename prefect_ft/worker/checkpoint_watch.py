@@ -1,7 +1,7 @@
 """Looks for checkpoints in a thread of its own: a file system that hangs must not hang the agent.
 
-Everything that touches the checkpoint directory happens in that thread. It looks when it is asked, and from
-then on by itself when something has changed; where changes cannot be watched, asking has to do.
+Everything that touches the checkpoint directory happens in that thread. It looks when asked, and from then on
+by itself when something has changed; where changes cannot be watched, only when asked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from prefect_ft.worker.checkpoints import Checkpoint, Finder, Known, choose
 from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM, AwayError, Place
 
 LOOK_DELAY_S = 0.25
-"""How long after a change the directory is looked at, so that one save is one look."""
+"""How long after a change to look at the directory, so that one save causes one look."""
 
 LOOK_SHARE = 20
-"""A change is followed by a pause of so many times the last look's duration: bounds what large trees cost."""
+"""After a change, the pause as a multiple of the last look's duration: bounds the cost of large trees."""
 
 _WROTE = inotify.CREATE | inotify.MODIFY | inotify.CLOSE_WRITE | inotify.DELETE | inotify.MOVED_FROM
 
@@ -58,8 +58,8 @@ class Question(NamedTuple):
 class Answer(NamedTuple):
     """What one look found; `number` is the question's.
 
-    `chosen` is for questions with criteria; `why_not` says what kept other entries from being verified, and
-    `unrecognised` which of all entries look like checkpoints where none was found.
+    `chosen` is for questions with criteria; `why_not` says why other entries were not verified, and
+    `unrecognised` which entries look like checkpoints where none was found.
     """
 
     number: Optional[int]
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
     why_not: Dict[str, str]
     unrecognised: Mapping[str, str] = MappingProxyType({})
     is_away: bool = False
-    """Whether the place could not be reached, so that this is what the look before it found."""
+    """Whether the place could not be reached, so that this is the result of the previous look."""
 
 
 class CheckpointWatch:
@@ -84,7 +84,7 @@ class CheckpointWatch:
     ) -> None:
         """`settings`: `path`, and what Finder takes: `layout`, `pattern`, `settle_s`, `keep_copies`, `local`.
 
-        `place` is where they are. `every_s`: also look by itself as often, once it has begun. `on_answer` is called in
+        `place` is where they are. `every_s`: also look at this period, once it has begun. `on_answer` is called in
         the thread that looks, when there is an answer.
         """
         self._every_s, self._on_answer = every_s, on_answer
@@ -96,7 +96,7 @@ class CheckpointWatch:
         self._numbers = itertools.count(1)
         self._has_begun = False
         self._urgent = threading.Event()
-        """Whether an attempt waits for what was asked; a look that comes by the clock can wait for a copy."""
+        """Whether an attempt waits for the answer; a periodic look can wait for a copy."""
         self._unanswered: Optional[int] = None
         """The last question without criteria, until it is answered."""
         self._asked: "queue.SimpleQueue[Question]" = queue.SimpleQueue()
@@ -113,11 +113,11 @@ class CheckpointWatch:
         return self._answered_out
 
     def follow(self, step_now: Callable[[], Optional[int]]) -> None:
-        """Learn from this function, called in the thread that looks, which step the ranks have reported last."""
+        """Use this function, called in the thread that looks, to get the step that the ranks reported last."""
         self._steps.source = step_now
 
     def writers_died(self, *times: float) -> None:
-        """Remember when writers died (seconds since the epoch): what they left half-done never counts."""
+        """Note when writers died (seconds since the epoch): what they left unfinished never counts."""
         self._deaths = tuple(sorted({*self._deaths, *times}))
 
     def look(self, settled: bool = False) -> int:
@@ -162,7 +162,7 @@ class CheckpointWatch:
         return answers
 
     def close(self) -> None:
-        """Look no more; one that has begun comes to its end first, unheard. Nothing may be asked then. Idempotent."""
+        """Stop looking; a look in progress ends first, without an answer. Nothing may be asked after that. Idempotent."""
         if not self._closed.is_set():
             self._closed.set()
             _ring(self._asked_in)
@@ -188,7 +188,7 @@ class CheckpointWatch:
             while not self._asked.empty():
                 self._answer(self._asked.get())
             self._keep_copies()
-            # Each checkpoint is hashed once, so that is no measure of what the next look costs.
+            # Each checkpoint is hashed once, so hashing does not predict what the next look costs.
             pause_s = max(LOOK_DELAY_S, LOOK_SHARE * (time.monotonic() - self._finder.hashing_s - began))
         self._renames.close()
         for fd in (self._asked_out, self._asked_in, self._answered_out, self._answered_in):
@@ -224,7 +224,7 @@ class CheckpointWatch:
         except AwayError as exc:
             is_away, why_not = True, {".": str(exc)}
             chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
-        except Exception as exc:  # whatever it is, an answer must come, and the thread goes on
+        except Exception as exc:  # after any error there must be an answer, and the thread continues
             sys.excepthook(type(exc), exc, exc.__traceback__)
             why_not = {".": f"could not be looked at: {exc!r}"}
             chosen = choose(self._found, criteria.limit, criteria.avoid) if criteria is not None else None
@@ -241,7 +241,7 @@ class CheckpointWatch:
     def _chosen(
         self, question: Question, criteria: Criteria, why_not: Dict[str, str]
     ) -> Optional[Checkpoint]:
-        """Choose; a copy is put back first, and where that fails the reason is added."""
+        """Choose a checkpoint; a copy is put back first, and where that fails the reason is added."""
         try:
             if self._finder.mend(criteria.limit, criteria.avoid, criteria.unreadable):
                 self._scan(question)
@@ -266,22 +266,22 @@ class CheckpointWatch:
             return choose(self._found, criteria.limit, [*avoid, chosen.step])
 
     def _keep_copies(self) -> None:
-        """Copy what will be overwritten, unless an attempt comes to wait for something meanwhile."""
+        """Copy files that will be overwritten, unless an attempt starts to wait for an answer."""
         try:
             self._finder.keep(self._found, lambda: not self._urgent.is_set())
-        except Exception as exc:  # the thread goes on, whatever it is
+        except Exception as exc:  # the thread continues after any error
             sys.stderr.write(f"prefect-ft: no copy was kept: {exc!r}\n")
 
 
 class Steps:
-    """Which step the ranks were at when, as often as that was looked at. Times are seconds since the epoch."""
+    """The steps that the ranks had reached, each with when it was noted, in seconds since the epoch."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Optional[int]] = lambda: None
         self._noted: Deque[Tuple[float, int]] = collections.deque(maxlen=64)
 
     def note(self) -> None:
-        """Note which step they are at now; ranks that have reported none yet are new ones, with a past of their own."""
+        """Note the current step; ranks that have reported none yet are new: earlier notes are dropped."""
         step = self.source()
         if step is None:
             self._noted.clear()
@@ -289,7 +289,7 @@ class Steps:
             self._noted.append((time.time(), step))
 
     def at(self, when: float) -> Optional[int]:
-        """Return the step that was noted first from this time on, the last one before where none was; `None`: none."""
+        """Return the first step noted from this time on, else the last one before; `None`: there is none."""
         later = next((step for noted, step in self._noted if noted >= when), None)
         return later if later is not None or not self._noted else self._noted[-1][1]
 
@@ -307,7 +307,7 @@ class _Renames:
             self._changes = None  # the user's limit of instances
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._changes is not None:
             self._changes.close()
 
@@ -316,7 +316,7 @@ class _Renames:
         return self._changes.fileno() if self._changes is not None else None
 
     def update(self) -> Set[str]:
-        """Take in what has happened, and return the names."""
+        """Process the pending events, and return the names."""
         if self._changes is None:
             return self._names
         self._look_at_the_path(self._changes)
@@ -332,7 +332,7 @@ class _Renames:
         return self._names
 
     def _look_at_the_path(self, changes: inotify.Inotify) -> None:
-        """Watch the directory that is at the path now: the script makes it, or puts another in its place."""
+        """Watch the directory now at the path: the script may create or replace it."""
         watch = None
         with contextlib.suppress(OSError):  # not there yet; the next look sees it
             watch = changes.watch(self._directory, _WROTE | inotify.MOVED_TO)
@@ -350,7 +350,7 @@ def _block_on(fd: int) -> None:
 
 
 def _ring(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):  # full: it is ringing already
+    with contextlib.suppress(BlockingIOError):  # full: the reader is already being woken
         os.write(fd, b"!")
 
 

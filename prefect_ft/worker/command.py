@@ -1,6 +1,6 @@
 """What is known of a command without running it: whether it is a Python program, and which.
 
-Reads what lies on the disk; knows Python's own command line, and where installations keep packages.
+Reads files only; knows Python's own command line, and where installations keep packages.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?$")
 _VERSION = re.compile(r"^__version__ = '(\d+\.\d+)", re.MULTILINE)
 _ALONE = "bBdEIOPqRsSuvx"
-"""Options of one letter that stand for themselves."""
+"""Options of one letter without an argument."""
 
 _WITH_ARGUMENT = "WX"
 _LONGEST_FIRST_LINE = 256
-"""Bytes of it that the kernel reads."""
+"""How many bytes of it the kernel reads."""
 
 _LAUNCHERS = ("torch", "accelerate", "deepspeed")
-"""Packages of which a module that is run as a program starts ranks of its own."""
+"""Packages whose modules, run as programs, start ranks of their own."""
 
 
 class Program(NamedTuple):
@@ -38,9 +38,9 @@ class Program(NamedTuple):
 
 
 def written_out(command: Sequence[str], cwd: str) -> List[str]:
-    """Return what the kernel makes of a script `….py` whose first line names Python; others as they are.
+    """Return the command that the kernel runs for a script `….py` whose first line names Python; others unchanged.
 
-    Scripts without that ending are left alone: most of them are launchers that a package has installed.
+    Scripts without that ending stay unchanged: most of them are launchers that a package has installed.
     """
     path = os.path.join(cwd, command[0])
     if not os.path.dirname(command[0]) or not path.endswith(".py") or not os.access(path, os.X_OK):
@@ -67,10 +67,9 @@ def _first_line(path: str) -> List[str]:
 
 
 def program_of(command: Sequence[str], cwd: str, env: Dict[str, str]) -> Optional[Program]:
-    """Take a command apart that runs Python directly; None for every other one.
+    """Parse a command that runs Python directly; None for every other one.
 
-    Also None for what runs Python otherwise than on a script, a module or code: from standard input, or
-    to go on with in a dialogue.
+    Also None where Python runs no script, module or code: from standard input, or interactively.
     """
     command = written_out(command, cwd)
     if not _PYTHON.match(os.path.basename(command[0])):
@@ -92,9 +91,9 @@ def program_of(command: Sequence[str], cwd: str, env: Dict[str, str]) -> Optiona
 
 
 def _taken_apart(word: str, words: List[str]) -> Optional[Tuple[List[str], str, str]]:
-    """Take one word apart, and what it needs off `words`; None for what is not known.
+    """Parse one word, and take its arguments off `words`; None for an unknown one.
 
-    Gives the interpreter's own options, and the kind and target of the program if it ends them.
+    Returns the interpreter's own options, and the kind and target of the program if it ends them.
     """
     if not word.startswith("-"):
         return [], "script", word
@@ -123,9 +122,9 @@ def _found(word: str, cwd: str, env: Dict[str, str]) -> Optional[str]:
 
 
 def talks_to_store(program: Program, env: Dict[str, str], versions: Sequence[str]) -> bool:
-    """Return whether the program is to find a store at its rendezvous: it imports one of these releases of torch.
+    """Return whether the program expects a store at its rendezvous: it imports one of these releases of torch.
 
-    A launcher does not: it starts a store of its own for the ranks that it starts.
+    A launcher does not: it starts a store of its own for its ranks.
     """
     package = program.target.partition(".")[0]
     is_launcher = program.kind == "module" and package in _LAUNCHERS
@@ -146,13 +145,13 @@ def torch_version(program: Program, env: Dict[str, str]) -> Optional[str]:
 
 
 def _package_directories(interpreter: str) -> List[str]:
-    """Return where the packages of an interpreter are, and those of the one that a virtual environment is of."""
+    """Return where the packages of an interpreter are, and those of the base of a virtual environment."""
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
     prefixes = [prefix]
     if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
         prefixes.append(os.path.dirname(os.path.dirname(os.path.realpath(interpreter))))
         if "/usr" in prefixes:
-            prefixes.append("/usr/local")  # Debian keeps there what was not installed by its own tools
+            prefixes.append("/usr/local")  # Debian keeps packages there that its own tools did not install
     patterns = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages")
     return [
         path for each in prefixes for pattern in patterns for path in glob.glob(os.path.join(each, pattern))

@@ -1,4 +1,4 @@
-"""What the kernel counts of the worker's container as a whole, and of no process in it. Judges nothing.
+"""What the kernel counts for the worker's container as a whole. Judges nothing.
 
 Reads the files of the agent's own control group, as they are mounted into its container, of either version.
 """
@@ -17,7 +17,7 @@ _COUNTERS: Dict[str, List[Tuple[str, str, float]]] = {
     "throttled_s": [("cpu.stat", "throttled_usec", 1e-6), ("cpu/cpu.stat", "throttled_time", 1e-9)],
     "oom_kills": [("memory.events", "oom_kill", 1), ("memory/memory.oom_control", "oom_kill", 1)],
 }
-"""Where each count stands, in version 2 and version 1: the file, the line, and the unit in ours."""
+"""The source of each count, in version 2 and version 1: the file, the line, and the unit in ours."""
 
 
 class ContainerMeter:
@@ -33,7 +33,7 @@ class ContainerMeter:
                     break
 
     def read(self) -> Optional[Dict[str, Optional[float]]]:
-        """Return the counts since the container began, None for what the kernel does not tell; None: nothing."""
+        """Return the counts since the container began, None for those that the kernel lacks; None: it has none."""
         counts = {name: self._count(name) for name in _COUNTERS}
         return None if all(value is None for value in counts.values()) else counts
 

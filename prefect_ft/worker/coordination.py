@@ -26,7 +26,7 @@ STORE_VARIABLE = "PREFECT_FT_INPROCESS_STORE"
 """The agent's store, as `served_at` writes it; it serves only the ranks that meet at that port."""
 
 ALERT = struct.Struct(">q")
-"""What comes on the connection that a rank listens on: the number of the iteration that has ended, nothing else.
+"""The only message on the connection on which a rank listens: the number of the iteration that has ended.
 
 It is read in the main thread's signal handler, in every rank at once, so it is not JSON.
 """
@@ -66,7 +66,7 @@ def port_served_at(address: str, master_port: str) -> Optional[int]:
 
 
 def proof(nonce: str, key: str) -> str:
-    """Return what shows that its sender knows the key, without telling it."""
+    """Return a proof that its sender knows the key, without revealing it."""
     return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest()
 
 
@@ -77,7 +77,7 @@ def size_of(env: Mapping[str, str]) -> int:
 
 
 def tune(connection: socket.socket, heartbeat_s: float) -> None:
-    """Send at once, and have the kernel find out within `heartbeat_s` that the other machine has gone."""
+    """Send without delay, and have the kernel detect within `heartbeat_s` that the other machine has gone."""
     probe_s = max(1, round(heartbeat_s / 4))
     for option, value in (
         (socket.TCP_NODELAY, 1),

@@ -55,9 +55,9 @@ class Coordinator:
         self._rank_of: Dict[Connection, int] = {}
         """Of both."""
         self._gone: Set[int] = set()
-        """Ranks that took part and do not any more, or that never came in time."""
+        """Ranks that no longer take part, or that never came in time."""
         self._gone_before: Set[int] = set()
-        """Those of them without which an iteration has run already, or the call was completed."""
+        """Those of them without which an iteration has already run, or the call was completed."""
         self._entered: Dict[int, Message] = {}
         self._waiting: Dict[int, bool] = {}
         """Ranks that wait for the end of the iteration; whether they have completed it (not in reserve)."""
@@ -66,12 +66,12 @@ class Coordinator:
 
     @property
     def excused(self) -> FrozenSet[int]:
-        """The lost ranks that the others have done without, and not only wanted to."""
+        """The lost ranks without which the others have actually continued."""
         return frozenset(self._gone_before)
 
     @property
     def bound_ranks(self) -> FrozenSet[int]:
-        """The ranks of a call that has begun and is not over, those that it goes on without among them."""
+        """The ranks of a call that has begun and is not over, including those that it continues without."""
         return frozenset((*self._seats, *self._gone) if self._iteration >= 0 and self.over is None else ())
 
     @property
@@ -104,7 +104,7 @@ class Coordinator:
             raise ValueError(op)
 
     def left(self, connection: Connection, now_s: float) -> None:
-        """Take note that a connection has closed: with one of its two a rank is lost."""
+        """Note that a connection has closed: a rank that loses one of its two is lost."""
         self._readers.pop(connection, None)
         rank = self._rank_of.pop(connection, None)
         if rank is not None and connection in (self._seats.get(rank), self._alerts.get(rank)):
@@ -180,7 +180,7 @@ class Coordinator:
         return len(self._entered) >= least and not self._expected() - set(self._entered)
 
     def _end_iteration(self, fault: Message, now_s: float, reporter: Optional[Connection] = None) -> None:
-        """Interrupt all ranks, once in an iteration: what comes after it is part of the same.
+        """Interrupt all ranks, once in an iteration: later faults are part of the same interruption.
 
         A rank that reports the fault itself, and not through its watch, has already left the function.
         """
@@ -205,7 +205,7 @@ class Coordinator:
     def _wait(self, message: Message, now_s: float) -> None:
         rank, is_done = int(message["rank"]), message["op"] == "done"
         seat = self._seats[rank]
-        if self.over == COMPLETED:  # a spare that is late
+        if self.over == COMPLETED:  # a late spare
             self._send(seat, {"ev": "complete"})
         elif self.over is not None:
             self._send(seat, {"ev": "over", "why": self.over, "excluded": False})
@@ -225,7 +225,7 @@ class Coordinator:
         self._send_all([self._seats[rank] for rank in waiting], {"ev": "complete"})
 
     def _close(self, why: str) -> None:
-        """Have all ranks give up."""
+        """Make all ranks give up."""
         if self.over is not None:
             return
         self.over, self.deadline_s = why, None

@@ -1,4 +1,4 @@
-"""The attempt that a worker is busy with, or was last."""
+"""The current attempt of a worker, or its last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Current:
 
     @property
     def ranks(self) -> List[Rank]:
-        """The ranks, those that have ended too."""
+        """The ranks, including those that have ended."""
         return list(self.gang.ranks.values()) if self.gang is not None else []
 
     @property
@@ -25,5 +25,5 @@ class Current:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs any more, for certain."""
+        """Whether certainly nothing of it still runs."""
         return self.gang is None or self.gang.over

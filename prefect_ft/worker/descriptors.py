@@ -1,8 +1,8 @@
-"""Room for connections: their descriptors have numbers from the soft limit on, up to the hard one.
+"""Room for connections: their descriptors get numbers from the soft limit on, up to the hard one.
 
-The soft limit itself stays as it was: ranks and commands inherit it, and what else this process opens keeps the
-numbers below to itself. A program that selects on descriptors breaks where its soft limit is raised for it, so it
-is left to each program to raise its own.
+The soft limit itself stays: ranks and commands inherit it, and this process's other descriptors keep the numbers
+below to themselves. A program that uses select() breaks where its soft limit is raised for it, so each program
+must raise its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def moved(connection: socket.socket) -> socket.socket:
 
 @contextlib.contextmanager
 def _up_to_the_hard_limit() -> Iterator[int]:
-    """Have descriptors up to the hard limit meanwhile; return the soft one."""
+    """Allow descriptors up to the hard limit while entered; yield the soft one."""
     with _one_at_a_time:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(
@@ -50,7 +50,7 @@ def _up_to_the_hard_limit() -> Iterator[int]:
 def _moved(connection: socket.socket, first: int) -> socket.socket:
     try:
         number = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, first)
-    except OSError:  # the limits are one, or all numbers above are taken
+    except OSError:  # the limits are equal, or all numbers above are taken
         return connection
     with connection:
         same = socket.socket(fileno=number)

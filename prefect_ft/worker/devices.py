@@ -39,7 +39,7 @@ class DeviceMeter:
         threading.Thread(target=self._work, name="devices", daemon=True).start()
 
     def ask(self) -> None:
-        """Have the devices looked at; returns at once."""
+        """Request a query of the devices; returns at once."""
         self._rests = False
         self._wanted.set()
 
@@ -84,7 +84,7 @@ class DeviceMeter:
             try:
                 output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
             except BaseException:
-                held.send(signal.SIGKILL)  # the agent may have collected it, from another thread
+                held.send(signal.SIGKILL)  # the agent may have reaped it, from another thread
                 raise
         if process.returncode:
             raise OSError(f"exit code {process.returncode}")

@@ -17,7 +17,7 @@ from prefect_ft.worker.gang import Rank
 from prefect_ft.worker.loop import Loop
 
 MAX_PROCESSES = 16
-"""Processes of one rank that are looked at."""
+"""How many processes of one rank are inspected."""
 
 MAX_STACKS_BYTES = 64 << 10
 """Of one process."""
@@ -50,7 +50,7 @@ class Diagnosis:
 
     def _look(self) -> None:
         over = time.monotonic() >= self._deadline_s
-        waiting = [asking for asking in self._asking if not asking.go_on()]
+        waiting = [asking for asking in self._asking if not asking.advance()]
         if waiting and not over:
             self._loop.after("diagnosis", LOOK_S, self._look)
             return
@@ -68,7 +68,7 @@ class Diagnosis:
 
 
 class _Process(NamedTuple):
-    """A process of a rank; `started` None: it had ended, and not been collected, when it was seen."""
+    """A process of a rank; `started` None: it was a zombie when it was seen."""
 
     pid: int
     started: Optional[int]
@@ -79,7 +79,7 @@ class _Process(NamedTuple):
         return self.started is not None and processes.started(self.pid) == self.started
 
     @property
-    def has_another_come(self) -> bool:
+    def pid_was_reused(self) -> bool:
         """Whether its pid has been reused."""
         return processes.started(self.pid) not in (None, self.started)
 
@@ -99,14 +99,14 @@ class _Asking:
         self._spying: Optional[spy.Look] = None
         """The look at those that have not answered."""
 
-    def go_on(self) -> bool:
+    def advance(self) -> bool:
         """Collect the answers so far and ask the next process; return whether all have been asked."""
         if not self._has_asked_all():
             return False
         if self._spying is None:
             silent = [each.pid for each in self._tree if str(each.pid) not in self.stacks and each.is_same]
             self._spying = spy.Look(silent, self._path + ".spy")
-        return self._spying.go_on()
+        return self._spying.advance()
 
     def close(self) -> None:
         """Stop asking, and keep what was seen."""
@@ -166,7 +166,7 @@ def _takes_signal(pid: int) -> bool:
 
 def _described(process: _Process) -> Dict[str, Any]:
     pid = process.pid
-    if process.has_another_come:
+    if process.pid_was_reused:
         return {"pid": pid, "name": "", "state": "gone", "threads": 0, "waits_in": "", "kernel_stack": ""}
     status = _status(pid)
     return {

@@ -1,4 +1,4 @@
-"""The agent's door: makes peers of connections, of which those that have not shown the key are strangers."""
+"""The agent's door: turns connections into peers; until they have shown the key, they are strangers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Entrance = Callable[[socket.socket], Optional[socket.socket]]
 
 
 class Door:
-    """The listening sockets and the peers that came in by them and are strangers yet."""
+    """The listening sockets and the peers that they accepted and that are still strangers."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Door:
         self._lobby: Lobby[Peer] = Lobby(loop, "door")
 
     def open(self, listener: socket.socket, entrance: Entrance) -> None:
-        """Take connections there from now on."""
+        """Accept connections there from now on."""
 
         def enter(came: socket.socket) -> Optional[Peer]:
             connection = entrance(came)
@@ -48,7 +48,7 @@ class Door:
         peer.trust()
 
     def dismiss(self, peer: Peer) -> None:
-        """Have done with a stranger; a peer that was admitted stays."""
+        """Hang up on a stranger; an admitted peer stays."""
         self._lobby.dismiss(peer)
 
     def _left(self, peer: Peer) -> None:
@@ -57,11 +57,11 @@ class Door:
 
 
 def for_users(*uids: int) -> Entrance:
-    """Let these users in: in a container the orchestrator is another one than the agent."""
+    """Admit these users: in a container, orchestrator and agent run as different ones."""
     return lambda connection: connection if _uid_of(connection) in uids else None
 
 
 def _uid_of(connection: socket.socket) -> int:
-    """Return the user as whom the other side runs."""
+    """Return the user that the other side runs as."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

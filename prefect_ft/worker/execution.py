@@ -52,9 +52,9 @@ class Execution:
     ) -> None:
         """`io_directory` must exist; `checkpoints` looks at what the ranks save, in one worker of all.
 
-        `container` is the one of which this process is the first. `rendezvous` says who serves it; None: never this
-        agent. `warm` says what ranks are to find imported already; None: nothing. `detect` (by, every_s) says how
-        faults of devices are looked for; None: not at all.
+        `container` is the one whose first process this is. `rendezvous` says what serves it; None: never this agent.
+        `warm` says which modules ranks find already imported; None: none. `detect` (by, every_s) says how device
+        faults are detected; None: not at all.
         """
         self._directory, self._keeping = io_directory, keeping
         self._loop, self._reporter = loop, reporter
@@ -87,15 +87,15 @@ class Execution:
         self._faults: List[Dict[str, Any]] = []
         """What was found in this attempt, for the next orchestrator that attaches."""
         self._detects: Optional[Dict[str, Any]] = None
-        """By what faults are looked for in this attempt, once that is known."""
+        """What detects faults in this attempt, once that is known."""
         self._note: Optional[Dict[str, Any]] = None
-        """What the orchestrator wants to hear again of the last start."""
+        """The orchestrator's note of the last start, returned when it attaches again."""
         self._is_unasked = False
         """Whether the attempt was ended without an order."""
         self._left_output: List[str] = []
-        """The files of what the attempt before printed, where output stays."""
+        """The output files of the previous attempt, where output stays."""
         self._has_all_ranks = False
-        """Whether this worker's ranks are all that there are."""
+        """Whether this worker has all ranks of the attempt."""
         self._diagnosis: Optional[Diagnosis] = None
 
     @property
@@ -177,7 +177,7 @@ class Execution:
         )
 
     def _discard(self) -> None:
-        """Forget the last attempt; where output stays, that of the last one stays and that before is removed."""
+        """Forget the last attempt; where output stays, its output is kept and that of the attempt before is removed."""
         self._sampling.end()
         self._termination.forget()
         self._forwarder.forget()
@@ -203,7 +203,7 @@ class Execution:
     # -- reporting --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due once in a while, whatever happens: orphans are reaped, files bounded."""
+        """Do the periodic work: reap orphans, bound files."""
         if self._current.gang is not None:
             self._collect()
             self._forwarder.hand_on()
@@ -211,7 +211,7 @@ class Execution:
             processes.reap()  # orphans that fall to PID 1
 
     def report_to_newcomer(self, have: Dict[str, int]) -> None:
-        """Hand on the last beats, and each rank's output from the offset on up to which the reader has it."""
+        """Hand on the last beats, and each rank's output from the offset on at which the reader stopped."""
         self._forwarder.rewind(have)
         self._warm.report_to_newcomer()
         self._tell_detected()
@@ -219,11 +219,11 @@ class Execution:
         self._sampling.send_all()
 
     def hand_on(self) -> None:
-        """Hand on beats and output as far as the reader keeps up; the files keep the rest."""
+        """Hand on beats and output as fast as the reader takes them; the files keep the rest."""
         self._forwarder.hand_on()
 
     def excerpts(self) -> Dict[int, Dict[str, Any]]:
-        """Return an excerpt of all that each rank printed, for a reader that comes when this agent has gone."""
+        """Return an excerpt of all that each rank printed, for a reader that comes after this agent has gone."""
         return self._forwarder.excerpts()
 
     def _detecting(self, **fields: Any) -> None:
@@ -248,7 +248,7 @@ class Execution:
         self._reporter.send("came_up", what=what, t_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
     def _rank_ended(self, rank: Rank) -> None:
-        self._unwatch(rank)  # a tracer may hold the exit code back; the tick gets it then
+        self._unwatch(rank)  # a tracer may hold the exit code back; the next tick gets it
         self._collect()
 
     def _collect(self) -> None:
@@ -303,7 +303,7 @@ class Execution:
             self._diagnosis = None
 
     def ask_checkpoint(self, number: Optional[int]) -> None:
-        """Ask all ranks for a checkpoint; `number` is the signal that says so besides, if any."""
+        """Ask all ranks for a checkpoint, also by the signal `number`, if any."""
         for rank in self._current.ranks:
             rank.ask_checkpoint(number)
 
@@ -332,9 +332,9 @@ class Execution:
     def _stopped(self, fields: Dict[str, Any]) -> None:
         self._reporter.send("stopped", **fields, **self._rendezvous.describe())
 
-    def looked(self, number: int, skipped: Dict[str, str]) -> None:
-        """Take note that the answer to this question has been reported, and of what could not be verified."""
-        self._termination.looked(number, skipped)
+    def on_looked(self, number: int, skipped: Dict[str, str]) -> None:
+        """Note that the answer to this question has been reported, and what could not be verified."""
+        self._termination.on_looked(number, skipped)
 
     def reader_gone(self) -> None:
         """Stop waiting for answers: no orchestrator is attached. A stop that was ordered is still carried out."""

@@ -28,8 +28,8 @@ class LastLook:
         self._loop.drop("look")
         self._loop.after("look", TIMEOUT_S, self._on_over)
 
-    def looked(self, number: int, skipped: Dict[str, str]) -> None:
-        """Take note that the answer to this question has been reported, and of what could not be verified."""
+    def on_looked(self, number: int, skipped: Dict[str, str]) -> None:
+        """Note that the answer to this question has been reported, and what could not be verified."""
         if number >= self._number:
             self.skipped = skipped
             self._loop.drop("look")

@@ -1,7 +1,7 @@
 """Stacks of Python processes that do not write any themselves, read from outside by py-spy, where that is installed.
 
-It reads their memory, and neither stops nor signals them: it does for what has never beaten, is stopped, or keeps
-the signal for itself. Where the kernel does not let it, nothing is known.
+It reads their memory, and neither stops nor signals them, so it works for processes that never sent a heartbeat, are
+stopped, or handle the signal themselves. Where the kernel does not allow that, nothing is known.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, Dict, List, Optional
 from prefect_ft.worker.processes import Held
 
 KILLED_TIMEOUT_S = 5.0
-"""How long is waited for the end of one that was killed."""
+"""How long to wait for the end of a killed one."""
 
 MAX_BYTES = 4 << 20
-"""Of what it prints of one process."""
+"""The most output read for one process."""
 
 
 def command() -> Optional[str]:
@@ -44,8 +44,8 @@ class Look:
         self._output: Optional[BinaryIO] = None
         self._pid = 0
 
-    def go_on(self) -> bool:
-        """Take what was seen and look at the next one; say whether all have been looked at."""
+    def advance(self) -> bool:
+        """Collect what was seen and inspect the next process; return whether all have been inspected."""
         if self._process is not None:
             if self._held is not None and not self._held.ends(0):
                 return False
@@ -72,7 +72,7 @@ class Look:
     def _take(self) -> None:
         assert self._output is not None
         self._output.seek(0)
-        # It failed, or another version says it otherwise: then nothing is known.
+        # It failed, or another version prints it differently: then nothing is known.
         with (
             contextlib.suppress(OSError, ValueError, RecursionError, TypeError, KeyError),
             self._output as output,
@@ -80,7 +80,7 @@ class Look:
             self.stacks[str(self._pid)] = written(json.loads(output.read(MAX_BYTES)), self._pid)
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop looking."""
         if self._held is not None:
             self._held.send(signal.SIGKILL)
             self._held.ends(KILLED_TIMEOUT_S)
@@ -92,7 +92,7 @@ class Look:
             self._held = None
         if self._process is not None:
             self._process.poll()
-            self._process.returncode = 0  # the agent collects it, if this has not
+            self._process.returncode = 0  # the agent reaps it, if this has not
             self._process = None
 
 

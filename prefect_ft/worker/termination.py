@@ -1,4 +1,4 @@
-"""Ends an attempt for certain, and reports that once all it left has been looked at."""
+"""Ends an attempt for certain, and reports that once its output and checkpoints have been read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from prefect_ft.worker.last_look import LastLook
 from prefect_ft.worker.loop import Loop
 
 KILL_SLICE_S = 0.5
-"""How long the agent hears nothing else while it waits for killed processes to end."""
+"""How long the agent handles nothing else while it waits for killed processes to end."""
 
 KILL_PAUSE_S = 0.1
-"""How long it hears others before it waits for them again."""
+"""How long it handles other events before it waits for them again."""
 
 DEATH_GRAIN_HZ = 100
-"""Times of death are rounded up to this: ranks that die together are one death to remember."""
+"""Times of death are rounded up to this grain: ranks that die together count as one death."""
 
 
 class Termination:
@@ -35,15 +35,15 @@ class Termination:
     ) -> None:
         """`on_killed(just_now)` is called when nothing of the attempt runs any more; False: nothing ran before.
 
-        `on_stopped(fields)` follows when its output has been handed on and, if that comes in time, its checkpoints have
-        been looked at; with the fields of `stopped` about them.
+        `on_stopped(fields)` follows, with the fields of `stopped`, when its output has been handed on and its
+        checkpoints have been looked at, or that has timed out.
         """
         self._current, self._loop, self._checkpoints = current, loop, checkpoints
         self._on_killed, self._on_stopped = on_killed, on_stopped
         self._deaths: Set[float] = set()
         """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
         self.is_complete = False
-        """Whether the attempt is known to have come to its own end in all workers."""
+        """Whether the attempt is known to have completed in all workers."""
         self._awaited: Set[str] = set()
         """What `on_stopped` waits for: the end of the `output`, the last `look`."""
         self._last_look = LastLook(checkpoints, loop, lambda: self.settle("look")) if checkpoints else None
@@ -64,7 +64,7 @@ class Termination:
         return self._loop.is_set("kill")
 
     def writer_died(self) -> None:
-        """Take note that a rank has died now, perhaps while it was writing."""
+        """Note that a rank has just died, perhaps while it was writing."""
         death = math.ceil(time.time() * DEATH_GRAIN_HZ) / DEATH_GRAIN_HZ
         self._deaths.add(death)
         if self._checkpoints is not None:
@@ -84,7 +84,7 @@ class Termination:
             self._kill()
 
     def hurry(self) -> None:
-        """Do not wait for the end of the grace period: all ranks have ended."""
+        """End the grace period: all ranks have ended."""
         self._loop.drop("kill")
         self._kill()
 
@@ -99,13 +99,13 @@ class Termination:
             self._last_look.begin(complete=self.is_complete)
         self._on_killed(living is not None)
 
-    def looked(self, number: int, skipped: Dict[str, str]) -> None:
-        """Take note that the answer to this question has been reported, and of what could not be verified."""
+    def on_looked(self, number: int, skipped: Dict[str, str]) -> None:
+        """Note that the answer to this question has been reported, and what could not be verified."""
         if self._last_look is not None:
-            self._last_look.looked(number, skipped)
+            self._last_look.on_looked(number, skipped)
 
     def settle(self, what: str) -> None:
-        """Take one thing off what `on_stopped` waits for."""
+        """Remove one thing that `on_stopped` waits for."""
         if what not in self._awaited:
             return
         self._awaited.discard(what)

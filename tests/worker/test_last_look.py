@@ -29,7 +29,7 @@ class Site:
     def _hear(self) -> None:
         for answer in self.watch.answers():
             if answer.number is not None:
-                self.look.looked(answer.number, answer.why_not)
+                self.look.on_looked(answer.number, answer.why_not)
 
     def step_until_over(self, times: int) -> None:
         deadline = time.monotonic() + DEADLINE_S

@@ -1,7 +1,7 @@
-"""Copies of a file that is overwritten with each checkpoint: a version that is cut costs no more than itself.
+"""Copies of a file that is overwritten with each checkpoint: if a version is truncated, only that version is lost.
 
-They lie in a hidden directory beside the file, the newest few of each. Owns their names, how they are made (by a
-reflink where the file system can) and put back; whether what is copied is whole was judged before.
+They are in a hidden directory beside the file, the newest few of each. Owns their names, how they are made (by a
+reflink where the file system supports it) and restored; only complete files are copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT = 2
 """Copies of each file: the newest version, and the one before it to go back to."""
 
 SET_ASIDE = ".old"
-"""Ends the name of what lay where a copy was put back, with a number where that name is taken."""
+"""Suffix of a file that a copy has replaced, with a number where that name is taken."""
 
 _NAME = re.compile(r"(?P<step>[0-9]{1,18})(?P<counted>c?)@(?P<of>[^/]+)")
 _CLONE = 0x40049409  # FICLONE of linux/fs.h: both files share their blocks until one is written
@@ -37,7 +37,7 @@ class Copy(NamedTuple):
 
 
 def read_name(base: str) -> Optional[Copy]:
-    """Read a copy's name; `None` if it is none."""
+    """Read a copy's name; `None` if it is not one."""
     match = _NAME.fullmatch(base)
     if match is None:
         return None
@@ -47,7 +47,7 @@ def read_name(base: str) -> Optional[Copy]:
 def keep(root: str, name: str, known: Known, is_wanted: Callable[[], bool]) -> None:
     """Copy a version of `root/name`, if there is no copy of it yet. Raises OSError.
 
-    Nothing is kept where the file changes meanwhile, or where `is_wanted()` says that something else has become due.
+    The copy is dropped where the file changes meanwhile, or where `is_wanted()` turns false.
     """
     copies = copies_of(root, name)
     if any(_is_of(root, copy, known.mark) for copy in copies):
@@ -61,7 +61,7 @@ def keep(root: str, name: str, known: Known, is_wanted: Callable[[], bool]) -> N
 
 
 def put_back(root: str, copy: Copy) -> Mark:
-    """Put a copy back under the name of its file; what lies there is set aside. Raises OSError. Return its mark."""
+    """Restore a copy under its file's name, after setting aside the file there; return its mark. Raises OSError."""
     path, kept = os.path.join(root, copy.of), os.path.join(root, copy.name)
     mark = mark_of(os.stat(kept))
     beside = os.path.join(root, f".{copy.of}.putting-back")
@@ -73,7 +73,7 @@ def put_back(root: str, copy: Copy) -> Mark:
 
 
 def is_put_back(root: str, copy: Copy) -> bool:
-    """Tell whether what lies under the name of a copy's file is this copy."""
+    """Return whether the file under the name of a copy's file is this copy."""
     try:
         state = os.stat(os.path.join(root, copy.of))
     except OSError:
@@ -84,7 +84,7 @@ def is_put_back(root: str, copy: Copy) -> bool:
 def set_aside(root: str, name: str) -> None:
     """Rename a file that cannot be resumed from, so that no script finds it by itself. Raises OSError.
 
-    To a name that is free: NAME.old may be the script's own.
+    The new name is a free one: NAME.old may be the script's own file.
     """
     path = os.path.join(root, name)
     names = (path + SET_ASIDE + (f"-{number}" if number else "") for number in itertools.count())
@@ -116,7 +116,7 @@ def _is_of(root: str, copy: Copy, mark: Mark) -> bool:
 
 
 def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool]) -> bool:
-    """Make a copy with the times of its source, whole under its name or not at all; tell whether it was made."""
+    """Copy a file atomically, with the times of its source; return whether that was done."""
     beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.tmp")
     try:
         with open(source, "rb") as original, open(beside, "wb") as copy:
@@ -135,7 +135,7 @@ def _copied(source: str, target: str, mark: Mark, is_wanted: Callable[[], bool])
 
 
 def _remove_unfinished(directory: str) -> None:
-    """Remove what agents were copying that were killed."""
+    """Remove unfinished copies of agents that were killed."""
     for base in os.listdir(directory):
         if base.startswith(".") and base.endswith(".tmp"):
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""A candidate as it lay where checkpoints are at one moment: which files, how large, how old.
+"""A candidate in the checkpoint directory at one moment: its files, their sizes and ages.
 
-Owns the walk over a candidate's tree and the opening of its files; knows no format. Everything that
-a check may depend on stands in the `Entry`, so that two equal entries have the same verdict.
+Owns the walk over a candidate's tree and the opening of its files; knows no format. The `Entry` holds everything
+that a check may depend on, so two equal entries have the same verdict.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class AwayError(Exception):
 class Verdict(NamedTuple):
     """What a check found: `complete` by the format's own mark, `False` with a reason, or `None`.
 
-    `None`: nothing is wrong, but the format has no mark of its end; only time can tell. `marked_ns` is then when
-    a marker was written that comes last and is older than other files; None: there is no such marker.
+    `None`: nothing is wrong, but the format does not mark its end, so only time can show it. `marked_ns` is then when
+    a marker was written that should be last and is older than other files; None: there is no such marker.
     """
 
     complete: Optional[bool]
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 class Gap(str):
-    """The reason that files are missing, which may be on another machine's disk; `names` are those of its files."""
+    """A reason of missing files, which may be on another machine's disk; `names` are their names."""
 
     names: Tuple[str, ...]
 
@@ -73,7 +73,7 @@ class Stat(NamedTuple):
 
     @classmethod
     def of(cls, result: os.stat_result) -> Stat:
-        """Keep the part of a stat result that tells one content from another."""
+        """Keep the part of a stat result that distinguishes one content from another."""
         return cls(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
 
 
@@ -85,7 +85,7 @@ class Ranges(Protocol):
 
 
 Readable = Union[int, Ranges]
-"""An open file: a descriptor, or what fetches its bytes."""
+"""An open file: a descriptor, or an object that fetches its bytes."""
 
 
 class Item(Protocol):
@@ -100,7 +100,7 @@ class Item(Protocol):
 
 
 class Place(Protocol):
-    """Where checkpoints are. Every method raises OSError, and AwayError where nothing can be said of any of them."""
+    """Where checkpoints are. Every method raises OSError, and AwayError where the whole place cannot be reached."""
 
     def listing(self, path: str) -> Mapping[str, Item]:
         """Return what is in a directory, by name."""
@@ -130,11 +130,11 @@ FILE_SYSTEM = _FileSystem()
 
 
 class Entry(NamedTuple):
-    """One candidate. `name` is relative to the checkpoint directory, `path` absolute; `step` is what the name tells.
+    """One candidate. `name` is relative to the checkpoint directory, `path` absolute; `step` is the one in its name.
 
     `files` maps paths below `path` to their state; a single file is `{"": state}`. `manifest` is the
     state of `<name>.manifest.json` beside it. `latest` and `iteration` are what the trackers of
-    DeepSpeed and Megatron in the checkpoint directory say of it, `None` where there is none.
+    DeepSpeed and Megatron in the checkpoint directory say of it, `None` without a tracker.
     `device` and `inode` are those of the file or directory itself. `place` is where it is.
     """
 
@@ -161,7 +161,7 @@ class Entry(NamedTuple):
         return newest_ns(self.files)
 
     def by_directory(self) -> Dict[str, List[str]]:
-        """Return the base names of its files by the directory (relative, "" is the top) they lie in."""
+        """Return the base names of its files by the directory (relative, "" is the top) that they are in."""
         found: Dict[str, List[str]] = {}
         for name in sorted(self.files):
             directory, _, base = name.rpartition("/")
@@ -184,7 +184,7 @@ def newest_ns(files: Mapping[str, Stat]) -> int:
 @contextmanager
 def opened(path: str, seen: Stat) -> Iterator[Readable]:
     """Open a file that was seen in this state; raises OSError, also if it has changed since."""
-    # O_NONBLOCK: a FIFO that took the file's place must not hold the scan.
+    # O_NONBLOCK: a FIFO that has replaced the file must not block the scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         now = os.fstat(descriptor)

@@ -1,7 +1,7 @@
 """The verified checkpoints of one directory, kept up to date at the cost of a listing.
 
-Owns which entries are looked at, what is remembered between scans, and which step a version is of a file that is
-overwritten with each checkpoint. What counts where a format proves nothing is `proof`'s.
+Owns which entries are checked, what is remembered between scans, and the step of each version of a file that is
+overwritten with each checkpoint. Where a format proves nothing, `proof` decides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from prefect_ft.worker.checkpoints.proof import Moment, Proofs, mark_of
 from prefect_ft.worker.checkpoints.trackers import Tracker
 
 StepAt = Callable[[float], Optional[int]]
-"""Tells which step the ranks were at, at a time in seconds since the epoch; `None`: unknown."""
+"""Returns the step that the ranks had reached at a time in seconds since the epoch; `None`: unknown."""
 
 MAX_UNRECOGNISED = 100
 
@@ -56,7 +56,7 @@ class Checkpoint:
     `size` is in bytes, `mtime` in seconds since the epoch: both over all its files. `device` and `inode` are
     those of the file or directory itself. `counted`: nothing states its step, so it is the number of a version.
     `follows` is the step that was known of the same file before, where this is a version not seen before.
-    `part` is about one of which other machines have the rest.
+    `part` is set where other machines have the rest.
     """
 
     step: int
@@ -72,7 +72,7 @@ class Checkpoint:
 
     @property
     def known(self) -> Known:
-        """Return what others have to know of it."""
+        """Return what other agents need to know of it."""
         return Known(Mark(self.size, self.mtime, self.device, self.inode), self.step, self.counted)
 
 
@@ -122,16 +122,16 @@ class Finder:
         self._why_not: Dict[str, str] = {}
         self._unrecognised: Dict[str, str] = {}
         self._first_seen: Dict[str, int] = {}
-        """When files of unknown names had been written that were seen for the first time (ns since the epoch)."""
+        """For files of unknown names, their modification time when first seen (ns since the epoch)."""
         self._proofs = Proofs(settle_s)
         self._hashes = Hashes(is_local=local)
         self._versions: Dict[str, Optional[int]] = {}
-        """The files of the last scan that are overwritten and count, with their steps; None: not whole."""
+        """The overwritten files of the last scan that count, with their steps; None: not complete."""
         self._begun: Optional[float] = None
         """When the first scan was, in seconds since the epoch."""
 
     def learn(self, verified: Mapping[str, Known]) -> None:
-        """Take over what others have verified, by path; what has been seen since then wins."""
+        """Take over what others have verified, by path; what was seen here since then takes precedence."""
         self._proofs.learn(verified)
 
     def scan(
@@ -171,11 +171,11 @@ class Finder:
         return [found[step] for step in sorted(found)]
 
     def why_not(self) -> Dict[str, str]:
-        """Return what kept entries from being verified in the last scan, by name; `.` is the directory."""
+        """Return why entries were not verified in the last scan, by name; `.` is the directory."""
         return dict(self._why_not)
 
     def unrecognised(self) -> Dict[str, str]:
-        """Return which entries looked like checkpoints in the last scan and are none, by name, with the reason."""
+        """Return the entries of the last scan that look like checkpoints and are not, by name, with the reason."""
         return dict(list(self._unrecognised.items())[:MAX_UNRECOGNISED])
 
     def keep(self, found: Iterable[Checkpoint], is_wanted: Callable[[], bool]) -> None:
@@ -186,10 +186,10 @@ class Finder:
                 copies.keep(self._path, name, item.known, is_wanted)
 
     def mend(self, limit: Optional[int], avoid: Collection[int], unreadable: Collection[int]) -> bool:
-        """Replace files that are overwritten and cannot be resumed from by their newest copies; tell whether any was.
+        """Replace overwritten files that cannot be resumed from by their newest copies; return whether any was.
 
-        Those that are not whole, and those whose step is `unreadable`; where there is no copy they are renamed. A
-        script that loads its one file, whatever it is given, would load them again and again. `limit` and `avoid` as
+        These are incomplete ones, and those whose step is `unreadable`; without a copy they are renamed, because a
+        script that loads its one file, whatever it is given, would load it again and again. `limit` and `avoid` as
         for `choose`. Raises OSError.
         """
         if not self._keeps_copies or (limit is not None and limit < 0):
@@ -211,7 +211,7 @@ class Finder:
         return bool(bad)
 
     def confirm(self, chosen: Checkpoint) -> Optional[str]:
-        """Return why a checkpoint is not to be resumed from after all: its hashes differ; `None`: it may be."""
+        """Return why a checkpoint must not be resumed from: its hashes differ; `None`: they do not."""
         if chosen.layout != _MANIFEST or not self._is_here:
             return None
         try:
@@ -228,7 +228,7 @@ class Finder:
         return self._hashes.taken_s
 
     def put_back(self, chosen: Checkpoint) -> Checkpoint:
-        """Put a copy in the place of its file; return what was chosen as it lies there then. Raises OSError."""
+        """Restore a chosen copy in place of its file; return the checkpoint there. Raises OSError."""
         name = os.path.relpath(chosen.path, self._path)
         copy = copies.read_name(os.path.basename(name)) if _is_copy(name) else None
         if copy is None:
@@ -245,19 +245,19 @@ class Finder:
         return mark
 
     def _is_ours(self, entry: Entry) -> bool:
-        """Tell whether an entry that is overwritten is a checkpoint for sure, whole or not."""
+        """Return whether an overwritten entry is certainly a checkpoint, complete or not."""
         if entry.step is not None:
             return False
         is_sure = self._names.overwritten(entry.name) is Overwritten.SURE
         return is_sure or self._proofs.known_at(entry.path) is not None
 
     def _whole(self, judged: Iterable[_Judged], moment: Moment) -> List[_Judged]:
-        """Return what counts at this moment, copies first and versions last; note what is against the others."""
+        """Return the entries that count now, copies first and versions last; note why the others do not."""
         whole = []
         for item in judged:
             entry, reason = item.entry, self._proofs.objection(item.entry, item.verdict, moment)
             if not reason or (_is_copy(entry.name) and item.verdict.complete is None):
-                whole.append(item)  # a copy gets its name when it is whole
+                whole.append(item)  # a copy gets its name when it is complete
                 continue
             self._why_not[entry.name] = reason
             if self._is_ours(entry):
@@ -329,9 +329,9 @@ class Finder:
         return name, verdict
 
     def _is_hashed_now(self, entry: Entry) -> bool:
-        """Tell whether to compare hashes with the completeness, and not only when it is to be resumed from.
+        """Return whether to compare hashes now, and not only before resuming from it.
 
-        What was there before the first scan may be much, and only the newest of it matters.
+        Before the first scan there may be many checkpoints, and only the newest matters.
         """
         if not self._is_here:
             return False
@@ -368,7 +368,7 @@ class Finder:
         return self._entry(name, reading, item, beside)
 
     def _is_rewritten(self, name: str, item: Item) -> bool:
-        """Tell whether a file of unknown name is overwritten again and again, as checkpoints are."""
+        """Return whether a file of unknown name is overwritten repeatedly, as checkpoints are."""
         if not holds_weights(name):
             return False
         try:
@@ -396,7 +396,7 @@ class Finder:
         return {}
 
     def _entry(self, name: str, step: Optional[int], item: Item, beside: Optional[Item]) -> Optional[Entry]:
-        """Take the state of one candidate, `None` if it cannot be had."""
+        """Return the state of one candidate, `None` if it cannot be read."""
         try:
             state = item.stat()
             is_directory = stat.S_ISDIR(state.st_mode)
@@ -425,7 +425,7 @@ class Finder:
 def choose(
     checkpoints: Iterable[Checkpoint], limit: Optional[int] = None, avoid: Collection[int] = ()
 ) -> Optional[Checkpoint]:
-    """Take the highest step that is not above `limit` and not in `avoid`; `None`: there is none.
+    """Return the highest step that is not above `limit` and not in `avoid`; `None`: there is none.
 
     A version not seen before counts as the one that it has overwritten, which no longer exists.
     """

@@ -19,7 +19,7 @@ FileCheck = Callable[[Readable, int], Verdict]
 
 _PICKLE_FRAME = 0x95
 _PICKLE_STOP = b"."
-# Opcodes whose argument may stand outside any frame, with the bytes of the length in front of it.
+# Opcodes whose argument may be outside any frame, with the size of the length before it.
 _PICKLE_LARGE = {ord("X"): 4, ord("B"): 4, 0x8D: 8, 0x8E: 8, 0x96: 8}
 
 
@@ -36,7 +36,7 @@ def zip_or_unmarked(file: Readable, size: int) -> Verdict:
 
 def torch_file(file: Readable, size: int) -> Verdict:
     """The zip that torch.save has written since 1.6; older files are a row of pickles without an end mark."""
-    # Blocks that were allocated and never written, as a node that loses power leaves them.
+    # Blocks that were allocated and never written, as a power loss leaves them.
     if not any(read_at(file, 16, 0)):
         return Verdict(False, "it begins with zeros: it was never written")
     return zip_or_unmarked(file, size)
@@ -102,7 +102,7 @@ def pickle_file(file: Readable, size: int) -> Verdict:
 
 
 def parsed(raw: bytes) -> object:
-    """Return a JSON document; `None` if the bytes are none."""
+    """Return a JSON document; `None` if the bytes are not one."""
     try:
         document: object = json.loads(raw)
     except (ValueError, RecursionError):
@@ -111,7 +111,7 @@ def parsed(raw: bytes) -> object:
 
 
 def document(entry: Entry, name: str) -> object:
-    """Return the JSON document in one of an entry's files; `None` if it is none or too large."""
+    """Return the JSON document in one of an entry's files; `None` if it is invalid or too large."""
     if entry.files[name].size > MAX_JSON_BYTES:
         return None
     with entry.open(name) as (file, size):

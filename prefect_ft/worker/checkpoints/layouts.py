@@ -1,4 +1,4 @@
-"""The registry of layouts: by what each is recognised, and what proves it complete.
+"""The registry of layouts: how each is recognised, and what proves it complete.
 
 A new layout is one check here and one line in `LAYOUTS`. A check gets an `Entry`, may open its files
 (an OSError means that the entry is looked at again later), never loads weights and never unpickles.
@@ -150,7 +150,7 @@ def _lightning(entry: Entry) -> Verdict:
 
 
 def _directory(entry: Entry) -> Verdict:
-    """Any other directory: no file in it is cut off or temporary; whether one is missing, time must tell."""
+    """Any other directory: no file in it is cut off or temporary; only time shows whether one is missing."""
     temporary = [name for name in entry.files if is_temporary_inside(name.rpartition("/")[2])]
     if temporary:
         return Verdict(False, f"{min(temporary)} is a temporary file: it is being written or was left behind")
@@ -228,7 +228,7 @@ def _claims_deepspeed(entry: Entry) -> bool:
 
 
 def vouched(entry: Entry, marker: str) -> Verdict:
-    """A marker speaks for what was there when it was written; what came later, time must tell."""
+    """A marker proves what was there when it was written; for later files, only time can."""
     if entry.mtime_ns > entry.files[marker].mtime_ns + CLOCK_SKEW_NS:
         return Verdict(None, f"it was written to after {marker}", entry.files[marker].mtime_ns)
     return COMPLETE

@@ -35,7 +35,7 @@ class Listed(NamedTuple):
 
 
 def claims(entry: Entry) -> bool:
-    """Tell whether a manifest of this format belongs to it; one that is cut off counts as one."""
+    """Return whether the entry has a manifest of this format; a truncated one counts."""
     if INSIDE in entry.files:
         inside = parsed(_read(entry))
         return inside is None or (isinstance(inside, dict) and isinstance(inside.get("files"), list))
@@ -43,7 +43,7 @@ def claims(entry: Entry) -> bool:
 
 
 def check(entry: Entry) -> Verdict:
-    """Every listed file is there in its listed size."""
+    """Check that every listed file exists with its listed size."""
     if INSIDE not in entry.files and entry.manifest is None:
         return Verdict(False, f"it has no {INSIDE}")
     listed = _listed(parsed(_read(entry)))
@@ -62,7 +62,7 @@ def check(entry: Entry) -> Verdict:
 
 
 class Hashes:
-    """What the hashes of checkpoints say, each read once as long as the checkpoint stays the same."""
+    """Results of hash checks, each made once as long as the checkpoint stays the same."""
 
     def __init__(self, *, is_local: bool = False) -> None:
         """`is_local`: files that are missing are on other machines."""
@@ -82,12 +82,12 @@ class Hashes:
         return self._faults[path][1]
 
     def knows(self, path: str, mark: Mark) -> bool:
-        """Tell whether a checkpoint has been read in this state."""
+        """Return whether a checkpoint has been read in this state."""
         return path in self._faults and self._faults[path][0] == mark
 
 
 def hash_fault(path: str) -> Optional[str]:
-    """Read a whole checkpoint and compare it with the hashes in its manifest: what differs, or `None`.
+    """Read a whole checkpoint and compare it with its manifest's hashes; return what differs, or `None`.
 
     `None` also where no hash is listed. Takes as long as reading the files takes.
     """

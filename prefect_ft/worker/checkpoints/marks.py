@@ -1,7 +1,7 @@
-"""What a checkpoint was like when it was verified, and whether what is on disk now is still the same.
+"""The state of a checkpoint when it was verified, and whether the one on disk is still the same.
 
 An agent that has verified a checkpoint knows more than its files show: that it was renamed into place, that its
-writer lived on, which step it is of. Later agents get that, so that what has not changed needs no second proof.
+writer survived, which step it has. Later agents get that, so an unchanged checkpoint needs no second proof.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Mark(NamedTuple):
     inode: int
 
     def is_of(self, seen: Mark) -> bool:
-        """Tell whether this is the same content. An inode says nothing where the device is another one.
+        """Return whether this is the same content. Inodes are not compared where the devices differ.
 
-        Agents see one file system under other devices: in containers, and on file servers after a new mount.
+        Agents see one file system under different devices: in containers, and on file servers after a new mount.
         """
         if (self.size, self.mtime) != (seen.size, seen.mtime):
             return False
@@ -39,7 +39,7 @@ class Known(NamedTuple):
 
 
 def known_by_path(verified: Iterable[Mapping[str, Any]]) -> Dict[str, Known]:
-    """Return checkpoints as they stand in orders, by path."""
+    """Return the checkpoints of an order, by path."""
     return {
         item["path"]: Known(
             Mark(item["size"], item["mtime"], item["device"], item["inode"]),

@@ -1,4 +1,4 @@
-"""Which names are checkpoints, and of which step. Pure text: nothing here looks at a disk.
+"""Which names are checkpoints, and their steps. Pure text: nothing here looks at a disk.
 
 Two readers with the same methods: `UsualNames` knows the names that training frameworks give,
 `PatternNames` the one that a user wrote down.
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Optional, Pattern, Union
 
 Reading = Union[int, str, None]
-"""A step; or, as text, why this name never counts; or `None`: no name of a checkpoint at all."""
+"""A step; or, as text, why this name never counts; or `None`: not a checkpoint's name."""
 
 
 class Overwritten(Enum):
@@ -61,7 +61,7 @@ _COMPANION = re.compile(
 )
 _SURE_WORDS = frozenset(("snapshot", "ckpt", "checkpoint", "chkpt", "last", "latest", "current", "resume"))
 _LIKELY_WORDS = frozenset(("model", "weights", "params", "state", "save", "saved"))
-# What is kept of a run, or comes from elsewhere: to resume from it would lose steps.
+# Best models, exports and downloads: resuming from them would lose steps.
 _OTHER_WORDS = frozenset(
     (
         "best",
@@ -83,7 +83,7 @@ _WEIGHTS = re.compile(
     r"(?P<stem>.+?)\.(?:pt|pth|ckpt|bin|safetensors|npz|pkl|pickle|msgpack|h5|hdf5|keras|tar|zip|ubj)"
 )
 OF_A_RUN = re.compile(r"\.prefect-ft|[0-9]{8}_[0-9]{6}_restartable.*")
-"""What runs make in their model directory, where checkpoints may lie too."""
+"""What runs create in their model directory, which may hold checkpoints too."""
 
 _NO_CHECKPOINT = re.compile(
     r"\.(?:log|txt|md|csv|tsv|html|ya?ml|toml|py|sh|out|err|png|jpe?g|gif|svg|webp|pdf|mp4|wav|lock|md5|sha1"
@@ -97,7 +97,7 @@ def place_on(path: str, system: str) -> str:
 
 
 def is_temporary_inside(base: str) -> bool:
-    """Tell whether a file of a checkpoint's tree, where hidden names and parts are usual, is temporary."""
+    """Return whether a file in a checkpoint's tree, where hidden names and parts are usual, is temporary."""
     return bool(_TEMPORARY_INSIDE.match(base.lower()))
 
 
@@ -105,20 +105,20 @@ class UsualNames:
     """The names that training frameworks give their checkpoints, all directly in one directory."""
 
     def enters(self, directory: str) -> bool:
-        """Tell whether checkpoints lie inside this directory; here the directory itself is one."""
+        """Return whether checkpoints are inside this directory; here the directory itself is one."""
         del directory
         return False
 
     def read(self, name: str) -> Reading:
-        """Return the step that a name speaks of."""
+        """Return the step in a name."""
         return _usual_reading(name.lower())
 
     def overwritten(self, name: str) -> Optional[Overwritten]:
-        """Tell whether a name without a step is one that scripts overwrite with each checkpoint; `None`: it is not."""
+        """Return how surely scripts overwrite a name without a step with each checkpoint; `None`: they do not."""
         return _overwritten(name.lower())
 
     def resembles(self, name: str) -> bool:
-        """Tell whether a name that is no checkpoint's has a step in it all the same, or may have one."""
+        """Return whether a name that is not a checkpoint's has, or may have, a step in it."""
         return _resembles(name.lower())
 
 
@@ -140,11 +140,11 @@ class PatternNames:
         self._has_step = "{step}" in pattern
         self._whole = _compiled(pattern)
         self._directory = _compiled(levels[0]) if len(levels) > 1 else None
-        # A pattern that itself reads like a temporary name was meant that way.
+        # A pattern that itself looks like a temporary name is meant that way.
         self._trusted = _reads_temporary(pattern.replace("{step}", "1").replace("*", "x"))
 
     def enters(self, directory: str) -> bool:
-        """Tell whether checkpoints lie inside this directory."""
+        """Return whether checkpoints are inside this directory."""
         return bool(self._directory and self._directory.match(directory))
 
     def read(self, name: str) -> Reading:
@@ -155,12 +155,12 @@ class PatternNames:
         return TEMPORARY_NAME if _reads_temporary(name) and not self._trusted else int(match["step"])
 
     def overwritten(self, name: str) -> Optional[Overwritten]:
-        """Tell whether it is the name of a pattern without a step; `None`: it is not."""
+        """Return whether the name matches a pattern without a step; `None`: it does not."""
         is_named = not self._has_step and self._whole.match(name)
         return Overwritten.SURE if is_named and (self._trusted or not _reads_temporary(name)) else None
 
     def resembles(self, name: str) -> bool:
-        """Tell whether a name that the pattern does not take may be a checkpoint's all the same."""
+        """Return whether a name that the pattern does not match may still be a checkpoint's."""
         return _USUAL_NAMES.read(name) is not None or _USUAL_NAMES.resembles(name)
 
 
@@ -178,7 +178,7 @@ _USUAL_NAMES = UsualNames()
 
 
 def holds_weights(name: str) -> bool:
-    """Tell whether a name's ending is one of the files that frameworks save weights in."""
+    """Return whether a name has an ending under which frameworks save weights."""
     return bool(_WEIGHTS.fullmatch(name.lower()))
 
 
@@ -211,7 +211,7 @@ def _reads_temporary(name: str) -> bool:
 
 
 def _refusal(lowered: str) -> Optional[str]:
-    """Say why a name with a step in it is no checkpoint."""
+    """Return why a name with a step in it is not a checkpoint."""
     if _reads_temporary(lowered):
         return TEMPORARY_NAME
     if _SET_ASIDE.search(lowered):

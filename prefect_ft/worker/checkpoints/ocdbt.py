@@ -1,7 +1,7 @@
-"""What is wrong with the files of an orbax checkpoint, without a decoder: lengths that they themselves tell.
+"""What is wrong with the files of an orbax checkpoint, without a decoder: by the lengths that they contain.
 
 TensorStore writes arrays into OCDBT databases: manifests and nodes begin with a magic number and their own length,
-values are mostly frames of Zstandard, whose blocks tell theirs. Source: "OCDBT storage format" in
+values are mostly frames of Zstandard, whose blocks have theirs. Source: "OCDBT storage format" in
 google.github.io/tensorstore, and RFC 8878 (Zstandard), sections 3.1.1.1 and 3.1.1.2.
 """
 
@@ -65,7 +65,7 @@ def _zstd_fault(file: Readable, size: int) -> Optional[str]:
 
 
 def _end_of_frame(file: Readable, place: int) -> Optional[int]:
-    """Return where a Zstandard frame ends that begins at `place`; `None`: within it the file does."""
+    """Return the end of the Zstandard frame that begins at `place`; `None`: the file ends before."""
     flags = read_at(file, 1, place + 4)
     if not flags:
         return None

@@ -1,7 +1,7 @@
 """A worker's part of a checkpoint whose files are spread over the disks of several machines.
 
-A part is whole when nothing in it is cut off, whatever is missing; what it is missing other parts have to have. Says
-nothing about the whole: who knows all parts puts them together.
+A part is complete when nothing in it is cut off, whatever is missing; other parts must have what is missing. It says
+nothing about the whole: the orchestrator, which knows all parts, combines them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from prefect_ft.worker.checkpoints.trackers import ITERATION
 from prefect_ft.worker.checkpoints.trees import index_fault, tree_gap
 
 MAX_NAMES = 1000
-"""Of a part with more files only those are named that belong to sets."""
+"""Of a part with more files, only those that belong to sets are listed."""
 
 _MARKERS = (DCP_METADATA, HF_STATE)
-"""What is written when all ranks have written their files."""
+"""Files that are written after all ranks have written theirs."""
 
 
 class Part(NamedTuple):
-    """The files that a part is missing by what it says itself, and those that it has."""
+    """The files that a part needs according to its own content, and those that it has."""
 
     needs: Tuple[str, ...] = ()
     has: Tuple[str, ...] = ()
 
 
 def part_of(entry: Entry, verdict: Verdict) -> Tuple[Verdict, Part]:
-    """Return the verdict on an entry as a part, and what it needs and has; `verdict` is that on it as a whole."""
+    """Return the verdict on an entry as a part, and what it needs and has; `verdict` is the one on it as a whole."""
     if verdict.complete is not False:
         return verdict, Part(has=_names(entry))
     if not isinstance(verdict.reason, Gap):

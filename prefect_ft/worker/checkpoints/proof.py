@@ -1,7 +1,7 @@
-"""Whether an entry counts where its format leaves that open, and as long as it stays the same.
+"""Whether an entry counts where its format does not prove that, as long as it stays the same.
 
-Owns what time shows (an observed rename, a settle time, the deaths of writers) and what has been verified before,
-here or by an earlier agent. Looks at no file.
+Owns the evidence of time (an observed rename, a settle time, the deaths of writers) and what was verified before,
+here or by an earlier agent. Reads no file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Proofs:
         self._known: Dict[str, Known] = {}
 
     def learn(self, verified: Mapping[str, Known]) -> None:
-        """Take over what others have verified; what has been seen here since then wins."""
+        """Take over what others have verified; what was seen here since then takes precedence."""
         self._known = {**verified, **self._known}
 
     def add(self, path: str, known: Known) -> None:
@@ -41,7 +41,7 @@ class Proofs:
         self._known[path] = known
 
     def of(self, entry: Entry) -> Optional[Known]:
-        """Return what is known of an entry that is the same as it was when it was verified; `None`: it is not."""
+        """Return what is known of an entry that has not changed since it was verified; `None`: it has."""
         known = self._known.get(entry.path)
         return known if known is not None and known.mark.is_of(mark_of(entry)) else None
 
@@ -55,7 +55,7 @@ class Proofs:
         return max((known.step for known in self._known.values()), default=0)
 
     def objection(self, entry: Entry, verdict: Verdict, moment: Moment) -> Optional[str]:
-        """Say why an entry with this verdict does not count at this moment, or `None`."""
+        """Return why an entry with this verdict does not count at this moment, or `None`."""
         if verdict.complete is not None:
             return verdict.reason
         is_moved = entry.name in moment.renamed or entry.name.partition("/")[0] in moment.renamed
@@ -66,7 +66,7 @@ class Proofs:
         return self._time_tells(entry, verdict, moment)
 
     def _was_whole_with(self, marked_ns: Optional[int], path: str) -> bool:
-        """Tell whether it was verified with the marker that is there now: what was written later has damaged it."""
+        """Return whether it was verified with the current marker: then later writes have damaged it."""
         known = self._known.get(path)
         return known is not None and marked_ns is not None and marked_ns / 1e9 <= known.mark.mtime
 
@@ -82,9 +82,9 @@ class Proofs:
         return None
 
     def tracked(self, entry: Entry, latest: Optional[Tracker], iteration: Optional[Tracker]) -> Entry:
-        """Add what the trackers say of an entry; of one that was verified before they said that already.
+        """Add what the trackers say of an entry, unless it was verified before.
 
-        A tracker names an earlier checkpoint once training has gone back to one.
+        A tracker names an earlier checkpoint once training has gone back to it.
         """
         if entry.step is None or (latest is None and iteration is None):
             return entry
@@ -98,5 +98,5 @@ class Proofs:
 
 
 def mark_of(entry: Entry) -> Mark:
-    """Return what tells an entry's content from whatever takes its place."""
+    """Return what distinguishes an entry's content from a later one at its path."""
     return Mark(entry.size, entry.mtime_ns / 1e9, entry.device, entry.inode)

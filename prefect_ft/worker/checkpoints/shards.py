@@ -1,6 +1,6 @@
-"""Sets of files that are a checkpoint only together: what is missing from one, as far as it can be known.
+"""Sets of files that are a checkpoint only together: what is missing from one, as far as that can be known.
 
-Each function takes an entry and one directory of its tree and says what is wrong, or `None`.
+Each function takes an entry and one directory of its tree and returns what is wrong, or `None`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_RANKS = 1_000_000
 
 
 def is_deepspeed(bases: List[str]) -> bool:
-    """Tell whether a directory with these names holds the shards of a DeepSpeed checkpoint."""
+    """Return whether a directory with these names holds the shards of a DeepSpeed checkpoint."""
     return any(_MODEL.fullmatch(base) or _ZERO.fullmatch(base) for base in bases)
 
 
@@ -86,7 +86,7 @@ def deepspeed_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[
 
 
 def numbered_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[str]:
-    """Check files named NAME-00001-of-00004 (transformers, TensorFlow): all of each set are there."""
+    """Check that all files named NAME-00001-of-00004 (transformers, TensorFlow) of each set exist."""
     del entry
     sets: Dict[Tuple[str, str, str], Set[int]] = {}
     for base in bases:
@@ -103,7 +103,7 @@ def numbered_fault(entry: Entry, directory: str, bases: List[str]) -> Optional[s
 
 
 def shard_labels(names: Iterable[str]) -> Iterator[str]:
-    """Yield what stands for DeepSpeed's shards among these files where they are said to be missing."""
+    """Yield labels of the DeepSpeed shards among these files, as used for missing ones."""
     for name in names:
         directory, _, base = name.rpartition("/")
         shard = _deepspeed_shard(base)
@@ -112,7 +112,7 @@ def shard_labels(names: Iterable[str]) -> Iterator[str]:
 
 
 def is_of_a_set(name: str) -> bool:
-    """Tell whether a file belongs to a set of files that are a checkpoint only together."""
+    """Return whether a file belongs to a set of files that are a checkpoint only together."""
     base = name.rpartition("/")[2]
     return base == DCP_METADATA or base.endswith(DCP_SHARD) or _NUMBERED.fullmatch(base) is not None
 
@@ -147,7 +147,7 @@ def _numbered(name: str, total: str, rest: str, seen: Set[int]) -> Iterator[str]
 
 
 def _world_sizes(entry: Entry, name: str) -> Tuple[int, int]:
-    """Return how many data and model parallel ranks a file of model states speaks of; 0: not said."""
+    """Return the numbers of data and model parallel ranks in a file of model states; 0: not given."""
     with entry.open(name) as (file, size):
         members = central_directory(file, size)
         if isinstance(members, str):
@@ -158,7 +158,7 @@ def _world_sizes(entry: Entry, name: str) -> Tuple[int, int]:
 
 
 def _number_after(key: bytes, raw: bytes) -> int:
-    """Return the small integer that a pickled dict holds under a key of 13 bytes; 0: none is found."""
+    """Return the small integer that a pickled dict has under a key of 13 bytes; 0: none is found."""
     match = re.search(
         rb"(?:X\x0d\0\0\0|\x8c\x0d)" + key + rb"(?:q.|r.{4}|\x94)(?:K(.)|M(..)|J(.{4}))", raw, re.DOTALL
     )

@@ -36,7 +36,7 @@ class Tracker(NamedTuple):
     mtime_ns: int
 
     def verdict(self, name: str, step: int, mtime_ns: int) -> Verdict:
-        """Return whether it vouches for this checkpoint; `None` if its text tells nothing about it."""
+        """Return whether it vouches for this checkpoint; `None` if its text says nothing about it."""
         if self.text != name and self.step is None:
             return Verdict(None, f"{self.file} does not name a step")
         if self.text != name and self.step is not None and step > self.step:
@@ -47,7 +47,7 @@ class Tracker(NamedTuple):
 
 
 def read(path: str, state: Stat, place: Place = FILE_SYSTEM) -> Optional[Tracker]:
-    """Read one tracker; `None` if it is none, as a link `latest` to a checkpoint is none."""
+    """Read one tracker; `None` if it is not one, such as a link `latest` to a checkpoint."""
     if state.size > _MAX_BYTES:
         return None
     try:

@@ -1,6 +1,6 @@
 """What is wrong with the files below a directory, each by its own format and all of them together.
 
-Knows nothing of the layouts that directories follow; says what it finds or `None`, and may raise OSError.
+Knows nothing of layouts; returns what it finds or `None`, and may raise OSError.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _BY_SUFFIX: Dict[str, FileCheck] = {
     ".ckpt": torch_file,
 }
 _NEVER_EMPTY = (*_BY_SUFFIX, DCP_SHARD, ".msgpack", ".h5")
-# Tokenizers of tens of megabytes lie beside the weights; parsing them would cost more than it proves.
+# Tokenizers of tens of megabytes are beside the weights; parsing them would cost more than it proves.
 _MAX_JSON_IN_TREE_BYTES = 1_000_000
 
 
 def tree_fault(entry: Entry) -> Optional[str]:
-    """Say what is wrong with any file or set of files below a directory, or `None`."""
+    """Return what is wrong with any file or set of files below a directory, or `None`."""
     return next(_faults(entry), None)
 
 

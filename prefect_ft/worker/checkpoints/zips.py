@@ -1,9 +1,9 @@
 """The end of a zip file: a file whose central directory is whole was written to its end.
 
-Reads the end record and the central directory, and a member's bytes only where they are asked for.
-Source: APPNOTE.TXT of PKWARE, sections 4.3.12 to 4.3.16. Stricter than readers are: the end record
-must be the end of the file and the directory must lie right before it, so that neither a cut nor a
-zip stored inside can pass.
+Reads the end record and the central directory, and a member's bytes only on request.
+Source: APPNOTE.TXT of PKWARE, sections 4.3.12 to 4.3.16. Stricter than other readers: the end record
+must be the end of the file and the directory must be right before it, so neither a truncated file nor a
+zip stored inside passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 
 
 class Member(NamedTuple):
-    """One stored file: where its local header stands, its bytes in the zip, whether they are compressed."""
+    """One stored file: the place of its local header, its bytes in the zip, whether they are compressed."""
 
     name: bytes
     offset: int
@@ -41,7 +41,7 @@ class _Span(NamedTuple):
 
 
 def begins_like_zip(head: bytes) -> bool:
-    """Tell whether a file's first bytes are those of a zip, also where fewer than four are there yet."""
+    """Return whether a file's first bytes are those of a zip, also if there are fewer than four yet."""
     return bool(head) and head[:4] == _MAGIC[: len(head)]
 
 
@@ -75,7 +75,7 @@ def stored_bytes(file: Readable, member: Member, limit: int) -> Optional[bytes]:
 
 
 def _directory_span(file: Readable, size: int) -> Union[_Span, str]:
-    """Find the directory by the end record, or say why there is none."""
+    """Find the directory by the end record, or return why there is none."""
     window = min(size, _END.size + _MAX_COMMENT)
     tail = read_at(file, window, size - window)
     place = _end_record(tail)
@@ -125,7 +125,7 @@ def _members(directory: bytes) -> Optional[List[Member]]:
 
 
 def _wide(extra: bytes, narrow: Tuple[int, int, int]) -> Optional[List[int]]:
-    """Replace the numbers that stand in the zip64 extra field, in its order: raw size, size, offset."""
+    """Replace the numbers that the zip64 extra field has, in its order: raw size, size, offset."""
     missing = narrow.count(_IN_ZIP64)
     if not missing:
         return list(narrow)

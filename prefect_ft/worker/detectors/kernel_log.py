@@ -23,7 +23,7 @@ _JOURNAL = ("journalctl", "--dmesg", "--follow", "--lines=0", "--output=cat")
 
 
 def faults(path: str = KMSG) -> Faults:
-    """Yield the faults that the kernel names from now on; raises MissingError where its log cannot be read."""
+    """Yield the faults that the kernel logs from now on; raises MissingError where its log cannot be read."""
     lines = _records(path) if os.access(path, os.R_OK) else _journal(f"{path} cannot be read")
     for line in lines:
         found = False
@@ -48,7 +48,7 @@ def _records(path: str) -> Iterator[str]:
             record = os.read(log, _RECORD)
         except BlockingIOError:
             continue
-        except BrokenPipeError:  # records were overwritten before they were read: go on with the oldest
+        except BrokenPipeError:  # records were overwritten before they were read: continue with the oldest
             continue
         yield record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0]
 

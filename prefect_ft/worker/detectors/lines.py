@@ -10,7 +10,7 @@ from typing import Dict, Iterator, NamedTuple, Optional, Pattern, Tuple
 
 
 class Named(NamedTuple):
-    """A fault that a line names. `severity` is the line's own word; None: the code tells."""
+    """A fault that a line names. `severity` is the line's own; None: it follows from the code."""
 
     device: str
     code: str
@@ -34,7 +34,7 @@ _RECOVERY_SEVERITIES: Dict[str, Optional[str]] = {
     "drain and reset": "major",
     "node reboot required": "critical",
 }
-"""What the driver itself asks for with Xid 154, as of release 570; a device that has recovered has no fault."""
+"""The actions that the driver itself asks for with Xid 154, as of release 570; a recovered device has no fault."""
 
 UNNAMED_NPU = "npu"
 """The device of a line that names an event of an NPU and no NPU."""
@@ -91,7 +91,7 @@ def _of_xid(device: str, number: str, line: str) -> Iterator[Named]:
 
 
 def in_kernel_log(line: str) -> Iterator[Named]:
-    """Yield the fault that a line of the kernel's log names, if it names one; corrected errors are none."""
+    """Yield the fault that a line of the kernel's log names, if it names one; corrected errors do not count."""
     if found := _SXID.search(line):
         severity = "critical" if found["fatal"].lower() == "fatal" else "warning"
         yield Named(found["device"], f"sxid-{found['number']}", severity)

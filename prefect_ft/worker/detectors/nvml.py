@@ -1,4 +1,4 @@
-"""Faults that NVIDIA's library tells of: Xids, uncorrected ECC errors, row remapping, NVLink, devices that are lost.
+"""Faults that NVIDIA's library reports: Xids, uncorrected ECC errors, row remapping, NVLink, lost devices.
 
 The functions, structures and constants are those of nvml.h (NVML API reference).
 """
@@ -49,7 +49,7 @@ class _Event(ctypes.Structure):
 
 
 class _State(NamedTuple):
-    """How a device stands; None where the library does not tell."""
+    """The state of a device; None where the library does not report it."""
 
     broken: int
     ecc: Any
@@ -58,7 +58,7 @@ class _State(NamedTuple):
 
 
 def visible(count: int) -> List[int]:
-    """Return the devices that the environment lets ranks see; all where it names none by number."""
+    """Return the devices that are visible to ranks; all where the environment names none by number."""
     words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     named = [int(word) for word in words if word.isdigit() and int(word) < count]
     return named or list(range(count))
@@ -126,7 +126,7 @@ def _next_event(library: Any, events: Any, names: Dict[Any, str]) -> Iterator[Fa
     event = _Event()
     code = library.nvmlEventSetWait_v2(events, ctypes.byref(event), ctypes.c_uint(_WAIT_MS))
     if code not in (0, _TIMEOUT):
-        time.sleep(_WAIT_MS / 1000)  # a lost device answers at once, again and again: its state tells of it
+        time.sleep(_WAIT_MS / 1000)  # a lost device returns at once every time: its state shows that
     if code != 0 or (name := names.get(event.device)) is None:
         return
     if event.type == _XID_CRITICAL:
@@ -150,7 +150,7 @@ def _state(library: Any, handle: ctypes.c_void_p) -> _State:
 
 
 def _broken(library: Any, handle: ctypes.c_void_p, code: int) -> int:
-    """Return the error with which a device answers that is lost or must be reset, else 0."""
+    """Return the error of a device that is lost or must be reset, else 0."""
     memory = (ctypes.c_ulonglong * 3)()
     codes = (code, _asked(library, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)))
     return next((each for each in codes if each in _BROKEN), 0)
@@ -168,7 +168,7 @@ def _links(library: Any, handle: ctypes.c_void_p) -> Iterator[bool]:
 
 
 def _asked(library: Any, function: str, *arguments: Any) -> int:
-    """Return what a function answers that older libraries do not have."""
+    """Return the result of a function that older libraries do not have."""
     try:
         return int(getattr(library, function)(*arguments))
     except AttributeError:
@@ -176,7 +176,7 @@ def _asked(library: Any, function: str, *arguments: Any) -> int:
 
 
 def _changes(name: str, before: Optional[_State], now: _State) -> Iterator[Fault]:
-    """Yield what has gone wrong with a device since the last look; the first takes counts and links as they are."""
+    """Yield what has gone wrong with a device since the last look; the first look is the baseline."""
     where = f"on device {name}"
     if now.broken and (before is None or before.broken != now.broken):
         code, text = _BROKEN[now.broken]

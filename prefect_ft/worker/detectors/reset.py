@@ -45,7 +45,7 @@ def _reset_nvidia(device: str) -> None:
 
 
 def _nvidia_name(device: str) -> str:
-    """Return the device as nvidia-smi takes it: by its number, or by where it is on the bus."""
+    """Return the device in nvidia-smi's terms: its number, or its bus address."""
     if _INDEX.fullmatch(device):
         return device
     if found := _PCI.fullmatch(device):

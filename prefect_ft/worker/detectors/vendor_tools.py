@@ -1,4 +1,4 @@
-"""Faults that vendors' command-line tools tell of: `dcgmi health` of NVIDIA's DCGM, `npu-smi` of Ascend."""
+"""Faults that vendors' command-line tools report: `dcgmi health` of NVIDIA's DCGM, `npu-smi` of Ascend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NPU_ID = re.compile(r"^\s*NPU ID\s*:\s*([0-9]+)\s*$", re.MULTILINE)
 _NPU_HEALTH = re.compile(r"^\s*Health(?: Status)?\s*:\s*([A-Za-z]+)\s*$", re.MULTILINE)
 _NPU_CODE = re.compile(r"\b0x([0-9A-Fa-f]{8})\b")
 _NPU_SEVERITIES = {"warning": "warning", "alarm": "major", "critical": "critical"}
-"""npu-smi's own words for how a device is, as the field's three levels above OK."""
+"""npu-smi's own words for a device's health, as the field's three levels above OK."""
 
 _DCGM_SEVERITIES = {"warning": "warning", "failure": "major"}
 
@@ -49,7 +49,7 @@ def npu(every_s: float) -> Faults:
 
 
 def _polled(look: Callable[[], List[Fault]], every_s: float) -> Faults:
-    """Look again and again; a first look that fails is a source that is not there, a later one says nothing."""
+    """Look periodically; if the first look fails, the source is missing; later failures are ignored."""
     standing = Standing()
     try:
         found = look()
@@ -69,7 +69,7 @@ def _polled(look: Callable[[], List[Fault]], every_s: float) -> Faults:
 def dcgm_faults(text: str) -> Iterator[Fault]:
     """Yield the faults of a report of `dcgmi health --check --json` (DCGM 3 and 4); raises ValueError for another.
 
-    The report is a tree of `children`, each with a `value`; below `GPU`, an index, and `Errors` stand the
+    The report is a tree of `children`, each with a `value`; below `GPU`, an index, and `Errors` are the
     systems of a device with their health, and the message in `overflow`.
     """
     body = json.loads(text).get("body") if text.strip().startswith("{") else None
@@ -94,7 +94,7 @@ def _children(node: Any) -> Dict[str, Any]:
 
 
 def npu_faults(device: str, text: str) -> Iterator[Fault]:
-    """Yield the faults of what `npu-smi info -t health -i DEVICE` prints: its codes, else how the device is."""
+    """Yield the faults of what `npu-smi info -t health -i DEVICE` prints: its codes, else the device's health."""
     found = _NPU_HEALTH.search(text)
     severity = _NPU_SEVERITIES.get(found[1].lower()) if found else None
     if found is None or severity is None:
