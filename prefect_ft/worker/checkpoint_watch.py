@@ -113,7 +113,7 @@ class CheckpointWatch:
         return self._answered_out
 
     def follow(self, step_now: Callable[[], Optional[int]]) -> None:
-        """Use this function, called in the thread that looks, to get the step that the ranks reported last."""
+        """Get the ranks' last reported step from this function, called in the thread that looks."""
         self._steps.source = step_now
 
     def writers_died(self, *times: float) -> None:

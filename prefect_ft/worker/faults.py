@@ -21,10 +21,10 @@ _FIELDS = ("device", "code", "severity", "message")
 
 
 def report_fault(device: object, code: str, severity: str | None = None, message: str = "") -> bool:
-    """Report a fault of a device that this rank uses; the recovery policy decides what is done about it.
+    """Report a fault of a device that this rank uses; the recovery policy decides what to do about it.
 
     `device` is its number or name on this system, `code` what the vendor calls the fault. `severity` is
-    one of `SEVERITIES`; None: the job's `faults` section knows it by the code. Returns whether the report was
+    one of `SEVERITIES`; None: the job's `faults` section derives it from the code. Returns whether the report was
     written: False where `PREFECT_FT_HEARTBEAT` does not name a file, or an argument is invalid.
     """
     try:

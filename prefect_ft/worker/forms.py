@@ -11,9 +11,9 @@ class FormError(ValueError):
 
 
 class Form(NamedTuple):
-    """A form: its name, and what turns a JSON value of it into Python's; raises FormError.
+    """A form: its name, and the function that reads a JSON value of it, which raises FormError.
 
-    A field of a form that `may_be_absent` need not be given: earlier versions did not write it.
+    A field whose form `may_be_absent` is optional: earlier versions did not write it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Form(NamedTuple):
 
 
 def form(name: str, holds: Callable[[Any], bool]) -> Form:
-    """Return the form of values that are taken as they are if `holds`."""
+    """Return the form of values that are returned unchanged if `holds`."""
 
     def read(value: Any) -> Any:
         if not holds(value):
@@ -107,7 +107,7 @@ def by_rank(item: Form) -> Form:
 
 
 def fields_of(fields: Mapping[str, Form]) -> Form:
-    """Return the form of an object that has these fields, and maybe others."""
+    """Return the form of an object that has at least these fields."""
     return form(
         "{" + ", ".join(fields) + "}",
         lambda value: isinstance(value, dict) and problem_of(fields, value) is None,
@@ -115,7 +115,7 @@ def fields_of(fields: Mapping[str, Form]) -> Form:
 
 
 def read_fields(fields: Mapping[str, Form], record: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the values of these fields, those that are absent left out; raises FormError."""
+    """Return the values of these fields, without absent ones; raises FormError."""
     values = {}
     for name, (form_name, read, may_be_absent) in fields.items():
         if name in record:

@@ -1,4 +1,4 @@
-"""Hands on what ranks print and report, as far as the reader keeps up; their files keep the rest."""
+"""Hands on what ranks print and report, as fast as the reader takes it; their files keep the rest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COALESCE_S = 0.05
 """How long changes of output are gathered before they are read: bounds the cost of a chatty rank."""
 
 MAX_TURNS = 8
-"""Pieces of each rank that are handed on before others are heard again: a reader may be as fast as a rank."""
+"""Pieces of each rank to hand on before other events are handled: a reader may be as fast as a rank."""
 
 UNWATCHED_S = 0.5
-"""How often output is looked for where changes of files cannot be watched."""
+"""How often to look for output where changes of files cannot be watched."""
 
 
 class Forwarder:
@@ -42,11 +42,11 @@ class Forwarder:
         self._loop, self._reporter = loop, reporter
         self._on_first_line, self._on_caught_up = on_first_line, on_caught_up
         self._has_printed = False
-        """Whether a rank of this attempt has."""
+        """Whether a rank of this attempt has printed anything."""
         self._is_behind = False
-        """Whether output is left that could not be handed on."""
+        """Whether output remains that could not be handed on yet."""
         self._excerpts_due: List[Rank] = []
-        """The ranks of whose output an excerpt is still to be sent."""
+        """The ranks whose excerpt is still to be sent."""
         self._changes = _changes_of(directory)
         if self._changes is not None:
             loop.watch(self._changes, lambda _: self._files_changed())
@@ -65,25 +65,25 @@ class Forwarder:
         self._excerpts_due.clear()
 
     def end(self, *, with_excerpts: bool) -> None:
-        """Take note that the ranks have ended: what they left is handed on, if need be an excerpt of each."""
+        """Note that the ranks have ended: hand on the rest of their output, or an excerpt of each."""
         self._excerpts_due = self._current.ranks if with_excerpts and self._stays else []
 
     def rewind(self, have: Dict[str, int]) -> None:
-        """Go back, in each rank's output, to the offset up to which a new reader has it."""
+        """Go back, in each rank's output, to the offset at which a new reader stopped."""
         for rank in self._current.ranks:
             rank.rewind(have.get(str(rank.number), 0))
 
     def excerpts(self) -> Dict[int, Dict[str, Any]]:
-        """Return an excerpt of all that each rank printed, for a reader that comes when this agent has gone."""
+        """Return an excerpt of all that each rank printed, for a reader that comes after this agent has gone."""
         return {rank.number: rank.spool.excerpt_of_all() for rank in self._current.ranks}
 
     def hand_on(self) -> None:
-        """Hand on beats, reports and output as far as the reader keeps up."""
+        """Hand on beats, reports and output as fast as the reader takes them."""
         if self._hand_on(self._current.ranks) and self._send_excerpts():
             self._on_caught_up()
 
     def _hand_on(self, ranks: Iterable[Rank]) -> bool:
-        """Hand on what these ranks have; False: something is left."""
+        """Hand on the output of these ranks; False: some remains."""
         waiting = ranks = list(ranks)
         if not self._has_printed and any(rank.spool.has_begun for rank in ranks):
             self._has_printed = True
@@ -91,7 +91,7 @@ class Forwarder:
         for rank in ranks:
             self._send_beat(rank)
             self.send_reports(rank)
-        for _ in range(MAX_TURNS):  # in turns: a rank that prints a lot delays no other
+        for _ in range(MAX_TURNS):  # in turns, so that a rank that prints a lot does not delay others
             if not waiting or not (self._stays or self._reporter.has_room):
                 break
             waiting = [rank for rank in waiting if self._take_piece(rank)]
@@ -108,7 +108,7 @@ class Forwarder:
             self._reporter.send("beat", rank=rank.number, **beat._asdict(), **rank.new_values())
 
     def send_reports(self, rank: Rank) -> None:
-        """Send what a rank has reported of in-process restarts and of faults."""
+        """Send a rank's reports of in-process restarts and faults."""
         for event, reports in (("in_process", rank.restarts), ("fault", rank.faults)):
             for number, report in reports.new() if self._reporter.has_room else ():
                 self._reporter.send(event, rank=rank.number, n=number, report=report)
@@ -132,7 +132,7 @@ class Forwarder:
         return True
 
     def _send_excerpts(self) -> bool:
-        """Send what the ranks' output may say of why they ended; False: something is left."""
+        """Send excerpts that may explain why the ranks ended; False: some remain."""
         while self._excerpts_due and self._reporter.has_room:
             rank = self._excerpts_due.pop()
             self._reporter.send("excerpt", rank=rank.number, **rank.spool.excerpt())
@@ -141,11 +141,11 @@ class Forwarder:
     # -- changes of files -------------------------------------------------------------------------
 
     def _files_changed(self) -> None:
-        """Look a little later: a rank that prints a lot must not wake the agent at every line."""
+        """Read with a delay: a rank that prints a lot must not wake the agent at every line."""
         if self._changes is None:
             self._loop.after("changes", UNWATCHED_S, self._look_for_changes)
         elif not self._has_printed:
-            self._read_changes()  # the time of the first line is reported, so it is not put off
+            self._read_changes()  # the time of the first line is reported, so it is not delayed
         else:
             self._loop.forget(self._changes)
             self._loop.after("changes", COALESCE_S, self._read_changes)
@@ -164,9 +164,7 @@ class Forwarder:
         elif self._current.gang is not None:
             by_file = self._current.gang.by_file
             changed = {by_file[change.name] for change in changes if change.name in by_file}
-            self._hand_on(
-                self._current.ranks if self._is_behind else changed
-            )  # all in turns, if others wait too
+            self._hand_on(self._current.ranks if self._is_behind else changed)  # in turns, if others wait too
 
 
 def _changes_of(directory: str) -> Optional[inotify.Inotify]:

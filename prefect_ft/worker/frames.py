@@ -1,7 +1,7 @@
 """The wire between agents and the orchestrator: length-prefixed JSON, protocol version 1.
 
-A frame is a 4-byte big-endian length and that many bytes of JSON, always one object. Bytes that are
-no UTF-8 travel as lone surrogates (`surrogateescape`), so that output arrives byte for byte.
+A frame is a 4-byte big-endian length and that many bytes of JSON, always one object. Bytes that are not
+UTF-8 are sent as lone surrogates (`surrogateescape`), so output arrives byte for byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class FrameError(Exception):
-    """What came, or was to be sent, is no frame of this protocol; what came leaves the stream of no use."""
+    """Received or outgoing data is not a frame of this protocol; once received, the stream is unusable."""
 
 
 def encode(message: Dict[str, Any]) -> bytes:
@@ -34,14 +34,14 @@ def framed(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Puts frames together from whatever pieces a stream delivers. `limit` is the longest, in bytes."""
+    """Assembles frames from the pieces that a stream delivers. `limit` is the longest, in bytes."""
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Dict[str, Any]]:
-        """Return the messages that `data` completes; raises FrameError on anything that is none."""
+        """Return the messages that `data` completes; raises FrameError on anything else."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -59,7 +59,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-# Made once, and asked without a look for white space: where a process has slept, that costs most of the time.
+# Made once, and called without a search for white space: in a process that has slept, that takes most of the time.
 _encoder = json.JSONEncoder(separators=(",", ":"))
 _decoder = json.JSONDecoder(parse_constant=_no_number)
 

@@ -28,13 +28,13 @@ Giving back hundreds of gigabytes, or a device's memory, takes seconds.
 """
 
 ERROR = ".error.json"
-"""How the name of the file ends to which torch's `@record` writes a rank's exception, as under torchrun."""
+"""Suffix of the file to which torch's `@record` writes a rank's exception, as under torchrun."""
 
 
 class Exit(NamedTuple):
     """How a rank ended: by exit code or by signal, and when (CLOCK_BOOTTIME ns).
 
-    `oom`: by SIGKILL, and the kernel had killed for memory in the container since the attempt began.
+    `oom`: by SIGKILL, and the OOM killer had struck in the container since the attempt began.
     """
 
     code: Optional[int]
@@ -88,7 +88,7 @@ class Rank:
         try:
             return heartbeat.read(self.beat_path)
         except OSError:
-            return None  # the script put something else in its place
+            return None  # the script has replaced the file
 
     def new_beat(self) -> Optional[heartbeat.Beat]:
         """Return the last heartbeat if there was one since the last call."""
@@ -114,8 +114,8 @@ class Rank:
             fields["sample"], fields["sample_step"] = report.sample, report.sample_step
         return fields
 
-    def is_to_end(self) -> None:
-        """Tell a rank that outlives a scheduler's SIGTERM that the next one is meant."""
+    def order_end(self) -> None:
+        """Tell a rank that survives a scheduler's SIGTERM to end at the next one."""
         if heartbeat.NOTICE_VARIABLE in os.environ:
             with contextlib.suppress(OSError), open(self.beat_path + heartbeat.ENDS, "wb"):
                 pass
@@ -124,13 +124,13 @@ class Rank:
         """Ask a living rank for a checkpoint: by its heartbeat file, and by a signal if one is given."""
         if self.exit is not None:
             return
-        with contextlib.suppress(OSError, ValueError):  # the rank has put something else there
+        with contextlib.suppress(OSError, ValueError):  # the rank has replaced the file
             heartbeat.ask_checkpoint(self.beat_path)
         if number is not None and self.held is not None:
             self.held.send(number)
 
     def rewind(self, position: int) -> None:
-        """Return the last heartbeat and all reports again, and output from `position` on."""
+        """Have the last heartbeat and all reports returned again, and output from `position` on."""
         self._last_beats, self._last_value = None, 0
         self.faults.rewind()
         self.restarts.rewind()
@@ -138,7 +138,7 @@ class Rank:
 
 
 def _as_json(value: Optional[float]) -> Union[float, str, None]:
-    """Return a number that JSON has, the name of one that it does not have."""
+    """Return a number if JSON has it, else its name."""
     return value if value is None or math.isfinite(value) else repr(value)
 
 
@@ -148,7 +148,7 @@ def without(env: Mapping[str, str], names: Container[str]) -> Dict[str, str]:
 
 
 def executing(command: List[str], cwd: str) -> Starter:
-    """Start ranks by executing the command."""
+    """Return what starts a rank by executing the command."""
 
     def start(env: Dict[str, str], output: int) -> Process:
         return subprocess.Popen(
@@ -179,8 +179,8 @@ class Gang:
     ) -> None:
         """`directory` is where output and heartbeats go; it must be on a local disk. Raises OSError.
 
-        `spared` are processes below this one that are none of the attempt's. `container` is this process's own.
-        `on_death()` is called when a rank has been seen to end otherwise than with exit code 0, and for the stuck.
+        `spared` are processes below this one that are not the attempt's. `container` is this process's own.
+        `on_death()` is called when a rank has ended other than with exit code 0, and for stuck ones.
         """
         self.ranks: Dict[int, Rank] = {}
         self.by_file: Dict[str, Rank] = {}
@@ -189,7 +189,7 @@ class Gang:
         self.over = False
         """Whether every process below this one has been ended, and nothing more will come."""
         self._spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(processes.SPARE_DESCRIPTORS)]
-        """Kept back for the end: ranks or strangers may have used up all others by then."""
+        """Reserved for the end: ranks or strangers may have used up all others by then."""
         self._attempt = attempt
         self._directory = directory
         self._keeping = keeping
@@ -197,7 +197,7 @@ class Gang:
         self._container = container
         self._on_death = on_death
         self._oom_kills = container.oom_kills() if container is not None else 0
-        """Those of earlier attempts."""
+        """The count at the start: kills of earlier attempts."""
         self._kill_deadline_s: Optional[float] = None
 
     def start(
@@ -207,9 +207,9 @@ class Gang:
         ranks: Dict[int, Dict[str, str]],
         unset: Container[str] = (),
     ) -> None:
-        """Start all ranks, each with `env` and its own variables, but for those that are `unset`.
+        """Start all ranks, each with `env` and its own variables, without those in `unset`.
 
-        Raises OSError and ValueError (a NUL in a word) with none left running and no file left behind.
+        Raises OSError and ValueError (a NUL in a word), and then leaves no rank running and no file behind.
         """
         try:
             for number, own in ranks.items():
@@ -237,9 +237,9 @@ class Gang:
             self.by_file[os.path.basename(path)] = rank
 
     def reap(self) -> None:
-        """Collect every child that has ended, orphans of ranks too, without blocking."""
+        """Reap every child that has ended, including orphans of ranks, without blocking."""
         by_pid = {rank.process.pid: rank for rank in self.ranks.values() if rank.exit is None}
-        # A number that has been collected here is off the list: the next process that has it is no rank.
+        # A pid that has been reaped here is off the list: the next process with it is not a rank.
         with contextlib.suppress(ChildProcessError):
             while True:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
@@ -250,20 +250,20 @@ class Gang:
                     self._on_death()
 
     def _has_run_out(self) -> bool:
-        """Whether the kernel has killed in this container for memory since the attempt began."""
+        """Whether the OOM killer has struck in this container since the attempt began."""
         return self._container is not None and self._container.oom_kills() > self._oom_kills
 
     def terminate(self) -> None:
         """Ask every rank's process group to end (SIGTERM, and SIGCONT so that stopped ones hear it)."""
         for rank in self.ranks.values():
             if rank.exit is None:
-                rank.is_to_end()
+                rank.order_end()
                 processes.signal_group(rank.process.pid, signal.SIGTERM, signal.SIGCONT)
 
     def end(self, wait_s: float) -> bool:
         """SIGKILL every process below this one, whatever started it, and wait for their ends.
 
-        False: some have not ended yet, call again. True: all have, or those that have not are `stuck`.
+        False: some have not ended yet, call again. True: all have, or the others are `stuck`.
         """
         if self._kill_deadline_s is None:
             self._kill_deadline_s = now_s() + KILL_TIMEOUT_S
@@ -279,7 +279,7 @@ class Gang:
 
     @property
     def all_exited(self) -> bool:
-        """Whether no rank is left; processes that ranks started may be."""
+        """Whether no rank is left; processes that ranks started may still run."""
         return all(rank.exit is not None for rank in self.ranks.values())
 
     def remove(self) -> None:

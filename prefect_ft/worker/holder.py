@@ -1,4 +1,4 @@
-"""The holder of an allocation of Slurm: starts a node server on each node, once, and waits until it is given back.
+"""The holder of a Slurm allocation: starts a node server on each node, once, and waits until it is released.
 
 It is the batch script of an allocation that a run has submitted, or a process beside an orchestrator that is in one. It
 decides nothing: a run orders what it wants from the node servers. It reports in a directory that the orchestrator
@@ -33,11 +33,11 @@ MOST_STEPS = 3
 LOOK_S = 0.25
 COMMAND_TIMEOUT_S = 20.0
 GONE_S = 5.0
-"""How long without any node server before the allocation is given back."""
+"""How long without any node server before the allocation is released."""
 
 
 def asked(words: Sequence[str]) -> Optional[str]:
-    """Return what one of Slurm's commands prints; None where it fails, or takes too long."""
+    """Return the output of a Slurm command; None where it fails, or takes too long."""
     try:
         done = subprocess.run(
             words,
@@ -54,12 +54,12 @@ def asked(words: Sequence[str]) -> Optional[str]:
 
 
 def tenure_name(job: str, restarts: int) -> str:
-    """Return the name of an allocation in one of its lives."""
+    """Return the name of an allocation after so many restarts."""
     return "slurm-%s" % job if restarts == 0 else "slurm-%s.%d" % (job, restarts)
 
 
 def described(job: str) -> Dict[str, Any]:
-    """Return what is known of this allocation: nodes in their order, their addresses, its end, its lives."""
+    """Return what is known of this allocation: its nodes in order, their addresses, its end, its name."""
     job_state = asked(("scontrol", "show", "job", "-o", job)) or ""
     node_list = os.environ.get("SLURM_JOB_NODELIST") or _field(job_state, "NodeList") or ""
     nodes = (asked(("scontrol", "show", "hostnames", node_list)) or "").split() or [node_list]
@@ -77,7 +77,7 @@ def described(job: str) -> Dict[str, Any]:
 
 
 UNLIMITED = ("UNLIMITED", "365-00:00:00")
-"""Time limits of a job without one: 22.05 has been seen to show it as a year, as it keeps it."""
+"""Time limits of a job without one: 22.05 has been seen to show it as a year."""
 
 
 def _ends_s(job_state: str) -> Optional[float]:
@@ -111,7 +111,7 @@ class Holder:
         self._stop_requested = False
 
     def run(self) -> int:
-        """Hold the allocation until the run gives it back, or nothing of it is left."""
+        """Hold the allocation until the run releases it, or nothing of it is left."""
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
@@ -129,11 +129,11 @@ class Holder:
         _write(os.path.join(self._directory, ALLOCATION), json.dumps(self._allocation))
 
     def _start(self) -> None:
-        """Start a node server on each node, in one step: a task that is lost with its node takes no other along."""
+        """Start a node server on each node, in one step: losing a task with its node does not end the others."""
         self._begun += 1
         nodes = self._allocation["nodes"]
         for name in _names_in(self._directory) & {"%s.json" % node for node in nodes}:
-            with contextlib.suppress(OSError):  # of one that was killed
+            with contextlib.suppress(OSError):  # of a killed one
                 os.unlink(os.path.join(self._directory, name))
         log = os.path.join(self._directory, "node-%t.log")
         words = [
@@ -199,9 +199,9 @@ class Holder:
         return 0
 
     def _start_without(self) -> bool:
-        """Start the step again without nodes on which srun could not start it, for which it has ended all the others.
+        """Start the step again without the nodes on which srun failed to start it, which has ended it on all others.
 
-        Say whether there was such a node, and others are left.
+        Return whether there was such a node, and others are left.
         """
         if self._begun >= MOST_STEPS:
             return False
@@ -220,12 +220,12 @@ class Holder:
         return True
 
     def _let_go_of_srun(self) -> None:
-        """End srun, and before it the process that would end the step when srun dies: then the step goes on alone."""
+        """End srun, after the process that would end the step when srun dies: the step then continues alone."""
         if self._srun is None:
             return
         for child in _children(self._srun.pid):
             with contextlib.suppress(OSError):
-                held = Held(child)  # uncollected: its parent is still there
+                held = Held(child)  # not reaped yet: its parent is still there
                 held.send(signal.SIGKILL)
                 held.close()
         self._srun.kill()
@@ -234,7 +234,7 @@ class Holder:
 
 
 def not_launched(said: str) -> Set[str]:
-    """Return the nodes on which a step could not be started, as srun says of each."""
+    """Return the nodes on which a step could not be started, according to srun."""
     return set(re.findall(r"Task launch for StepId=\S+ failed on node (\S+?):", said))
 
 

@@ -1,4 +1,4 @@
-"""Waiting for changes of files instead of looking for them: the few calls of inotify(7) that are needed."""
+"""Waiting for changes of files instead of polling: the few calls of inotify(7) that are needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 class Inotify:
     """One inotify instance; its `fileno()` is readable when something has changed.
 
-    To make one raises OSError where the user has too many (EMFILE).
+    Creating one raises OSError where the user has too many (EMFILE).
     """
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class Inotify:
         return self._checked(self._libc.inotify_add_watch(self._fd, path, ctypes.c_uint32(mask)), directory)
 
     def unwatch(self, watch: int) -> None:
-        """Watch no longer; a watch whose directory is gone has ended by itself."""
+        """Stop watching; a watch whose directory is gone has ended by itself."""
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> List[Change]:
         """Return what has changed since the last call; an empty list if nothing has."""
         changes: List[Change] = []
-        for _ in range(_MAX_READS):  # a bound, because a busy directory never stops changing
+        for _ in range(_MAX_READS):  # bounded, because a busy directory never stops changing
             try:
                 data = os.read(self._fd, 1 << 16)
             except BlockingIOError:
@@ -66,7 +66,7 @@ class Inotify:
         return changes
 
     def close(self) -> None:
-        """Return the instance back."""
+        """Close the instance."""
         os.close(self._fd)
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""Keys by which an agent knows its orchestrator. The orchestrator derives them; an agent gets a verifier alone.
+"""Keys by which an agent authenticates its orchestrator. The orchestrator derives them; an agent gets a verifier only.
 
-So what an agent has opens neither that agent nor any other: only who knows the run's key can.
+So an agent's data does not give access to that agent or any other: that takes the run's key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hmac
 from typing import List, Sequence
 
 SHARED_KEY_DIGITS = 32
-"""Length of the keys of runs of earlier versions, whose agents all know the run's key itself."""
+"""Length of the keys of earlier versions' runs, whose agents all know the run's key itself."""
 
 
 def worker_key(run_key: str, worker: str) -> str:
@@ -21,9 +21,9 @@ def worker_key(run_key: str, worker: str) -> str:
 
 
 def verifier_of(key: str) -> str:
-    """Return what tells a key from all others and does not tell the key: its SHA-256 in hexadecimal digits.
+    """Return what identifies a key without revealing it: its SHA-256 in hexadecimal digits.
 
-    That is enough for keys that are random; a word that can be guessed would need a slower function.
+    That is enough for random keys; a guessable word would need a slower function.
     """
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -1,6 +1,6 @@
-"""Learns what ranks import, from the first of them that is executed; the zygote can do it for all others then.
+"""Learns what ranks import, from the first of them that is executed; the zygote can then import it for all others.
 
-Knows when enough has been seen: the rank has got beyond its first step, or has imported nothing for a while,
+Knows when enough has been seen: the rank has passed its first step, or has imported nothing for a while,
 or has ended.
 """
 
@@ -14,17 +14,17 @@ from prefect_ft import heartbeat
 from prefect_ft.worker.loop import Loop, now_s
 
 PERIOD_S = 1.0
-"""How often is looked whether the rank has got so far."""
+"""How often to check whether the rank has got so far."""
 
 QUIET_S = 10.0
-"""How long nothing is imported by a rank that has all that it needs."""
+"""How long without an import until a rank counts as complete."""
 
 DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "learning")
-"""What goes on the path of the rank that is looked at."""
+"""The directory to put on the path of the watched rank."""
 
 
 class Learner:
-    """Calls `on_learned(modules)` with names in the order in which their imports began; with none, if none was seen."""
+    """Calls `on_learned(modules)` with names in the order in which their imports began; without any if there were none."""
 
     def __init__(self, directory: str, loop: Loop, on_learned: Callable[[List[str]], None]) -> None:
         self._path = os.path.join(directory, "imports")
@@ -37,7 +37,7 @@ class Learner:
         self._grew_s = 0.0
 
     def watched(self, env: Dict[str, str]) -> Dict[str, str]:
-        """Return the environment of a rank that is to be looked at; from now on it is."""
+        """Return the environment of the rank to watch, and start watching."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         self._is_watching, self._beat_path = True, env.get("PREFECT_FT_HEARTBEAT")
@@ -47,7 +47,7 @@ class Learner:
         return {**env, "PYTHONPATH": path, "PREFECT_FT_IMPORTS": self._path}
 
     def ended(self) -> None:
-        """Take what has been seen as all there is: the rank has ended. Idempotent."""
+        """Finish with what has been seen: the rank has ended. Idempotent."""
         if self._is_watching:
             self._finish()
 
@@ -64,7 +64,7 @@ class Learner:
             self._loop.after("learn", PERIOD_S, self._look)
 
     def _has_stepped(self) -> bool:
-        """Return whether the rank has reported two different steps: then it has taken one."""
+        """Return whether the rank has reported two different steps, so it has completed one."""
         beat = None
         with contextlib.suppress(OSError):
             beat = heartbeat.read(self._beat_path or "")

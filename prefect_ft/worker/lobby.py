@@ -1,7 +1,7 @@
-"""Where connections come in: those that have not shown that they belong here are kept few and short.
+"""Where connections are accepted: those that are not authenticated yet (strangers) are kept few and short.
 
-Owns listening sockets and the strangers among what came in by them. It never keeps the loop busy: where no
-connection can be taken, a stranger goes for it, or the sockets are left alone for a while.
+Owns listening sockets and the strangers among their connections. It never keeps the loop busy: where no
+connection can be accepted, a stranger is dismissed, or the sockets are not watched for a while.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from prefect_ft.worker import descriptors
 from prefect_ft.worker.loop import Loop, now_s
 
 MAX_STRANGERS = 16
-"""Connections that have not shown that they belong; one more, and another has to go."""
+"""The most strangers; one more, and another is dismissed."""
 
 STRANGER_TIMEOUT_S = 10.0
-"""How long a connection may take to show it."""
+"""How long a connection may take to authenticate."""
 
 RETRY_S = 1.0
-"""How long nothing is taken where no descriptors are left, not even by the end of a stranger."""
+"""How long to accept nothing where no descriptors are left, even after a stranger is dismissed."""
 
 
 class Visitor(Protocol):
-    """What speaks by a connection."""
+    """The owner of a connection."""
 
     def fileno(self) -> int:
         """Return the connection's descriptor."""
@@ -36,13 +36,13 @@ class Visitor(Protocol):
 
 
 MAX_CROWD = 1024
-"""Strangers at a port that is open to a network or to all users: the more there may be, the longer each can stay."""
+"""The most strangers at a port open to a network or to all users: the more there may be, the longer each can stay."""
 
 
 def max_strangers(clients: int) -> int:
     """Return how many strangers there may be at such a port, where so many clients come at once.
 
-    A quarter of all descriptors is left to them at most: the agent needs the others.
+    They get at most a quarter of all descriptors: the agent needs the others.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MAX_CROWD + clients, max(MAX_STRANGERS, hard // 4))
@@ -51,7 +51,7 @@ def max_strangers(clients: int) -> int:
 V = TypeVar("V", bound=Visitor)
 
 Enter = Callable[[socket.socket], Optional[V]]
-"""Makes a visitor of a connection that has come in; None: it may not stay, and is closed."""
+"""Makes a visitor of an accepted connection; None: it is refused, and closed."""
 
 
 class _Stay(NamedTuple):
@@ -60,7 +60,7 @@ class _Stay(NamedTuple):
 
 
 class Lobby(Generic[V]):
-    """Takes connections until it is shut. Strangers are dismissed by it; all others have left its care."""
+    """Accepts connections until it is shut. It dismisses strangers; all others are no longer its concern."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Lobby(Generic[V]):
         max_strangers: int = MAX_STRANGERS,
         on_dismissed: Callable[[V], None] = lambda _: None,
     ) -> None:
-        """`name` is that of its timers: one lobby of a name in a loop.
+        """`name` names its timers: only one lobby of a name in a loop.
 
-        `on_dismissed(visitor)` is called for a stranger that had to go.
+        `on_dismissed(visitor)` is called for each stranger that is dismissed.
         """
         self._loop = loop
         self._retry, self._silent = f"{name} opens", f"{name} strangers"
@@ -82,7 +82,7 @@ class Lobby(Generic[V]):
         self._by_host: Dict[str, Dict[V, None]] = {}
 
     def open(self, listener: socket.socket, enter: Enter[V]) -> None:
-        """Take connections there from now on; the socket is this lobby's."""
+        """Accept connections there from now on; the lobby owns the socket."""
         listener.setblocking(False)
         self._enters[listener] = enter
         self._listen()
@@ -114,7 +114,7 @@ class Lobby(Generic[V]):
         return True
 
     def dismiss(self, visitor: V) -> None:
-        """Hang up on a stranger; a visitor that was admitted stays."""
+        """Hang up on a stranger; an admitted visitor stays."""
         if self.release(visitor):
             visitor.close()
             self._on_dismissed(visitor)

@@ -7,11 +7,11 @@ import time
 from typing import Any, Callable, Dict, Tuple
 
 MAX_SLEEP_S = 3600.0
-"""The longest sleep: what the system calls take is bounded, what users configure is not."""
+"""The longest sleep: the system calls have a limit, what users configure has none."""
 
 
 def now_s() -> float:
-    """Return the time since boot in seconds; it goes on while the machine is suspended."""
+    """Return the time since boot in seconds, including time in which the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -22,10 +22,10 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._timers: Dict[str, Tuple[float, Callable[[], None]]] = {}
         self._has_changed = False
-        """Whether what is watched has changed since the last events."""
+        """Whether the set of watched descriptors has changed since the last events."""
 
     def watch(self, source: Any, call: Callable[[int], None], events: int = selectors.EVENT_READ) -> None:
-        """Call when `source`, a descriptor or what has a `fileno()`, is ready; replaces what it called."""
+        """Call when `source`, a descriptor or an object with `fileno()`, is ready; replaces an earlier call."""
         self._has_changed = True
         if source in self._selector.get_map():
             self._selector.modify(source, events, call)
@@ -33,7 +33,7 @@ class Loop:
             self._selector.register(source, events, call)
 
     def forget(self, source: Any) -> None:
-        """Watch no longer; to be called before the descriptor is closed. Idempotent."""
+        """Stop watching; must be called before the descriptor is closed. Idempotent."""
         self._has_changed = True
         if source in self._selector.get_map():
             self._selector.unregister(source)
@@ -60,7 +60,7 @@ class Loop:
         self._run_timers()
 
     def _is_current(self, key: selectors.SelectorKey) -> bool:
-        """Whether an earlier call has left this descriptor watched, and by the same."""
+        """Whether this descriptor is still watched after the earlier calls, for the same source."""
         current = self._selector.get_map().get(key.fd)
         return current is not None and current.data == key.data
 

@@ -1,6 +1,6 @@
-"""Secrets taken out of text, a byte for a byte: output is known by its offsets. Pure.
+"""Masking of secrets in text, byte for byte, so that offsets stay valid. Pure.
 
-What is masked at a place depends on the text around it alone, as far as `reach` goes: however text is cut, and from
+What is masked at a place depends only on the text within `reach` of it: however text is split, and from
 wherever it is read again, it is masked as the whole would be.
 """
 
@@ -9,28 +9,28 @@ from __future__ import annotations
 from typing import AnyStr, Iterable, List, Sequence, Tuple
 
 MIN_LENGTH = 4
-"""Characters; shorter values stand in any text, and to mask them would only garble it."""
+"""Characters; shorter values occur in any text, and masking them would only garble it."""
 
 
 class Secrets:
-    """Values that are to be seen nowhere. Of one with several lines each line is one."""
+    """Values that must not be shown. Each line of a value of several lines is a secret."""
 
     def __init__(self, values: Iterable[str]) -> None:
         lines = {line.strip("\r") for value in values for line in value.split("\n")}
         self.words: Tuple[str, ...] = tuple(sorted(line for line in lines if len(line) >= MIN_LENGTH))
         self._bytes = tuple(word.encode("utf-8", "surrogateescape") for word in self.words)
         self.reach = max(map(len, self._bytes), default=1) - 1
-        """How many bytes before and after a place may decide about it."""
+        """How many bytes before and after a place may decide whether it is masked."""
 
     def mask(self, data: bytes) -> bytes:
-        """Return output with asterisks in their places."""
+        """Return output with asterisks in place of secrets."""
         masked = bytearray(data)
         for start, end in _covered(data, self._bytes):
             masked[start:end] = b"*" * (end - start)
         return bytes(masked)
 
     def mask_text(self, text: str) -> str:
-        """Return text with an asterisk for each byte of theirs in UTF-8; lone surrogates are bytes that were none."""
+        """Return text with an asterisk for each of their bytes in UTF-8; lone surrogates are undecodable bytes."""
         parts, at = [], 0
         for start, end in _covered(text, self.words):
             parts += [text[at:start], "*" * len(text[start:end].encode("utf-8", "surrogateescape"))]
@@ -39,7 +39,7 @@ class Secrets:
 
 
 def _covered(text: AnyStr, words: Sequence[AnyStr]) -> List[Tuple[int, int]]:
-    """Return the stretches that words cover, in their order; words may overlap each other and themselves."""
+    """Return the stretches covered by words, in order; words may overlap each other and themselves."""
     found: List[Tuple[int, int]] = []
     for word in words:
         at = text.find(word)

@@ -1,6 +1,6 @@
-"""What the kernel tells of processes: I/O, time computed and waited, state. Reads /proc and judges nothing.
+"""What the kernel reports of processes: I/O, time computed and waited, state. Reads /proc and judges nothing.
 
-Files are opened once and read again and again: that is most of what makes it cheap.
+Files are opened once and read repeatedly, which is most of what makes it cheap.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _READ = 4096
 
 MAX_FOLLOWED = 200
-"""Processes of a worker that are followed, three descriptors each: an agent may have 1024, and needs others."""
+"""The most processes of a worker to follow, with three descriptors each: an agent has 1024, and needs others."""
 
 WALK_SHARE = 2000
-"""A look for new processes is followed by a pause of so many times its duration: bounds what large trees cost."""
+"""After a search for new processes, the pause as a multiple of its duration: bounds the cost of large trees."""
 
 
 class Reading(NamedTuple):
-    """One process. `io` counts calls and bytes together; None: the kernel does not tell."""
+    """One process. `io` counts calls and bytes together; None: the kernel does not report it."""
 
     state: str
     session: int
@@ -44,7 +44,7 @@ class ProcessMeter:
         self._schedule = _opened(f"/proc/{pid}/schedstat")
 
     def read(self) -> Optional[Reading]:
-        """Return how it stands; None: it is gone."""
+        """Return its current reading; None: it is gone."""
         try:
             fields = os.pread(self._stat, _READ, 0).rpartition(b")")[2].split()
         except OSError:
@@ -59,7 +59,7 @@ class ProcessMeter:
         return sum(int(line.rpartition(b":")[2]) for line in lines) if lines else None
 
     def _read_wait_s(self) -> Optional[float]:
-        """Return for how long the main thread was ready and had no processor."""
+        """Return how long the main thread was ready but had no processor."""
         words = _content(self._schedule).split()
         return int(words[1]) / 1e9 if len(words) > 1 else None
 
@@ -70,7 +70,7 @@ class ProcessMeter:
 
 
 def _opened(path: str) -> Optional[int]:
-    """Open what not every kernel has, and not every user may read."""
+    """Open a file that some kernels lack, and some users may not read."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -85,7 +85,7 @@ def _content(fd: Optional[int]) -> bytes:
 
 
 class Total(NamedTuple):
-    """A rank and all that it started, since it was first looked at; `state` is the rank's own process's."""
+    """The sums of a rank and its descendants since the first reading; `state` is that of the rank's own process."""
 
     state: str
     cpu_s: float
@@ -104,7 +104,7 @@ class TreeMeter:
         self._io = 0
 
     def follow(self, pids: Iterable[int], most: int = MAX_FOLLOWED) -> None:
-        """Look at these processes from now on, besides the rank itself; at the first of them, where they are many."""
+        """Follow these processes from now on, besides the rank itself; only the first `most` of them."""
         wanted: Set[int] = {self._pid, *itertools.islice(pids, most - 1)}
         for pid in set(self._meters) - wanted:
             self._drop(pid)
@@ -113,7 +113,7 @@ class TreeMeter:
                 self._meters[pid] = ProcessMeter(pid)
 
     def read(self) -> Optional[Total]:
-        """Return how the rank stands; None: its process is gone."""
+        """Return the rank's sums; None: its process is gone."""
         for pid, meter in list(self._meters.items()):
             reading = meter.read()
             if reading is None:
@@ -141,7 +141,7 @@ class TreeMeter:
 
 
 class ForestMeter:
-    """The processes of all ranks of a worker, found anew now and then."""
+    """The processes of all ranks of a worker, searched for periodically."""
 
     def __init__(self, pids: Dict[int, int]) -> None:
         """`pids` maps each rank to its process."""
@@ -150,7 +150,7 @@ class ForestMeter:
         self._next_walk_s = 0.0
 
     def read(self) -> Dict[int, Total]:
-        """Return how each rank stands that has a process."""
+        """Return the sums of each rank that has a process."""
         began_s = time.monotonic()
         if began_s >= self._next_walk_s:
             self._walk()
@@ -166,7 +166,7 @@ class ForestMeter:
             self._trees[rank].follow([*processes.descendants(pid), *orphans.get(pid, ())], most)
 
     def _orphans(self) -> Dict[int, List[int]]:
-        """Return what has lost its parents and came to this process, by the rank whose session it is in."""
+        """Return orphans adopted by this process, by the rank whose session they are in."""
         ranks = set(self._pids.values())
         found: Dict[int, List[int]] = {}
         for pid in processes.children(os.getpid()):

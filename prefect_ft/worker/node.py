@@ -40,7 +40,7 @@ LEAVE_TIMEOUT_S = KILL_TIMEOUT_S + 5.0
 """How long an agent may take to end its ranks and itself before it is killed."""
 
 RELEASED = "released"
-"""The file in an allocation's directory that says that the run needs it no more."""
+"""The file in an allocation's directory that says that the run no longer needs it."""
 
 LOOK_S = 2.0
 """How often to look for that file."""
@@ -49,7 +49,7 @@ LAST_WORDS_BYTES = 4000
 """How much of a dead agent's output its orchestrator gets."""
 
 MAX_BASE_BYTES = 70
-"""Of the path of the agents' directories: a socket's path has 107 bytes, and the rest is the place's."""
+"""The longest path of the agents' directories: a socket's path has 107 bytes, and the place needs the rest."""
 
 OF_A_TASK = re.compile(
     r"SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|TASK_PID|GTIDS|STEP|STEPID|SRUN_|STEP_.*|CPU_BIND.*|LAUNCH_.*|"
@@ -94,7 +94,7 @@ class NodeServer:
     def __init__(
         self, config: Mapping[str, Any], report: str, name: str, base: str, listener: socket.socket
     ) -> None:
-        """`report` is the file that tells where it listens, `base` the directory of its agents' directories."""
+        """`report` is the file that says where it listens, `base` the parent of its agents' directories."""
         self._config, self._report, self._name, self._base = config, report, name, base
         self._places: Dict[str, Place] = {}
         self._peers: Set[Peer] = set()
@@ -140,7 +140,7 @@ class NodeServer:
     # -- signals ----------------------------------------------------------------------------------
 
     def _hear_signals(self) -> None:
-        """SIGTERM means go, SIGINT too, and at once the second time; other signals of schedulers say nothing here."""
+        """Handle SIGTERM and SIGINT as go, the second time at once; ignore other signals of schedulers."""
         self._hear, self._ring = socket.socketpair()
         self._hear.setblocking(False)
         self._ring.setblocking(False)
@@ -165,12 +165,12 @@ class NodeServer:
         with contextlib.suppress(BlockingIOError):
             self._hear.recv(64)
         number, self._signal = self._signal, None
-        # Schedulers send SIGTERM more than once: that is still the same end.
+        # Schedulers send SIGTERM more than once: a repeated one is not a second notice.
         if number is not None and not (self._is_going and number == signal.SIGTERM):
             self._go()
 
     def _go(self) -> None:
-        """Pass the notice on to the agents, and leave when they have gone; at a second notice it leaves at once."""
+        """Pass the notice on to the agents, and leave when they have gone; leave at once at a second notice."""
         living = [place for place in self._places.values() if place.held is not None]
         if self._is_going or not living:
             self._done = True
@@ -239,7 +239,7 @@ class NodeServer:
     # -- agents -----------------------------------------------------------------------------------
 
     def _start(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        """Start the agent of a place; one that lives there stays as it is."""
+        """Start the agent of a place; a living one stays as it is."""
         name, config, env = message.get("place"), message.get("config"), message.get("env", {})
         if not isinstance(name, str) or not _PLACE.fullmatch(name):
             raise RequestError(f"{name!r} is not the name of a place")
@@ -314,7 +314,7 @@ class NodeServer:
         self._orphaned()
 
     def _end(self, names: List[str], then: Callable[[Dict[str, str]], None]) -> None:
-        """End agents and all that runs in their places, remove these, and say so once all are gone."""
+        """End agents and everything in their places, remove these, and call `then` once all are gone."""
         said: Dict[str, str] = {}
         found = [(name, self._places[name]) for name in names if name in self._places]
         left = {name for name, _ in found}
@@ -338,13 +338,11 @@ class NodeServer:
             then(said)
 
     def _clean(self, place: Place) -> None:
-        """End what outlived an agent that did not leave in peace, and remove its place."""
+        """End what outlived an agent that did not exit cleanly, and remove its place."""
         name = os.path.basename(place.home)
         self._loop.drop(f"end {name}")
         words = ""
-        if os.path.exists(
-            os.path.join(place.home, "agent.sock")
-        ):  # an agent that leaves in peace takes it along
+        if os.path.exists(os.path.join(place.home, "agent.sock")):  # an agent that exits cleanly removes it
             strays.end_strays(place.home)
             words = _last_words(os.path.join(place.home, "agent.log"))
         shutil.rmtree(place.home, ignore_errors=True)
@@ -355,9 +353,9 @@ class NodeServer:
 
 
 def agent_environment(own: Mapping[str, str], given: Mapping[str, Any]) -> Dict[str, str]:
-    """Return the environment of an agent: this node's, without what makes a task of a step, and what it is given.
+    """Return the environment of an agent: this node's, without a step's task variables, changed by the given ones.
 
-    Null unsets a variable. What a scheduler tells a node server by SIGTERM, it tells agents and ranks as well.
+    Null unsets a variable. A scheduler that sends SIGTERM to a node server sends it to agents and ranks as well.
     """
     kept = {name: value for name, value in own.items() if not OF_A_TASK.fullmatch(name)}
     whole = {**kept, NOTICE_VARIABLE: "1", **given}
@@ -373,7 +371,7 @@ def base_of(run: str, tenure: str, node: str, tmp: str) -> str:
 
 
 def _made(base: str) -> str:
-    """Make a directory for this user alone, without what an earlier server left there; raises OSError."""
+    """Make a directory for this user alone, removing what an earlier server left there; raises OSError."""
     strays.end_strays(base)
     shutil.rmtree(base, ignore_errors=True)
     parent = os.path.dirname(base)

@@ -131,7 +131,7 @@ def _own_api() -> List[Target]:
 
 
 def _connecting(target: Target) -> Optional[socket.socket]:
-    """Begin to connect; None where that cannot be. Hosts are addresses: no name is looked up."""
+    """Begin to connect; None where that fails. Hosts are addresses: no name is looked up."""
     connection = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET, socket.SOCK_STREAM)
     connection.setblocking(False)
     with contextlib.suppress(OSError):

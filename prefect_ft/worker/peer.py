@@ -12,7 +12,7 @@ from prefect_ft.worker import frames
 from prefect_ft.worker.loop import Loop
 
 CONGESTED = 512 << 10
-"""Bytes waiting to be sent above which output stays in its file, and news do not queue behind it."""
+"""Bytes waiting to be sent above which output stays in its file, so that other events do not queue behind it."""
 
 ROOM = 128 << 10
 """Bytes waiting to be sent below which there is room for output again."""
@@ -58,7 +58,7 @@ class Peer:
         return self._connection.fileno()
 
     def trust(self) -> None:
-        """Take long frames from now on."""
+        """Accept long frames from now on."""
         self._reader.limit = frames.MAX_FRAME
 
     def send(self, message: Dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Peer:
         self.send_bytes(frames.encode(message))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send what has been encoded already, for who tells many the same; otherwise as `send`."""
+        """Send encoded data, for callers that send the same to many; otherwise as `send`."""
         if not self._open:
             return
         idle = not self._out
@@ -77,7 +77,7 @@ class Peer:
             self._lost()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait, at most so long, until everything is sent. Blocks: for an agent that is leaving."""
+        """Wait until everything is sent, or the time is over. Blocks: only for an agent that is leaving."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         while self._open and self._out and time.monotonic() < deadline:
@@ -117,7 +117,7 @@ class Peer:
                 if not self._open:
                     return
         except frames.FrameError:
-            self._lost()  # a peer that breaks the protocol is no peer
+            self._lost()  # a peer that breaks the protocol is dropped
 
     def _write(self) -> None:
         try:

@@ -23,7 +23,7 @@ A file would have to be world-readable: files of a secret belong to root, whiche
 
 
 def main() -> int:
-    """Be the agent."""
+    """Run the agent."""
     config = json.loads(os.environ.pop(CONFIG_VARIABLE))
     directory = config["directory"]
     os.makedirs(directory, mode=0o700)

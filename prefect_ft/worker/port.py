@@ -1,7 +1,7 @@
-"""A TCP port kept free for the next rendezvous: bound, so that nothing else gets it, until it is given away.
+"""A TCP port reserved for the next rendezvous: bound, so that nothing else gets it, until it is released.
 
-It is kept at all addresses, since a rank may be the one that listens. Where the agent does, it is at the address by
-which the ranks look for it, and at no other.
+It is reserved at all addresses, since a rank may be the one that listens. An agent listens only at the address
+at which the ranks expect it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOCALHOST = "127.0.0.1"
 
 
 class ReservedPort:
-    """`number` is the port that is kept, or was given away last; None where none could be had."""
+    """`number` is the reserved port, or the last released one; None where there was none."""
 
     def __init__(self) -> None:
         self.number: Optional[int] = None
@@ -23,7 +23,7 @@ class ReservedPort:
         self.keep()
 
     def keep(self) -> None:
-        """Keep a port, another one than was given away. Idempotent."""
+        """Reserve a port other than the last released one. Idempotent."""
         if self._socket is not None:
             return
         self._socket = _bound()
@@ -36,10 +36,10 @@ class ReservedPort:
             self._socket = None
 
     def hand_over(self, host: str) -> Optional[socket.socket]:
-        """Return a socket that is bound to the port at `host`; None where no port is kept. Raises OSError.
+        """Return a socket that is bound to the port at `host`; None where no port is reserved. Raises OSError.
 
-        At all addresses where `host` is a name, or an address that this machine does not know as its own: then it is
-        others that say where it leads.
+        It is bound at all addresses where `host` is a name, or not an address of this machine: it may lead here
+        all the same.
         """
         kept, self._socket = self._socket, None
         if kept is None or self.number is None:
@@ -56,13 +56,13 @@ class ReservedPort:
 
 
 def _bound_at(host: str, port: int, kept: socket.socket) -> Optional[socket.socket]:
-    """Bind a port that `kept` keeps to one address as well; None where that cannot be. Raises OSError."""
+    """Bind a port reserved by `kept` to one address as well; None where that is impossible. Raises OSError."""
     family = next((each for each in (socket.AF_INET, socket.AF_INET6) if _is_address(host, each)), None)
     if family is None:
         return None
     own = socket.socket(family, socket.SOCK_STREAM)
     try:
-        for each in (own, kept):  # neither listens, and so both may have it
+        for each in (own, kept):  # neither listens, so both may have it
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         own.bind((host, port))
     except OSError as exc:
@@ -84,7 +84,7 @@ def _is_address(host: str, family: int) -> bool:
 def _bound() -> Optional[socket.socket]:
     """Bind a free port of all addresses, of both kinds where the machine has both."""
     for family in (socket.AF_INET6, socket.AF_INET):
-        with contextlib.suppress(OSError):  # no such addresses here; or no descriptors left
+        with contextlib.suppress(OSError):  # no such addresses here, or no descriptors left
             reserved = socket.socket(family, socket.SOCK_STREAM)
             try:
                 if family == socket.AF_INET6:

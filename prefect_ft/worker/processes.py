@@ -1,9 +1,9 @@
-"""Processes: the tree below this one, ending all of it for certain, and signals that reach no stranger.
+"""Processes: the tree below this one, ending all of it for certain, and signals that reach no other process.
 
-A number is a process's only until it has been collected; then another process may get it. So whatever is signalled
-is held by a pidfd from a time at which its number was known to be its own. All signals are sent from here.
+A pid belongs to a process only until it has been reaped; then another process may get it. So a process to be
+signalled is held by a pidfd opened while its pid was known to be its own. All signals are sent from here.
 
-A subreaper inherits every orphan below it, also those that moved to a session of their own; so a walk
+A subreaper inherits every orphan below it, including those that moved to a session of their own; so a walk
 from here finds every process that a rank ever started. Reads /proc; Linux only.
 """
 
@@ -19,20 +19,20 @@ from typing import Callable, Container, Dict, Iterable, List, Optional
 
 _PR_SET_CHILD_SUBREAPER = 36
 SPARE_DESCRIPTORS = 3
-"""What a walk and a kill need at least; more make it faster."""
+"""The fewest descriptors that a walk and a kill need; more make it faster."""
 
 _BREATH_S = 0.005
-"""Waited before the same processes are killed once more, so that trying again does not burn a core."""
+"""Pause before the same processes are killed again, so that retrying does not burn a core."""
 
 
 class Held:
-    """A process held by a pidfd; readable once it has ended. What is sent here reaches no other process."""
+    """A process held by a pidfd; readable once it has ended. Signals sent here reach no other process."""
 
     def __init__(self, pid: int) -> None:
         """Raises OSError where the process is gone, or no descriptor is left.
 
-        `pid` must be an uncollected child's. Of any other process ask afterwards whether it is the one that was
-        meant (`started`, `parent`).
+        `pid` must be that of a child not reaped yet. For any other process, check afterwards that it is the
+        intended one (`started`, `parent`).
         """
         self.pid = pid
         self._handle: Optional[int] = os.pidfd_open(pid)
@@ -43,13 +43,13 @@ class Held:
         return self._handle
 
     def send(self, *signals: int) -> None:
-        """Send signals; to one that has ended, or another user's, nothing."""
+        """Send signals; do nothing if the process has ended, or is another user's."""
         for number in signals:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(self.fileno(), number)
 
     def ends(self, timeout_s: float) -> bool:
-        """Wait for its end, at most so long; say whether it came."""
+        """Wait for its end, at most `timeout_s`; return whether it came."""
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         return bool(poll.poll(max(0.0, 1000 * timeout_s)))
@@ -62,7 +62,7 @@ class Held:
 
 
 def signal_group(leader: int, *signals: int) -> None:
-    """Send signals to the process group of an uncollected child: its number, and so the group's, is still its own."""
+    """Send signals to the process group of a child not reaped yet: its pid, and so the group's, is still its own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         for number in signals:
             os.killpg(leader, number)
@@ -97,7 +97,7 @@ def children(pid: int) -> List[int]:
 
 
 _KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-"""Needs CONFIG_PROC_CHILDREN; some sandboxes' kernels lack it, and then all of /proc is read."""
+"""Whether the kernel has CONFIG_PROC_CHILDREN; some sandboxes lack it, and then all of /proc is read."""
 
 
 def _children_by_scan() -> Callable[[int], List[int]]:
@@ -124,7 +124,7 @@ def session(pid: int) -> Optional[int]:
 
 
 def started(pid: int) -> Optional[int]:
-    """Return when a living process started, in clock ticks since boot: with its pid that names it for good."""
+    """Return when a living process started, in clock ticks since boot: with its pid, that identifies it for good."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None
 
@@ -156,7 +156,7 @@ def _children_of_thread(pid: int, thread: str) -> List[int]:
 
 
 def reap() -> None:
-    """Collect every child that has ended, without blocking; for who has none that is waited for."""
+    """Reap every child that has ended, without blocking; for callers that wait for none of them."""
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass
@@ -167,7 +167,7 @@ def end_descendants(
 ) -> List[int]:
     """SIGKILL everything below this process until a walk finds no process; return those left after the time.
 
-    Those that are `spared` stay. `reap` must collect whatever has ended, without blocking. A process that
+    Those that are `spared` stay. `reap` must reap whatever has ended, without blocking. A process that
     survives SIGKILL is stuck in the kernel (state D). Needs SPARE_DESCRIPTORS. Idempotent.
     """
     deadline = time.monotonic() + timeout_s
@@ -179,7 +179,7 @@ def end_descendants(
         if not pids or left_s <= 0:
             return pids
         if pids == before:
-            time.sleep(_BREATH_S)  # dead, and held back from us by a tracer; or none could be waited for
+            time.sleep(_BREATH_S)  # dead, but held by a tracer; or none could be waited for
         before = pids
         family = {os.getpid(), *pids}
         kill_and_wait(pids, lambda pid, family=family: parent(pid) in family, left_s)  # type: ignore[misc]
@@ -188,9 +188,9 @@ def end_descendants(
 def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_s: float) -> None:
     """SIGKILL each, in their order, and wait until all have ended (as zombies too), at most `timeout_s`.
 
-    `still_is(pid)` is asked once the process is held by a pidfd: a pid that has gone to a stranger
-    since it was found is spared. All are held before the first is killed: its children have another
-    parent from then on.
+    `still_is(pid)` is asked once the process is held by a pidfd: a pid that has been reused since it was
+    found is spared. All are held before the first is killed, because its children then get another
+    parent.
     """
     deadline = time.monotonic() + timeout_s
     held: Dict[int, Held] = {}
@@ -200,7 +200,7 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
             if process is not None:
                 held[process.fileno()] = process
         for process in held.values():
-            process.send(signal.SIGKILL)  # the wait shows what has not ended by it
+            process.send(signal.SIGKILL)  # the wait shows which have not ended by then
         _wait(held, deadline)
     finally:
         for process in held.values():
@@ -208,10 +208,10 @@ def kill_and_wait(pids: Iterable[int], still_is: Callable[[int], bool], timeout_
 
 
 def _hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
-    """Hold a process; None where it is gone, or is another one by now."""
+    """Hold a process; None where it is gone, or its pid was reused."""
     try:
         process = Held(pid)
-    except OSError:  # gone; or no descriptors left, until those that are held have ended
+    except OSError:  # gone, or no descriptors left until held ones have ended
         return None
     if still_is(pid):
         return process
@@ -220,7 +220,7 @@ def _hold(pid: int, still_is: Callable[[int], bool]) -> Optional[Held]:
 
 
 def _wait(held: Dict[int, Held], deadline_s: float) -> None:
-    """Wait until all have ended, taking those that have off `held`, where they stand by their pidfds."""
+    """Wait until all have ended, removing those that have from `held`, which maps pidfds to them."""
     poll = select.poll()
     for process in held.values():
         poll.register(process, select.POLLIN)

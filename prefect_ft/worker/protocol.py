@@ -1,7 +1,7 @@
-"""The orders of protocol version 1: their fields and forms, and who may say what when.
+"""The orders of protocol version 1: their fields and forms.
 
-The one table that the agent checks orders by and docs/agent-protocol.md is held against; the table of events is the
-orchestrator's. A version changes only by new names and new fields; either side ignores a field that it does not know.
+The one table by which the agent checks orders, and against which docs/agent-protocol.md is tested; the orchestrator
+owns the table of events. A version only gains names and fields; either side ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from prefect_ft.worker.forms import (
 )
 
 Token = Tuple[int, int, int]
-"""Orchestrator's epoch, phase index, attempt: what orders are fenced by."""
+"""Orchestrator's epoch, phase index, attempt: orders are fenced by it."""
 
 NO_TOKEN: Token = (0, -1, 0)
-"""What an agent has seen that has seen no start yet; below every other."""
+"""The token of an agent that has seen no start yet; below every other."""
 
 
 class RefusedError(Exception):
-    """An order that must not be carried out; the text goes back to who gave it."""
+    """An order that must not be carried out; the text is returned to its sender."""
 
 
 def _token(value: Any) -> Token:
@@ -67,7 +67,7 @@ MARKS = list_of(
         }
     )
 )
-"""What checkpoints were like when they were found to be whole."""
+"""The state of checkpoints when they were verified."""
 
 ORDERS: Mapping[str, Mapping[str, Form]] = {
     "attach": {"version": INT, "run": STRING, "key": STRING, "epoch": INT, "have": OFFSETS},
@@ -96,11 +96,11 @@ ORDERS: Mapping[str, Mapping[str, Form]] = {
     "stop": {"token": TOKEN, "grace_s": SECONDS, "complete": BOOL},
     "leave": {"token": TOKEN},
 }
-"""What an orchestrator may ask: each order's fields, required but for those that may be absent."""
+"""The orders of an orchestrator, with the fields of each, required unless they may be absent."""
 
 
 def checked(message: Dict[str, Any]) -> str:
-    """Return the name of the order that `message` is, whole and of the right forms; raises RefusedError."""
+    """Return the name of an order after checking its fields; raises RefusedError."""
     op = message.get("op")
     if not isinstance(op, str) or op not in ORDERS:
         raise RefusedError(f"no such order: {op!r}; there are: {', '.join(ORDERS)}")

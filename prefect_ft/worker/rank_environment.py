@@ -1,4 +1,4 @@
-"""What ranks are started with: their environment and command."""
+"""The environment and the command with which ranks are started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of_ranks(given: Dict[str, str]) -> Dict[str, str]:
 
 
 def with_python(command: List[str], env: Dict[str, str]) -> List[str]:
-    """Replace `python` by this interpreter where the worker has none of that name: many images have only python3."""
+    """Replace `python` by this interpreter where the worker has no `python`: many images have only python3."""
     places = env.get("PATH", os.defpath).split(os.pathsep)
     if command[0] != "python" or any(os.access(os.path.join(place, "python"), os.X_OK) for place in places):
         return command

@@ -1,4 +1,4 @@
-"""Between the agent's socket and this process's own ends: how an agent in a container elsewhere is reached.
+"""Relays between the agent's socket and standard input and output: reaches an agent in a container elsewhere.
 
 Run by its path, in the container, by any client that may start processes there. With `wait` nothing is relayed:
 exit code 0 says that the agent listens.

@@ -1,7 +1,7 @@
 """Where the ranks of an attempt meet: a port, with a store behind it or free for rank 0 to listen on.
 
-Each attempt gets another port and, where the agent serves, a store of its own; and another one where ranks
-that restart within their processes agree on it.
+Each attempt gets another port and, where the agent serves, a store of its own; and a second one where ranks
+that restart within their processes coordinate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prefect_ft.worker.port import ReservedPort
 from prefect_ft.worker.store import TORCH_VERSIONS, StoreServer
 
 USES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""By this variable torch.distributed knows that no rank has to listen."""
+"""The variable that tells torch.distributed that no rank has to listen."""
 
 
 class Rendezvous:
@@ -32,7 +32,7 @@ class Rendezvous:
         on_met: Callable[[], None] = lambda: None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wanted`: by whom (`auto`, `agent`, `ranks`) and for which command; None: never by this agent.
+        """`wanted`: what serves the store (`auto`, `agent`, `ranks`) and for which command; None: never this agent.
 
         `on_met()` is called when as many clients as there are ranks have come to the agent's store, and
         `on_change()` when `standing` has changed.
@@ -42,12 +42,12 @@ class Rendezvous:
         self._serves = wanted is not None and _serves(wanted)
         self._store: Optional[StoreServer] = None
         self._own_port = None if wanted is None else ReservedPort()
-        """That of restarts within the processes."""
+        """The port of in-process restarts."""
         self._coordination: Optional[Coordination] = None
         self._last_standing = Standing()
 
     def describe(self) -> Dict[str, Any]:
-        """Return the ports, or None, and whether the agent will listen at the first if it is asked to."""
+        """Return the ports, or None, and whether the agent will listen at the first on request."""
         own = self._own_port
         return {
             "port": self._port.number,
@@ -57,7 +57,7 @@ class Rendezvous:
 
     @property
     def standing(self) -> Standing:
-        """Return the ranks whose end does not end the attempt, of the attempt that runs or has ended last."""
+        """Return the ranks whose end does not end the attempt, for the current or last attempt."""
         return self._last_standing if self._coordination is None else self._coordination.standing
 
     def open(self, env: Dict[str, str]) -> None:
@@ -95,7 +95,7 @@ class Rendezvous:
             )
 
     def close(self) -> None:
-        """Close the stores, and keep other ports for the next attempt. Idempotent."""
+        """Close the stores, and reserve other ports for the next attempt. Idempotent."""
         if self._store is not None:
             self._store.close()
             if self._store.is_foreign:

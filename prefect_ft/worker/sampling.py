@@ -109,7 +109,7 @@ class Sampling:
         )
 
     def _count_time(self) -> None:
-        """Count the time since the last sample as watched; CLOCK_MONOTONIC stands while the machine sleeps."""
+        """Count the time since the last sample as watched; CLOCK_MONOTONIC stops while the machine sleeps."""
         now_s = time.monotonic()
         self._watched_s += min(now_s - self._last_s, LATE * self._period_s)
         self._last_s = now_s

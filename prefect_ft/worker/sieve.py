@@ -1,8 +1,8 @@
-"""What of a rank's output may say why it failed: chosen as it comes, bounded, by the standard library alone.
+"""The parts of a rank's output that may say why it failed: chosen as it comes, bounded, with the standard library only.
 
-Owns the coarse choice where output does not travel: the first lines that look like an error, the last ones,
-what stands around them, whether the run got on after them, and the end. What a line means is the
-classifier's; this must only lose nothing that it would name.
+Owns the coarse choice where output is not sent as a whole: the first lines that look like an error, the last ones,
+their context, whether the run progressed after them, and the end. The classifier decides what a line means;
+this must only not lose a line that it would name.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections import deque
 from typing import Deque, Dict, List, NamedTuple, Pattern, Sequence, Tuple
 
 FIRST_BYTES = 96 << 10
-"""Of the first lines that look like an error, with what stands around them."""
+"""How much is kept of the first lines that look like an error, with their context."""
 
 LAST_BYTES = 96 << 10
-"""Of the last ones."""
+"""How much is kept of the last ones."""
 
 END_BYTES = 64 << 10
-"""Of the end."""
+"""How much is kept of the end."""
 
 BEFORE_BYTES = 4 << 10
 AFTER_LINES = 40
-"""What is kept before and after a line that looks like an error: its time, a traceback, a message."""
+"""How many lines are kept before and after one that looks like an error: its time, a traceback, a message."""
 
 AFTER_LINES_AGAIN = 4
 """The same after a line like others before it."""
 
 PLACES_AFTER = 64
-"""Lines in which the run gets on that are kept after it: by them it is known to be over."""
+"""How many lines of progress are kept after it: they show that the run survived it."""
 
 STRETCH_BYTES = 4 << 10
-"""Of a longer stretch of text only this much is kept around the place of interest."""
+"""How much of a longer stretch of text is kept around the place of interest."""
 
 _LIKE_EACH_OTHER = 4
 _FORMS = 4096
@@ -54,17 +54,17 @@ _SIGNS = (
     "omp_num_threads|elastic_operator|dist_world_size|ray instance|values were not|requeue|train_runtime|"
     "training complete|training finished|training done|training has|training is|epochs completed"
 )
-"""What stands in lines that say why a run failed, in lower case, and in many others too; then what says that
-a run begins anew, or that it is through."""
+"""Words in lines that say why a run failed, in lower case, and in many others too; then words of a run that
+begins again, or completes."""
 
 _PLACE = re.compile(
     rb"(?:step|epoch|iter|iteration|batch|update|trial|loss)s?['\"]?[\s:=#/\[(]{0,12}\d|\d/\d+ \[\d+:\d\d"
 )
-"""What stands in lines in which a run gets on, in lower case."""
+"""Words in lines that show progress, in lower case."""
 
 
 class Part(NamedTuple):
-    """A piece of the output: the offset of its first byte, and the line that it is in, from 1."""
+    """A piece of the output: the offset of its first byte, and the number of its line, from 1."""
 
     offset: int
     line: int
@@ -72,27 +72,27 @@ class Part(NamedTuple):
 
 
 class Sieve:
-    """Takes the output of one rank from its first byte on; `parts` gives what has been chosen of it."""
+    """Takes the output of one rank from its first byte on; `parts` returns what was chosen."""
 
     def __init__(self, signs: Sequence[str] = ()) -> None:
-        """`signs` are texts of which a line is of interest that holds one, in upper or lower case."""
+        """`signs` are texts that make a line interesting, in upper or lower case."""
         self.offset = 0
-        """How many bytes came."""
+        """How many bytes have come."""
         self.lines = 0
-        """How many line ends among them."""
+        """How many line ends were among them."""
         self._looks_bad = _any_of(*signs) if signs else _LOOKS_BAD
         self._end = b""
         self._first, self._last = _Shelf(FIRST_BYTES), _Shelf(LAST_BYTES)
         self._kept = 0
         """The offset after the last byte that was kept."""
         self._after = self._places = 0
-        """How many more lines are kept: of all, and of those in which the run gets on."""
+        """How many more lines are kept: of any, and of those that show progress."""
         self._forms: Dict[bytes, int] = {}
         self._is_new = True
         """Whether the line that looked bad last is among the first of its form."""
 
     def take(self, offset: int, data: bytes) -> None:
-        """Take what comes next; what came already counts once, what should have come before is lost."""
+        """Take the next output; repeated bytes count once, skipped ones are lost."""
         data = data[max(0, self.offset - offset) :]
         if offset > self.offset:
             self.offset, self._end, self._after = offset, b"", 0
@@ -103,13 +103,13 @@ class Sieve:
         self.lines = block.line_at(len(block.text)) - 1
         self._end = (self._end + data)[-END_BYTES:]
 
-    def pass_by(self, offset: int, data: bytes) -> None:
-        """Take what comes next without a look at it: only its lines are counted."""
+    def skip(self, offset: int, data: bytes) -> None:
+        """Skip the next output: only its lines are counted."""
         self.offset, self.lines = offset + len(data), self.lines + data.count(b"\n")
         self._end, self._after = b"", 0
 
     def parts(self) -> List[Part]:
-        """Return what was chosen, in its order and no byte twice."""
+        """Return what was chosen, in order and no byte twice."""
         end = Part(self.offset - len(self._end), self.lines + 1 - self._end.count(b"\n"), self._end)
         return _joined(sorted([*self._first.parts, *self._last.parts, end]))
 
@@ -165,10 +165,10 @@ class Sieve:
 
 
 class _Block:
-    """What is looked at in one go: what came last, behind the end of what came before it."""
+    """The text examined at once: the latest piece, after the end of the previous one."""
 
     def __init__(self, text: bytes, offset: int, lines: int) -> None:
-        """`offset` is that of the first byte, `lines` how many line ends stand before it."""
+        """`offset` is that of the first byte, `lines` how many line ends are before it."""
         self.text, self.low, self.offset = text, text.lower(), offset
         self._counted = 0
         self._lines = lines
@@ -206,13 +206,13 @@ class _Shelf:
         return True
 
     def make_room_for(self, part: Part) -> None:
-        """Take a piece; the oldest ones have to go for it."""
+        """Take a piece, dropping the oldest ones for it."""
         while not self.take(part):
             self._free_bytes += len(self.parts.popleft().data)
 
 
 def _joined(parts: Sequence[Part]) -> List[Part]:
-    """Make one part of those that follow each other or overlap."""
+    """Merge parts that follow each other or overlap."""
     joined: List[Tuple[Part, bytearray]] = []
     for part in parts:
         overlap = joined[-1][0].offset + len(joined[-1][1]) - part.offset if joined else -1
@@ -224,7 +224,7 @@ def _joined(parts: Sequence[Part]) -> List[Part]:
 
 
 def _branched(words: Sequence[str]) -> str:
-    """Return an expression for any of these words, as a tree: many times as fast as one branch for each."""
+    """Return an expression for any of these words, as a tree: many times faster than one branch for each."""
     if "" in words:
         return ""
     rests: Dict[str, List[str]] = {}

@@ -19,13 +19,13 @@ MAX_PIECE = 256 << 10
 """Bytes; a line that is longer is handed on in pieces of this size."""
 
 _TAIL = 64
-"""Bytes before the position that must still be there: else the file was emptied and has grown again."""
+"""How many bytes before the position are compared: if they differ, the file was emptied and has grown again."""
 
 _CUT = 1 << 20
-"""Bytes that are given back at once, unless there is more to give: what goes is looked through before."""
+"""How many bytes to free at once, unless there is more: what is freed is sifted first."""
 
 _LOOK = 1 << 20
-"""Bytes that are looked through at once: of more that has come in the meantime only the end."""
+"""How many bytes to sift at once; if more have come meanwhile, only the end."""
 
 _LAST_LOOK = 16 << 20
 """The same where nothing more will come and nothing waits."""
@@ -45,9 +45,9 @@ class Piece(NamedTuple):
 class Keeping(NamedTuple):
     """How output is kept.
 
-    `limit_bytes` is what stays on disk at most, handed on or not. `stays`: only an excerpt is handed on, not
-    the output itself. `signs` are texts that lines of interest may hold, besides those that any do; `secrets` are
-    those that must not be shown.
+    `limit_bytes` is the most that stays on disk, handed on or not. `stays`: only an excerpt is handed on, not
+    the output itself. `signs` are further texts that make a line interesting; `secrets` are texts that must
+    not be shown.
     """
 
     limit_bytes: int
@@ -57,7 +57,7 @@ class Keeping(NamedTuple):
 
 
 class Spool:
-    """One output file. `position` is the offset up to which it has been handed on, or looked through."""
+    """One output file. `position` is the offset up to which it has been handed on, or sifted."""
 
     def __init__(self, path: str, keeping: Keeping) -> None:
         self.path = path
@@ -66,17 +66,17 @@ class Spool:
         """Bytes that the reader will never get, because they were punched out before."""
         self._keeping = keeping
         self._secrets = Secrets(keeping.secrets)
-        """The file has them; what leaves here is masked."""
+        """The file contains them; what is returned here is masked."""
         self._margin = -(-self._secrets.reach // _BLOCK) * _BLOCK
-        """Bytes before the first one that stay on disk: they tell whether that is within a secret."""
+        """Bytes before the first one that stay on disk: they show whether it is within a secret."""
         self._sieve = Sieve(keeping.signs)
-        """What is given back has gone through it, and everything where output stays."""
+        """Sifts what is freed, and everything where output stays."""
         self._base = 0
         """The offset of the file's first byte: above 0 once a script has emptied the file."""
         self._first = 0
         """The offset of the first byte that is still there."""
         self._tail = b""
-        """What was handed on last, up to the position; empty after a jump."""
+        """The last bytes handed on, up to the position; empty after a jump."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     @property
@@ -85,7 +85,7 @@ class Spool:
         return self._end() > 0
 
     def rewind(self, position: int) -> None:
-        """Hand everything from `position` on again, to a reader who has only what is before it."""
+        """Hand on everything from `position` again, to a reader that has only what is before it."""
         if self._keeping.stays:
             return
         end = self._end()
@@ -93,7 +93,7 @@ class Spool:
         self._jump(min(max(position, self._first), end))
 
     def next_piece(self, final: bool) -> Optional[Piece]:
-        """Return what has not been handed on: whole lines, with `final` the rest as well; None if nothing."""
+        """Return output not handed on yet: whole lines, with `final` the rest as well; None if there is none."""
         data = self._new_bytes()
         length = data.rfind(b"\n") + 1
         if not length and final:
@@ -101,7 +101,7 @@ class Spool:
         elif not length and len(data) == MAX_PIECE:
             length = max(
                 1, MAX_PIECE - self._secrets.reach
-            )  # what follows tells whether a secret begins before
+            )  # what follows shows whether a secret begins before
         if not length:
             return None
         piece = Piece(self.position, self._masked(self.position, data[:length]))
@@ -110,7 +110,7 @@ class Spool:
         return piece
 
     def _masked(self, offset: int, data: bytes) -> bytes:
-        """Return what was read from an offset on without the secrets that it holds, or parts of."""
+        """Return what was read from an offset on, with secrets and parts of secrets masked."""
         if not self._secrets.words:
             return data
         start, reach = offset - self._base, self._secrets.reach
@@ -129,7 +129,7 @@ class Spool:
         return os.pread(self._fd, MAX_PIECE, 0)
 
     def sift(self, final: bool) -> bool:
-        """Look through a piece of what has not been, instead of handing it on; False: there is none."""
+        """Sift the next piece instead of handing it on; False: there is none."""
         end = self._end()
         if end - self.position > _LAST_LOOK:
             self._look_through(end, _LOOK)
@@ -140,7 +140,7 @@ class Spool:
         return piece is not None
 
     def excerpt(self) -> Dict[str, Any]:
-        """Return what was chosen of what was looked through, as the fields of an `excerpt` event."""
+        """Return what was chosen by sifting, as the fields of an `excerpt` event."""
         parts = [
             {"offset": part.offset, "line": part.line, "text": part.data.decode("utf-8", "surrogateescape")}
             for part in self._sieve.parts()
@@ -148,20 +148,20 @@ class Spool:
         return {"bytes": self._sieve.offset, "lines": self._sieve.lines, "path": self.path, "parts": parts}
 
     def excerpt_of_all(self) -> Dict[str, Any]:
-        """Return what is chosen of everything that was printed, when nothing more will come."""
+        """Return what is chosen from all output, when nothing more will come."""
         self._look_through(self._end(), _LAST_LOOK)
         return self.excerpt()
 
     def _look_through(self, end: int, most: int) -> None:
-        """Look through what is before an offset and has not been: of more than `most` bytes the end."""
+        """Sift what is left before an offset: of more than `most` bytes only the end."""
         start = max(self._first, self._sieve.offset)
         while start < end and (data := os.pread(self._fd, min(MAX_PIECE, end - start), start - self._base)):
-            look = self._sieve.pass_by if end - start > most else self._sieve.take
+            look = self._sieve.skip if end - start > most else self._sieve.take
             look(start, self._masked(start, data))
             start += len(data)
 
     def bound(self) -> None:
-        """Return the disk space beyond the limit back, oldest first; where the file system cannot, nothing."""
+        """Free the disk space beyond the limit, oldest first, where the file system can."""
         end, limit = self._end(), self._keeping.limit_bytes
         if end - self._first <= limit:
             return
@@ -178,11 +178,11 @@ class Spool:
         self._tail = self._tail[max(0, len(self._tail) - kept) :]
 
     def printed(self) -> int:
-        """Return how many bytes the file holds; for who wants to see whether that changes."""
+        """Return how many bytes the file holds, to see whether that changes."""
         return self._size()
 
     def close(self) -> None:
-        """Leave the file to itself."""
+        """Close the file."""
         os.close(self._fd)
 
     def remove(self) -> None:
@@ -191,7 +191,7 @@ class Spool:
         os.unlink(self.path)
 
     def _end(self) -> int:
-        """Return the offset after the last byte; takes note of a file that has become shorter."""
+        """Return the offset after the last byte; notices a file that has become shorter."""
         size = self._size()
         if size < self.position - self._base:
             self._begin_anew()
@@ -204,7 +204,7 @@ class Spool:
         self.position, self._tail = position, b""
 
     def _begin_anew(self) -> None:
-        """Count the file's first byte as the one that follows what was handed on."""
+        """Count the file's first byte as the one after what was handed on."""
         self._base = self._first = self.position
         self._tail = b""
 

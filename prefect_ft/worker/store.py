@@ -4,8 +4,8 @@ Owns the wire protocol of torch's TCPStore, which is private to torch: `TORCH_VE
 tested with. One store serves one attempt and is thrown away with it. Nothing here waits; everything
 happens in the agent's loop. A client that breaks the protocol is dropped.
 
-Numbers are 8 bytes, little-endian, and texts have their length before them, if nothing else is said. A
-connection begins with VALIDATE (a magic number, 4 bytes) and asks and is answered from then on.
+Numbers are 8 bytes, little-endian, and texts have their length before them, unless stated otherwise. A
+connection begins with VALIDATE (a magic number, 4 bytes), followed by questions and answers.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ TORCH_VERSIONS = ("2.13",)
 """The releases of torch whose clients this was tested with."""
 
 MAX_TEXT = 8 << 20
-"""Bytes of one key or value; torch's own server takes no more."""
+"""The longest key or value in bytes; torch's own server takes no more."""
 
 MAX_KEYS = 128 << 10
-"""Keys in one question, as in torch's own server."""
+"""The most keys in one question, as in torch's own server."""
 
 MAX_STORED = 512 << 20
-"""Bytes of all keys and values: who wants more is dropped, so that the agent outlives it."""
+"""The most bytes of all keys and values: a client that stores more is dropped, so that the agent survives it."""
 
 BACKLOG = 1024
 """Connections that the kernel keeps until they are taken."""
 
 MAX_UNREAD = 64 << 20
-"""Bytes of answers that a client may leave unread."""
+"""How many bytes of answers a client may leave unread."""
 
 _MAGIC = struct.pack("<I", 0x3C85F7CE)
 _NUMBER = struct.Struct("<q")
@@ -45,11 +45,11 @@ _VALIDATE = 0
 
 
 class _MissingError(Exception):
-    """More bytes have to come first."""
+    """More bytes are needed."""
 
 
 class _Question:
-    """What a client has sent, taken apart from the left."""
+    """What a client has sent, parsed from the left."""
 
     def __init__(self, data: bytearray) -> None:
         self._data = data
@@ -107,12 +107,12 @@ class _Client:
         return self._connection.fileno()
 
     def has_come(self, key: bytes) -> None:
-        """Take a key off what this client waits for."""
+        """Remove a key from those that this client waits for."""
         self._awaited.discard(key)
         if not self._awaited:
-            self.goes_on()
+            self.resume()
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         """Tell the client that what it waited for has come."""
         self._barrier = None
         self._out += _GO_ON
@@ -283,11 +283,11 @@ _QUESTIONS: Dict[int, Callable[[_Client, _Question], None]] = {
     17: _Client._list_keys,
     18: _Client._barrier_of,
 }
-"""What a question's first byte says."""
+"""Questions by their first byte."""
 
 
 class StoreServer:
-    """One attempt's store. `is_foreign`: a client of torch's spoke otherwise than those that are known.
+    """One attempt's store. `is_foreign`: a torch client used an unknown protocol.
 
     A client is admitted once it has greeted; torch's clients have no key to show.
     """
@@ -300,9 +300,9 @@ class StoreServer:
         *,
         max_strangers: int = MAX_STRANGERS,
     ) -> None:
-        """Listen on a socket that is bound; raises OSError. The socket is this store's from then on.
+        """Listen on a bound socket, which this store then owns; raises OSError.
 
-        `on_client(count)`: so many have greeted by now.
+        `on_client(count)` is called with how many have greeted so far.
         """
         self.contents = Contents()
         self._on_client, self._have_come = on_client, 0
@@ -314,14 +314,14 @@ class StoreServer:
         self._lobby.open(bound, self._enter)
 
     def admit(self, client: _Client) -> None:
-        """Let a client stay."""
+        """Admit a client."""
         if self._lobby.release(client):
             self._clients.add(client)
             self._have_come += 1
             self._on_client(self._have_come)
 
     def drop(self, client: _Client, *, is_foreign: bool = False) -> None:
-        """Have done with a client; what it has stored stays."""
+        """Drop a client; what it has stored stays."""
         self.is_foreign = self.is_foreign or is_foreign
         self._lobby.release(client)
         self._clients.discard(client)
@@ -338,5 +338,5 @@ class StoreServer:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
-            return None  # it has gone again
+            return None  # the client has gone again
         return _Client(connection, self)

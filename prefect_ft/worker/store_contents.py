@@ -10,30 +10,30 @@ from typing import Deque, Dict, List, Optional, Protocol, Set, Tuple
 
 
 class ForeignError(Exception):
-    """What came is not of this protocol, or too large for it."""
+    """The data is not of this protocol, or too large for it."""
 
 
 class Waiting(Protocol):
     """A client that waits for keys, or at a barrier."""
 
     def has_come(self, key: bytes) -> None:
-        """Take note that a key is there."""
+        """Note that a key is there."""
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         """Wait no longer: what was waited for has come."""
 
 
 class Contents:
-    """Keys, queues and who waits for them. Methods are named as torch's clients name them."""
+    """Keys, queues and the clients that wait for them. Methods are named as in torch's clients."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self._values: Dict[bytes, bytes] = {}
         self._queues: Dict[bytes, Deque[bytes]] = {}
         self._waiting: Dict[bytes, List[Waiting]] = {}
-        """By key, in the order in which they came."""
+        """By key, the clients that wait for it, in the order in which they came."""
         self._barriers: Dict[bytes, List[Tuple[Waiting, int]]] = {}
-        """Who waits at a key until as many have come."""
+        """By key, the clients that wait there until enough have come."""
 
     def set(self, key: bytes, value: bytes) -> None:
         before = self._values.get(key)
@@ -43,7 +43,7 @@ class Contents:
             client.has_come(key)
 
     def get(self, key: bytes) -> bytes:
-        """Return a value; of a key that is not there, nothing: clients wait for it first."""
+        """Return a value; empty for a missing key: clients wait for it first."""
         return self._values.get(key, b"")
 
     def add(self, key: bytes, amount: int) -> int:
@@ -58,9 +58,9 @@ class Contents:
         self.set(key, self.get(key) + value)
 
     def compare_set(self, key: bytes, expected: bytes, desired: bytes) -> bytes:
-        """Set a value if it is as expected, or absent with nothing expected; return what it is then.
+        """Set a value if it is as expected, or absent with nothing expected; return the value after that.
 
-        Of a key that is absent although something was expected, that is what was expected.
+        For a key that is absent although a value was expected, that is the expected one.
         """
         current = self._values.get(key)
         if current == expected or (current is None and not expected):
@@ -79,7 +79,7 @@ class Contents:
         return list(self._values)
 
     def push(self, key: bytes, value: bytes) -> None:
-        """Put a value at the end of a queue; one of those who wait for it hears of it."""
+        """Append a value to a queue; notify one of the clients that wait for it."""
         self._queues.setdefault(key, deque()).append(value)
         self.size_bytes += len(value)
         waiting = self._waiting.get(key)
@@ -87,7 +87,7 @@ class Contents:
             waiting.pop(0).has_come(key)
 
     def pop(self, key: bytes) -> Tuple[int, Optional[bytes]]:
-        """Take the first value out of a queue; with it, how many there were."""
+        """Take the first value out of a queue; return how many there were, and the value."""
         queue = self._queues.get(key)
         if not queue:
             return 0, None
@@ -106,17 +106,17 @@ class Contents:
             self._waiting.setdefault(key, []).append(client)
 
     def come(self, client: Waiting, key: bytes, size: int) -> None:
-        """Count who comes to a key; all go on once as many have come as are to."""
+        """Count a client at a key; all resume once `size` have come."""
         count = self.add(key, 1)
         waiting = [*self._barriers.pop(key, ()), (client, size)]
         if late := [each for each in waiting if each[1] > count]:
             self._barriers[key] = late
         for each, wanted in waiting:
             if wanted <= count:
-                each.goes_on()
+                each.resume()
 
     def forget(self, client: Waiting, keys: Set[bytes], barrier: Optional[bytes]) -> None:
-        """Let a client wait no longer."""
+        """Stop a client's waiting."""
         for key in keys:
             waiting = [each for each in self._waiting.get(key, ()) if each is not client]
             if waiting:

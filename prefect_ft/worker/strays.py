@@ -1,4 +1,4 @@
-"""What outlived its agent: found by the worker's directory that it was given or writes into, and ended."""
+"""Processes that outlived their agent: found by the worker's directory that they got or write into, and ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Dict, Iterator
 from prefect_ft.worker.processes import descendants, kill_and_wait, parent
 
 KILLED_TIMEOUT_S = 5.0
-"""How long is waited for what was killed; what sits in the kernel then is left to it."""
+"""How long to wait for killed processes; those still stuck in the kernel then are left."""
 
 
 def end_strays(home: str) -> None:
@@ -19,7 +19,7 @@ def end_strays(home: str) -> None:
     while (found := list(_strays(home))) and (left_s := deadline - time.monotonic()) > 0:
         family = {process for stray in found for process in (stray, *descendants(stray))} - {os.getpid()}
         kill_and_wait(
-            sorted(family),  # the agent first: it started the others, and must not tell of their ends
+            sorted(family),  # the agent first: it started the others, and must not report their ends
             lambda pid, family=family: _belongs(pid, home) or parent(pid) in family,  # type: ignore[misc]
             left_s,
         )

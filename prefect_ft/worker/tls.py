@@ -13,17 +13,17 @@ import sys
 from typing import Any, NamedTuple, Optional
 
 RECORD = 1 << 14
-"""Bytes of the longest piece that TLS carries whole."""
+"""Bytes of the longest TLS record."""
 
 PROBES = 4
-"""How often silence is asked into before it counts, where the time allows more than one probe a second."""
+"""How many probes go unanswered before a connection counts as silent, at most one a second."""
 
 
 class Identity(NamedTuple):
     """What one side of a connection shows and what it asks of the other.
 
     `own` is its certificate with its key, `trusts` the certificate that the other's must be signed by, both as PEM.
-    `names` is whether the agents' certificates tell their workers: those of runs of earlier versions do not.
+    `names` is whether the agents' certificates name their workers: those of earlier versions' runs do not.
     """
 
     own: str
@@ -48,7 +48,7 @@ class TlsSocket(ssl.SSLSocket):
         return data
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """Send one record at most: then nothing of the rest has to be offered again as it was."""
+        """Send at most one record, so that the rest need not be sent again unchanged."""
         try:
             with memoryview(data) as whole, whole[:RECORD] as piece:
                 return super().send(piece, flags)
@@ -57,14 +57,14 @@ class TlsSocket(ssl.SSLSocket):
 
 
 def agents_context(identity: Identity) -> ssl.SSLContext:
-    """Return how an agent lets its orchestrator in, and nothing that shows the certificate of an agent."""
+    """Return the context by which an agent admits its orchestrator, but no peer with an agent's certificate."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, identity)
     context.num_tickets = 0  # no session is ever resumed
     return context
 
 
 def orchestrators_context(identity: Identity) -> ssl.SSLContext:
-    """Return how an orchestrator connects to its agents, each of which has to show its own worker's certificate."""
+    """Return the context by which an orchestrator connects to agents, which must show their worker's certificate."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, identity)
     context.check_hostname = identity.names
     return context
@@ -86,7 +86,7 @@ def _context(protocol: int, identity: Identity) -> ssl.SSLContext:
 
 
 def end_when_silent(connection: socket.socket, timeout_s: float) -> None:
-    """Have the kernel end a connection, in `timeout_s`, whose other side is not heard of any more."""
+    """Have the kernel end a connection whose other side has been silent for `timeout_s`."""
     every_s = max(1, int(timeout_s / PROBES))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, every_s)
@@ -109,7 +109,7 @@ def listening(port: int) -> Optional[socket.socket]:
 
 
 class TlsEntrance:
-    """Makes of a connection that has come in one of the orchestrator's; the handshake is not waited for."""
+    """Wraps an accepted connection in TLS, without waiting for the handshake."""
 
     def __init__(self, identity: Identity, silence_timeout_s: float) -> None:
         self._context = agents_context(identity)

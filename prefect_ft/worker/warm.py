@@ -1,6 +1,6 @@
 """Warm start: the zygote of this worker's ranks, and the ranks that are forked and wait for the next attempt.
 
-Owns both and everything that decides whether a start can be warm. When in doubt, ranks start cold: as
+Owns both and everything that decides whether a start can be warm. When in doubt, ranks start cold: just as
 correct, only slower. A problem is reported once, with its reason.
 """
 
@@ -29,11 +29,11 @@ PARK_DELAY_S = 0.5
 """How long after a start the next ranks are forked: not while those that have started need the cores."""
 
 MAX_TRIES = 5
-"""Zygotes that are started one after the other because modules turn out to be unfit."""
+"""How many zygotes to try because modules turn out to be unfit."""
 
 
 class Process(Protocol):
-    """A rank's process, however it came to be."""
+    """A rank's process, executed or forked."""
 
     pid: int
     returncode: Optional[int]
@@ -52,12 +52,12 @@ class Forked:
 
 
 class WarmStart:
-    """One worker's. `tell(...)` is given the fields of the event `warm` whenever they have changed."""
+    """One worker's warm start. `tell(...)` gets the fields of the event `warm` whenever they have changed."""
 
     def __init__(
         self, directory: str, settings: Optional[Dict[str, Any]], loop: Loop, tell: Callable[..., None]
     ) -> None:
-        """`directory` takes what the zygote prints. `settings`: `modules` and `memory_mb`; None: always cold."""
+        """`directory` is for what the zygote prints. `settings`: `modules` and `memory_mb`; None: always cold."""
         self._log = os.path.join(directory, "zygote.log")
         is_auto = settings is not None and settings["modules"] == "auto"
         self._learner = Learner(directory, loop, self._learned) if is_auto else None
@@ -103,9 +103,9 @@ class WarmStart:
     def starter(
         self, command: Sequence[str], cwd: str, env: Environment, count: int, cold: Starter
     ) -> Starter:
-        """Return what starts the ranks of an attempt: those that are parked, where they are as is wanted.
+        """Return what starts the ranks of an attempt: parked ones, where they fit the command.
 
-        `env` is what all ranks have.
+        `env` is the ranks' common environment.
         """
         if self._learner is not None and program_of(command, cwd, env) is not None:
             return _once(self._learner.watched, cold)
@@ -130,12 +130,12 @@ class WarmStart:
                 return cold(rank_env, output)
             finally:
                 parked.process.close()
-            return Forked(parked.pid)  # it lived when it took the order, and nothing is collected meanwhile
+            return Forked(parked.pid)  # it was alive when it took the order, and nothing is reaped meanwhile
 
         return start
 
     def started(self, command: Sequence[str], cwd: str, env: Environment, count: int) -> None:
-        """Prepare the next start, which will most likely be as this one was."""
+        """Prepare the next start, which will most likely be like this one."""
         self._next = command, cwd, env, count
         wanted = self._wanted(command, cwd, env)
         if wanted is None:
@@ -165,7 +165,7 @@ class WarmStart:
             self.started(*self._next)
 
     def _wanted(self, command: Sequence[str], cwd: str, env: Environment) -> Optional[Wanted]:
-        """Return what a zygote for this command has to be; None where there can be none."""
+        """Return the zygote that this command needs; None where there can be none."""
         if not self._modules and self._learner is None:
             return None
         program = program_of(command, cwd, env)
@@ -216,7 +216,7 @@ class WarmStart:
             self._starts_cold("the zygote has died; zygote.log may say why")
             return
         if unfit := answer["unfit"]:
-            if self._is_auto:  # whole packages: what imports the module would not be fit either
+            if self._is_auto:  # whole packages: whatever imports the module would not be fit either
                 unfit = {name.partition(".")[0]: why for name, why in unfit.items()}
             self._left_out.update(unfit)
             wanted = self._zygote.wanted
@@ -232,7 +232,7 @@ class WarmStart:
         self._park_soon()
 
     def _end_zygote(self) -> None:
-        """End it and what is parked: those were forked of it. Idempotent."""
+        """End the zygote and the parked ranks that it forked. Idempotent."""
         self._loop.drop("park")
         while self._parked:
             self._discard(self._parked.pop())
@@ -257,7 +257,7 @@ class WarmStart:
         self._tell_changes()
 
     def _fill(self, count: int) -> None:
-        """Have ranks forked until so many are parked."""
+        """Have ranks forked until `count` are parked."""
         for parked in [each for each in self._parked if not each.is_waiting()]:
             self._parked.remove(parked)
             self._discard(parked)
@@ -273,7 +273,7 @@ class WarmStart:
         parked.process.close()
 
     def _used_kb(self) -> int:
-        """Return what zygote and parked ranks take of the memory; what they share counts once."""
+        """Return how much memory zygote and parked ranks use; what they share counts once."""
         return sum(map(_pss_kb, self.spared))
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class WarmStart:
 
 
 def _once(change: Callable[[Environment], Environment], starter: Starter) -> Starter:
-    """Have the first rank that is started find another environment."""
+    """Change the environment of the first rank that is started."""
     changes = [change]
 
     def start(env: Environment, output: int) -> Process:
@@ -293,7 +293,7 @@ def _once(change: Callable[[Environment], Environment], starter: Starter) -> Sta
 
 
 def _is_startable(wanted: Optional[Wanted]) -> bool:
-    """Whether directory and script are there; where they are not, Python and the kernel say so best."""
+    """Whether directory and script exist; if not, Python and the kernel report that best in a cold start."""
     if wanted is None or not os.path.isdir(wanted.cwd):
         return False
     if wanted.program.kind != "script":

@@ -1,9 +1,9 @@
 """The zygote: a process of the ranks' own interpreter that has imported their modules, and is forked for them.
 
-Run as a script by the agent, with the descriptor of a socket to it: `python OPTIONS zygote.py FD`. What it
-forks waits (is parked) until the agent lets it go, and then runs the command's program as Python itself
-would have. Single-threaded. It imports nothing but what Python has loaded by itself, because ranks inherit
-every module; and leaves nothing of itself behind in them.
+Run as a script by the agent, with the descriptor of a socket to it: `python OPTIONS zygote.py FD`. A forked
+process waits (is parked) until the agent releases it, and then runs the command's program as Python itself
+would have. Single-threaded. It imports only what Python itself has loaded, because ranks inherit
+every module, and leaves nothing of itself in them.
 
 Messages are values of `marshal`, with their length (4 bytes, little-endian) before them.
 """
@@ -26,7 +26,7 @@ NICE = 19
 CAP_SYS_NICE = 1 << 23
 
 TORCH_FIXED_SEED = 67280421310721
-"""What torch's generator begins with where it does not begin somewhere else each time."""
+"""The default seed of torch's generator, where it does not seed itself differently each time."""
 
 RANKS_OWN = (
     "RANK",
@@ -50,7 +50,7 @@ RANKS_OWN_PREFIX = "PREFECT_FT_"
 
 
 def is_ranks_own(name: str) -> bool:
-    """Return whether a variable may be another one in each rank and attempt."""
+    """Return whether a variable may differ in each rank and attempt."""
     return name in RANKS_OWN or name.startswith(RANKS_OWN_PREFIX)
 
 
@@ -97,7 +97,7 @@ def _receive(connection: _socket.socket, length: int) -> tuple[bytes, list[int]]
 
 
 class _Reads:
-    """Notes which of the ranks' own variables are read while modules are imported, and by whom."""
+    """Notes which of the ranks' own variables are read while modules are imported, and by which module."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
@@ -120,7 +120,7 @@ class _Reads:
 
 
 def _reader(frame: "Any") -> str:
-    """Return the module whose code asks for a variable."""
+    """Return the module whose code reads a variable."""
     while frame is not None:
         name = frame.f_globals.get("__name__") or "?"
         if name not in ("os", "_collections_abc", "collections.abc"):
@@ -130,9 +130,9 @@ def _reader(frame: "Any") -> str:
 
 
 def preload(modules: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Import modules; return what keeps some of them from being shared, by module, and which failed.
+    """Import modules; return why some of them cannot be shared, by module, and which failed.
 
-    A zygote with an unfit module is of no use: it has to be ended and started again without it.
+    A zygote with an unfit module is useless: it must be ended and started again without it.
     """
     unfit: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -141,7 +141,7 @@ def preload(modules: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     for name in modules:
         try:
             __import__(name)
-        except Exception as exc:  # a rank may have met the same, and have gone on
+        except Exception as exc:  # a rank may have had the same error, and continued
             failed[name] = type(exc).__name__
         except BaseException as exc:
             unfit[name] = "its import ends the program: " + type(exc).__name__
@@ -157,7 +157,7 @@ def preload(modules: list[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package is Python's own or an installed one, and not of the program that is to run."""
+    """Return whether a package is Python's own or an installed one, and not part of the program to run."""
     if package in sys.builtin_module_names:
         return True
     spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(package)
@@ -174,7 +174,7 @@ def is_installed(package: str) -> bool:
 
 
 class _Look:
-    """What a fork would not take along: threads, children, open connections and devices."""
+    """What a fork does not copy: threads, children, open connections and devices."""
 
     def __init__(self) -> None:
         self._threads, self._libraries = 1, 0
@@ -182,7 +182,7 @@ class _Look:
         self._descriptors = set(os.listdir("/proc/self/fd"))
 
     def again(self) -> "str | None":
-        """Return what is wrong since the last time; None if nothing is."""
+        """Return what has been added since the last look; None if nothing was."""
         threads = len(os.listdir("/proc/self/task"))
         new, self._threads = threads - self._threads, threads
         if new > 0 and not self._are_of_blas(new):
@@ -193,7 +193,7 @@ class _Look:
             try:
                 place = os.readlink("/proc/self/fd/" + number)
             except OSError:
-                continue  # that of the listing itself
+                continue  # the listing's own
             if not place.startswith("/") or place.startswith(("/dev/nvidia", "/dev/davinci", "/dev/kfd")):
                 return "opens " + place
         try:
@@ -218,7 +218,7 @@ class _Look:
 
 
 def step_back() -> "Callable[[], None]":
-    """Let everybody else go first; as far as that can be undone. Gives what undoes it."""
+    """Lower this process's priority, as far as that can be undone; return what undoes it."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("CapEff:") and int(line.split()[1], 16) & CAP_SYS_NICE:
@@ -246,7 +246,7 @@ def set_path(program: "Program") -> None:
 
 
 def serve(connection: _socket.socket) -> "Program":
-    """Preload, and fork whenever a socket comes; in what is forked, give what to run, once it is let go.
+    """Preload, and fork whenever a socket comes; in a fork, return the program to run once it is released.
 
     In the zygote itself this never returns.
     """
@@ -260,8 +260,8 @@ def serve(connection: _socket.socket) -> "Program":
         modules = [name for name in modules if is_installed(name.partition(".")[0])]
     unfit, failed = preload(modules)
     if program["are_learned"]:
-        failed = {}  # they failed in the rank too
-    compile("", "<string>", "exec", dont_inherit=True)  # the first time costs milliseconds, in any process
+        failed = {}  # they failed in the watched rank too
+    compile("", "<string>", "exec", dont_inherit=True)  # the first call takes milliseconds, in any process
     gc.collect()
     gc.freeze()
     back_to_front()
@@ -292,7 +292,7 @@ def fork() -> bool:
 
 
 def park(descriptor: int, program: "Program") -> "Program":
-    """Wait until the agent lets this process go, and become what it says."""
+    """Wait until the agent releases this process, and become the rank that it names."""
     os.setsid()
     connection = _socket.socket(fileno=descriptor)
     send(connection, os.getpid())
@@ -311,7 +311,7 @@ def park(descriptor: int, program: "Program") -> "Program":
 
 
 def take_environment(env: dict[str, str]) -> None:
-    """Make the environment that of the rank, with what imports have changed in it."""
+    """Set the rank's environment, keeping what imports have changed in it."""
     for name in [name for name in os.environ if is_ranks_own(name) and name not in env]:
         del os.environ[name]
     for name, value in env.items():
@@ -320,7 +320,7 @@ def take_environment(env: dict[str, str]) -> None:
 
 
 def be_new() -> None:
-    """Renew what modules keep that is to be another one in each process."""
+    """Renew state of modules that must differ in each process."""
     modules = sys.modules
     if "numpy.random.mtrand" in modules:
         modules["numpy.random.mtrand"]._rand.seed()
@@ -367,12 +367,12 @@ def run(program: "Program") -> None:
 
 
 def new_main() -> "dict[str, Any]":
-    """Make a new main module, as it is before a program runs; return its contents."""
+    """Make a new main module, as before a program runs; return its contents."""
     main = type(sys)("__main__")
     own = main.__dict__
     own["__builtins__"] = sys.modules["builtins"]
     own["__loader__"] = sys.modules["_frozen_importlib"].BuiltinImporter
-    if "__annotations__" in globals():  # not from Python 3.14 on
+    if "__annotations__" in globals():  # absent from Python 3.14 on
         own["__annotations__"] = {}
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:
@@ -392,7 +392,7 @@ def run_script(own: "dict[str, Any]", target: str) -> None:
 
 
 def without_us(hook: "Hook") -> "Hook":
-    """Return a hook that shows an exception as `hook` does, and knows nothing of this file."""
+    """Return a hook that shows an exception as `hook` does, without frames of this file."""
 
     def show(kind: type[BaseException], value: BaseException, trace: "Any") -> None:
         sys.excepthook = hook

@@ -1,6 +1,6 @@
-"""The zygote's process as its agent has it: started, heard, asked for ranks, ended.
+"""The zygote's process from the agent's side: started, heard, asked for ranks, ended.
 
-What a zygote is for and when it is used is decided in `warm.py`; what runs in it is `zygote.py`.
+`warm.py` decides what a zygote is for and when it is used; `zygote.py` is what runs in it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from prefect_ft.worker.command import Program
 from prefect_ft.worker.processes import Held, parent
 
 ANSWER_TIMEOUT_S = 2.0
-"""How long a fork may take that is waited for."""
+"""How long to wait for a fork."""
 
 Environment = Dict[str, str]
 
 
 class Wanted(NamedTuple):
-    """What a zygote is a zygote of."""
+    """What a zygote is made for."""
 
     program: Program
     cwd: str
     env: Environment
-    """Without what is each rank's own."""
+    """Without the variables that are each rank's own."""
 
 
 class Parked(NamedTuple):
@@ -42,9 +42,9 @@ class Parked(NamedTuple):
         return self.process.pid
 
     def is_waiting(self) -> bool:
-        """Whether it lives and has nothing to say.
+        """Whether it is alive and has sent nothing.
 
-        Its end of the connection does not tell alone: for a moment after the fork, the zygote has it too.
+        A closed connection alone does not show its end: for a moment after the fork, the zygote holds it too.
         """
         if self.process.ends(0):
             return False
@@ -59,10 +59,10 @@ class Parked(NamedTuple):
 
 
 class Zygote:
-    """The zygote's process; readable when it has said something or is gone."""
+    """The zygote's process; readable when it has sent something or is gone."""
 
     def __init__(self, wanted: Wanted, modules: Sequence[str], log: str, *, are_learned: bool) -> None:
-        """Raises OSError. `are_learned`: leave out what is not installed, and do not tell what fails."""
+        """Raises OSError. `are_learned`: leave out what is not installed, and do not report failures."""
         self.wanted = wanted
         self.is_ready = False
         self.modules = 0
@@ -100,7 +100,7 @@ class Zygote:
         return self._connection.fileno()
 
     def hear(self) -> Optional[Dict[str, Any]]:
-        """Return what preloading came to; None if the zygote is gone."""
+        """Return the result of preloading; None if the zygote is gone."""
         self._connection.settimeout(ANSWER_TIMEOUT_S)
         try:
             answer, _ = zygote.receive(self._connection)
@@ -135,7 +135,7 @@ class Zygote:
         self._connection.close()
         self.process.send(signal.SIGKILL)
         self.process.close()
-        self._process.returncode = 0  # the agent collects it, with everybody else
+        self._process.returncode = 0  # the agent reaps it, as any other child
 
 
 def send(connection: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
@@ -143,12 +143,12 @@ def send(connection: socket.socket, message: Any, descriptors: Sequence[int] = (
     data = marshal.dumps(message, 2)
     data = len(data).to_bytes(4, "little") + data
     sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
-    if sent < len(data):  # who has it all may have hung up already
+    if sent < len(data):  # a peer that has received all may have closed already
         connection.sendall(data[sent:])
 
 
 def _held_child(pid: int) -> Optional[Held]:
-    """Hold what the zygote has forked for this process; None where it is gone, or no child of this one."""
+    """Hold a process that the zygote has forked; None where it is gone, or not a child of this one."""
     try:
         held = Held(pid)
     except OSError:

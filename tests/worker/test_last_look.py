@@ -48,9 +48,9 @@ def site(tmp_path: Path) -> Site:
 
 def test_it_is_awaited(site: Site) -> None:
     site.look.begin(complete=False)
-    assert (site.overs, site.look.passed_over) == (0, None)
+    assert (site.overs, site.look.skipped) == (0, None)
     site.step_until_over(1)
-    assert list(site.look.passed_over or ()) == ["step-1.npz"]
+    assert list(site.look.skipped or ()) == ["step-1.npz"]
     assert not site.loop.is_set("look")
 
 
@@ -59,4 +59,4 @@ def test_a_look_that_takes_too_long_is_not_waited_for(site: Site, monkeypatch: p
     site.watch.look = lambda settled=False: 10**6  # type: ignore[method-assign,assignment,misc]  # never answered
     site.look.begin(complete=False)
     site.step_until_over(1)
-    assert site.look.passed_over is None
+    assert site.look.skipped is None

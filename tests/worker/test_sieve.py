@@ -160,7 +160,7 @@ def test_what_was_lost_or_passed_by_is_no_part_and_counts_as_far_as_it_is_known(
     sieve = Sieve()
     sieve.take(0, b"error one\n")
     sieve.take(100, b"error two\n")
-    sieve.pass_by(110, b"error three\n" * 3)
+    sieve.skip(110, b"error three\n" * 3)
     sieve.take(146, b"error four\n")
     assert sieve.parts() == [
         Part(0, 1, b"error one\n"),

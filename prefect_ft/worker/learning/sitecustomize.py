@@ -1,7 +1,7 @@
 """Notes what a rank imports, until that is known: Python runs this before the rank's program.
 
-Stands on the path of one rank of one attempt. Takes itself off it at once, so that nothing that the rank
-starts meets it, and lets the sitecustomize run that is there without it.
+It is on the path of one rank of one attempt. It removes itself at once, so that no process that the rank
+starts loads it, and runs the sitecustomize that it hides.
 """
 
 import os
@@ -14,8 +14,8 @@ _VARIABLE = "PREFECT_FT_IMPORTS"
 class _Notes:
     """A finder that finds nothing and writes down what is being imported, each name once.
 
-    Libraries ask for dozens of packages that they may not need (`importlib.util.find_spec`), some at every step; others
-    try to import one at every step that is not there.
+    Libraries look for dozens of packages that they may not need (`importlib.util.find_spec`), some at every step;
+    others try at every step to import one that is missing.
     """
 
     def __init__(self, path: str) -> None:
@@ -35,12 +35,12 @@ class _Notes:
                     os.write(fd, name.encode("utf-8", "replace") + b"\n")
                 finally:
                     os.close(fd)
-            except OSError:  # a full disk: what cannot be noted is imported all the same
+            except OSError:  # a full disk: the module is imported all the same
                 return
 
 
 def _step_aside() -> "str | None":
-    """Take this directory and the variable out of what the rank sees; return where to write."""
+    """Remove this directory and the variable from the rank's environment; return where to write."""
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _HERE]
     if any(rest):
