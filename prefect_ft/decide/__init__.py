@@ -1,6 +1,6 @@
 """What to do about a failure: pure functions of a policy and a history.
 
-Nothing in here looks at a clock, a file or a process, and nothing logs: the reason is in what it returns.
+Nothing here reads a clock, a file or a process, and nothing logs: the result contains the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an advisor's word on a failure changes: the class, where ours is in doubt, and never into an end.
+"""What an advisor's answer about a failure changes: the class, where ours is in doubt, but it never ends a phase.
 
 Owns when an advisor is asked and what its answer may do. Asking is `orchestrate`'s business.
 """
@@ -13,7 +13,7 @@ from prefect_ft.model import RESTARTS, Advice, Entry, History, Incident, Policy
 __all__ = ["advised", "is_in_doubt"]
 
 _NO_CLASSES = frozenset((None, "none", "unknown"))
-"""Answers that say nothing."""
+"""Classes that are not an answer."""
 
 
 def is_in_doubt(incident: Incident) -> bool:

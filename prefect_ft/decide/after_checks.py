@@ -1,6 +1,6 @@
-"""What a restart has to pass after a rule has chosen it: docs/recovery-policy.md, "After-checks".
+"""Checks of a restart after a rule has chosen it: docs/recovery-policy.md, "After-checks".
 
-Owns their conditions and their order. Each takes a proposal and gives back one, the same or another.
+Owns their conditions and their order. Each takes a proposal and returns it, or another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Proposal:
 
 
 def suspect(s: Situation, proposal: Proposal) -> Proposal:
-    """Isolate a system that too many failures blame, if a spare can take its worker over."""
+    """Isolate a system that too many failures blame, if a spare can take over its worker."""
     if proposal.isolate:
         return proposal
     for system in suspected_systems(s.incident, s.policy, s.pool.gang):
@@ -42,7 +42,7 @@ def suspect(s: Situation, proposal: Proposal) -> Proposal:
 
 
 def last_system(s: Situation, proposal: Proposal) -> Proposal:
-    """Keep a system in use without which too few are left, if the policy says so; never fails, never renames.
+    """Keep a system without which too few are left, if the policy says so; never fails the phase or renames the rule.
 
     Where workers could not be created there is nothing to restart in place.
     """
@@ -59,7 +59,7 @@ def last_system(s: Situation, proposal: Proposal) -> Proposal:
 
 
 def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
-    """Fail upon the counted failure that is one too many."""
+    """Fail at the counted failure that exceeds the limit."""
     left = s.policy.max_num_restarts - s.budgets.failures_without_progress
     if left > 0 or proposal.action not in proposal.rule.effects.counted:
         return proposal
@@ -67,7 +67,7 @@ def max_restarts(s: Situation, proposal: Proposal) -> Proposal:
 
 
 def min_systems(s: Situation, proposal: Proposal) -> Proposal:
-    """Fail where the gang would have to shrink further than it may: systems are isolated, or the pool is another."""
+    """Fail where the gang would have to shrink below its minimum: systems are isolated, or the pool has changed."""
     if not (proposal.isolate or s.incident.kind == "handed_over") or _are_enough(s, proposal.isolate):
         return proposal
     usable = s.pool.count_usable(without=proposal.isolate)
@@ -90,7 +90,7 @@ def _needed(s: Situation) -> int:
 
 
 AFTER_CHECKS = (suspect, last_system, max_restarts, min_systems)
-"""In their order; the backoff, which is the last of them, changes no decision."""
+"""The checks in order; the backoff, which comes last, changes no decision."""
 
 
 def check(s: Situation, proposal: Proposal) -> Proposal:

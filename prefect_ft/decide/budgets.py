@@ -1,8 +1,8 @@
 """The counters of docs/recovery-policy.md as folds over a phase's history.
 
-Owns what each counter counts and what resets it. Knows no rule: which counters a decision draws on is
-among the effects of its rule, and rules and after-checks compare. Nothing here is ever stored; the history
-is folded anew for each decision.
+Owns what each counter counts and what resets it. Knows no rule: a rule's effects say which counters a decision
+uses, and rules and after-checks compare them with limits. Nothing here is stored; the history is folded again
+for each decision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def limits_of(policy: Policy) -> dict[str, int | None]:
 
 @dataclass(slots=True)
 class Budgets:
-    """All counters but that of device faults, and what "since progress" has to remember."""
+    """All counters except that of device faults, and what must be known since the last progress."""
 
     failures_without_progress: int = 0
     consecutive_suspensions: int = 0
@@ -47,7 +47,7 @@ class Budgets:
     _last_failure: Incident | None = None
 
     def end_attempt(self, incident: Incident, progress: bool) -> None:
-        """Reset what the end of an attempt and its progress reset, before anything of this incident is counted."""
+        """Reset what an attempt's end and progress reset, before this incident is counted."""
         if progress:
             self.failures_without_progress = self.consecutive_suspensions = 0
             self.consecutive_unconditional = self.same_failure = self.hand_overs = 0
@@ -71,7 +71,7 @@ class Budgets:
             self.suspects[system] = self.suspects.get(system, 0) + 1
 
     def count(self, effects: Effects, action: Action, incident: Incident) -> bool:
-        """Count a decision in each budget that it draws on; say whether it is a counted failure."""
+        """Count a decision in each budget that it uses; return whether it is a counted failure."""
         if action in RESTARTS:
             if effects.budget is not None:
                 self._draw_on(effects.budget, incident)
@@ -102,13 +102,13 @@ class Budgets:
                 assert_never(budget)
 
     def clear_suspicion(self, systems: Iterable[str]) -> None:
-        """Forget what a system was suspected of: it is isolated, or usable again."""
+        """Clear the suspicion of systems that are isolated, or usable again."""
         for system in systems:
             self.suspects.pop(system, None)
 
 
 def _is_identical(earlier: Incident, now: Incident) -> bool:
-    """Return whether two failures have the same signature at the same place, as far as both tell it."""
+    """Return whether two failures have the same signature at the same place, as far as both are known."""
     if (earlier.signature, earlier.step) != (now.signature, now.step):
         return False
     return earlier.reached is None or now.reached is None or earlier.reached == now.reached
@@ -116,12 +116,12 @@ def _is_identical(earlier: Incident, now: Incident) -> bool:
 
 @dataclass(slots=True)
 class DeviceFaults:
-    """Reports of the same code on the same device, of which too many within a day mean more than chance."""
+    """Reports of the same code on the same device: too many within a day are not chance."""
 
     _reports: dict[tuple[str, str], tuple[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def report(self, incident: Incident, systems: Iterable[str]) -> int:
-        """Count a fault that is more than a warning; return how often it is there now."""
+        """Count a fault that is more than a warning; return its count."""
         if incident.device is None or incident.code is None or incident.severity == "warning":
             return 0
         most = 0

@@ -1,4 +1,4 @@
-"""When a rule applies, beside the kinds and classes of its row. What it then chooses is in `moves`."""
+"""When a rule applies, besides the kinds and classes of its row. `moves` has what it then chooses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def anyhow(_: Situation) -> bool:
 
 
 def is_non_recoverable(s: Situation) -> bool:
-    """Return whether no restart can help; a configuration that has worked is not one that is wrong."""
+    """Return whether no restart can help; a configuration that has worked is not wrong."""
     if s.policy.unconditional or s.incident.confidence == "low":
         return False
     return _is_hopeless(s)
 
 
 def is_doubted(s: Situation) -> bool:
-    """Return whether only the doubt about its class keeps a failure from being non-recoverable."""
+    """Return whether a failure would be non-recoverable but for the doubt about its class."""
     is_in_doubt = s.incident.confidence == "low" and not s.policy.unconditional
     return is_in_doubt and not s.policy.environment_only and _is_hopeless(s)
 
@@ -38,7 +38,7 @@ def is_repeated_fault(s: Situation) -> bool:
 
 
 def is_healable(s: Situation) -> bool:
-    """Return whether it is a device fault that healing can help against."""
+    """Return whether it is a device fault that healing can repair."""
     return s.incident.severity in ("minor", "major")
 
 
@@ -66,15 +66,15 @@ def is_skippable(s: Situation) -> bool:
 
 
 def is_repeated(s: Situation) -> bool:
-    """Return whether a failure came back identically too often; a limit of 0 is none."""
+    """Return whether a failure came back identically too often; 0: there is no limit."""
     return 0 < s.policy.stop_on_repeat < s.budgets.same_failure
 
 
 def asks_for_confirmation(s: Situation) -> bool:
-    """Return whether the catalogue's entry asks for it, whatever the class."""
+    """Return whether the catalogue's entry asks for confirmation, whatever the class."""
     return s.incident.recoverable == "confirm" and not s.policy.environment_only
 
 
 def needs_confirmation(s: Situation) -> bool:
-    """Return whether it may have been chance; a wrong configuration that has worked was none."""
+    """Return whether it may have been chance; a configuration that has worked was not wrong."""
     return (s.incident.failure_class != "config" or s.progress) and not s.policy.environment_only

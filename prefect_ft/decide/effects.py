@@ -1,6 +1,6 @@
-"""What a decision by a rule does beside its action: to the budgets, and to where the phase resumes.
+"""What a decision by a rule does besides its action: to the budgets, and to where the phase resumes.
 
-Owns the words for it. A rule's row says which of them hold (`rules`), the folds apply them.
+Owns the terms for it. A rule's row says which of them hold (`rules`), the folds apply them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Budget = Literal[
     "transient_since_progress",
     "confirmed_since_progress",
 ]
-"""What else restarts by a rule are counted in, beside failures: `Budgets` owns most of it, `Skipping` the skips."""
+"""The further budgets in which restarts are counted, besides failures: `Budgets` owns most, `Skipping` the skips."""
 
 StepBack = Literal["below_last", "set_aside", "to_start", "second_try", "last"]
 """Where a restart resumes: below the last checkpoint, and so do others until progress; without the unreadable one;
@@ -32,7 +32,7 @@ for the first: not before the start of the failed attempt; the last checkpoint i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The effects of one rule. The defaults are those of a rule that this version does not know, too.
+    """The effects of one rule. The defaults are also those of a rule that this version does not know.
 
     `counted` are the actions that are a counted failure where the rule decides on them.
     """

@@ -1,6 +1,6 @@
-"""What the next attempt needs to know, folded from a history whose last decision is its cause.
+"""What the next attempt must know, folded from a history whose last decision starts it.
 
-Owns the numbers behind variables of the script's contract; paths, ports and names are its caller's.
+Owns the numbers behind variables of the script's contract; the caller owns paths, ports and names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from prefect_ft.model import RESTARTS, Decision, History, Policy
 
 
 def set_aside(policy: Policy, history: History) -> tuple[int, ...]:
-    """Return the steps of the checkpoints that could not be loaded and were not verified anew since."""
+    """Return the steps of the checkpoints that could not be loaded and were not verified again since."""
     return tuple(sorted(fold(policy, history).checkpoints.set_aside))
 
 
@@ -33,7 +33,7 @@ def start_counts(policy: Policy, history: History, *, before_first: int = 0) -> 
 
 
 def _started(counts: dict[int, tuple[int, int]], decision: Decision) -> dict[int, tuple[int, int]]:
-    """Count one start; numbers that a smaller gang left behind keep theirs until they come back."""
+    """Count one start; workers that a smaller gang lacks keep their counts until they come back."""
     started = {}
     for worker in range(len(decision.placement)):
         created, executed = counts.get(worker, (0, 0))

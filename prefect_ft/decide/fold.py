@@ -1,6 +1,6 @@
 """The fold of a phase's history to the situation at its last incident.
 
-What earlier decisions did is taken as they are recorded: nothing is decided a second time here.
+The effects of earlier decisions are taken from their records: nothing is decided a second time here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prefect_ft.model import Entry, Policy
 
 
 def fold(policy: Policy, history: Iterable[Entry]) -> Situation:
-    """Fold what has been decided; an incident that was never decided about had no effect."""
+    """Fold what has been decided; an incident without a decision had no effect."""
     situation = Situation(policy, Pool.at_start(policy), Checkpoints(policy.mode))
     effects = rules.TABLE.effects
     for entry in history:

@@ -1,6 +1,6 @@
-"""What a person may decide instead: which decisions are asked about, and what becomes of a proposal by an answer.
+"""What a person may decide instead: which decisions need approval, and how an answer changes a proposal.
 
-The rule that proposed keeps its name, and what is counted is counted: a person's word adds nothing to the budgets.
+The rule that proposed stays the decision's rule, and its counts stay: a person's answer adds nothing to the budgets.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from prefect_ft.model import Action, Answer, Decision, Gated
 
 
 def asks_before(gated: Collection[Gated], decision: Decision) -> bool:
-    """Whether a decision waits for a person. What ends nothing that runs does not: training is not held up."""
+    """Return whether a decision waits for a person: only one that ends what runs, since training is not held up."""
     if decision.action == "continue":
         return False
     return ("isolate" in gated and bool(decision.isolate)) or ("fail" in gated and decision.action == "fail")
 
 
 def answered(s: Situation, proposal: Proposal, answer: Answer) -> Proposal:
-    """Return what is done by a person's answer."""
+    """Return the proposal after a person's answer."""
     match answer.answer:
         case "approve":
             return replace(proposal, why=_with(proposal.why, f"approved by {answer.by}"))

@@ -1,6 +1,6 @@
-"""What an incident is before any rule sees it: its class, where it happened, whom it blames.
+"""What is known of an incident before any rule sees it: its class, where it happened, what it blames.
 
-Owns the reading of one line against the gang of its time; counts nothing and chooses nothing.
+Owns the reading of one incident against the gang of its time; counts nothing and chooses nothing.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from prefect_ft.decide.classify import RECOVERABLE, Catalogue, classify
 from prefect_ft.model import Incident, Policy, Recoverable, Verdict
 
 UNCLASSIFIED = frozenset((None, "none"))
-"""What stands for the class of an exit of which it is still to be said whether it was a failure."""
+"""The classes of an exit that is not yet known to be a failure."""
 
 NOT_HERE = frozenset(("peer", "none"))
-"""What a line blames that does not blame the system where it happened."""
+"""What a line may blame other than the system where it happened."""
 
 FAILED_RECOVERIES = frozenset(("replacement_failed", "rebuild_failed", "in_place_failed"))
-"""Kinds that end no attempt, since the one before them had ended; but the last can also end one."""
+"""Kinds that end no attempt, since it had ended before; but the last can also end one."""
 
 
 def with_verdict(incident: Incident, verdict: Verdict) -> Incident:
-    """Fill in what the line leaves open from a classification of its output.
+    """Fill in what the incident leaves open from a classification of its output.
 
-    `recoverable` is the word of one catalogue entry, so it is taken only where it narrows what the
-    class says anyway: that a missing module is a `config` error does not make it `recoverable: false`.
+    `recoverable` is that of one catalogue entry, so it is taken only where it narrows that of the class:
+    that a missing module is a `config` error does not make it `recoverable: false`.
     """
     narrowed: Recoverable = None
     if verdict.recoverable != RECOVERABLE[verdict.failure_class]:
@@ -43,7 +43,7 @@ def with_verdict(incident: Incident, verdict: Verdict) -> Incident:
 
 
 def classified(incident: Incident, catalogue: Catalogue | None = None) -> Incident:
-    """Return the incident with its class known; an exit that was none comes back as `completed`.
+    """Return the incident with its class; an exit that was not a failure becomes `completed`.
 
     `catalogue` is the package's own if not given.
     """
@@ -62,9 +62,9 @@ def classified(incident: Incident, catalogue: Catalogue | None = None) -> Incide
 
 
 def is_incomplete(policy: Policy, highest_step: int, incident: Incident) -> bool:
-    """Return whether a completion fell short of the target; a highest step of 0 is none that is known.
+    """Return whether a completion fell short of the target; a highest step of 0 means unknown.
 
-    Steps that are known by count alone are no measure of it.
+    Steps that are only counted do not show it.
     """
     target = policy.target_step
     return (
@@ -116,7 +116,7 @@ def suspected_systems(incident: Incident, policy: Policy, gang: tuple[str, ...])
 
 
 def is_report(incident: Incident, policy: Policy, gang: tuple[str, ...]) -> bool:
-    """Return whether the attempt goes on: nothing failed, or only on a system that has no worker."""
+    """Return whether the attempt continues: nothing failed, or only on a system without a worker."""
     match incident.kind:
         case "in_process":
             return True

@@ -1,4 +1,4 @@
-"""What a rule can choose. Knows limits and levels; when a rule applies is in `policy`."""
+"""What a rule can choose. Knows limits and levels; `conditions` has when a rule applies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Move(NamedTuple):
     isolate: tuple[str, ...] = ()
     why: str = ""
     avoid: tuple[str, ...] = ()
-    """Systems whose workers take spares, and that stay usable."""
+    """Systems whose workers move to spares, but that stay usable."""
     step_back: StepBack | None = None
-    """Where it resumes, if not where its rule says."""
+    """Where it resumes, if that differs from its rule's."""
 
 
 def always(action: Action, why: str = "") -> Callable[[Situation], Move]:
@@ -90,7 +90,7 @@ def step_back(s: Situation) -> Move:
 
 
 def suspected_of_numbers(s: Situation) -> str | None:
-    """Return the system that is left for a second try: once since progress, if a spare is there."""
+    """Return the system to leave for a second try: once since progress, if there is a spare."""
     if s.has_moved or not (s.policy.numeric_elsewhere or asks_for_other_hardware(s.incident)):
         return None
     system = first_reporter(s.incident, s.pool.gang)
@@ -111,7 +111,7 @@ def set_aside(s: Situation) -> Move:
 
 
 def suspended(s: Situation) -> Move:
-    """Restart upon a suspension, so many times in a row."""
+    """Restart after a suspension, up to the limit in a row."""
     return _within(
         s.policy.max_suspension_restarts,
         s.budgets.consecutive_suspensions,
@@ -121,7 +121,7 @@ def suspended(s: Situation) -> Move:
 
 
 def unconditional(s: Situation) -> Move:
-    """Rebuild whatever failed, so many times without progress."""
+    """Rebuild after any failure, up to the limit without progress."""
     used_up = "rebuilding does not help, so the program itself must be at fault"
     return _within(MAX_UNCONDITIONAL, s.budgets.consecutive_unconditional, "rebuild", used_up)
 
@@ -132,7 +132,7 @@ def preempted(s: Situation) -> Move:
 
 
 def handed_over(s: Situation) -> Move:
-    """Rebuild in the next allocation, so many times without progress."""
+    """Rebuild in the next allocation, up to the limit without progress."""
     if s.budgets.hand_overs > s.policy.max_hand_overs:
         return Move("fail", (), "max_hand_overs is used up")
     return Move("rebuild")

@@ -1,7 +1,7 @@
-"""Systems and workers: what is usable, what is spare, and on which systems the next gang stands.
+"""Systems and workers: which are usable, which are spare, and which the next gang uses.
 
-Owns isolation with its expiry, shrinking and growing back. Decides nothing: it says what an action
-would lead to.
+Owns isolation with its expiry, shrinking and growing back. Decides nothing: it computes what an action
+leads to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def initial_placement(policy: Policy) -> Gang | None:
 
 
 def may_shrink_to(policy: Policy, workers: int) -> bool:
-    """Return whether the phase may go on with a smaller gang of that size."""
+    """Return whether the phase may continue with a smaller gang of that size."""
     return policy.elastic and workers >= max(policy.min_num_systems, 1)
 
 
@@ -47,9 +47,9 @@ class Pool:
     next_release_t: float = inf
     _isolated_until: dict[str, float] = field(default_factory=dict)
     _avoided: tuple[str, ...] = ()
-    """Systems that were left because of a suspicion: the last that are taken as spares."""
+    """Systems that were left because of a suspicion: used as spares only after all others."""
     _left: tuple[str, ...] = ()
-    """The gang's systems that are not in the pool any more."""
+    """The gang's systems that are no longer in the pool."""
 
     @classmethod
     def at_start(cls, policy: Policy) -> Pool:
@@ -61,12 +61,12 @@ class Pool:
         return pool
 
     def move_to(self, policy: Policy) -> None:
-        """Let the systems of another pool take the place of the present ones; isolated ones stay so."""
+        """Replace the pool's systems by those of another pool; isolated ones stay isolated."""
         self.policy = policy
         self._left = tuple([name for name in self.gang if name not in policy.systems])
 
     def release_expired(self, now: float) -> list[str]:
-        """Make systems usable whose isolation has lasted as long as the policy says, and say which."""
+        """Make systems usable whose isolation has expired, and return them."""
         isolated, self._isolated_until, next_release_t, expired = self._isolated_until, {}, inf, []
         for name, until in isolated.items():
             if now >= until:
@@ -105,12 +105,12 @@ class Pool:
         self._avoided = (*self._avoided, *systems)
 
     def can_replace(self, systems: Collection[str]) -> bool:
-        """Return whether some worker stands on these systems, and each that does could move to a spare."""
+        """Return whether any worker is on these systems, and each of them could move to a spare."""
         displaced = len(set(self.gang).intersection(systems))
         return 0 < displaced <= len(self.spares(systems))
 
     def next_gang(self, action: Action, isolate: Collection[str], avoid: Collection[str] = ()) -> Gang:
-        """Place the gang that an action leads to; without enough systems it is a smaller one.
+        """Return the gang that an action leads to; without enough systems it is a smaller one.
 
         Workers on the systems to `avoid` take spares as if these were isolated.
 
@@ -140,7 +140,7 @@ class Pool:
 
 
 def recreated(action: Action, before: Gang, after: Gang) -> tuple[int, ...]:
-    """Number the workers, as they are called in the next attempt, that the action creates anew."""
+    """Return the numbers, in the next attempt, of the workers that the action recreates."""
     match action:
         case "restart_in_place" | "complete" | "cancel" | "fail" | "continue":
             return ()

@@ -1,8 +1,7 @@
 """The decision about an incident: a rule proposes, after-checks and a person may change that, and it takes effect.
 
-Which rule proposes is in `rules`, what a restart has to pass in `after_checks`, what is counted in `budgets`,
-who stands where in `placement`, from which step to go on in `resume`. Pure: the same history gives the same
-decision.
+`rules` has which rule proposes, `after_checks` what a restart must pass, `budgets` what is counted, `placement`
+which worker is where, `resume` the step to resume from. Pure: the same history gives the same decision.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from prefect_ft.model import RESTARTS, Answer, Decision, History, Incident, Poli
 
 
 def propose(s: Situation) -> Proposal:
-    """Let the first rule that matches choose, unless the attempt goes on or nothing may be restarted."""
+    """Let the first rule that matches choose, unless the attempt continues or nothing may be restarted."""
     rule, move = rules.TABLE.first_match(s)
     if s.goes_on:
         return Proposal(rule, "continue", move.isolate, "")
@@ -29,7 +28,7 @@ def propose(s: Situation) -> Proposal:
 
 
 class InTurn:
-    """Decides about a phase's incidents in turn, each decision taken for carried out; nothing is folded twice."""
+    """Decides about a phase's incidents in turn, assuming that each is carried out; nothing is folded twice."""
 
     __slots__ = ("_number", "_situation")
 
@@ -72,7 +71,7 @@ def _before_last(policy: Policy, history: History) -> InTurn:
 
 
 def _settled(s: Situation, proposal: Proposal, number: int) -> Decision:
-    """Let a proposal take effect, and return it as a decision."""
+    """Apply a proposal's effects, and return it as a decision."""
     rule, action, isolate = proposal.rule, proposal.action, proposal.isolate
     before = s.pool.gang
     gang = s.pool.next_gang(action, isolate, proposal.avoid)

@@ -29,7 +29,7 @@ _WORDS: Mapping[Kind, str] = {
     "handed_over": "hand-over to the next allocation",
 }
 MAX_QUOTE = 160
-"""Characters of a failure's own words that a reason quotes."""
+"""How many characters of a failure's own text a reason quotes."""
 
 _HEALED = {True: "healed", False: "healing failed", None: "healing not tried"}
 
@@ -43,7 +43,7 @@ def sentence(
     delay_s: float,
     resume_step: int | None,
 ) -> str:
-    """Say what happened, where the budgets stand, and what is done about it; `s` is settled already."""
+    """Return what happened, the state of the budgets, and what is done about it; `s` is settled already."""
     why = f"{proposal.why}, " if proposal.why else ""
     if proposal.isolate:
         why += f"{' and '.join(proposal.isolate)} isolated, "
@@ -116,7 +116,7 @@ def _progress(s: Situation) -> str:
 
 
 def _budgets(s: Situation, proposal: Proposal) -> str:
-    """Return where the budgets stand that this decision draws on."""
+    """Return the state of the budgets that this decision uses."""
     policy, budgets, rule = s.policy, s.budgets, proposal.rule
     stand = ""
     if proposal.action in rule.effects.counted:

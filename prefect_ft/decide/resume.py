@@ -1,7 +1,7 @@
 """Checkpoints of a phase: what is progress, which are set aside, from which one the next attempt resumes.
 
-Owns verified steps as far as the history names them. Sees no file: whether a checkpoint is complete
-was judged before its step got into an incident.
+Owns verified steps as far as the history has them. Reads no file: a checkpoint was verified before its
+step got into an incident.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prefect_ft.model import Incident, Mode
 
 
 class Hold(NamedTuple):
-    """Where a step back below the last checkpoint keeps the phase until it makes progress; `None`: from scratch."""
+    """The step to which a step back holds the phase until it makes progress; `None`: from scratch."""
 
     step: int | None
 
@@ -38,11 +38,11 @@ class Checkpoints:
 
     @property
     def is_progress(self) -> bool:
-        """Whether what was seen since the last attempt ended is above all that was verified before."""
+        """Whether a step seen since the last attempt ended is above all verified before."""
         return self._seen > self._baseline
 
     def verify(self, incident: Incident) -> None:
-        """Take note of what an incident says is verified; what had been set aside is good again then."""
+        """Note the step that an incident reports as verified; if it had been set aside, it is good again."""
         if self.mode == "eval":
             return
         if incident.verified is not None:
@@ -60,9 +60,9 @@ class Checkpoints:
             self.set_aside -= self._good
 
     def started(self, step: int | None) -> None:
-        """Take note of where the attempt that has ended really started: below what was decided, if that was gone.
+        """Note where the ended attempt really started: below the decided step, if that was gone.
 
-        `None`: where it was decided; 0: from scratch.
+        `None`: at the decided step; 0: from scratch.
         """
         if step is None or self.mode == "eval":
             return
@@ -71,7 +71,7 @@ class Checkpoints:
             self._hold = Hold(step or None)
 
     def end_attempt(self) -> bool:
-        """Judge all that the attempt saw, and say whether it was progress, which lifts a hold."""
+        """End an attempt; return whether it made progress, which lifts a hold."""
         seen, self._seen = self._seen, 0
         if seen <= self._baseline:
             return False
@@ -109,7 +109,7 @@ class Checkpoints:
         return self._last(incident)
 
     def step_back(self, incident: Incident, how: StepBack, resume_step: int | None) -> None:
-        """Take note of a restart that stepped back: what it sets aside, or where it holds the phase."""
+        """Note a restart that stepped back: what it sets aside, or where it holds the phase."""
         if how == "below_last" or (how == "to_start" and incident.failure_class == "numeric"):
             self._hold = Hold(resume_step)
         if how != "set_aside":
@@ -119,7 +119,7 @@ class Checkpoints:
             self.put_aside(bad)
 
     def put_aside(self, step: int) -> None:
-        """Set a checkpoint aside, until it is verified anew."""
+        """Set a checkpoint aside, until it is verified again."""
         self._good.discard(step)
         self.set_aside |= {step}
 

@@ -1,8 +1,8 @@
-"""The rules of docs/recovery-policy.md: all that is to be said of each stands in its row.
+"""The rules of docs/recovery-policy.md: each row has everything about its rule.
 
-Owns the rows, their order and their names. What a condition reads is in `conditions`, what a rule can
-choose in `moves`, how effects are applied in the folds. No other module names a rule: who needs a fact of
-one asks `TABLE` by the name, or imports the row.
+Owns the rows, their order and their names. `conditions` has what a condition reads, `moves` what a rule can
+choose; the folds apply effects. No other module names a rule: it asks `TABLE` by the name, or imports
+the row.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RuleName = Literal[
     "max-restarts",
     "min-systems",
 ]
-"""The names, which stand in journals and only grow.
+"""The names, which are in journals, so they are only added to.
 
 A `Decision` holds a plain str: it may have been read from the journal of a version that knows other rules.
 """
@@ -73,7 +73,7 @@ class Rule:
 
     Of exits it matches those of some `classes`; `None`: of any. Without kinds it matches nothing: an after-check
     gives its name to what it stops. Without `needs_autorestart` it restarts also where the policy restarts nothing.
-    `standing` says in a reason where the budget of its own stands. `meaning`
+    `standing` is how a reason states its own budget. `meaning`
     explains the decision to a reader who does not know the policy.
     """
 
@@ -88,7 +88,7 @@ class Rule:
     meaning: str
 
     def is_about(self, kind: Kind, failure_class: FailureClass | None) -> bool:
-        """Whether it matches incidents of a kind, and of exits those of a class, where `when` holds of them."""
+        """Whether it matches incidents of a kind, and exits of a class, for which `when` holds."""
         is_class = kind != "exit" or self.classes is None or failure_class in self.classes
         return is_class and kind in self.kinds
 
@@ -346,24 +346,24 @@ RULES: tuple[Rule, ...] = (
     MAX_RESTARTS,
     MIN_SYSTEMS,
 )
-"""The first that matches decides. `confirm-once` stands three times: a doubt about a class comes before all other
-rules of exits, and an entry's own word before its class."""
+"""The first that matches decides. `confirm-once` is there three times: a doubt about a class comes before all other
+rules of exits, and an entry's own setting before its class."""
 
 Asked = tuple[tuple[Rule, Callable[[Situation], bool], Callable[[Situation], Move]], ...]
-"""What is asked of an incident whose kind and class are known: each rule with its `when` and `then`."""
+"""The rules for an incident of a known kind and class, each with its `when` and `then`."""
 
 
 class _EffectsByName(dict[str, Effects]):
-    """The effects of any name: of one that is not known, a restart is a counted failure and nothing else."""
+    """The effects by name: by an unknown one, a restart is a counted failure and nothing else."""
 
     def __missing__(self, _: str) -> Effects:
         return ONLY_A_FAILURE
 
 
 class Table:
-    """Rules in their order; which of them decides, and what is known of one by its name.
+    """Rules in order; which of them decides, and the facts about one by its name.
 
-    A name that is not known comes from a journal of another version: `effects` has the default ones for it, and
+    An unknown name comes from a journal of another version: `effects` has the defaults for it, and
     its meaning is the name itself.
     """
 

@@ -1,7 +1,7 @@
-"""Where a phase stands at its last incident: the fold of its history that the rules look at.
+"""The state of a phase at its last incident: the fold of its history that the rules read.
 
-Owns the order in which an incident takes effect. What earlier decisions did is taken as they are
-recorded: nothing is decided a second time here.
+Owns the order in which an incident takes effect. The effects of earlier decisions are taken from their
+records: nothing is decided a second time here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from prefect_ft.model import (
 )
 
 READ_MORE = frozenset(("device_fault", "completed"))
-"""Kinds beside exits without a class that say more than stands in the line."""
+"""Kinds, besides exits without a class, that imply more than the incident states."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Situation:
     skipping: Skipping = field(default_factory=Skipping)
     trials: Trials = field(default_factory=Trials)
     has_moved: bool = False
-    """Whether a worker whose numbers went bad has got another system since progress."""
+    """Whether a worker whose numbers went bad has moved to another system since progress."""
     incident: Incident = field(init=False)
     incomplete: bool = False
     goes_on: bool = False
@@ -70,9 +70,9 @@ class Situation:
         return blamed_systems(self.incident, self.policy, self.pool.gang)
 
     def arrive(self, incident: Incident, goes_on: bool | None = None) -> None:
-        """Let an incident take its effect on everything but the budgets that a decision consumes.
+        """Apply an incident to everything but the budgets that a decision uses.
 
-        `goes_on` says what was decided about the attempt, `None` that this is still to come.
+        `goes_on` is what was decided about the attempt, `None`: that is not decided yet.
         """
         if incident.t >= self.pool.next_release_t:
             self._release_systems(incident.t)
@@ -93,7 +93,7 @@ class Situation:
         self.device_faults.clear(released)
 
     def _read(self, incident: Incident) -> Incident:
-        """Return the incident as the rules see it, and count what it says of a device."""
+        """Return the incident as the rules see it, and count a device fault that it reports."""
         if incident.kind == "exit":
             incident = classified(incident)
         elif incident.kind == "device_fault":
@@ -105,7 +105,7 @@ class Situation:
         return incident
 
     def _end_attempt(self, incident: Incident) -> None:
-        """End the attempt, unless none was running, and see whether it made progress."""
+        """End the attempt, unless none was running, and determine whether it made progress."""
         if incident.kind in FAILED_RECOVERIES and self._nothing_ran(incident):
             self.checkpoints.raise_baseline()
             return
@@ -125,7 +125,7 @@ class Situation:
             self._move_to(incident.systems)
 
     def _weigh(self, incident: Incident, started_from: int | None, seen: int | None) -> None:
-        """See what the attempt proves; a poisoned checkpoint is set aside, unless it was saved anew by then."""
+        """Determine what the attempt proves; set a poisoned checkpoint aside, unless it was saved again by then."""
         is_bound = self.skipping.is_bound
         self.trials.end_attempt(incident, self.pool.gang, started_from, is_bound=is_bound, seen=seen)
         found = self.trials.finding
@@ -133,7 +133,7 @@ class Situation:
             self.checkpoints.put_aside(found.checkpoint)
 
     def _move_to(self, systems: tuple[str, ...]) -> None:
-        """Let another pool take the place of the present one."""
+        """Replace the pool by another one."""
         self.policy = replace(self.policy, systems=tuple(dict.fromkeys(systems)))
         self.pool.move_to(self.policy)
 
@@ -163,7 +163,7 @@ class Situation:
         resume_step: int | None,
         windows: tuple[Window, ...],
     ) -> None:
-        """Let the decision about the last incident take effect; `effects` are those of its rule."""
+        """Apply the decision about the last incident; `effects` are those of its rule."""
         incident, pool, budgets = self.incident, self.pool, self.budgets
         if budgets.count(effects, action, incident):
             suspected = suspected_systems(incident, self.policy, pool.gang)

@@ -1,7 +1,7 @@
 """Steps at which failures come back, and the windows of steps that later attempts skip.
 
-Owns when a failure is bound to its step, and where a window lies. Knows no rule: which failures open a window is for
-the rules to say.
+Owns when a failure is bound to its step, and where a window is. Knows no rule: the rules decide which failures open
+a window.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Skipping:
             self._earlier.clear()
             self.since_progress = 0
         self.is_bound = False
-        is_open = asks_for_other_hardware(incident)  # by the trainer's own word it is not known yet
+        is_open = asks_for_other_hardware(incident)  # according to the trainer itself it is not known yet
         is_binding = incident.kind == "exit" and incident.failure_class in BINDING and not is_open
         if is_binding and incident.reached is not None:
             at = _At(incident.failure_class, incident.reached, started_from)
@@ -64,7 +64,7 @@ class Skipping:
         return (first, last) if first <= last else None
 
     def open(self, windows: Iterable[Window]) -> None:
-        """Take note of a restart that skips more steps; `windows` are all that it skips."""
+        """Note a restart that skips more steps; `windows` are all that it skips."""
         self.since_progress += 1
         self.in_phase += 1
         self.windows = merged((*self.windows, *windows))

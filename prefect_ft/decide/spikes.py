@@ -1,8 +1,8 @@
-"""Values of a training that are out of the usual: what is no number, what is infinite, what jumps. Pure.
+"""Unusual values of a training: NaN, infinity, jumps. Pure.
 
-A value is held against the last ones: by its distance from their median, in units of their median absolute deviation
+A value is compared with the last ones: by its distance from their median, in units of their median absolute deviation
 scaled to a standard deviation (the robust z-score of B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers,
-1993). Only jumps upwards are looked for: a loss that falls fast is no failure.
+1993). Only upward jumps count: a loss that falls fast is not a failure.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of what is normally distributed."""
 
 LEAST_SPREAD = 0.01
-"""The least deviation that is assumed, as a part of the median: to a flat loss every move would be a jump."""
+"""The smallest deviation that is assumed, as a share of the median: for a flat loss every move would be a jump."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is out of the usual: values more than `deviations` above the median of the last `window` ones.
+    """When a value is unusual: more than `deviations` above the median of the last `window` ones.
 
     Until there are `least` values only non-finite ones are reported.
     """
@@ -37,7 +37,7 @@ class Limits:
 
 
 class Odd(NamedTuple):
-    """A value out of the usual. `usual` is the median before it, `deviations` its distance; None: not known."""
+    """An unusual value. `usual` is the median before it, `deviations` its distance; None: not known."""
 
     step: int
     quantity: Quantity
@@ -69,7 +69,7 @@ class Series:
         """How many of the last values were odd, one after the other."""
 
     def take(self, step: int, value: float) -> Odd | None:
-        """Take the next value; return it if it is out of the usual and the one before it was not."""
+        """Take the next value; return it if it is unusual and the one before it was not."""
         odd = self._judge(step, value)
         if odd is None:
             self._odd_ones = 0
@@ -77,7 +77,7 @@ class Series:
             return None
         self._odd_ones += 1
         if self._odd_ones > self._limits.window and odd.oddness == "spike":
-            self._begin_anew(value)  # it is usual by now
+            self._begin_anew(value)  # it has become usual
         return odd if self._odd_ones == 1 else None
 
     def _judge(self, step: int, value: float) -> Odd | None:

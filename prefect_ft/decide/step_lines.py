@@ -1,8 +1,8 @@
 """Steps that a rank prints: how far it came, where it sends no heartbeat that says so. Pure.
 
-A step has to name one place in the whole training. A count that begins anew in each epoch names many, and two
-failures at the same count would look like one: so a count that falls, or is behind the checkpoint that was resumed
-from, is none.
+A step must name one place in the whole training. A count that restarts in each epoch names many, and two
+failures at the same count would look like one: so a count that falls, or is below the checkpoint that was resumed
+from, is not a step.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _OWN = capturing(
 (`step: 10  loss:`), DeepSpeed (`step=10, skipped=0`) and fairseq (`num_updates': 200`) do."""
 
 _LOCAL = re.compile(r"(?i)epoch|trial|fold|eval|valid|test")
-"""What stands in lines whose count may be one of an epoch's, or of something that is not training."""
+"""Words in lines whose count may be of an epoch, or of something other than training."""
 
 _MEASURED = re.compile(r"(?i)loss|\blr\b|learning.rate|grad|token|flops|mfu|sample|elapsed|skipped|\bwps\b")
-"""What stands beside a step of training, and not beside one of a script or of a plan."""
+"""Words beside a step of training, and not beside one of a script or of a plan."""
 
 _COLUMNS = 400
 _DIGITS = 15
 _LINES = 12
-"""Of what comes at once, the last lines that are looked at: who prints fast is far beyond the lines before."""
+"""How many of the lines that arrive together are read, from the end: earlier ones are outdated."""
 
 _MARKS = ("tep", "ter", "TE", "num_updates")
-"""What stands in every line that is looked at more closely."""
+"""Texts of which every line that is examined contains one."""
 
 
 class StepLines:
     """Takes the output of one rank, in whole lines; says the last step of it."""
 
     def __init__(self, pattern: str | None = None, *, start: int | None = None) -> None:
-        """`pattern` is a job's own (RE2, the step its first group), which replaces what is known of trainers.
+        """`pattern` is a job's own (RE2, its first group is the step), which replaces the known patterns of trainers.
 
         `start` is the step that the attempt resumed from. Raises re2.error.
         """

@@ -113,7 +113,7 @@ class CheckpointWatch:
         return self._answered_out
 
     def follow(self, step_now: Callable[[], Optional[int]]) -> None:
-        """Get the ranks' last reported step from this function, called in the thread that looks."""
+        """Get the ranks' last step from this function, called in the thread that looks."""
         self._steps.source = step_now
 
     def writers_died(self, *times: float) -> None:
@@ -162,7 +162,7 @@ class CheckpointWatch:
         return answers
 
     def close(self) -> None:
-        """Stop looking; a look in progress ends first, without an answer. Nothing may be asked after that. Idempotent."""
+        """Stop looking; a look in progress ends first, unanswered. Nothing may be asked after that. Idempotent."""
         if not self._closed.is_set():
             self._closed.set()
             _ring(self._asked_in)

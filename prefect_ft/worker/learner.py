@@ -24,7 +24,7 @@ DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "learning")
 
 
 class Learner:
-    """Calls `on_learned(modules)` with names in the order in which their imports began; without any if there were none."""
+    """Calls `on_learned(modules)` with names in the order in which their imports began, or none."""
 
     def __init__(self, directory: str, loop: Loop, on_learned: Callable[[List[str]], None]) -> None:
         self._path = os.path.join(directory, "imports")

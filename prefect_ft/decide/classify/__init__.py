@@ -1,8 +1,8 @@
 """Why a run failed, from its logs, exit code and signal: the catalogue, the reading, the choice of the root.
 
 `LogScanner` reads one log as it comes, `judge` brings the logs of a job together, `classify` does both
-for lines that are there. Pure but for the package's own catalogue. What follows from a class is the
-policy's business.
+for given lines. Pure except for the package's own catalogue. The policy decides what follows from
+a class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def signs_of(signatures: Iterable[Signature]) -> tuple[str, ...]:
-    """Return the texts by which lines that these signatures may take are known, to who reads no patterns."""
+    """Return texts that occur in every line that these signatures may match, for readers without patterns."""
     telling = (each.pattern for each in signatures if each.role in ("root", "cascade"))
     return tuple(dict.fromkeys(text for pattern in telling for text in texts_of(pattern)))
 
@@ -48,7 +48,7 @@ def classify(
     signal: int | None = None,
     catalogue: Catalogue | None = None,
 ) -> Verdict:
-    """Say why a run failed; `logs` are the lines of its ranks by file name.
+    """Return why a run failed; `logs` are the lines of its ranks by file name.
 
     `exit_code` and `signal` are those of the rank that ended first; an exit code of -n or 128 + n is
     taken for the signal n.

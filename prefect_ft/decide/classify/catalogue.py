@@ -1,8 +1,8 @@
 """The catalogue of signatures, and how they are found in text.
 
-Owns the two steps of a search: one automaton over the texts that the patterns
-cannot do without, then the few patterns that are left. RE2 does both, in time linear in the text,
-whatever the patterns are. Knows nothing of files, ranks or what an entry's role means for a verdict.
+Owns the two steps of a search: one automaton over the texts that matches must contain, then the few patterns that
+are left. RE2 does both, in time linear in the text, whatever the patterns are. Knows nothing of files, ranks or
+what an entry's role means for a verdict.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Catalogue:
     """Signatures in their order, ready to be searched: where several match, the first one counts."""
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
-        """Raises EntryError for an id that stands twice."""
+        """Raises EntryError for a duplicate id."""
         self.signatures: Sequence[Signature] = tuple(signatures)
         self._patterns: list[Any] = [None] * len(self.signatures)
         self._holders: dict[str, list[int]] = {}
@@ -59,8 +59,8 @@ class Catalogue:
     def spotter(self, *others: str) -> Any:
         """Return the pattern over bytes that is in every line of interest, and in few others.
 
-        `others` are texts that the caller looks for beside the catalogue's. What only noise and advice
-        hold is of no interest: they matter where something else is said too.
+        `others` are texts that the caller looks for besides the catalogue's. Texts that occur only in noise and
+        advice are left out: these entries matter only beside others.
         """
         telling = {number for number, each in enumerate(self.signatures) if each.role in ("root", "cascade")}
         parts = [*map(re2.escape, others)]
@@ -73,7 +73,7 @@ class Catalogue:
         return compiled("|".join(parts))
 
     def _spotted(self, key: str, numbers: Sequence[int]) -> Sequence[int]:
-        """Leave out exceptions of whose line a key says little: they count at the end of a traceback."""
+        """Leave out exceptions whose key is unspecific: they count only at the end of a traceback."""
         if GAP not in key:
             return numbers
         return [number for number in numbers if not self.signatures[number].pattern.startswith(_EXCEPTION)]
@@ -81,8 +81,8 @@ class Catalogue:
     def find(self, views: Sequence[str], *, is_raised: bool = False) -> Match | None:
         """Return the first entry that matches one of the views of a line; each is the end of the one before.
 
-        What stands at the beginning of a message can so be hidden by nothing that stands before it.
-        What was raised (`is_raised`) is no advice, whatever it advises.
+        So nothing before a message can hide its beginning.
+        A raised exception (`is_raised`) is never taken for advice.
         """
         possible = self._possible(views[0])
         texts = [(view, view.encode()) for view in views] if possible else []
@@ -112,7 +112,7 @@ class Catalogue:
 
     @cached_property
     def _searches(self) -> list[tuple[Any, list[list[int]]]]:
-        """Return the automata over the keys, each with their holders: those with gaps would slow down the others."""
+        """Return the automata over the keys, each with its keys' entries: keys with gaps would slow down others."""
         with_gap = {key: GAP in key for key in self._holders}
         return [
             _search({key: self._holders[key] for key, has in with_gap.items() if has is wanted})
@@ -136,7 +136,7 @@ _PLACE_FIRST = re.compile(r"\^|(?:^|[(|:?*}])\\[bBA]")
 
 @cache
 def _asks_where(pattern: str) -> bool:
-    """Return whether a text may match that is the end of one that does not."""
+    """Return whether the end of a text may match where the whole does not."""
     return _PLACE_FIRST.search(pattern) is not None
 
 
@@ -150,7 +150,7 @@ def builtin_catalogue() -> Catalogue:
 
 
 def _trusted(entry: Mapping[str, Any]) -> Signature:
-    """Take an entry of ours as it is: the tests have read it with `read_entry`."""
+    """Take an entry of ours without checks: the tests have read it with `read_entry`."""
     return Signature(
         id=entry["id"],
         failure_class=entry["class"],

@@ -1,6 +1,6 @@
-"""How much a finding explains, beside another of the same chain or of the same job.
+"""How much a finding explains, compared with another of the same chain or job.
 
-Owns the order of weights: what says why by itself, what only follows from something, what only reports.
+Owns the order of weights: causes, consequences, reports.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ROOT, INTERRUPTED, BARE, CASCADE, MENTIONED, REPORT, ASIDE = range(7)
 beside a run: a module that a job script does not find."""
 
 BY_EXCEPTION = frozenset(("config", "user_code", "assertion", "data", "compile", "numeric", "checkpoint"))
-"""Classes that end a program by an exception: what only follows from another failure, or stands beside it, says
-nothing of them."""
+"""Classes that end a program by an exception: a consequence of another failure, or a message beside it, is not
+one of them."""
 
 GENERIC = Signature(id="python-exception", failure_class="user_code", pattern="Error")
-"""An exception of which the catalogue knows nothing."""
+"""An exception that the catalogue does not know."""
 
 _WRAPPERS = frozenset(("RuntimeError", "Exception", "SystemExit", "BaseException"))
 _TELLERS = frozenset(
@@ -55,17 +55,17 @@ _TELLERS = frozenset(
         "WorkerError",
     )
 )
-"""Exceptions that only tell of another one."""
+"""Exceptions that only report another one."""
 
 _TELLING = re.compile(
     r"\(look up to see its traceback\)|exited unexpectedly|"
     r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)"
 )
-"""What messages say that only tell of another exception."""
+"""Messages that only report another exception."""
 
 
 def weight(finding: Finding) -> int:
-    """Say how little a finding explains."""
+    """Return how little a finding explains."""
     signature = finding.signature
     if signature.failure_class == "unknown":
         return REPORT
@@ -93,7 +93,7 @@ def says_nothing(finding: Finding) -> bool:
 
 
 def only_tells(finding: Finding) -> bool:
-    """Return whether an exception only tells of another one."""
+    """Return whether an exception only reports another one."""
     return finding.raised is not None and _only_tells(finding.raised)
 
 

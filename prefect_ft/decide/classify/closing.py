@@ -55,7 +55,7 @@ _NAMES = compiled(
         )
     )
 )
-"""What a line has that tells of an end, wherever it stands."""
+"""Words that report an end, anywhere in a line."""
 
 _NO_END = compiled(
     "|".join(
@@ -71,7 +71,7 @@ _NO_END = compiled(
         )
     )
 )
-"""What a line says that complains of nothing that ends a run, repeats what was typed, or heads a traceback."""
+"""Lines that complain of nothing that ends a run, repeat what was typed, or head a traceback."""
 
 _WHAT = compiled(r"^\s+what\(\):")
 """How C++ shows the message of an uncaught exception."""
@@ -86,7 +86,7 @@ _COMPLAINS = compiled(
     r"nan|inf|diverged|cancel\w*|evict\w*|preempt\w*|stale|broken|bad|panic\w*|hung|dead|died|down|uncorrect\w*|fall\w*|"
     r"mismatch\w*|interrupt\w*|ctrl)\b"
 )
-"""What is in every line that complains: most lines need not be looked at any further."""
+"""Texts of which every line that complains contains one: most lines need no further check."""
 
 _WEAK_LEVELS = ("W", "I", "D")
 
@@ -106,7 +106,7 @@ class Complaint:
 
 
 def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
-    """Return the text in which a line complains, of what, and whether in the form of an end."""
+    """Return the complaint in a line: its text, its class, and whether it has the form of an end."""
     text = line.text
     is_what = is_message_of_crash(text)
     if _NO_END.search(text) is not None or (text[:1].isspace() and not is_what):
@@ -130,9 +130,9 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
 def last_complaints(
     lines: Sequence[tuple[int, Line]], is_known: Callable[[Line], bool]
 ) -> tuple[Complaint, ...]:
-    """Return what the last lines complain of since the run got on for the last time; each has its number.
+    """Return the complaints of the last lines since the last progress; each line has its number.
 
-    `is_known` says of a line whether the catalogue has an entry for it.
+    `is_known` returns whether the catalogue has an entry for a line.
     """
     found: list[Complaint] = []
     places: set[str] = set()
@@ -155,7 +155,7 @@ def last_complaints(
 
 
 def _says_nothing_new(line: Line, is_known: Callable[[Line], bool]) -> bool:
-    """Return whether a line complains of what is known: the words of kinds, which cost time at first, are not asked."""
+    """Return whether a line's complaint is known already, without the search for kinds, which takes time at first."""
     if _COMPLAINS.search(line.text) is None or is_message_of_crash(line.text):
         return False
     return place_of(line.text) is None and is_known(line)

@@ -1,7 +1,7 @@
-"""How sure a verdict is: low where the root was chosen for want of anything better.
+"""How sure a verdict is: low where the root was chosen for lack of a better one.
 
-Owns what makes a verdict doubtful. How often it is wrong with and without such a doubt was measured on logs with
-labels (docs/signatures.md has the figures).
+Owns what makes a verdict doubtful. How often it is wrong with and without such a doubt was measured on labelled
+logs (docs/signatures.md has the figures).
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from prefect_ft.signatures import RECOVERABLE
 __all__ = ["confidence_in", "confidence_of_end", "confidence_of_none"]
 
 _FAR_LINES = 200
-"""So far before a log's end a line that no exception follows may have been survived."""
+"""How far before a log's end a line without a following exception may have been survived."""
 
 _UNHEEDED_LINES = 100
-"""So far before a log's end a part of a program may have failed without the whole."""
+"""How far before a log's end a part of a program may have failed without ending the whole."""
 
 _BY_KIND = ("name-", "place-", "words-")
-"""How rules begin that know the kind of an exception and nothing of its text."""
+"""Prefixes of rules that match the kind of an exception and not its text."""
 
 _MAY_PASS = frozenset(("cuda-no-device",))
-"""What a wrong set-up brings, and a lost device or an allocation that was given none as well."""
+"""Failures from a wrong set-up, but also from a lost device or an allocation without one."""
 
 _HELD_BEFORE = frozenset(
     ("errno-config", "path-does-not-exist", "py-assertion", "py-file-not-found", "py-permission")
 )
-"""What was right when the run began, if it got on: a file system or a sample may be at fault."""
+"""Failures of a set-up that worked when the run began: a file system or a sample may be at fault."""
 
 _OF_A_SCRIPT = "cfg-shell-not-found"
 """A command of a script: the one that matters may be another, which has failed as well."""
 
 _BY_STATUS = frozenset(("cfg-http-client-error", "errno-config"))
 _REFUSED = re.compile(r"\b403\b")
-"""What a server says to who may not ask, and also to who asks too often or at a bad time."""
+"""A server's answer to forbidden requests, and also to too many, or at a bad time."""
 
 _FROM_BELOW = frozenset(("hardware", "oom_host", "storage"))
-"""What makes programs fail in ways that look like mistakes of theirs."""
+"""Failures below a program that look like errors of the program."""
 
 
 def confidence_in(
     chosen: Finding, recoverable: Recoverable, log: LogFindings, rivals: Sequence[Finding]
 ) -> Confidence:
-    """Say how sure it is that a finding is the root; `rivals` are the candidates of all logs."""
+    """Return how sure it is that a finding is the root; `rivals` are the candidates of all logs."""
     if weight(chosen) == MENTIONED or _is_of_library(chosen) or _may_be_survived(chosen, log):
         return "low"
     if chosen.signature.id.startswith(_BY_KIND) and (recoverable is False or chosen.raised is None):
@@ -71,26 +71,26 @@ def confidence_in(
 
 
 def confidence_of_end(number: int | None, failure_class: FailureClass, rule: str) -> Confidence:
-    """Say how sure it is what an end tells: who aborts says why, and an exit code alone tells nothing."""
+    """Return how sure the verdict of an exit is: an abort has a stated reason, an exit code alone has none."""
     is_abort = failure_class == "crash" and number == Signals.SIGABRT
     return "low" if is_abort or (failure_class == "unknown" and rule == "exit-code") else "high"
 
 
 def confidence_of_none(logs: Sequence[LogFindings], exit_code: int | None) -> Confidence:
-    """Say how sure it is that a run is well: not where its log complains, unless it is known to have ended well."""
+    """Return how sure it is that a run is healthy: low where its log complains, unless it completed."""
     is_through = exit_code == 0 or any(log.completed is not None for log in logs)
     complains = any(log.findings or log.complaints for log in logs)
     return "low" if complains and not is_through else "high"
 
 
 def _is_of_library(finding: Finding) -> bool:
-    """Return whether a library raised an exception of which no more is known than a name that any failure may have."""
+    """Return whether a library raised an exception of which only an unspecific name is known."""
     raised = finding.raised
     return raised is not None and says_little(finding.signature) and is_library(raised.file)
 
 
 def _may_be_survived(finding: Finding, log: LogFindings) -> bool:
-    """Return whether a line alone tells of what one part of a program may fail by, and nothing soon after it."""
+    """Return whether a single line, with nothing soon after, reports a failure of maybe one part of a program."""
     if finding.raised is not None or finding.signature.failure_class not in MAY_BE_UNHEEDED:
         return False
     later = (one.line for one in log.findings if one.order > finding.order)
@@ -102,7 +102,7 @@ def _failed_too(rival: Finding) -> bool:
 
 
 def _is_only_said_early(finding: Finding, log: LogFindings) -> bool:
-    """Return whether only a line says it, of which much was printed after it."""
+    """Return whether only a line says it, and much was printed after it."""
     if finding.raised is not None or not log.tail:
         return False
     return log.number_of_tail(len(log.tail) - 1) - finding.line > _FAR_LINES

@@ -1,6 +1,6 @@
-"""Why each line that could have been the root is not: for who wants to see how a verdict came about.
+"""Why each line that could have been the root is not, to explain a verdict.
 
-Owns the words. The choice itself is `root`'s; nothing here decides.
+Owns the wording. `root` chooses; nothing here decides.
 """
 
 from __future__ import annotations

@@ -22,15 +22,15 @@ KEPT_LAST = 4
 """How many of the last findings of a rule are kept."""
 
 GOT_ON = "the run went on after it"
-"""How a finding is shown to be no end by what was printed after it."""
+"""Why a finding was dropped: later output shows that the run went on."""
 
 _RULES = 200
-_OVER = 32  # findings that were no end, which are remembered for who asks why
+_OVER = 32  # dropped findings that are remembered, to explain verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A line that may say why; `order` is its place among all of its log.
+    """A line that may say why a run failed; `order` is its place among all of its log.
 
     `raised` is the exception if the line ends a traceback. `stamp` is when it was written, in seconds on
     the scale of the logs themselves; `None` if they do not say.
@@ -45,31 +45,31 @@ class Finding:
     raised: Raised | None = None
     stamp: float | None = None
     is_mention: bool = False
-    """Whether it only names an exception, without the traceback of one."""
+    """Whether it only names an exception, without a traceback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFindings:
-    """What a log has come to: findings in its order, its last lines, and whether the run got anywhere."""
+    """The result of reading a log: findings in order, its last lines, and whether the run progressed."""
 
     file: str
     findings: tuple[Finding, ...] = ()
     tail: tuple[str, ...] = ()
     got_on: bool = False
     completed: int | None = None
-    """The place among all lines at which the run said that it is through; `None` if it never did."""
+    """The place among all lines at which the run said that it has completed; `None` if it never did."""
     begun: int = 0
-    """The place at which the last run began of which the log says so."""
+    """The place at which the last run began, according to the log."""
     resumption: Resumption | None = None
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
     breaks_off: bool = False
     """Whether the log ends within a traceback."""
     held_back: tuple[Finding, ...] = ()
-    """What was said before a line that tells of a beginning, and may have been printed late."""
+    """Findings before a line that reports a beginning, but may have been printed late."""
     complaints: tuple[Complaint, ...] = ()
-    """What the last lines complain of, in whatever words."""
+    """The complaints of the last lines, in any words."""
     over: tuple[tuple[Finding, str], ...] = ()
-    """The last findings that were shown to be no end, each with how."""
+    """The last dropped findings, each with the reason."""
     number_of_tail: Callable[[int], int] = lambda index: index + 1
     """Counts the lines up to one of the tail, by its index there."""
 
@@ -86,7 +86,7 @@ class _Kept:
 
 
 class Store:
-    """Findings by their rules; of a rule with many the ones in the middle are let go."""
+    """Findings by their rules; of a rule with many, those in the middle are dropped."""
 
     def __init__(self) -> None:
         self._rules: dict[str, _Kept] = {}
@@ -110,7 +110,7 @@ class Store:
         return rule not in self._rules or len(self._rules[rule].first) < _FIRST
 
     def drop(self, finding: Finding) -> None:
-        """Take one finding out, if it is there."""
+        """Remove a finding, if it is there."""
         rule = finding.signature.id
         if (kept := self._rules.get(rule)) is None:
             return
@@ -120,7 +120,7 @@ class Store:
             del self._rules[rule]
 
     def forget(self, is_over: Callable[[FailureClass], bool], why: str) -> None:
-        """Let go of whole classes, and remember how the first finding of each rule was shown to be no end."""
+        """Drop whole classes, and remember why the first finding of each rule was dropped."""
         for rule, kept in list(self._rules.items()):
             first = kept.all()[0]
             if is_over(first.signature.failure_class):
@@ -128,11 +128,11 @@ class Store:
                 del self._rules[rule]
 
     def clear(self, why: str) -> None:
-        """Let go of all."""
+        """Drop all."""
         self.forget(lambda _: True, why)
 
     def over(self) -> tuple[tuple[Finding, str], ...]:
-        """Return the last findings that were let go of, each with why."""
+        """Return the last dropped findings, each with the reason."""
         return tuple(self._over)
 
     def in_order(self) -> tuple[Finding, ...]:

@@ -1,6 +1,6 @@
-"""What stands before a message in its line: colours, a rank's prefix, times, a logger's head, a bar.
+"""What precedes a message in its line: colours, a rank's prefix, times, a logger's head, a bar.
 
-Owns the taking off of all that. It never decides that something is a message; it only offers views.
+Owns the removal of all that. It never decides that something is a message; it only offers views.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _end_of_blanks(text: str, at: int) -> int:
 
 
 def _has_bar(text: str) -> bool:
-    """Say at little cost whether there may be one."""
+    """Return cheaply whether there may be one."""
     return "%|" in text or ("]" in text and ("/s" in text or "s/" in text))
 
 

@@ -1,7 +1,7 @@
-"""What an exception is by its kind where the catalogue knows no text of it: its name, its errno, where it was raised.
+"""The kind of an exception whose text the catalogue does not know: by its name, its errno, where it was raised.
 
 Owns the tables of errors of the operating system, of HTTP status codes, of words in names of exceptions and of
-libraries. It corrects only answers that say no more than that something did not work.
+libraries. It corrects only answers that say no more than that something failed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _GENERAL = frozenset(
         "py-value", "python-exception", "tf-internal-error", "tf-invalid-argument",
     )
 )  # fmt: skip
-"""Answers that any kind of failure may hide behind."""
+"""Answers behind which any kind of failure may be hidden."""
 
 _OF_A_LIBRARY = frozenset(("py-attribute", "py-index", "py-key", "py-not-implemented"))
-"""Mistakes of the program, unless a library raises them where nothing of the program's own is read but its options."""
+"""Errors of the program, unless a library raises them where it reads only the program's options."""
 
 _PASSING = ("network", "numeric", "port_in_use", "storage")
-"""What a program may assert that need not be so the next time."""
+"""Classes of assertions that may hold the next time."""
 
 _BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-memory-error", "py-pickling"))
-"""Answers that a message corrects that is a sentence: a key alone is none."""
+"""Answers that a message corrects if it is a sentence, and not only a key."""
 
 _SENTENCE_WORDS = 4
 
@@ -48,7 +48,7 @@ _CLASS_OF_ERRNO: dict[int, FailureClass] = {
     98: "port_in_use",
     **dict.fromkeys((32, 99, 100, 101, 102, 103, 104, 107, 108, 110, 111, 112, 113), "network"),
 }
-"""Linux's numbers; those that are not here say nothing of a cause."""
+"""Linux's numbers; others say nothing of a cause."""
 
 _WORDS: tuple[tuple[FailureClass, str], ...] = (
     (
@@ -68,7 +68,7 @@ _WORDS: tuple[tuple[FailureClass, str], ...] = (
     ),
     ("config", r"(?i)no such file or directory|permission denied|not a directory|too many open files"),
 )
-"""What the system's own words for these numbers are, where a library prints them without the number."""
+"""The system's own words for these numbers, where a library prints them without the number."""
 
 _STATUS = re.compile(
     r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|response)\b[ :=(]{1,4}([45]\d\d)\b|"
@@ -146,7 +146,7 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
         ),
     ),
 )
-"""Where an exception that says little was raised: a library, by its innermost frame."""
+"""Where an unspecific exception was raised: a library, by its innermost frame."""
 
 _HINTS: dict[FailureClass, str] = {
     "data": "A sample or file of the data set cannot be read; look at what the innermost frame was given.",
@@ -158,7 +158,7 @@ _HINTS: dict[FailureClass, str] = {
 
 
 def as_kind(signature: Signature, raised: Raised) -> Signature:
-    """Correct an answer that says little by the exception's kind."""
+    """Correct an unspecific answer by the exception's kind."""
     if signature.id in _GENERAL:
         return _by_message(signature, raised) or _by_surroundings(raised, None) or signature
     if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
@@ -181,7 +181,7 @@ def _by_message(signature: Signature, raised: Raised) -> Signature | None:
 
 
 def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | None:
-    """Tell by what was going on: a library was imported, or one of a kind raised it; `only` of this class."""
+    """Classify by the context: a library was imported, or one of a kind raised it; `only` of this class."""
     if raised.is_import:
         return _kind("import", "config")
     failure_class = _by_place(raised.file)
@@ -191,7 +191,7 @@ def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | N
 
 
 def says_little(signature: Signature) -> bool:
-    """Return whether an answer says no more than that something did not work."""
+    """Return whether an answer says no more than that something failed."""
     return signature.id in _GENERAL
 
 
@@ -221,7 +221,7 @@ def _by_errno(message: str) -> FailureClass | None:
 
 
 def _by_status(message: str) -> FailureClass | None:
-    """Read an HTTP status: the service failed, or it refuses what it is asked for."""
+    """Classify an HTTP status: the service failed, or it refuses the request."""
     found = _STATUS.search(message)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""How a rank ended of which a launcher reports that it failed first: torchrun's line and its table.
+"""How the rank ended that a launcher reports to have failed first: torchrun's line and its table.
 
-Owns the reading of that report among findings. What the end says is the business of `exits`.
+Owns the reading of that report among findings. `exits` interprets the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prefect_ft.decide.classify.findings import Finding, LogFindings
 __all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "tells_end"]
 
 _LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$")
-"""What torchrun and DeepSpeed's launcher say as it happens."""
+"""What torchrun and DeepSpeed's launcher print as it happens."""
 
 _ROOT = "Root Cause (first observed failure)"
 _ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
@@ -22,7 +22,7 @@ _RANK_ROW = re.compile(r"\brank +: (\d+) \(local_rank: (\d+)\)")
 _TABLE_LINES = 12
 _RANK_PREFIX = re.compile(r"\[(rank|default)(\d+)\]")
 _RAISED = 1
-"""The exit code after an exception, which the rank's own output tells of."""
+"""The exit code after an exception, which is in the rank's own output."""
 
 
 class FirstEnd(NamedTuple):
@@ -34,7 +34,7 @@ class FirstEnd(NamedTuple):
 
 
 def first_end(logs: Sequence[LogFindings]) -> FirstEnd | None:
-    """Find the end that explains by itself: of several launchers' the earliest, if all say when."""
+    """Return the end that explains the failure: of several launchers' the earliest, if all have a time."""
     ends = [end for log in logs for end in _ends(log) if end.exit_code != _RAISED]
     if any(end.finding.stamp is None for end in ends):
         return next(iter(ends), None)
@@ -42,7 +42,7 @@ def first_end(logs: Sequence[LogFindings]) -> FirstEnd | None:
 
 
 def _ends(log: LogFindings) -> Iterable[FirstEnd]:
-    """Read the last report of each launcher in a log: a gang that was started anew is over."""
+    """Read the last report of each launcher in a log: earlier ones are of gangs that were started again."""
     last: dict[str, FirstEnd] = {}
     table_begun: dict[str, int] = {}
     for finding in log.findings:

@@ -1,7 +1,7 @@
-"""What of a failure is the same in another run, and the short key made of it.
+"""What two runs' failures have in common if they are the same, and the short key made of it.
 
-Owns what counts as varying: numbers, addresses, places, times, sizes. Journals keep the keys: what is
-changed here makes old failures new ones.
+Owns what counts as varying: numbers, addresses, places, times, sizes. Journals keep the keys: a
+change here makes old failures new ones.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def signature_of(likeness: str) -> str:
 
 
 def likeness_of_exception(raised: Raised) -> str:
-    """Return what an exception and its innermost frame are in any run; the number of the line may change."""
+    """Return the constant part of an exception and its innermost frame; the line's number may change."""
     return f"{_without_varying(_sentence(raised.text))}\n{_without_varying(raised.file)} {raised.function}"
 
 
 def likeness_of_line(rule: str, text: str) -> str:
-    """Return what a line is in any run; `rule` is the entry that took it."""
+    """Return the constant part of a line; `rule` is the entry that matched it."""
     return f"{rule}\n{_without_varying(_HOST.sub('#', _sentence(text)))}"
 
 
 def _sentence(text: str) -> str:
-    """Cut a message after its first sentence: what follows are figures and advice."""
+    """Cut a message after its first sentence: figures and advice follow."""
     return text[:_MAX_CHARACTERS].partition(". ")[0]
 
 

@@ -33,16 +33,16 @@ GAP = r"[^\n\r]*"
 """Stands in the keys that are made of common words alone."""
 
 _Choice = tuple[str, ...]
-"""Texts of which one has to be there."""
+"""Texts of which one must occur."""
 
 _Outlined = list[list[_Choice]]
-"""The alternatives of a pattern: of each, the choices that it asks for, in their order."""
+"""The alternatives of a pattern, each with the choices that it requires, in order."""
 
 
 def keys_of(pattern: str) -> list[str] | None:
     """Return patterns of which one is in every line that `pattern` matches; `None` if there are none.
 
-    A key is a telling text; where an alternative has none, the common ones that it asks for in a row.
+    A key is a specific text; where an alternative has none, its common ones in a row.
     """
     reading = _Reading(pattern)
     if (alternatives := reading.outline()) is None:
@@ -52,7 +52,7 @@ def keys_of(pattern: str) -> list[str] | None:
 
 
 def texts_of(pattern: str) -> list[str]:
-    """Return texts of which one is in every line that `pattern` matches, in some case; none if it asks for none."""
+    """Return texts of which one is in every line that `pattern` matches, in some case; none if it requires none."""
     alternatives = _Reading(pattern).outline() or []
     return [text for choices in alternatives for text in max(choices, key=_worth)]
 
@@ -86,7 +86,7 @@ class _Reading:
         """Whether any part may match in both cases."""
 
     def outline(self) -> _Outlined | None:
-        """Read the whole pattern; `None` for one that is not understood, or that asks for no text."""
+        """Read the whole pattern; `None` for one that is not understood, or that requires no text."""
         if _NOT_READ.search(self._pattern):
             return None
         try:
@@ -106,7 +106,7 @@ class _Reading:
         return self._pattern[self.at : self.at + 1]
 
     def _sequence(self) -> list[_Choice]:
-        """Collect what the parts of a sequence ask for."""
+        """Collect what the parts of a sequence require."""
         found: list[_Choice] = []
         run = ""
         while self._peek() not in ("", "|", ")"):
@@ -123,7 +123,7 @@ class _Reading:
         return [choice for choice in found if min(map(len, choice)) > 1]
 
     def _part(self) -> tuple[str | None, list[_Choice]]:
-        """Take one part: its literal text ("" for a place, `None` for anything), what is asked in it."""
+        """Take one part: its literal text ("" for a place, `None` for anything), what it requires."""
         if plain := _PLAIN.match(self._pattern, self.at):
             is_repeated = plain.end() - self.at > 1 and _REPEAT.match(self._pattern, plain.end())
             start, self.at = self.at, plain.end() - (1 if is_repeated else 0)
@@ -182,7 +182,7 @@ class _Reading:
         return None
 
     def _least_repeats(self) -> int:
-        """Return how often the part must be there; 1 for exactly once, 2 for once or more."""
+        """Return how often the part must occur; 1 for exactly once, 2 for once or more."""
         if (repeat := _REPEAT.match(self._pattern, self.at)) is None:
             return 1
         self.at = repeat.end()

@@ -1,6 +1,6 @@
-"""Lines in which a run gets on: what was said before them was no end.
+"""Lines that show progress: what was printed before them did not end the run.
 
-Owns the reading of steps, epochs and bars. Two different places in a row are progress; a summary is none.
+Owns the reading of steps, epochs and bars. Two different places in a row are progress; a summary is not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SOURCES = (
     r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
 )
 PLACES = "|".join(_SOURCES)
-"""What stands in a line of progress, in RE2 and in Python's own syntax."""
+"""Patterns of a line of progress, in the syntax of both RE2 and Python."""
 
 _STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?))")
 _BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
@@ -31,12 +31,12 @@ _COLUMNS = 400
 
 
 def is_no_progress(text: str) -> bool:
-    """Return whether a line names a place for another reason than that the run has come there."""
+    """Return whether a line names a place without the run having reached it."""
     return _NOT_PROGRESS.match(text) is not None
 
 
 def place_of(text: str) -> str | None:
-    """Return where a run says that it is, `None` for a line that says no such thing."""
+    """Return the place that a line of progress names, `None` for any other line."""
     text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
     if _ANY.search(text) is None or is_no_progress(text):
         return None
@@ -50,13 +50,13 @@ def place_of(text: str) -> str | None:
 
 
 class Progress:
-    """Counts the different places that have been seen since something was said."""
+    """Counts the different places seen since the last finding."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def see(self, text: str) -> int:
-        """Take a line; return how many places in all."""
+        """Take a line; return how many places have been seen."""
         place = place_of(text)
         if place is not None and len(self._seen) < 64:
             self._seen.add(place)

@@ -1,6 +1,6 @@
 """What a traceback was reading when it ended: a sample, a checkpoint's file, the state that a run resumes from.
 
-Owns the table of frames by which that is known. What an exception from there comes to is `unreadable`'s.
+Owns the table of frames that show that. `unreadable` classifies exceptions from there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Reading", "is_library", "reading_after"]
 
 Reading = Literal["", "sample", "file", "state"]
 """`sample`: a data loader fetches. `file`: a library reads a checkpoint, and nothing of the user's is called
-from there. `state`: a function named like the loading of a state, or one that reads a file of any kind.
+from there. `state`: a function named like the loading of a state, or one that reads any file.
 Empty: none of these."""
 
 # RE2: names in a log may be anything, and these have nested repetitions.
@@ -67,7 +67,7 @@ def is_library(file: str) -> bool:
 
 
 def reading_after(reading: Reading, file: str, function: str) -> Reading:
-    """Say what is being read in a frame, by what was in the frame that called it."""
+    """Return what is being read in a frame, given what its caller's frame was reading."""
     if reading == "sample":
         return reading
     kind, is_foreign = _kind_of(file, function)

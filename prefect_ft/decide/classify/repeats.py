@@ -1,6 +1,6 @@
-"""Lines that repeat, but for their numbers, and what they came to: a log full of them is read in little time.
+"""Lines that repeat except for their numbers, with the rule each matched: a log full of them is read fast.
 
-Owns when a line need not be read again. Knows what lines say only by the rules that they were found to follow.
+Owns when a line need not be read again. Knows lines only by the rules that they matched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prefect_ft.signatures import Signature, compiled, re2_options
 
 __all__ = ["Repeats"]
 
-_READ_FIRST = 8  # lines of a form that are read before others of it are believed to say the same
+_READ_FIRST = 8  # lines of a form that are read before others of it count as the same
 _FORMS = 1024
 _LINE_BYTES = 1000
 _DIGITS = b"0123456789"
@@ -27,9 +27,9 @@ _IN_PATTERN = re.compile(r"\\.|\{[^}]*\}|\[[^\]]*\]|\d+")
 
 @dataclass(slots=True)
 class _Form:
-    """What the lines of a form came to: the rule that took them, empty if none did.
+    """The rule that the lines of a form match, empty if none.
 
-    `by_numbers`: short numbers tell such lines apart, so their forms have them too.
+    `by_numbers`: short numbers distinguish such lines, so their forms contain them.
     """
 
     rule: str
@@ -38,7 +38,7 @@ class _Form:
 
 
 class Repeats:
-    """What the lines of one log came to, by their form."""
+    """The rules of the lines of one log, by their form."""
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
         self._signatures = tuple(signatures)
@@ -48,14 +48,14 @@ class Repeats:
         return bool(self._forms)
 
     def rule_of(self, raw: bytes) -> str | None:
-        """Return the rule of a line of a known form, empty if it says nothing; `None` if it has to be read."""
+        """Return the rule of a line of a known form, empty if it matches none; `None` if it must be read."""
         form = self._forms.get(raw.translate(None, _DIGITS))
         if form is not None and form.by_numbers:
             form = self._forms.get(_LONG_NUMBER.sub(b"", raw))
         return form.rule if form is not None and form.read >= _READ_FIRST and not form.by_numbers else None
 
     def note(self, raw: bytes, rule: str) -> None:
-        """Take what a line came to."""
+        """Note the rule of a line."""
         if len(raw) > _LINE_BYTES:
             return
         if len(self._forms) >= _FORMS:
@@ -74,7 +74,7 @@ class Repeats:
         return form
 
     def _has_code(self, raw: bytes) -> bool:
-        """Return whether another number could make another rule of the line: one that no text without numbers is."""
+        """Return whether another number could change the line's rule: one that needs a certain number."""
         text, without = raw.decode(errors="replace"), raw.translate(None, _DIGITS)
         return any(
             compiled(self._codes[index]).search(without) is None for index in self._any_code.Match(text) or ()

@@ -50,7 +50,7 @@ _ERRNO = "errno"
 _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
 _LOGGED_LINES = 150
-"""Lines of tracebacks that a program may log before it ends by the exception of which the first line tells."""
+"""How many lines of tracebacks a program may log before it ends by the exception that the first line names."""
 
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
@@ -58,17 +58,17 @@ _RAISED = 1
 """The exit code after an exception."""
 
 _ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found"))
-"""What ends another program than the one in which an exception is raised after it: an interpreter that does not begin,
+"""Failures of another program than the one that raises an exception after it: an interpreter that does not start,
 a command of a script."""
 
 _ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
-"""The last words of a program: an exception that is raised after it is another one's."""
+"""The last line of a program: an exception after it is another program's."""
 
 _ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storage"))
-"""What explains that processes lose each other, in whatever words a program says so."""
+"""Classes that explain why processes lose each other, in whatever words a program says so."""
 
 _PROCESS, _CAUGHT = "pid=", 3
-"""What names one process in a prefix, and so many exceptions of one that it can't have died of them."""
+"""The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
 
 _HINTS: dict[FailureClass, str] = {
     "config": "a restart meets the same set-up: correct it and start again",
@@ -81,7 +81,7 @@ _Place = tuple[LogFindings, Finding]
 
 
 def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: int | None = None) -> Verdict:
-    """Say why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
+    """Return why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     verdict = _judge(logs, exit_code=exit_code, signal=signal)
     if not any(log.held_back for log in logs) or not _says_nothing(verdict, exit_code, signal):
         return verdict
@@ -140,7 +140,7 @@ class _Complained(NamedTuple):
 
 
 def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Complained | None:
-    """Return what the last lines of the logs complain of; of several logs' what says more, then the first."""
+    """Return the complaint of the last lines of the logs; of several, one with a class, then the first."""
     roots = ((log, root_of(log.complaints, is_known_to_fail=is_known_to_fail)) for log in logs)
     found = [
         _Complained(log, root)
@@ -151,7 +151,7 @@ def _complaint(logs: Sequence[LogFindings], *, is_known_to_fail: bool) -> _Compl
 
 
 def _is_best(one: _Complained, chosen: _Place | None, exit_finding: ExitFinding | None) -> bool:
-    """Return whether a complaint explains more than what the catalogue knows, and than how the job ended."""
+    """Return whether a complaint explains more than the best finding, and than how the job ended."""
     says = one.complaint.failure_class
     if _is_cause_of_crash(one, chosen, exit_finding):
         return True
@@ -161,7 +161,7 @@ def _is_best(one: _Complained, chosen: _Place | None, exit_finding: ExitFinding 
 
 
 def _says_more_than(one: _Complained, says: FailureClass, chosen: _Place) -> bool:
-    """Return whether a complaint of a known kind explains more than what the catalogue knows."""
+    """Return whether a complaint of a known kind explains more than the best finding."""
     log, first = chosen
     if log is one.log and says_nothing(first):
         return 0 < first.line - one.complaint.line <= _NEAR_LINES
@@ -173,7 +173,7 @@ def _says_more_than(one: _Complained, says: FailureClass, chosen: _Place) -> boo
 
 
 def _is_cause_of_crash(one: _Complained, chosen: _Place | None, exit_finding: ExitFinding | None) -> bool:
-    """Return whether a program says just before it crashes what it cannot go on after."""
+    """Return whether a program states, just before it crashes, a fatal problem."""
     if (
         one.complaint.failure_class in (None, "crash", "assertion", "user_code")
         or not one.complaint.is_strong
@@ -233,9 +233,9 @@ def _exit_finding(
 
 
 def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
-    """Return whether what a log holds only followed from the end of the rank that a launcher reports.
+    """Return whether a log's finding only followed from the end of the rank that a launcher reports.
 
-    A lost peer follows from it wherever it was said, other failures of connections if they came later.
+    A lost peer follows from it wherever it is reported, other failures of connections if they came later.
     """
     log, first = place
     if reported is None or first.signature.failure_class not in ("network", "collective_timeout"):
@@ -247,9 +247,9 @@ def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
 
 
 def _is_at_end(log: LogFindings, finding: Finding) -> bool:
-    """Return whether an exception is named among the last lines of a log, of which nothing more is known.
+    """Return whether an exception without a traceback is named among the last lines of a log.
 
-    What ends a run from outside counts in its very last line.
+    An end from outside counts only in the very last line.
     """
     is_after = log.completed is None or log.completed < finding.order
     if not is_after or not log.tail:
@@ -263,7 +263,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
 def _says_more(
     exit_finding: ExitFinding | None, place: _Place, exit_code: int | None, signal: int | None
 ) -> bool:
-    """Return whether the way in which the first rank ended explains more than what the logs hold."""
+    """Return whether the way in which the first rank ended explains more than the logs do."""
     log, first = place
     heavy = weight(first)
     is_end_known = exit_code is not None or signal is not None or log.breaks_off
@@ -363,7 +363,7 @@ def _says_no_end(finding: Finding) -> bool:
 
 
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the exception that ended each rank: its last one, by preference no consequence."""
+    """Return the exception that ended each rank: its last one, preferably not a consequence."""
     ends: dict[str, Finding] = {}
     before: dict[str, Finding] = {}
     for finding in findings:
@@ -403,7 +403,7 @@ def _is_full_twice(known: Finding, later: Finding) -> bool:
 def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
     """Return whether a later exception, and not this line, is what ended the program.
 
-    What is said just before something is raised says why it is, unless it ended another program.
+    A line just before an exception explains it, unless it ended another program.
     """
     is_end = line.signature.id in _ENDS_ITS_PROGRAM
     near = 0 if is_end or line.signature.id in _ELSEWHERE else _NEAR_LINES
@@ -433,7 +433,7 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
 
 
 def _in_its_message(first: Finding, lines: Sequence[Finding]) -> Finding:
-    """Return what the further lines of an exception's message say, where its first one says nothing."""
+    """Return a finding from further lines of an exception's message, where the first one says nothing."""
     is_bare_cascade = weight(first) == CASCADE and first.signature.failure_class == "crash"
     if first.signature not in (GENERIC, UNREADABLE) and (first.raised is None or not is_bare_cascade):
         return first
@@ -457,7 +457,7 @@ def _says_why(line: Finding, is_cascade_enough: bool) -> bool:
 
 
 def _rank_of_cause(place: _Place, all_firsts: Sequence[_Place]) -> tuple[float, ...]:
-    """Order the logs' findings: what explains most, then what was first, where the logs say when."""
+    """Order the logs' findings: what explains most first, then the earliest, where the logs have times."""
     _, finding = place
     order = weight(finding)
     is_timeout = finding.signature.failure_class == "collective_timeout"
@@ -493,7 +493,7 @@ def _recoverable(failure_class: FailureClass, narrowed: Recoverable) -> Recovera
 
 
 def _blame(place: _Place, logs: Sequence[LogFindings]) -> Blame:
-    """Return the entry's blame; where some ranks wait for others that are silent, it is these."""
+    """Return the entry's blame; where some ranks wait for silent ones, the silent ones."""
     _, finding = place
     if finding.signature.failure_class != "collective_timeout" or len(logs) < 2:
         return finding.signature.blame
@@ -519,7 +519,7 @@ def _evidence(log: LogFindings, finding: Finding, role: Role) -> Evidence:
 
 
 def _cascades(logs: Sequence[LogFindings], root: Finding | None) -> tuple[Evidence, ...]:
-    """Return what only followed, the first of each rule in each log."""
+    """Return the consequences, the first of each rule in each log."""
     least = CASCADE if root is None else weight(root) + 1
     found: dict[tuple[str, str], Evidence] = {}
     for log in logs:

@@ -1,7 +1,7 @@
-"""What a text says of the kind of a failure, in whichever library's words.
+"""What a text says of the kind of a failure, in any library's words.
 
-Owns the reading of `words.yaml`: of each class what fails and how it fails, near each other. Looks at one text only;
-whether it matters is `kinds`' and `closing`'s business.
+Owns the reading of `words.yaml`: for each class what fails and how it fails, near each other. Looks at one text only;
+`kinds` and `closing` decide whether it matters.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def said_by(text: str) -> FailureClass | None:
 
 
 def said_of_exception(message: str) -> FailureClass | None:
-    """Return what the message of an exception says, of the classes that a program may tell by one.
+    """Return the class in an exception's message, among those that a program may report by one.
 
-    What is said of shapes and types is of the program's own values, whatever else is said.
+    A message about shapes and types concerns the program's own values, whatever else it says.
     """
     words = _words()
     if _pattern(words["user_code"]).search(message) is not None:

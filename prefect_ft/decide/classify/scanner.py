@@ -1,7 +1,7 @@
 """One log, read as it comes: what in it may say why the run failed.
 
-Owns the cutting into lines and the choice of what is kept: a bounded number of findings, whatever the
-log. What a finding comes to beside those of other ranks is `root`'s business.
+Owns the splitting into lines and the choice of what is kept: a bounded number of findings, whatever the
+log. `root` weighs them against those of other ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CountLines = Callable[[int, int], int]
 """Counts the line ends between two byte offsets of a log."""
 
 PRINTED_LATE = "Setting OMP_NUM_THREADS environment variable for each process"
-"""What a launcher says at the beginning, and may print after all else: its output is held back in a file."""
+"""What a launcher prints at the beginning, possibly after everything else: output to a file is buffered."""
 
 _LATE_BYTES = 2000
 
@@ -60,10 +60,10 @@ RESTARTS = (
     "has been requeued",
     "restarting training run",
 )
-"""What only the beginning of another run says; what stands before it is of an earlier one."""
+"""Texts of the beginning of a run; what is before them is of an earlier one."""
 
 ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
-"""What closes a scheduler's report of a job: what is said after it is another job's."""
+"""Texts that close a scheduler's report of a job: what is after them is another job's."""
 
 ENDINGS = (
     "'train_runtime':",
@@ -75,15 +75,15 @@ ENDINGS = (
     "`Trainer.fit` stopped: `max_",
     " epochs completed in ",
 )
-"""What a run says that has come to its end; a script says it too, after whatever end."""
+"""Texts of a completed run; a script prints them too, after any end."""
 
 _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
-"""Different places that show that a finding was no end; two, where others of the gang cannot go on alone."""
+"""How many different places show that a finding did not end the run; two, where other ranks cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """How many line ends stand before a place."""
+    """How many line ends are before a place."""
 
     at: int = 0
     lines: int = 0
@@ -110,7 +110,7 @@ class LogScanner:
     def __init__(
         self, file: str = "", catalogue: Catalogue | None = None, count: CountLines | None = None
     ) -> None:
-        """`count` counts again what has been fed, where the log can be read again: it spares most counting."""
+        """`count` counts lines in what has been fed, where the log can be read again: that avoids most counting."""
         self.file = file
         self._count = count
         self._catalogue = catalogue or builtin_catalogue()
@@ -137,12 +137,12 @@ class LogScanner:
         self._completed: int | None = None
         self._begun = 0
         self._is_job_over = False
-        """Whether a scheduler has reported the end of a job, and nothing of interest was said since."""
+        """Whether a scheduler has reported the end of a job, and nothing of interest has come since."""
         self._held: tuple[tuple[Finding, ...], int] = (), 0
-        """What was said before the last line that may be printed late, and that line's place."""
+        """The findings before the last line that may be printed late, and that line's place."""
         self._stamp: float | None = None
         self._repeats = Repeats(self._catalogue.signatures)
-        self._passed: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
+        self._skipped: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
         """The last lines of a rule in this block that were not read: order, beginning, end."""
 
     # -- in ---------------------------------------------------------------------------------------
@@ -162,13 +162,13 @@ class LogScanner:
             self._scan(data[:end])
 
     def feed_lines(self, lines: Iterable[str]) -> None:
-        """Take whole lines, without their ends."""
+        """Take whole lines, without newlines."""
         text = "\n".join(line.replace("\n", " ") for line in lines)
         if text:
             self.feed(text.encode(errors="replace") + b"\n")
 
     def pass_over(self, line: int) -> None:
-        """Take it that what comes next begins in this line, from 1; what is between did not come."""
+        """Continue at this line, from 1; the lines between are missing."""
         self._end_line()
         self._begin(b"")
         self._block = self._last = b""
@@ -176,7 +176,7 @@ class LogScanner:
         self._give_up()
 
     def findings(self) -> LogFindings:
-        """Return what the log has come to so far; an unfinished line is taken as it is."""
+        """Return the result so far; an unfinished line is taken as it is."""
         self._end_line()
         closing = self._closing()
         for rank, reader in self._readers.items():
@@ -198,7 +198,7 @@ class LogScanner:
         )
 
     def _held_back(self) -> tuple[Finding, ...]:
-        """Return what was said before the log's last lines, if these tell of a beginning after which no run is seen."""
+        """Return the findings before the log's last lines, if these report a beginning that no run follows."""
         held, at = self._held
         is_last = self._fed + self._length - at < _LATE_BYTES
         is_seen = any(one.raised is not None for one in self._kept.in_order())
@@ -229,14 +229,14 @@ class LogScanner:
         self._catch_up()
 
     def _meet(self, at: int, spotted: int) -> int:
-        """Read the line at `spotted`, and pass over what only repeats; return where to go on."""
+        """Read the line at `spotted`, and skip repeated ones; return where to continue."""
         if self._repeats:
             start = max(at, self._block.rfind(b"\n", at, spotted) + 1)
-            if (after := self._pass_repeats(start)) > start:
+            if (after := self._skip_repeats(start)) > start:
                 return after
-        return self._pass_repeats(self._step(at, spotted))
+        return self._skip_repeats(self._step(at, spotted))
 
-    def _pass_repeats(self, at: int) -> int:
+    def _skip_repeats(self, at: int) -> int:
         """Skip the lines from a place on whose result is already known; return where they end."""
         block = self._block
         while not self._open and (stop := block.find(b"\n", at, at + _LINE_BYTES)) != -1:
@@ -245,17 +245,17 @@ class LogScanner:
                 break
             self._order += 1
             if rule:
-                self._passed[rule].append((self._order, at, stop))
+                self._skipped[rule].append((self._order, at, stop))
                 self._progress.clear()
             at = stop + 1
         return at
 
     def _catch_up(self) -> None:
         """Read the last of the lines that were skipped."""
-        if not self._passed:
+        if not self._skipped:
             return
-        passed = sorted(place for places in self._passed.values() for place in places)
-        self._passed.clear()
+        passed = sorted(place for places in self._skipped.values() for place in places)
+        self._skipped.clear()
         now = self._order
         for self._order, start, stop in passed:
             line = read_line(self._block[start:stop])
@@ -328,7 +328,7 @@ class LogScanner:
     # -- progress ---------------------------------------------------------------------------------
 
     def _watch(self, at: int, end: int) -> None:
-        """Look whether the run goes on between two places: then what was said before was no end."""
+        """Check whether the run progresses between two places: then earlier findings did not end it."""
         while (self._kept or self._held[0]) and at < end:
             place = _places().search(self._block, at, end)
             if place is None:
@@ -383,9 +383,9 @@ class LogScanner:
             self._repeats.note(raw, rule)
 
     def _begin_run(self, printed_late: int | None) -> None:
-        """Leave behind what earlier runs in this log have said.
+        """Drop findings of earlier runs in this log.
 
-        `printed_late` is the place of a line that may be printed only after the run whose beginning it tells.
+        `printed_late` is the place of a line that may be printed only after the run whose beginning it reports.
         """
         if printed_late is not None:
             self._held = self._kept.in_order(), self._fed + printed_late
@@ -396,14 +396,14 @@ class LogScanner:
         self._begun = self._order
 
     def _complete(self) -> None:
-        """Note that the run says that it is through: so it is, if it got on after what was said before."""
+        """Note that the run reports its completion, which counts if it progressed after the earlier findings."""
         if not self._kept or self._progress.places:
             self._kept.clear(_THROUGH)
             self._chain.clear()
             self._completed = self._order
 
     def _read_traceback(self, line: Line, at: int) -> bool:
-        """Hand the line to its rank's reader; say whether it belongs to a traceback."""
+        """Pass the line to its rank's reader; return whether it belongs to a traceback."""
         reader = self._reader(line.rank)
         was_open = reader.is_open
         taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
@@ -458,14 +458,14 @@ class LogScanner:
             self._expect_more(finding, raised.message)
 
     def _expect_more(self, finding: Finding, message: str) -> None:
-        """Wait for further lines of a message whose first one says little and leads on to them."""
+        """Expect further lines of a message whose first one says little and leads to them."""
         leads_on = says_little(finding.signature) and _LEADS_ON.search(message)
         if leads_on or (finding.signature.role == "cascade" and finding.signature.failure_class == "crash"):
             self._open += self._little is None
             self._little = finding, _MESSAGE_LINES
 
     def _end_within(self, raised: Raised, rank: str, closing: list[tuple[int, Line]]) -> None:
-        """Note an exception with whose traceback the log breaks off."""
+        """Note an exception in whose traceback the log breaks off."""
         match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
         signature = as_kind(as_read(match.signature, raised), raised)
         after, last = closing[-1]
@@ -567,7 +567,7 @@ def _gets_on(tail: Iterable[str]) -> bool:
 
 
 _LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
-"""How the first line of a message ends that says what it has to say in further ones."""
+"""How a message's first line ends where the content is in further ones."""
 
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
 _NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
@@ -575,7 +575,7 @@ _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
 
 
 def _kind_of(signature: Signature, named: re.Match[str], order: int) -> Signature:
-    """Correct what is said of an exception that only a line names by the exception's kind."""
+    """Correct the finding of an exception that only a line names by the exception's kind."""
     return as_kind(signature, Raised(named[1], named[2], order))
 
 

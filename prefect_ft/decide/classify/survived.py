@@ -1,7 +1,7 @@
-"""What a run survived: older findings that its later end from outside shows to have been no end.
+"""What a run survived: older findings that a later end from outside shows not to have ended it.
 
-Owns the statements of schedulers by which an end from outside is known. A time limit, a cancellation or a preemption
-ends what still runs: so what was printed long before it did not.
+Owns the statements of schedulers that show an end from outside. A time limit, a cancellation or a preemption
+ends what still runs, so what was printed long before did not end it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIME_LIMITS = frozenset(
 )  # fmt: skip
 
 _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slurm-state-cancelled"))
-"""Statements of an end that may have a reason that another line names."""
+"""Statements of an end whose reason may be in another line."""
 
 _REPORTS = frozenset(("interrupt-aborted",))
 """Signatures of what a program prints when an interruption ends it, whatever sent it."""
@@ -51,13 +51,13 @@ _FAR_LINES = 100
 
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
-"""What one part of a program complains of while the program as a whole goes on."""
+"""Classes that one part of a program may report while the program as a whole continues."""
 
 
 def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out lines far from the end of a log after which nothing tells of a failure: the run went on.
+    """Leave out lines far from the end of a log after which nothing reports a failure: the run went on.
 
-    Only for a log of which it is not known how its run ended.
+    Only for a log whose run ended in an unknown way.
     """
     left = sorted(findings, key=lambda one: one.order)
     if not left or not log.tail or any(complaint.is_strong for complaint in log.complaints):
@@ -122,9 +122,9 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out what stands before the end of an earlier job: two far from each other are of two jobs.
+    """Leave out findings before the end of an earlier job: two ends far from each other are of two jobs.
 
-    A program that fails as it begins is another job's as well.
+    A program that fails at its start is also another job's.
     """
     stated = [one for one in findings if _is_schedulers(one) and weight(one) == ROOT]
     last = max((one.line for one in stated), default=0)

@@ -1,6 +1,6 @@
-"""Python's tracebacks as they stand in a log: where each ends, in which frame, and what it only wraps.
+"""Python's tracebacks in a log: where each ends, in which frame, and what it only wraps.
 
-Owns the structure: headers, frames, chains, groups. What the last line of one means is the catalogue's.
+Owns the structure: headers, frames, chains, groups. The catalogue decides what the last line means.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FRAME = '", line '
 
 _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
 _IPYTHON_NAME = re.compile(r"\A[A-Za-z_][\w.]* {2,}\Z")
-"""What stands before the header in a notebook: the exception's name, which ends the traceback as well."""
+"""What precedes the header in a notebook: the exception's name, which ends the traceback as well."""
 _IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
 _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
@@ -29,7 +29,7 @@ _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s|-{2,}>")
 _MARGIN = re.compile(r"[\s\d\[\]>=-]*")
-"""What stands before a line of code: in notebooks its number or an arrow too."""
+"""What precedes a line of code: in notebooks its number or an arrow too."""
 _RAISES = re.compile(r"raise ([A-Z][\w.]*)\((?:[rfb]?[\"']([^\"']{0,400}))?")
 _ASSERTS = re.compile(r"assert .{1,400}")
 _NOT_FATAL = (
@@ -41,9 +41,9 @@ _NOT_FATAL = (
     "Task exception was never retrieved",
     "Call stack:",
 )
-"""What stands above a traceback that has ended nothing."""
+"""What precedes a traceback that has ended nothing."""
 _ASIDE = "Exception in thread "
-"""What stands above the traceback of a thread: the program goes on without it."""
+"""What precedes the traceback of a thread: the program continues without it."""
 _ENDING = re.compile(
     r"_*(?:teardown|on_exception|cleanup|clean_up|shutdown|destroy_process_group|finish|close|stop|__del__|"
     r"__exit__|_?exit|terminate|_run_exitfuncs)\b"
@@ -88,7 +88,7 @@ class Raised:
 
 @dataclass(slots=True)
 class _Traceback:
-    """One that has begun; `prefix` stands before its lines, `frame` is file and function of its last frame."""
+    """A traceback that has begun; `prefix` precedes its lines, `frame` is file and function of its last frame."""
 
     prefix: re.Pattern[str]
     begun: int
@@ -127,7 +127,7 @@ class TracebackReader:
         self._is_fatal = True
         self._last_was_part = False
         self.link: str | None = None
-        """How the exception that comes next follows the one before; `None`: not at all."""
+        """How the next exception follows the one before; `None`: not at all."""
 
     @property
     def is_open(self) -> bool:
@@ -135,13 +135,13 @@ class TracebackReader:
 
     @property
     def breaks_off(self) -> bool:
-        """Whether nothing but frames came last: how it ended stood further below."""
+        """Whether only frames came last: the exception would have been further below."""
         return (
             self._now is not None and self._now.frame is not None and self._is_fatal and self._last_was_part
         )
 
     def broken_off(self) -> Raised | None:
-        """Return the exception whose last line is not there, by what the code says that raises it."""
+        """Return the exception whose last line is missing, from the code that raises it."""
         if not self.breaks_off or self._now is None or self._now.raising is None or self._now.frame is None:
             return None
         return replace(_raised(*self._now.raising, self._now, *self._now.frame), is_cut=True)
@@ -151,9 +151,9 @@ class TracebackReader:
         return self._is_fatal
 
     def feed(self, text: str, order: int, before: Callable[[], str]) -> tuple[bool, Raised | None]:
-        """Take a line: whether it belongs to a traceback, and the exception that it ends, if it does.
+        """Take a line; return whether it belongs to a traceback, and the exception that it ends, if any.
 
-        `order` is the line's place among all that were read, `before` gives the line above it.
+        `order` is the line's place among all that were read, `before` returns the line above it.
         """
         taken, raised = self._feed(text, order, before)
         self._last_was_part = taken
@@ -166,7 +166,7 @@ class TracebackReader:
         if self._now is not None:
             return self._continue(self._now, _without(self._now, text))
         if FRAME in text and (label := _label_of(text)) is not None:
-            # the header is beyond what is there, or it is a syntax error
+            # the header is missing, or it is a syntax error
             return self._continue(self._begin(label, order, before()), text[len(label) :])
         for chain in CHAINS:
             if chain in text:
@@ -201,7 +201,7 @@ class TracebackReader:
 
 
 def _continue_box(now: _Traceback, text: str) -> None:
-    """Take a line of a traceback that is drawn in a box, as rich does: the exception stands below it."""
+    """Take a line of a traceback that is drawn in a box, as rich does: the exception is below it."""
     if frame := _BOX_FRAME.match(text):
         now.enter(frame[1], frame[2])
     else:
@@ -240,7 +240,7 @@ def _is_within_library(file: str, function: str) -> bool:
 
 
 def _label_of(text: str) -> str | None:
-    """Return what stands before a frame in its line, a time or a rank; `None` where the line is none."""
+    """Return what precedes a frame in its line, a time or a rank; `None` where the line is not a frame."""
     if _FRAME_LINE.match(text):
         return ""
     label = _LABEL.match(text)
@@ -248,7 +248,7 @@ def _label_of(text: str) -> str | None:
 
 
 def _without(now: _Traceback, text: str) -> str:
-    """Take off what stands before each line of a traceback; its header may stand behind more, as a bar."""
+    """Remove what precedes each line of a traceback; more may precede its header, such as a bar."""
     rest = now.prefix.sub("", text)
     if now.frame is None and rest is text and FRAME in text and (label := _label_of(text)):
         now.prefix = _alike(label)
@@ -257,5 +257,5 @@ def _without(now: _Traceback, text: str) -> str:
 
 
 def _alike(prefix: str) -> re.Pattern[str]:
-    """Return what stands before each line of a traceback: what stood before the first one, but for its numbers."""
+    """Return what precedes each line of a traceback: the prefix of the first one, with any numbers."""
     return re.compile(r"\A" + r"\d+".join(map(re.escape, _DIGITS.split(prefix))))

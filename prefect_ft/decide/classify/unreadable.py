@@ -1,7 +1,7 @@
-"""What an exception comes to that ended the reading of a checkpoint, whatever its message says.
+"""The class of an exception that ended the reading of a checkpoint, whatever its message says.
 
 Owns which of the catalogue's answers are general enough to be corrected by what the traceback was reading.
-A message that says why by itself (a full disk, a module that is missing, shapes that differ) stands.
+A message that names another cause (a full disk, a missing module, different shapes) is not corrected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNREADABLE = Signature(
     pattern="Error",
     hint="The checkpoint or weights file cannot be read; resume from another one.",
 )
-"""An exception with which the reading of a checkpoint ended, and that does not say why by itself."""
+"""An exception that ended the reading of a checkpoint, and does not itself say why."""
 
 SAMPLE_UNREADABLE = Signature(
     id="sample-unreadable",
@@ -32,7 +32,7 @@ SAMPLE_UNREADABLE = Signature(
     pattern="Error",
     hint="A sample of the data set cannot be read; look at the file that the data loader fetched.",
 )
-"""What is said of a checkpoint's file where a data loader read it."""
+"""The finding for a checkpoint's file that a data loader read."""
 
 
 class Resumption(NamedTuple):
@@ -51,29 +51,29 @@ _OF_FILES = frozenset(
         "py-os-error", "py-pickling", "py-runtime", "py-value", "python-exception", "tf-invalid-argument",
     )
 )  # fmt: skip
-"""What says no more than that something did not work: damage can be behind it."""
+"""Answers that say no more than that something failed: the cause may be damage."""
 
 _OF_PICKLES = frozenset(
     ("cpp-bad-alloc", "data-collate-size", "py-assertion", "py-index", "py-key", "py-type")
 )
-"""The same within a library's reader; in a program's own code these are mistakes of the program."""
+"""The same within a library's reader; in a program's own code these are errors of the program."""
 
 _ABSENT = frozenset(("cfg-hf-not-a-model", "path-does-not-exist", "py-file-not-found"))
 
 _OF_SAMPLES = frozenset(("py-os-error",))
 
 _OF_CONNECTIONS = frozenset(("py-eof",))
-"""What a lost peer brings too: it takes more than the stage to tell a file by it."""
+"""Answers that a lost peer causes too: more than the stage is needed to blame a file."""
 
 _IS_INCOMPLETE = re.compile(
     r"[Nn]o file named |[Cc]an't find a valid checkpoint at |accessible `\.keras` zip file"
 )
 
 _WRITES = re.compile(r"(?i)\b(?:unable|failed|cannot|could not)(?: to)? (?:create|write)\b|\bfile exists\b")
-"""What is said of a file that is written."""
+"""Words about a file that is being written."""
 
 _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
-"""An error of the operating system that says why; 22 is how PyTorch's reader meets half a file."""
+"""An error of the operating system that names the cause; 22 is what PyTorch's reader gets for a truncated file."""
 
 
 def as_read(signature: Signature, raised: Raised) -> Signature:

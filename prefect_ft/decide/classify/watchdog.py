@@ -17,7 +17,7 @@ _NEAR_LINES = 100
 """How many lines other ranks and launchers may print between a watchdog's message and the report of the abort."""
 
 _SETS_UP = "port_in_use"
-"""What keeps a group from being set up: a watchdog only watches one that was."""
+"""The class of failures to set up a group: a watchdog only watches one that was set up."""
 
 
 def as_aborted(log: LogFindings, reported: FirstEnd | None) -> LogFindings:

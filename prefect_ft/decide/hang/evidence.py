@@ -17,7 +17,7 @@ SUSPICION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rank's evidence. `gets_on`: it says so itself. `load` is its flat load in cores.
+    """One rank's evidence. `gets_on`: it reports progress itself. `load` is its flat load in cores.
 
     `is_quiet`: it has given no sign for so long that it may be about to hang too.
     """

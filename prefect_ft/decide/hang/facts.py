@@ -12,7 +12,7 @@ EvidenceKind = Literal["progress", "io", "utilisation", "state", "log"]
 """The kinds of evidence; each is independent of the others."""
 
 FIRST_STEP = "first_step"
-"""Stands beside the stages for what comes before the first step."""
+"""The name, besides the stages, for the time before the first step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,9 @@ class RankSample:
     """One rank and all processes that it started, at one moment. `None`: not known.
 
     `beats`, `step` and `stage` are the last heartbeat's, 0 and `None` before the first; `beat_s` is when that
-    was, in watched time, where it is known better than by the sample. `io` is a count that
-    changes whenever any process reads or writes, `output` the bytes printed so far. `cpu_s` is the time that
-    all have computed, `wait_s` that for which the main thread could have and got no processor. `state` is the
+    was, in watched time, where it is known more exactly than by the sample. `io` is a count that
+    changes whenever any process reads or writes, `output` the bytes printed so far. `cpu_s` is the processor time
+    of all, `wait_s` the time in which the main thread was ready but got no processor. `state` is the
     main process's letter in /proc. `is_over`: it has exited.
     """
 
@@ -42,8 +42,8 @@ class RankSample:
 class ContainerSample:
     """What the kernel counts of a container, since it began. `None`: not known.
 
-    `throttled_s` is for how long its quota kept its processes from computing, `oom_kills` how many of them were
-    killed because its memory was used up.
+    `throttled_s` is how long its quota throttled its processes, `oom_kills` how many of them the OOM killer
+    killed.
     """
 
     throttled_s: float | None = None
@@ -55,8 +55,8 @@ class Sample:
     """All ranks of one worker at one moment.
 
     `watched_s` is how long they have been watched by then. `devices` is the share of each device that is in
-    use, in percent; `None`: not known. `container` is `None` where the worker is in none. `is_past`: others of
-    this worker, that are newer, are on their way.
+    use, in percent; `None`: not known. `container` is `None` where the worker has none. `is_past`: newer ones of
+    this worker follow.
     """
 
     watched_s: float
@@ -68,7 +68,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPattern:
-    """A line that has to come again within `every_s` once it, or `start`, was seen, until `stop` was.
+    """A line that must come again within `every_s` once it, or `start`, was seen, until `stop` is.
 
     The texts are the patterns as the user wrote them; the reader of the output does the matching.
     """
@@ -81,10 +81,10 @@ class LogPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long what may last. Seconds.
+    """Time limits in seconds.
 
-    `hang_s` holds where nothing else does. `stages` and `first_step_s` were given by the user and hold as they
-    are; `floor_s` is what a learnt limit never falls below. `evidence` is how many kinds of it make a hang.
+    `hang_s` is the default. `stages` and `first_step_s` are the user's and apply unchanged; a learnt limit is
+    never below `floor_s`. `evidence` is how many kinds of it make a hang.
     `straggling` is the share of the others' pace below which a rank counts as a straggler.
     """
 
@@ -121,10 +121,10 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """A verdict: these ranks hang. `blamed` is the one that the others wait for, `worker` where it all is.
+    """A verdict: these ranks hang. `blamed` is the one that the others wait for, `worker` its worker.
 
-    Both are `None` where no rank can be blamed. `scope` is the rule that found it. `beside` is
-    what else is to be said of where they run, and is no evidence.
+    Both are `None` where no rank can be blamed. `scope` is the rule that found it. `beside` are
+    remarks about where they run that are not evidence.
     """
 
     scope: Literal["all-workers", "one-worker", "one-rank"]
@@ -137,7 +137,7 @@ class Hang:
 
     @property
     def text(self) -> str:
-        """What the evidence is, in one line: of the rank to blame, else of the first one."""
+        """The evidence in one line: of the blamed rank, else of the first one."""
         rank = self.ranks[0] if self.blamed is None else self.blamed
         said = [sign.text for sign in self.signs if sign.rank in (rank, None)]
         hang = f"{who(self.ranks)} hang{'s' if len(self.ranks) == 1 else ''}; rank {rank}: {'; '.join(said)}"
@@ -146,7 +146,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """A rank that gets on more slowly than the others: `pace` is its share of theirs, over `lasted_s`."""
+    """A rank that progresses more slowly than the others: `pace` is its share of theirs, over `lasted_s`."""
 
     rank: int
     worker: int

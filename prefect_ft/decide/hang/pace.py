@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from prefect_ft.decide.hang.facts import Limits
 
 KEPT = 100
-"""Pauses that are kept of each stage: the newest."""
+"""How many pauses of each stage are kept: the newest."""
 
 ENOUGH = 3
-"""Pauses below which nothing is known."""
+"""The fewest pauses from which a limit is learnt."""
 
 DEVIATIONS = 8.0
-"""So many standard deviations above the median, and at least twice the median, is a limit that was learnt."""
+"""A learnt limit is this many standard deviations above the median, and at least twice the median."""
 
 SIGMA = 1.4826
 """From the median absolute deviation to the standard deviation of what is normally distributed."""
 
 
 class Pace:
-    """Pauses by stage, in seconds. Only those that ended: what was killed in one is no measure."""
+    """Pauses by stage, in seconds. Only those that ended: one that was cut short by a kill is not counted."""
 
     def __init__(self, known: Iterable[Mapping[str, Sequence[float]]] = ()) -> None:
         """`known` are earlier attempts' `pauses`."""
@@ -31,7 +31,7 @@ class Pace:
                 self._pauses[stage] = [*self._pauses.get(stage, ()), *values][-KEPT:]
 
     def note(self, stage: str, pause_s: float) -> None:
-        """Take note of a pause that has ended."""
+        """Note a pause that has ended."""
         kept = self._pauses.setdefault(stage, [])
         kept.append(round(pause_s, 3))
         del kept[:-KEPT]

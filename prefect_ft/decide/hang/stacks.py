@@ -1,4 +1,4 @@
-"""Stacks of the ranks of a gang that hangs, grouped: who waits where, and who is not where the others are."""
+"""Stacks of the ranks of a hanging gang, grouped: which wait where, and which is not where the others are."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COLLECTIVES = frozenset(
 """Functions in which a rank waits for others, by the names that torch.distributed gives them."""
 
 WAITS = frozenset(("wait", "acquire", "select", "poll", "join", "result", "get", "_wait_for_tstate_lock"))
-"""Functions that say less than who calls them."""
+"""Functions that say less than their callers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
     """Where a rank's main thread is: function, file and line of each frame, innermost first.
 
-    `note` says of one that has no such stack where it is, or what it is: its state in /proc.
+    `note` says where a rank without such a stack is, or its state in /proc.
     """
 
     frames: tuple[tuple[str, str, int], ...] = ()
@@ -42,7 +42,7 @@ class RankStack:
 
     @property
     def place(self) -> str:
-        """Where it is in a few words; ranks that are at the same place have the same."""
+        """Where it is in a few words; ranks at the same place have the same text."""
         waiting = next((name for name, _, _ in self.frames if name in COLLECTIVES), None)
         if waiting is not None:
             return f"in {waiting}"
@@ -75,7 +75,7 @@ def grouped(stacks: Mapping[int, RankStack]) -> list[tuple[str, tuple[int, ...]]
 
 
 def described(stacks: Mapping[int, RankStack]) -> str:
-    """Say in one line who is where."""
+    """Return in one line which ranks are where."""
     return ", ".join(f"{who(ranks)} {place}" for place, ranks in grouped(stacks))
 
 

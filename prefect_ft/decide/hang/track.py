@@ -1,4 +1,4 @@
-"""One rank as its samples tell it: since when it has been without progress, without I/O, in one state."""
+"""One rank according to its samples: since when it has been without progress, without I/O, in one state."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from prefect_ft.decide.hang.facts import FIRST_STEP, Limits, RankSample
 from prefect_ft.decide.hang.pace import Pace, median
 
 MAX_LOADS = 400
-"""Samples of utilisation that are kept; when they are too many every other one goes. Even: the newest one stays."""
+"""How many samples of utilisation are kept; beyond that every other one is dropped. Even, so the newest one stays."""
 
 MIN_LOADS = 5
-"""Samples without which nothing is said about utilisation."""
+"""The fewest samples for a statement about utilisation."""
 
 _BEFORE_STEPS = ("train", "load", "compile")
 """The stages that lead to the first step."""
 
 MIN_INTERVAL_S = 0.1
-"""Load is measured over at least so long: the clock of processes goes in hundredths of a second."""
+"""The shortest interval over which load is measured: process clocks count hundredths of a second."""
 
 STILL_STATES = {"T": "stopped", "t": "stopped by a tracer", "D": "in the kernel, not to be interrupted"}
-"""States in which a process does nothing whatever happens elsewhere, by their letters in /proc."""
+"""States in which a process can do nothing, by their letters in /proc."""
 
 ZOMBIE = "Z"
 
 FLAT_CORES, FLAT_SHARE, TICK_S = 0.05, 0.1, 0.02
-"""How far a flat load may stray: so many cores, so much of its median, and what the clock cannot show."""
+"""How much a flat load may vary: in cores, as a share of its median, and the clock's resolution."""
 
 FLAT_PERCENT = 1.0
-"""The same of a device's utilisation."""
+"""The same for a device's utilisation."""
 
 STARVED = 0.8
-"""Share of the time it wanted to compute for which a rank got no processor: above it says nothing of the rank."""
+"""Share of the time that it wanted to compute in which a rank got no processor: above it, the machine is at fault."""
 
 BUSY_CORES = 0.5
 """Load above which a rank that hangs is busy, not idle."""
 
 
 class Load(NamedTuple):
-    """The time that a rank has computed, and could have and got no processor, up to a moment of watched time."""
+    """How long a rank has computed, and was ready without a processor, up to a moment of watched time."""
 
     watched_s: float
     cpu_s: float
@@ -55,37 +55,37 @@ class Track:
         self.last = RankSample()
         self.now_s = 0.0
         self.progress_s = self.io_s = self.state_s = 0.0
-        """When there was progress last, process I/O last, and when its state became what it is."""
+        """When there was last progress, last process I/O, and when its state last changed."""
         self.has_stepped = False
         """Whether there was a step after the first sign of life."""
         self.knows_io = False
         self.loads: deque[Load] = deque()
         self.steps: deque[tuple[float, int]] = deque(maxlen=MAX_LOADS)
-        """When which step was seen."""
+        """When each step was seen."""
         self._pace = pace
         self._kept_off_s = 0.0
-        """For how long it could have computed and got no processor, or its container was not let."""
+        """How long it was ready but got no processor, or its container was throttled."""
         self.began_s: float | None = None
         """When it was first seen."""
 
     @property
     def speaks(self) -> bool:
-        """Whether it has ever beaten."""
+        """Whether it has ever sent a heartbeat."""
         return self.last.beats > 0
 
     @property
     def silent_s(self) -> float:
-        """For how long it has not got on, as it says itself."""
+        """How long it has reported no progress."""
         return self.now_s - self.progress_s
 
     @property
     def io_quiet_s(self) -> float:
-        """For how long no process of it has read or written anything."""
+        """How long none of its processes has read or written anything."""
         return self.now_s - self.io_s
 
     @property
     def still_s(self) -> float:
-        """For how long it has been in a state in which it can do nothing."""
+        """How long it has been in a state in which it can do nothing."""
         return self.now_s - self.state_s if self.stillness is not None else 0.0
 
     @property
@@ -97,14 +97,14 @@ class Track:
 
     @property
     def phase_of_life(self) -> str:
-        """What it is in: its stage, or what comes before the first step."""
+        """Its stage, or the time before the first step."""
         stage = self.last.stage or "train"
         return FIRST_STEP if not self.has_stepped and stage in _BEFORE_STEPS else stage
 
     def limit_s(self, limits: Limits) -> float:
-        """Return how long it may be quiet: by what it says that it does, if it says anything."""
+        """Return how long it may be quiet: by the stage that it reports, if it reports one."""
         if not self.speaks:
-            # It may be one that will: before the first step a limit that was given holds for it too.
+            # It may report later: before the first step a limit that the user gave holds for it too.
             return max(limits.hang_s, limits.first_step_s or 0.0)
         own_s = self._pace.limit_s(self.phase_of_life, limits)
         stage = self.last.stage
@@ -116,9 +116,9 @@ class Track:
         return max(own_s, stage_s)
 
     def take(self, now_s: float, sample: RankSample, throttled_s: float = 0.0) -> None:
-        """Learn from a sample; since the last one its container was kept from computing for it so long.
+        """Add a sample; `throttled_s` is how long its container was throttled since the last one.
 
-        The kernel counts waiting for the main thread alone, and throttling for whichever thread it hits.
+        The kernel counts waiting only for the main thread, but throttling for any thread.
         """
         if self.began_s is None:
             self.began_s = self.progress_s = self.io_s = self.state_s = now_s
@@ -133,7 +133,7 @@ class Track:
             self.steps.append((now_s, sample.step))
 
     def count_anew(self) -> None:
-        """Count from here on how long it has been quiet: what it may have waited for has just come."""
+        """Restart the count of how long it has been quiet: what it may have waited for has just come."""
         self.progress_s = self.io_s = self.state_s = self.now_s
 
     def _compare(self, now_s: float, sample: RankSample) -> None:
@@ -150,7 +150,7 @@ class Track:
             self.has_stepped |= is_second or (before.step is not None and sample.step != before.step)
 
     def _gets_on(self, before: RankSample, sample: RankSample) -> bool:
-        """Whether there is progress: a step, another stage, a beat where no step can be."""
+        """Whether there is progress: a step, another stage, or a heartbeat where there can be no step."""
         if sample.step != before.step or sample.stage != before.stage:
             return True
         steps_count = sample.step is not None and (sample.stage or "train") == "train"
@@ -177,7 +177,7 @@ class Track:
         return median(wanted) if is_flat(wanted, slack, FLAT_SHARE) else None
 
     def is_starved(self, window_s: float) -> bool:
-        """Whether it wants to compute and gets hardly any processor: then the machine is slow, not the rank."""
+        """Whether it is ready but gets hardly any processor: then the machine is slow, not the rank."""
         loads = self._window(window_s)
         if not loads:
             return False
@@ -206,7 +206,7 @@ class Track:
 
 
 def is_flat(values: Sequence[float], slack: float, share: float) -> bool:
-    """Return whether values stay where they are, by their variance about the median."""
+    """Return whether values stay constant, by their variance about the median."""
     middle = median(values)
     allowed = slack + share * abs(middle)
     variance = sum((value - middle) ** 2 for value in values) / len(values)
