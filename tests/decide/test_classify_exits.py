@@ -7,7 +7,7 @@ import pytest
 from prefect_ft.decide import with_verdict
 from prefect_ft.decide.classify import classify
 from prefect_ft.decide.classify.exits import (
-    Told,
+    ExitFinding,
     asks_for_other_hardware,
     by_last_words,
     by_status,
@@ -25,12 +25,12 @@ OUTSIDE = "somebody ended it from outside: the scheduler's log says who"
 
 def ended_by(name, failure_class, hint=""):
     text = f"ended by {name}"
-    return Told(failure_class, Evidence(rule="signal", text=text, hint=hint), text)
+    return ExitFinding(failure_class, Evidence(rule="signal", text=text, hint=hint), text)
 
 
 def ended_with(code, failure_class, hint, recoverable=None):
     text = f"exit code {code}"
-    return Told(failure_class, Evidence(rule="exit-code", text=text, hint=hint), text, recoverable)
+    return ExitFinding(failure_class, Evidence(rule="exit-code", text=text, hint=hint), text, recoverable)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ FORBIDDEN = "sh: ./x: Permission denied"
 
 
 def setup(rule, text, line):
-    return Told("config", Evidence(rule=rule, text=text, file="a", line=line, hint=SETUP), text)
+    return ExitFinding("config", Evidence(rule=rule, text=text, file="a", line=line, hint=SETUP), text)
 
 
 AGAIN = (
@@ -113,7 +113,7 @@ REJECTED = "Exiting now. A checkpoint at the last iteration already exists if fu
 
 
 def megatron(rule, text, hint):
-    return Told("numeric", Evidence(rule=rule, text=text, file="a", line=1, hint=hint), text)
+    return ExitFinding("numeric", Evidence(rule=rule, text=text, file="a", line=1, hint=hint), text)
 
 
 ELSEWHERE = (
