@@ -43,7 +43,7 @@ def built(
     return pod(infrastructure, infrastructure.systems[0], "w", LABELS, code="c", files=files or {})
 
 
-TOLD = {
+CONFIG_ENTRY = {
     "name": "PREFECT_FT_AGENT",
     "valueFrom": {"secretKeyRef": {"name": "w", "key": "agent.json"}},
 }
@@ -55,7 +55,7 @@ CONTAINER = {
         *("python3", "-I", "-S", "-W", "ignore", "-c", BEGIN),
         *("/prefect-ft-code/payload.tar.gz", "/prefect-ft/payload"),
     ],
-    "env": [TOLD],
+    "env": [CONFIG_ENTRY],
     "ports": [{"name": "agent", "containerPort": 17733}],
     "securityContext": {"allowPrivilegeEscalation": False},
     "volumeMounts": [
@@ -131,12 +131,12 @@ ELSEWHERE = merge_patch(
         pytest.param(ANYWHERE, spec(affinity=ELSEWHERE), id="the-label-by-which-nodes-are-systems"),
         pytest.param(
             {"env": {"A": "all", "B": "b"}, "system": {"env": {"A": "own"}}},
-            container(env=[{"name": "A", "value": "own"}, {"name": "B", "value": "b"}, TOLD]),
+            container(env=[{"name": "A", "value": "own"}, {"name": "B", "value": "b"}, CONFIG_ENTRY]),
             id="the-systems-environment-wins",
         ),
         pytest.param(
             {"env": {"A": "all", "B": "b"}, "system": {"env": {"A": None, "C": None}}},
-            container(env=[{"name": "B", "value": "b"}, TOLD]),
+            container(env=[{"name": "B", "value": "b"}, CONFIG_ENTRY]),
             id="what-a-system-unsets",
         ),
         pytest.param({"pull": "always"}, container(imagePullPolicy="Always"), id="pull-always"),

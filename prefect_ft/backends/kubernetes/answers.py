@@ -1,6 +1,6 @@
-"""What a cluster answers, held against the shape that all who read it take for granted. Pure.
+"""Validates a cluster's answers against the schema that their readers rely on. Pure.
 
-A proxy between here and the API may answer with a page of its own, and clusters leave out what is empty, or say null.
+A proxy before the API may answer with a page of its own, and clusters omit empty fields, or send null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Part(BaseModel):
 
 
 class _Metadata(_Part):
-    """What is only judged, and not made, has no version yet."""
+    """An object of a dry run has no version."""
 
     name: str
     uid: str = ""
@@ -65,7 +65,7 @@ class _Status(_Part):
 
 
 class _Object(_Part):
-    """A pod, a node, an event of either, a secret or a config map, as far as anything is read of it."""
+    """A pod, a node, an event, a secret or a config map, with the fields that are read."""
 
     metadata: _Metadata
     spec: dict[str, Any] = {}
@@ -94,51 +94,52 @@ class _Change(_Part):
 
 
 def object_in(data: bytes) -> Json:
-    """Return one object; raises BackendError for what is none."""
-    return _filled(_checked(data, _Object))
+    """Return one object; raises BackendError for an invalid one."""
+    return _with_defaults(_checked(data, _Object))
 
 
 def list_in(data: bytes) -> tuple[list[Json], str]:
-    """Return the objects of a list, and its version; raises BackendError for what is none."""
-    told = _checked(data, _List)
-    return [_filled(each) for each in told.get("items", ())], told["metadata"].get("resourceVersion", "")
+    """Return the objects of a list, and its version; raises BackendError for an invalid one."""
+    answer = _checked(data, _List)
+    objects = [_with_defaults(each) for each in answer.get("items", ())]
+    return objects, answer["metadata"].get("resourceVersion", "")
 
 
 def change_in(line: bytes) -> Json:
-    """Return one change, with its `type` and `object`; raises BackendError for what is none."""
-    told = _checked(line, _Change)
-    if told["type"] in ("ADDED", "MODIFIED", "DELETED"):
-        return {**told, "object": _filled(_held(told["object"], _Object))}
-    return told
+    """Return one change, with its `type` and `object`; raises BackendError for an invalid one."""
+    change = _checked(line, _Change)
+    if change["type"] in ("ADDED", "MODIFIED", "DELETED"):
+        return {**change, "object": _with_defaults(_validated(change["object"], _Object))}
+    return change
 
 
 def _checked(data: bytes, shape: type[BaseModel]) -> Json:
     try:
-        return _held(_without_nulls(parse_json(data)), shape)
+        return _validated(_without_nulls(parse_json(data)), shape)
     except ValueError as exc:
         raise BackendError(f"its answer is not JSON: {data[:80]!r}") from exc
 
 
-def _held(told: Any, shape: type[BaseModel]) -> Json:
+def _validated(value: Any, shape: type[BaseModel]) -> Json:
     try:
-        shape.model_validate(told)
+        shape.model_validate(value)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
         raise BackendError(f"its answer does not match Kubernetes' API: {where}: {first['msg']}") from exc
-    return dict(told)
+    return dict(value)
 
 
-def _filled(told: Json) -> Json:
-    """Put in what is read without looking whether it is there."""
-    metadata = {"labels": {}, "uid": "", "resourceVersion": "", **told["metadata"]}
-    return {"spec": {}, "status": {}, **told, "metadata": metadata}
+def _with_defaults(obj: Json) -> Json:
+    """Add the fields that readers do not expect to be missing."""
+    metadata = {"labels": {}, "uid": "", "resourceVersion": "", **obj["metadata"]}
+    return {"spec": {}, "status": {}, **obj, "metadata": metadata}
 
 
-def _without_nulls(told: Any) -> Any:
-    """Return an answer without what is null: that is not there."""
-    if isinstance(told, dict):
-        return {name: _without_nulls(value) for name, value in told.items() if value is not None}
-    if isinstance(told, list):
-        return [_without_nulls(each) for each in told if each is not None]
-    return told
+def _without_nulls(value: Any) -> Any:
+    """Return an answer without nulls, which mean missing fields."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value

@@ -1,4 +1,4 @@
-"""What a cluster must have before a run begins: looked at, and the first worker's pod judged by the cluster."""
+"""Checks of a cluster before a run begins: its nodes, and a dry run of the first worker's pod."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from prefect_ft.backends.kubernetes.request import LABELS, object_name, pod
 from prefect_ft.errors import BackendError, ConfigError
 
 _PROBE = "check"
-"""Stands for a run where there is none yet."""
+"""The id in place of a run's, which does not exist yet."""
 
 
 def check_cluster(infrastructure: KubernetesInfrastructure, field: str) -> None:
-    """Raise ConfigError for the first thing by which no worker could be created.
+    """Raise ConfigError for the first reason why no worker could be created.
 
     `field` is the infrastructure's own. Nothing is created, and no image is pulled: nodes do that later.
     """

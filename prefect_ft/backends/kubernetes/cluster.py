@@ -102,16 +102,16 @@ class Cluster:
             "Secret": self._core.create_namespaced_secret,
             "ConfigMap": self._core.create_namespaced_config_map,
         }
-        made = self._asked(kinds[whole["kind"]], self._namespace, whole, but=409, **how)
+        made = self._request(kinds[whole["kind"]], self._namespace, whole, but=409, **how)
         return None if made is None else self._object(made)
 
     def pod(self, name: str) -> Json | None:
         """Return what is known of a pod; None: there is none."""
-        told = self._asked(self._core.read_namespaced_pod, name, self._namespace, but=404)
-        return None if told is None else self._object(told)
+        answer = self._request(self._core.read_namespaced_pod, name, self._namespace, but=404)
+        return None if answer is None else self._object(answer)
 
     def pods(self, selector: str) -> list[Json]:
-        return self._listed(self._core.list_namespaced_pod, self._namespace, label_selector=selector)
+        return self._list(self._core.list_namespaced_pod, self._namespace, label_selector=selector)
 
     def delete_pod(self, name: str, grace_s: int) -> Json | None:
         """Have a pod deleted; 0: it is forgotten at once, whatever its node says. Idempotent.
@@ -119,13 +119,13 @@ class Cluster:
         Gives it as it is now; None: there is none any more.
         """
         delete = self._core.delete_namespaced_pod
-        told = self._asked(delete, name, self._namespace, but=404, grace_period_seconds=grace_s)
+        answer = self._request(delete, name, self._namespace, but=404, grace_period_seconds=grace_s)
         # What is forgotten at once is answered with a Status, which is no object.
-        return None if told is None or _kind_in(told) != "Pod" else self._object(told)
+        return None if answer is None or _kind_in(answer) != "Pod" else self._object(answer)
 
     def delete_secret(self, name: str) -> None:
         """Delete one. Idempotent."""
-        self._asked(self._core.delete_namespaced_secret, name, self._namespace, but=404)
+        self._request(self._core.delete_namespaced_secret, name, self._namespace, but=404)
 
     def delete_files(self, selector: str) -> None:
         """Delete the secrets and config maps with these labels. Idempotent."""
@@ -133,33 +133,35 @@ class Cluster:
             self._core.delete_collection_namespaced_secret,
             self._core.delete_collection_namespaced_config_map,
         ):
-            self._asked(delete, self._namespace, label_selector=selector)
+            self._request(delete, self._namespace, label_selector=selector)
 
     def log(self, name: str) -> str:
         """Return what a pod's first process has said; nothing where nothing can be had of it any more."""
         try:
-            said = self._asked(self._core.read_namespaced_pod_log, name, self._namespace, container=CONTAINER)
+            said = self._request(
+                self._core.read_namespaced_pod_log, name, self._namespace, container=CONTAINER
+            )
         except BackendError:
             return ""
         return (said or b"").decode(errors="replace")
 
     def nodes(self, label: str) -> list[Json]:
         """Return the nodes that have this label, or this label's value as in `label=value`."""
-        return self._listed(self._core.list_node, label_selector=label)
+        return self._list(self._core.list_node, label_selector=label)
 
     def node(self, name: str) -> Json | None:
         """Return what is known of a node; None: there is none."""
-        told = self._asked(self._core.read_node, name, but=404)
-        return None if told is None else self._object(told)
+        answer = self._request(self._core.read_node, name, but=404)
+        return None if answer is None else self._object(answer)
 
     def patch_node(self, name: str, patch: Json) -> bool:
         """Change a node; False: it was changed by somebody else since the version that the patch names."""
-        return self._asked(self._core.patch_node, name, patch, but=409) is not None
+        return self._request(self._core.patch_node, name, patch, but=409) is not None
 
     def events(self, uid: str) -> list[Json]:
         """Return what the cluster has noted of an object, the oldest first; nothing where it does not tell."""
         with suppress(BackendError):
-            said = self._listed(
+            said = self._list(
                 self._core.list_namespaced_event, self._namespace, field_selector=f"involvedObject.uid={uid}"
             )
             return sorted(said, key=lambda each: each["metadata"].get("creationTimestamp") or "")
@@ -177,7 +179,7 @@ class Cluster:
         """Return what changes from now on in what a list tells; raises ExpiredError."""
         more = {"watch": True, "allow_watch_bookmarks": True, "timeout_seconds": WATCH_S}
         try:
-            with self._told():
+            with self._translated_errors():
                 answer = call(*names, **named, **more, _preload_content=False, _request_timeout=TIMEOUT_S)
         except RefusedError as exc:
             if exc.status == HTTPStatus.GONE:
@@ -185,33 +187,33 @@ class Cluster:
             raise
         return _Changes(answer)
 
-    def _listed(self, call: Callable[..., Any], *names: str, **named: Any) -> list[Json]:
+    def _list(self, call: Callable[..., Any], *names: str, **named: Any) -> list[Json]:
         return self.listed(call, *names, **named)[0]
 
     def listed(self, call: Callable[..., Any], *names: str, **named: Any) -> tuple[list[Json], str]:
         """Return what a list tells, and its version."""
-        answer = self._asked(call, *names, **named) or b"{}"
-        with self._understood():
+        answer = self._request(call, *names, **named) or b"{}"
+        with self._naming_cluster():
             return list_in(answer)
 
     def _object(self, answer: bytes) -> Json:
-        with self._understood():
+        with self._naming_cluster():
             return object_in(answer)
 
     @contextmanager
-    def _understood(self) -> Iterator[None]:
+    def _naming_cluster(self) -> Iterator[None]:
         """Name the source of an answer that cannot be understood."""
         try:
             yield
         except BackendError as exc:
             raise BackendError(f"the cluster at {self.url}: {exc}") from exc
 
-    def _asked(
+    def _request(
         self, call: Callable[..., Any], *given: Any, but: int | None = None, **named: Any
     ) -> bytes | None:
         """Return the whole answer to a request; None where it is refused with the status `but`."""
         try:
-            with self._told():
+            with self._translated_errors():
                 return bytes(call(*given, **named, _preload_content=False, _request_timeout=TIMEOUT_S).data)
         except RefusedError as exc:
             if exc.status != but:
@@ -221,8 +223,8 @@ class Cluster:
     def execute(self, name: str, words: Sequence[str], timeout_s: float) -> bool:
         """Run a command in a pod; return whether it succeeded, and in time."""
         frames, received = ProcessFrames(), bytearray()
-        with self._told():
-            opened = _in_time(lambda: self._stream(name, words, stdin=False), timeout_s)
+        with self._translated_errors():
+            opened = _with_timeout(lambda: self._stream(name, words, stdin=False), timeout_s)
         with closing(opened.sock.sock) as connection, suppress(TimeoutError, ConnectionError):
             connection.settimeout(timeout_s)
             while not frames.has_ended and (data := connection.recv(_PIECE)):
@@ -238,8 +240,8 @@ class Cluster:
         `is_cut` is asked again and again whether the pod's node is lost: the API itself does not tell.
         """
         try:
-            with self._told():
-                opened = _in_time(lambda: self._stream(name, words, stdin=True), timeout_s)
+            with self._translated_errors():
+                opened = _with_timeout(lambda: self._stream(name, words, stdin=True), timeout_s)
         except BackendError as exc:
             raise ConnectionError(str(exc)) from exc
         return Pump.start(opened.sock.sock, ProcessFrames(), is_cut=is_cut, look_s=NODES_LOOK_S)
@@ -263,7 +265,7 @@ class Cluster:
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Raise BackendError for what goes wrong."""
         try:
             yield
@@ -345,8 +347,8 @@ def _change_in(line: bytes) -> Json:
 
 def _kind_in(answer: bytes) -> object:
     with suppress(ValueError):
-        told = parse_json(answer)
-        return told.get("kind") if isinstance(told, dict) else None
+        value = parse_json(answer)
+        return value.get("kind") if isinstance(value, dict) else None
     return None
 
 
@@ -361,10 +363,10 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def _in_time(call: Callable[[], _T], timeout_s: float) -> _T:
+def _with_timeout(call: Callable[[], _T], timeout_s: float) -> _T:
     """Make a call that has no time-out of its own; raises TimeoutError. What comes later is closed."""
     answer: Future[_T] = Future()
-    threading.Thread(target=_answered, args=(answer, call), daemon=True).start()
+    threading.Thread(target=_resolve, args=(answer, call), daemon=True).start()
     try:
         return answer.result(timeout_s)
     except NotInTimeError as exc:
@@ -377,7 +379,7 @@ def _close(late: Future[Any]) -> None:
         late.result().close()
 
 
-def _answered(answer: Future[_T], call: Callable[[], _T]) -> None:
+def _resolve(answer: Future[_T], call: Callable[[], _T]) -> None:
     try:
         answer.set_result(call())
     except BaseException as exc:

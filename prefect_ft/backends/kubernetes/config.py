@@ -36,7 +36,7 @@ from prefect_ft.config.images import ImageName, Size
 from prefect_ft.config.infrastructure import Infrastructure, System, named
 
 END_OF_RANKS_S = 10.0
-"""How long it may take to end ranks, and how far the clocks of two machines may be apart."""
+"""How long it may take to end ranks, with the skew of two machines' clocks."""
 
 
 class KubernetesSystem(System):
@@ -162,20 +162,20 @@ class KubernetesInfrastructure(Infrastructure):
     )
 
     def keeps(self, path: str) -> bool:
-        """Whether a file is still there when the pod that wrote it has been removed: in a volume."""
+        """Whether a file survives the pod that wrote it: in a volume."""
         return self.mounts(path)
 
     def mounts(self, path: str) -> bool:
-        """Whether a path of the workers is in what the user has mounted there."""
+        """Whether a worker's path is in a volume of the user's."""
         return any(PurePath(path).is_relative_to(volume.path) for volume in self.volumes)
 
     def refusal_of_ranks(self, ranks: int) -> str | None:
-        """Return why a worker cannot have that many ranks: the cluster says so itself."""
+        """Return why a worker cannot have that many ranks: None, the cluster enforces its own limits."""
         del ranks
         return None
 
     def lost_ranks_last_s(self) -> float | None:
-        """Return how long ranks go on when their node is lost: until their agent notices that it hears of nobody."""
+        """Return how long ranks keep running when their node is lost: until their agent detects the partition."""
         return self.silence_timeout_s + self.partition_timeout_s + END_OF_RANKS_S
 
     def at(self, base: str) -> Self:

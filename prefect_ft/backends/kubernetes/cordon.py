@@ -1,7 +1,7 @@
-"""Nodes of systems that a run has isolated take no pods of others either, where the job says so.
+"""Cordons the nodes of isolated systems, where the job says so: no other pods are scheduled there either.
 
-A node is cordoned with a label that names the run and an annotation that says why, and only what has the run's
-label is uncordoned: a node that a person has cordoned stays so.
+A node is cordoned with a label that names the run and an annotation with the reason, and only nodes with the run's
+label are uncordoned: one that a person has cordoned stays so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BY = "prefect-ft/cordoned-by"
 BECAUSE = "prefect-ft/cordoned-because"
 
 TRIES = 3
-"""How often a node is looked at anew that somebody else has changed meanwhile."""
+"""How often to retry after a conflicting change of a node."""
 
 Json = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cordons:
-    """Of one run. `directory` is its run-time directory: it notes where nodes may be cordoned."""
+    """The cordons of one run. `directory` is its run-time directory: it records where nodes may be cordoned."""
 
     def __init__(self, infrastructure: KubernetesInfrastructure, run_id: str, directory: Path) -> None:
         """Raises BackendError."""
@@ -45,10 +45,10 @@ class Cordons:
 
     @contextmanager
     def keeping(self, lines: Callable[[], Sequence[Line]], *, ends_with_the_run: bool) -> Iterator[None]:
-        """Cordon while entered what a phase isolates, and first what it had isolated before and not used again.
+        """Cordon while entered what a phase isolates, and first what it isolated earlier and has not used since.
 
-        `lines` gives its journal's lines so far. Nothing waits for the cluster. `ends_with_the_run`: what is
-        cordoned then is uncordoned.
+        `lines` returns its journal's lines so far. Never blocks on the cluster. `ends_with_the_run`: cordons are
+        lifted then.
         """
         if ends_with_the_run:
             self._note_cluster()
@@ -56,7 +56,7 @@ class Cordons:
             yield
 
     def lift(self, systems: Iterable[str]) -> set[str]:
-        """Uncordon what this run has cordoned of systems that it uses again; return these. Raises BackendError."""
+        """Uncordon systems that this run has cordoned and uses again; return them. Raises BackendError."""
         wanted, lifted = {*systems}, set()
         for node in self._cluster.nodes(f"{BY}={self._run_id}"):
             system = node["metadata"]["labels"].get(self._infrastructure.system_label)
@@ -74,7 +74,7 @@ class Cordons:
             _log.warning("the node of %s is not cordoned: %s", system, exc)
 
     def _cordon_node(self, name: str, why: str) -> None:
-        """Cordon a node unless it is already, by whomever; looked at anew where it has changed meanwhile."""
+        """Cordon a node unless it is already; retry where it was changed meanwhile."""
         for _ in range(TRIES):
             node = self._cluster.node(name)
             if node is None or node["spec"].get("unschedulable"):
@@ -97,7 +97,7 @@ class Cordons:
 
 
 def lift_all(directory: Path) -> None:
-    """Uncordon all that the run of this run-time directory has cordoned; an unreachable cluster is reported."""
+    """Uncordon all nodes that the run of this run-time directory has cordoned; report unreachable clusters."""
     for place in read_json(directory / CORDONS).get("places", ()):
         try:
             cluster = Cluster(**place)

@@ -1,6 +1,6 @@
-"""The kinds of value that describe a pod: names, labels, quantities, mounts, and what is merged into it.
+"""The values that describe a pod: names, labels, quantities, mounts, and patches.
 
-The texts are those of the Kubernetes API, and are judged here only as far as a reader of a job file is helped.
+They are those of the Kubernetes API, and are checked here only where that gives a better message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = rf"({_OBJECT_NAME}/)?{_LABEL_VALUE}"
 
 OWN_PREFIX = "prefect-ft/"
-"""Labels under it tell whose a pod is."""
+"""The prefix of labels that name a pod's owner."""
 
 OWNED_OF_POD = ("apiVersion", "kind", "status")
 OWNED_OF_METADATA = ("name", "namespace", "generateName", "labels", "annotations")
@@ -28,7 +28,7 @@ OWNED_OF_SPEC = (
     "restartPolicy", "containers", "nodeName", "affinity", "volumes", "tolerations", "terminationGracePeriodSeconds",
 )  # fmt: skip
 OWNED_OF_CONTAINER = ("name", "image", "command", "args", "volumeMounts", "resources", "env")
-"""Parts that are said elsewhere, or are the agent's."""
+"""Parts that have fields of their own, or belong to the agent."""
 
 
 def _fits(pattern: str, says: str) -> AfterValidator:

@@ -1,7 +1,7 @@
-"""What a run with pods keeps in its run-time directory. Light: asked for every run that is cleared."""
+"""The files that a run with pods keeps in its run-time directory. Imports nothing: loaded for every clean-up."""
 
 CLUSTER = "cluster.json"
-"""The file that tells in which namespaces of which clusters the run may have pods."""
+"""The file that lists in which namespaces of which clusters the run may have pods."""
 
 CORDONS = "cordons.json"
-"""The file that tells where the run may have cordoned nodes that are to be uncordoned with its end."""
+"""The file that lists where the run may have cordoned nodes that are uncordoned at its end."""

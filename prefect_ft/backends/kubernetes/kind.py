@@ -27,7 +27,7 @@ class KubernetesKind(Kind[KubernetesInfrastructure]):
     block = "prefect_ft.blocks.training:KubernetesTraining"
 
     def check(self, infrastructure: KubernetesInfrastructure, field: str) -> None:
-        """Look for the nodes, and have the cluster judge the first worker's pod."""
+        """Look for the nodes, and have the cluster validate the first worker's pod."""
         try:
             from prefect_ft.backends.kubernetes.checks import check_cluster  # noqa: PLC0415  (its client costs a second)
         except BackendError as exc:  # its client is not installed
@@ -37,14 +37,14 @@ class KubernetesKind(Kind[KubernetesInfrastructure]):
     def ranks_per_worker(
         self, infrastructure: KubernetesInfrastructure, env: Mapping[str, str | None]
     ) -> int:
-        """Return how many accelerators a pod asks for, by the names that devices of a vendor's have, else 1."""
+        """Return how many accelerators a pod requests, by the names of vendors' devices, or 1."""
         del env
         limits = infrastructure.resources.limits
         asked = (int(count) for name, count in limits.items() if DEVICE.search(name) and count.isdecimal())
         return sum(asked) or 1
 
     def backend(self, workers: Workers[KubernetesInfrastructure]) -> Backend:
-        """Return what speaks with the cluster; agents are reached by its network, with certificates."""
+        """Return the backend that uses the cluster; agents are reached over its network, with certificates."""
         from prefect_ft.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415  (its client costs a second)
 
         settings = replace(workers.settings, certificates=certificates_of(workers.run_root))
@@ -59,7 +59,7 @@ class KubernetesKind(Kind[KubernetesInfrastructure]):
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:
-        """Have nodes cordoned that are isolated, where the job wants that."""
+        """Cordon isolated nodes, where the job says so."""
         if not infrastructure.cordon:
             return nullcontext()
         from prefect_ft.backends.kubernetes.cordon import Cordons  # noqa: PLC0415  (its client costs a second)

@@ -1,4 +1,4 @@
-"""Which systems a cluster hears of, and which take pods: one watch of the nodes for all who ask."""
+"""The state of the systems' nodes: ready, lost or cordoned. One watch of the nodes serves all callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prefect_ft.backends.kubernetes.watch import View, Watch
 from prefect_ft.errors import BackendError
 
 SETTLE_S = 30.0
-"""How long a cluster that was away may take to hear of its nodes again: until then it only has not heard of them."""
+"""How long nodes may seem lost after the cluster's API was unreachable: it may not have heard of them yet."""
 
 NEWS_TIMEOUT_S = 10.0
 """How long a change may take to be reported."""
@@ -21,24 +21,24 @@ Json = Mapping[str, Any]
 
 
 class Nodes:
-    """The nodes whose `label` has a system's name as its value are that system."""
+    """Nodes whose `label` has the name of a system as its value belong to that system."""
 
     def __init__(self, cluster: Cluster, label: str, news: threading.Condition) -> None:
         self._label = label
         self._watch = Watch(cluster.source_of_nodes(label), news)
         self._away_at = -SETTLE_S
-        """When the cluster was last seen to be away."""
+        """When the cluster was last found unreachable."""
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._watch.close()
 
     def answers(self, system: str) -> bool:
-        """Whether the cluster hears of a system's node; raises BackendError where it does not answer itself."""
+        """Whether a system's node is ready; raises BackendError where the cluster does not answer."""
         return any(map(_is_ready, self._of(system, self._watch.now())))
 
     def is_cut(self, system: str) -> bool:
-        """Whether the cluster has lost a system's node, or knows none; False where it cannot know for now."""
+        """Whether the cluster has lost a system's node, or has none; False where that is unknown now."""
         try:
             return not self.answers(system) and time.monotonic() - self._away_at >= SETTLE_S
         except BackendError:
@@ -46,7 +46,7 @@ class Nodes:
             return False
 
     def is_closed(self, system: str) -> bool:
-        """Whether all nodes of a system that are heard of are cordoned; False where it cannot be asked."""
+        """Whether all nodes of a system are cordoned; False where the cluster does not answer."""
         try:
             nodes = self._of(system, self._watch.now())
         except BackendError:
@@ -54,7 +54,7 @@ class Nodes:
         return _are_closed(nodes)
 
     def await_open(self, system: str) -> None:
-        """Wait for the event that a node which was just uncordoned takes pods again."""
+        """Wait until the watch shows that a node that was just uncordoned takes pods again."""
         self._watch.until(lambda view: not _are_closed(self._of(system, view)) or None, NEWS_TIMEOUT_S)
 
     def _of(self, system: str, view: View) -> Sequence[Json]:

@@ -1,7 +1,7 @@
-"""How a pod has come to its end, or is about to, from what the cluster says of it. Pure.
+"""Explains why a pod has ended, or is about to, from its status and events. Pure.
 
-The words are those of the Kubernetes API and its components, from version 1.20 on. What is made of it is
-the supervisor's: `base.TAKEN_AWAY` says which of these ends are nobody's failure.
+The reasons are those of the Kubernetes API and its components, from version 1.20 on. What follows is up to the
+supervisor: `base.TAKEN_AWAY` lists the ends that are preemptions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REASONS = {
 """By the reason in the status of a pod that has failed as a whole."""
 
 _NOTED = {"Preempted": "pod-preempted", "TaintManagerEviction": "pod-drained"}
-"""By the reason of what the cluster has noted of a pod: before 1.26 nothing else tells."""
+"""By the reason of a pod's event: before 1.26 there is no other sign."""
 
 _HINTS = {
     "pod-evicted": "have the node's memory and disk kept free: give `resources` requests, and limits that hold",
@@ -50,23 +50,23 @@ _HINTS = {
 
 
 def end_of(
-    told: Json | None, *, is_there: bool, is_node_closed: bool, events: Sequence[Json] = ()
+    pod: Json | None, *, is_there: bool, is_node_closed: bool, events: Sequence[Json] = ()
 ) -> Evidence | None:
-    """Return what tells of a pod's end; None: nothing does.
+    """Return the evidence of a pod's end; None: there is none.
 
-    `told` is the pod as it was last, None where nobody saw it; `is_there`: it still is. `is_node_closed`: its
-    node is cordoned. `events` is what the cluster has noted of it.
+    `pod` is its last known state, None where it was never seen; `is_there`: it still exists. `is_node_closed`: its
+    node is cordoned. `events` are the cluster's events about it.
     """
-    if told is None:
+    if pod is None:
         return Evidence(rule="pod-removed", text="its pod was removed from outside")
-    ended = _disrupted(told) or _failed(told) or _killed_for_memory(told)
-    if ended is None and (is_leaving(told) or not is_there):
+    ended = _disrupted(pod) or _failed(pod) or _killed_for_memory(pod)
+    if ended is None and (is_leaving(pod) or not is_there):
         return _removed(is_node_closed=is_node_closed, events=events)
-    return ended or _exited(told)
+    return ended or _exited(pod)
 
 
-def _disrupted(told: Json) -> Evidence | None:
-    for each in told["status"].get("conditions", ()):
+def _disrupted(pod: Json) -> Evidence | None:
+    for each in pod["status"].get("conditions", ()):
         if each["type"] == "DisruptionTarget" and each["status"] == "True":
             rule = _DISRUPTED.get(each.get("reason", ""))
             if rule is not None:
@@ -74,9 +74,9 @@ def _disrupted(told: Json) -> Evidence | None:
     return None
 
 
-def _failed(told: Json) -> Evidence | None:
-    """Say why its node, or the cluster, has ended a pod as a whole."""
-    status = told["status"]
+def _failed(pod: Json) -> Evidence | None:
+    """Return why its node, or the cluster, has ended a pod as a whole."""
+    status = pod["status"]
     if status.get("phase") != "Failed" or "reason" not in status:
         return None
     reason = status["reason"]
@@ -84,8 +84,8 @@ def _failed(told: Json) -> Evidence | None:
     return _evidence(rule, reason, status.get("message"))
 
 
-def _killed_for_memory(told: Json) -> Evidence | None:
-    if any(ended.get("reason") == "OOMKilled" for ended in _terminated(told)):
+def _killed_for_memory(pod: Json) -> Evidence | None:
+    if any(ended.get("reason") == "OOMKilled" for ended in _terminated(pod)):
         return USED_UP
     return None
 
@@ -99,8 +99,8 @@ def _removed(*, is_node_closed: bool, events: Sequence[Json]) -> Evidence:
     return Evidence(rule="pod-removed", text="its pod was removed from outside")
 
 
-def _exited(told: Json) -> Evidence | None:
-    for ended in _terminated(told):
+def _exited(pod: Json) -> Evidence | None:
+    for ended in _terminated(pod):
         text = f"its pod has ended with exit code {ended['exitCode']}"
         if ended.get("message"):  # it could not even be started
             text += f": {' '.join(ended['message'].split())}"
@@ -113,6 +113,6 @@ def _evidence(rule: str, reason: str, message: str | None) -> Evidence:
     return Evidence(rule=rule, text=text, hint=_HINTS.get(rule, ""))
 
 
-def _terminated(told: Json) -> list[Json]:
-    states = [each.get("state", {}) for each in told["status"].get("containerStatuses", ())]
+def _terminated(pod: Json) -> list[Json]:
+    states = [each.get("state", {}) for each in pod["status"].get("containerStatuses", ())]
     return [state["terminated"] for state in states if "terminated" in state]

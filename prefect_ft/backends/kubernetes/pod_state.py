@@ -1,6 +1,6 @@
-"""What a pod's status says of its beginning: whether it runs, or why it does not, and what helps. Pure.
+"""Reads a pod's status while it starts: whether it runs, or why it does not, and what to do. Pure.
 
-How pods end is `pod_ends`'s.
+`pod_ends` is about how pods end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 Json = Mapping[str, Any]
 
 NOT_YET = "timed out waiting for the condition"
-"""What a node says that has not yet seen a secret or config map which the cluster has; it looks again."""
+"""The message of a node that has not yet seen an existing secret or config map; it retries."""
 
 HOPELESS = (
     "CreateContainerConfigError",
@@ -22,18 +22,18 @@ HOPELESS = (
     "InvalidImageName",
     "RunContainerError",
 )
-"""Reasons for which a container that waits will go on waiting."""
+"""Reasons for which a container will wait forever."""
 
 
 class Trouble(NamedTuple):
-    """Why a pod cannot begin. `on_any_system`: it could not on any other system either."""
+    """Why a pod cannot start. `on_any_system`: it could not on any other system either."""
 
     text: str
     on_any_system: bool
 
 
 class Remedy(NamedTuple):
-    """What helps where these words are said, and whether it is the same on all systems."""
+    """What to do about a message that matches `words`, and whether it concerns all systems."""
 
     words: str
     helps: str
@@ -67,58 +67,58 @@ REMEDIES = (
            "the image has no such Python: name its interpreter in `python`", True),
     Remedy(r"no such host|i/o timeout|connection refused", "the node does not reach the registry or the file server"),
 )  # fmt: skip
-"""In their order: the first whose words are said holds."""
+"""In order: the first that matches counts."""
 
 
 def trouble(text: str, *, on_any_system: bool = False) -> Trouble:
-    """Return what is said together with what helps; `on_any_system` where nothing known is said."""
+    """Return a message together with what to do about it; `on_any_system` counts where no remedy matches."""
     for each in REMEDIES:
         if re.search(each.words, text, re.IGNORECASE):
             return Trouble(f"{text} ({each.helps})", each.on_any_system)
     return Trouble(text, on_any_system)
 
 
-def is_running(told: Json) -> bool:
+def is_running(pod: Json) -> bool:
     """Whether its container runs."""
-    return told["status"].get("phase") == "Running" and any("running" in each for each in _states(told))
+    return pod["status"].get("phase") == "Running" and any("running" in each for each in _states(pod))
 
 
-def has_ended(told: Json) -> bool:
-    """Whether nothing of a pod runs any more."""
-    return told["status"].get("phase") in ("Succeeded", "Failed")
+def has_ended(pod: Json) -> bool:
+    """Whether all containers of a pod have ended."""
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
-def has_begun(told: Json) -> bool:
-    """Whether its container runs or has run, as far as its node has said."""
-    return any(state.keys() & {"running", "terminated"} for state in _states(told))
+def has_begun(pod: Json) -> bool:
+    """Whether its container runs or has run, as far as its node has reported."""
+    return any(state.keys() & {"running", "terminated"} for state in _states(pod))
 
 
-def is_leaving(told: Json) -> bool:
-    """Whether somebody has deleted it; its processes may still have some time."""
-    return "deletionTimestamp" in told["metadata"]
+def is_leaving(pod: Json) -> bool:
+    """Whether it has been deleted; its processes may still run for a while."""
+    return "deletionTimestamp" in pod["metadata"]
 
 
-def stuck(told: Json, *, is_node_closed: bool) -> Trouble | None:
-    """Say why a pod that does not run never will; None: it may. `is_node_closed`: its node takes no new ones."""
-    for state in _states(told):
+def stuck(pod: Json, *, is_node_closed: bool) -> Trouble | None:
+    """Return why a pod will never run; None: it may. `is_node_closed`: its node is cordoned."""
+    for state in _states(pod):
         waiting = state.get("waiting", {})
         if waiting.get("reason") in HOPELESS and NOT_YET not in waiting.get("message", ""):
             return trouble(f"{waiting['reason']}: {waiting.get('message', 'no more is known')}")
-    unscheduled = _unscheduled(told)
+    unscheduled = _unscheduled(pod)
     if unscheduled is not None and is_node_closed:
         return trouble(f"its node is cordoned: {unscheduled}")
     return None
 
 
-def waits_for(told: Json, events: Sequence[Json]) -> Trouble:
-    """Say what a pod waits for that has had its time, from what the cluster has noted of it."""
+def waits_for(pod: Json, events: Sequence[Json]) -> Trouble:
+    """Return what a pod that is late waits for, from its status and its events."""
     warnings = [each for each in events if each.get("type") == "Warning" and each.get("message")]
-    if (unscheduled := _unscheduled(told)) is not None:
+    if (unscheduled := _unscheduled(pod)) is not None:
         return trouble(f"its pod is not scheduled: {_one_line(unscheduled)}")
     if warnings:
         last = warnings[-1]
         return trouble(f"its pod still waits: {last['reason']}: {_one_line(last['message'])}")
-    for state in _states(told):
+    for state in _states(pod):
         if "waiting" in state:
             waiting = state["waiting"]
             words = filter(None, (waiting.get("reason"), waiting.get("message")))
@@ -126,16 +126,16 @@ def waits_for(told: Json, events: Sequence[Json]) -> Trouble:
     return Trouble("its pod still waits: nothing is known of why", on_any_system=False)
 
 
-def _unscheduled(told: Json) -> str | None:
-    """Say why no node was found for a pod; None: one was, or it was not looked for yet."""
-    for each in told["status"].get("conditions", ()):
+def _unscheduled(pod: Json) -> str | None:
+    """Return why a pod could not be scheduled; None: it was, or scheduling has not been tried yet."""
+    for each in pod["status"].get("conditions", ()):
         if each["type"] == "PodScheduled" and each["status"] == "False":
             return str(each.get("message") or each.get("reason") or "no more is known")
     return None
 
 
-def _states(told: Json) -> Iterator[Json]:
-    for each in told["status"].get("containerStatuses", ()):
+def _states(pod: Json) -> Iterator[Json]:
+    for each in pod["status"].get("containerStatuses", ()):
         yield each.get("state", {})
 
 

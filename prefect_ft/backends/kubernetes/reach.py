@@ -1,6 +1,6 @@
-"""Which of two ways agents in pods are reached by: directly, or through the cluster's API.
+"""Chooses how agents in pods are reached: directly, or through the cluster's API.
 
-Owns the choice, and the connections that are open directly: those to nodes that the cluster has lost it ends.
+Owns the choice, and the open direct connections: it ends those to nodes that the cluster has lost.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Way = Literal["direct", "api"]
 Connect = Callable[[], socket.socket]
 
 PATIENCE_S = 10.0
-"""How long a port may refuse connections where an agent begins, before the API is asked whether it listens."""
+"""How long a starting agent's port may refuse connections before the API is asked whether it listens."""
 
 LOOK_S = 1.0
-"""How often it is looked whether the nodes of open connections are lost."""
+"""How often to check whether the nodes of open connections are lost."""
 
 _log = logging.getLogger(__name__)
 
 
 class Reach:
-    """Finds out once, by the first agent that is reached, which way leads to all of them."""
+    """Finds the route to all agents, once, with the first agent that is reached."""
 
     def __init__(self, wanted: Literal["auto", "direct", "api"]) -> None:
         self._way: Way | None = None if wanted == "auto" else wanted
@@ -51,7 +51,7 @@ class Reach:
         return connection
 
     def listens(self, directly: Connect, by_api: Callable[[], bool], waited_s: float) -> bool:
-        """Whether an agent that begins can be connected to by now; it has been waited for that long."""
+        """Whether a starting agent accepts connections by now; `waited_s` is how long it has been waited for."""
         if self._way == "api":
             return by_api()
         try:
@@ -79,7 +79,7 @@ class Reach:
 
 
 class Guard:
-    """Ends open connections whose systems are lost, though their other side may be there still."""
+    """Ends open connections to lost systems, though their peers may still be there."""
 
     def __init__(self, is_lost: Callable[[str], bool]) -> None:
         self._is_lost = is_lost
@@ -101,7 +101,9 @@ class Guard:
             lost = {system for system in {*held.values()} if self._is_lost(system)}
             for connection, system in held.items():
                 if system in lost:
-                    with suppress(OSError):  # TLS's own would take its state from under who reads
+                    with suppress(
+                        OSError
+                    ):  # TLS's own shutdown would discard the state of a concurrent reader
                         socket.socket.shutdown(connection, socket.SHUT_RDWR)
             del held, connection
             time.sleep(LOOK_S)

@@ -1,7 +1,7 @@
-"""The objects that a worker is made of in a cluster: a pod, its secret, the agent's code. Pure: sends nothing.
+"""Builds the objects of a worker in a cluster: a pod, its secret, the agent's code. Pure: sends nothing.
 
-Names are those of the Kubernetes API, version 1. What the agent needs is said here and nowhere else; what the
-user adds under `pod` and `container` is merged in last.
+Names are those of the Kubernetes API, version 1. Everything that the agent needs is set here and nowhere else; the
+user's additions under `pod` and `container` are merged in last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BEGIN = (
 """The program of the image's Python: it unpacks the agent and becomes it."""
 
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""What the cluster puts on nodes that it does not hear of."""
+"""The taints that the cluster puts on lost nodes."""
 
 Object = dict[str, Any]
 
@@ -46,7 +46,7 @@ _PULL = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}
 
 
 def object_name(run_id: str, phase_index: int, worker: Worker) -> str:
-    """Return the name of a worker's pod and secret; no other has it."""
+    """Return the unique name of a worker's pod and secret."""
     return name_of(run_id, phase_index, worker).lower()
 
 
@@ -95,7 +95,7 @@ def pod(
     whole = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _said(
+        "metadata": _without_unset(
             {
                 "name": name,
                 "labels": {**infrastructure.labels, **own},
@@ -138,7 +138,7 @@ def _spec(
             merge_patch(_container(infrastructure, system, name, files), infrastructure.container)
         ],
     }
-    return _said(spec)
+    return _without_unset(spec)
 
 
 def _container(
@@ -149,7 +149,7 @@ def _container(
 ) -> Object:
     env = given_in({**infrastructure.env, **system.env})
     words = [str(CODE / ARCHIVE), str(PAYLOAD)]
-    return _said(
+    return _without_unset(
         {
             "name": CONTAINER,
             "image": infrastructure.image,
@@ -159,9 +159,9 @@ def _container(
                 *({"name": variable, "value": value} for variable, value in env.items()),
                 {"name": CONFIG_VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": CONFIG}}},
             ],
-            # Where pods have their nodes' network, who is to listen at a port waits for who does.
+            # With the nodes' network a pod waits until its port is free.
             "ports": [{"name": "agent", "containerPort": infrastructure.agent_port}],
-            "resources": _said(
+            "resources": _without_unset(
                 {
                     "requests": dict(infrastructure.resources.requests),
                     "limits": dict(infrastructure.resources.limits),
@@ -186,14 +186,14 @@ def _given(name: str, files: Mapping[str, bytes]) -> list[Object]:
 
 
 def _on(label: str, system: str) -> Object:
-    """Have a pod on its system's node: one that is isolated is thereby never another worker's."""
+    """Return the affinity to a system's node: an isolated node never gets another worker."""
     wanted = {"key": label, "operator": "In", "values": [system]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def _toleration(given: Toleration) -> Object:
-    return _said(
+    return _without_unset(
         {
             "key": given.key,
             "operator": given.operator,
@@ -205,15 +205,15 @@ def _toleration(given: Toleration) -> Object:
 
 
 def _stays(given: Sequence[Toleration]) -> list[Object]:
-    """Have the cluster not remove a pod whose node it does not hear of: when that is lost is decided here.
+    """Return tolerations that keep the cluster from evicting pods of lost nodes: the run decides when one is lost.
 
-    Without it the cluster does after five minutes, also where the agent is still spoken with.
+    Without them the cluster evicts after five minutes, even while the agent is connected.
     """
-    said = {each.key for each in given}
+    tolerated = {each.key for each in given}
     return [
         {"key": key, "operator": "Exists", "effect": "NoExecute"}
         for key in NODE_TAINTS
-        if key not in said and None not in said
+        if key not in tolerated and None not in tolerated
     ]
 
 
@@ -230,12 +230,12 @@ def _volume(index: int, given: PodVolume) -> Object:
         "configMap": given.config_map and {"name": given.config_map},
         "secret": given.secret and {"secretName": given.secret},
     }
-    return _said({"name": f"volume-{index}", **sources})
+    return _without_unset({"name": f"volume-{index}", **sources})
 
 
 def _mount(index: int, given: PodVolume) -> Object:
     mount = {"name": f"volume-{index}", "mountPath": given.path, "subPath": given.sub_path}
-    return _said({**mount, "readOnly": given.read_only or None})
+    return _without_unset({**mount, "readOnly": given.read_only or None})
 
 
 def _file_mount(index: int, path: str) -> Object:
@@ -263,6 +263,6 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _said(given: Object) -> Object:
-    """Leave out what was not said: then the cluster's default holds."""
+def _without_unset(given: Object) -> Object:
+    """Leave out unset fields: the cluster's defaults apply."""
     return {name: value for name, value in given.items() if value is not None and value not in ([], {})}

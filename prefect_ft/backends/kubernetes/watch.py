@@ -1,7 +1,7 @@
-"""What there is of one kind of object in a cluster, as it tells by itself: one list, then a stream of changes.
+"""Keeps a copy of one kind of object in a cluster up to date: one list, then a stream of changes.
 
-Owns the stream and its mending: it is taken up where it ended, and where what happened since is not told any
-more the list is made anew. Knows nothing of pods, nodes or the client library.
+Owns the stream and its recovery: it resumes where it ended, and where the changes since have expired it lists again.
+Knows nothing of pods, nodes or the client library.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _T = TypeVar("_T")
 
 
 class ExpiredError(Exception):
-    """Changes since a version are no longer available; only a new list says what there is."""
+    """Changes since a version are no longer available; a new list is needed."""
 
 
 class Stream(Protocol):
-    """Events as they come; it ends where the cluster, or the way to it, ends it."""
+    """Events as they arrive; it ends when the cluster or the connection ends it."""
 
     def __iter__(self) -> Iterator[Json]: ...
 
     def hang_up(self) -> None:
-        """Have it end for whoever reads it in another thread. Idempotent."""
+        """End it for the thread that reads it. Idempotent."""
 
     def close(self) -> None:
-        """Let go of it; by who reads it."""
+        """Release it; called by the thread that reads it."""
 
 
 class Source(Protocol):
     """The requests that a watch makes; both raise BackendError."""
 
     def listed(self) -> tuple[Sequence[Json], str]:
-        """Return what there is, and the version at which that was so."""
+        """Return the objects, and the version of the list."""
 
     def changes(self, version: str) -> Stream:
         """Return what has changed since a version; raises ExpiredError."""
@@ -52,38 +52,38 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is known now. `away` says why the cluster tells nothing new; None: it does."""
+    """The objects as known now. `away` says why the cluster is unreachable; None: it is not."""
 
     objects: Mapping[str, Json]
     """By name."""
     gone: Mapping[str, Json]
-    """By uid: those that were there and are not any more, as they were last."""
+    """By uid: deleted objects in their last state."""
     away: str | None
 
     def find(self, name: str, uid: str) -> Json | None:
-        """Return this very object; None: it is not there."""
+        """Return the object with this name and uid; None: there is none."""
         found = self.objects.get(name)
         return found if found is not None and uid_of(found) == uid else None
 
     def last(self, name: str) -> Json | None:
-        """Return the object of this name, as it is or was last; None: there was none."""
+        """Return the object of this name in its last known state; None: there was none."""
         was = (each for each in reversed([*self.gone.values()]) if each["metadata"]["name"] == name)
         return self.objects.get(name) or next(was, None)
 
 
 class Watch:
-    """Follows a source in a thread of its own, from the first question to `close`."""
+    """Follows a source in a thread of its own, from the first query to `close`."""
 
     def __init__(self, source: Source, news: threading.Condition | None = None) -> None:
-        """Watches share `news` where several of them may bring what is awaited."""
+        """Watches share `news` where a wait depends on several of them."""
         self._source = source
         self._news = news or threading.Condition()
         self._objects: dict[str, Json] = {}
         self._gone: dict[str, Json] = {}
         self._noted: set[str] = set()
-        """Uids of what was made known while a list was on its way, which may be older."""
+        """Uids of objects recorded by `note` during a list request, whose answer may be older."""
         self._version: str | None = None
-        """The version from which changes are wanted; None: a list is needed."""
+        """The version from which to follow changes; None: a list is needed."""
         self._is_listed = False
         self._away: str | None = None
         self._stream: Stream | None = None
@@ -93,7 +93,7 @@ class Watch:
     # -- asking -----------------------------------------------------------------------------------
 
     def now(self) -> View:
-        """Return what is known now; raises BackendError where the cluster does not tell."""
+        """Return the objects as known now; raises BackendError where the cluster is unreachable."""
         with self._news:
             self._start()
             self._news.wait_for(lambda: self._is_listed or self._away is not None, ANSWER_TIMEOUT_S)
@@ -102,10 +102,10 @@ class Watch:
             return View(dict(self._objects), dict(self._gone), None)
 
     def until(self, look: Callable[[View], _T | None], timeout_s: float) -> _T | None:
-        """Look at each change, and return what `look` gives once it is not None; None: not in time.
+        """Call `look` after each change until it returns something, and return that; None: not in time.
 
-        `look` is called while nothing new is taken, so that it must not wait for anything. What it raises
-        ends the wait. A cluster that is away is waited for.
+        `look` is called with the lock held, so it must not block. What it raises ends the wait. The wait continues
+        while the cluster is unreachable.
         """
         deadline = time.monotonic() + timeout_s
         with self._news:
@@ -117,16 +117,16 @@ class Watch:
                     return found
                 self._news.wait(left_s)
 
-    def note(self, told: Json) -> None:
+    def note(self, obj: Json) -> None:
         """Record an object that a request has just returned and the stream may not have reported yet."""
         with self._news:
-            known = self._objects.get(told["metadata"]["name"])
-            if known is None or uid_of(known) != uid_of(told):
-                self._put(told)
-            self._noted.add(uid_of(told))
+            known = self._objects.get(obj["metadata"]["name"])
+            if known is None or uid_of(known) != uid_of(obj):
+                self._put(obj)
+            self._noted.add(uid_of(obj))
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop following. Idempotent."""
         with self._news:
             self._is_over.set()
             if self._stream is not None:
@@ -146,18 +146,18 @@ class Watch:
             try:
                 if self._version is None:
                     self._list()
-                self._hear()
-            except (ExpiredError, LookupError, TypeError):  # or what nobody understands
+                self._read_stream()
+            except (ExpiredError, LookupError, TypeError):  # or an unexpected event
                 self._version = None
             except BackendError as exc:
-                self._tell_away(str(exc))
-            has_told = self._version not in (None, before)
-            pause_s = LEAST_PAUSE_S if has_told else min(2 * pause_s, MOST_PAUSE_S)
-            if not has_told:
+                self._set_away(str(exc))
+            has_advanced = self._version not in (None, before)
+            pause_s = LEAST_PAUSE_S if has_advanced else min(2 * pause_s, MOST_PAUSE_S)
+            if not has_advanced:
                 self._is_over.wait(pause_s)
 
     def _list(self) -> None:
-        """Put what there is in the place of what was known."""
+        """Replace the known objects by a new list."""
         with self._news:
             self._noted.clear()
         listed, version = self._source.listed()
@@ -171,8 +171,8 @@ class Watch:
             self._version, self._is_listed, self._away = version, True, None
             self._news.notify_all()
 
-    def _hear(self) -> None:
-        """Take changes until they end; raises ExpiredError and BackendError."""
+    def _read_stream(self) -> None:
+        """Take changes until the stream ends; raises ExpiredError and BackendError."""
         assert self._version is not None
         stream = self._source.changes(self._version)
         with self._news:
@@ -189,38 +189,38 @@ class Watch:
             stream.close()
 
     def _take(self, event: Json) -> None:
-        kind, told = event["type"], event["object"]
+        kind, obj = event["type"], event["object"]
         if kind == "ERROR":
             raise ExpiredError
         with self._news:
             if kind in ("ADDED", "MODIFIED"):
-                self._put(told)
+                self._put(obj)
             elif kind == "DELETED":
-                self._lose(told)
-            self._version = told["metadata"]["resourceVersion"]
+                self._lose(obj)
+            self._version = obj["metadata"]["resourceVersion"]
             self._news.notify_all()
 
-    def _tell_away(self, why: str) -> None:
+    def _set_away(self, why: str) -> None:
         with self._news:
             self._away = why
             self._news.notify_all()
 
-    def _put(self, told: Json) -> None:
-        """Know an object as it is now; another one that had its name is gone, and what is gone stays so."""
-        if uid_of(told) in self._gone:
+    def _put(self, obj: Json) -> None:
+        """Store an object; an earlier one of the same name is gone, and a deleted one stays deleted."""
+        if uid_of(obj) in self._gone:
             return
-        before = self._objects.get(told["metadata"]["name"])
-        if before is not None and uid_of(before) != uid_of(told):
+        before = self._objects.get(obj["metadata"]["name"])
+        if before is not None and uid_of(before) != uid_of(obj):
             self._lose(before)
-        self._objects[told["metadata"]["name"]] = told
+        self._objects[obj["metadata"]["name"]] = obj
 
-    def _lose(self, told: Json) -> None:
-        self._gone[uid_of(told)] = told
-        known = self._objects.get(told["metadata"]["name"])
-        if known is not None and uid_of(known) == uid_of(told):
-            del self._objects[told["metadata"]["name"]]
+    def _lose(self, obj: Json) -> None:
+        self._gone[uid_of(obj)] = obj
+        known = self._objects.get(obj["metadata"]["name"])
+        if known is not None and uid_of(known) == uid_of(obj):
+            del self._objects[obj["metadata"]["name"]]
 
 
-def uid_of(told: Json) -> str:
-    """Return what names an object once and for all: its name may be another's later."""
-    return str(told["metadata"]["uid"])
+def uid_of(obj: Json) -> str:
+    """Return the unique id of an object: names are reused."""
+    return str(obj["metadata"]["uid"])

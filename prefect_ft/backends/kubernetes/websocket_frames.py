@@ -1,6 +1,6 @@
-"""The frames of a web socket (RFC 6455) by which a Kubernetes API carries a process's input and output.
+"""The WebSocket frames (RFC 6455) in which the Kubernetes API carries a process's input and output.
 
-The first byte of each message tells its channel.
+The first byte of each message is its channel.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ import os
 import struct
 
 STDIN, STDOUT, STATUS = 0, 1, 3
-"""Channels; the last says how the process has ended."""
+"""Channels; the last carries the process's exit status."""
 
 _CONTINUED, _BINARY, _TEXT, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x1, 0x8, 0x9, 0xA
 _LAST = _MASKED = 0x80
 
 
 class ProcessFrames:
-    """One connection, seen from the client: output out of frames, input into them."""
+    """One connection, on the client's side: output is read from frames, input wrapped in them."""
 
     def __init__(self) -> None:
         self.has_ended = False
         self.status = b""
-        """What the API says of the process's end, as JSON; empty: nothing."""
+        """The API's status of the process's end, as JSON; empty: none yet."""
         self._channel: int | None = None
         self._pongs = bytearray()
 
     def unwrapped(self, received: bytearray) -> bytes:
-        """Take whole frames out of what has come, and return the output in them."""
+        """Take complete frames out of the received bytes, and return the output in them."""
         output = bytearray()
         while not self.has_ended and (frame := _taken(received)) is not None:
             opcode, payload = frame
@@ -47,13 +47,13 @@ class ProcessFrames:
         return data if self._channel == STDOUT else b""
 
     def wrapped(self, data: bytes) -> bytes:
-        """Return the frame of this input, behind what is owed for the server's pings."""
+        """Return the frame for this input, after the pongs that are due."""
         owed, self._pongs = bytes(self._pongs), bytearray()
         return owed + (_frame(_BINARY, bytes([STDIN]) + data) if data else b"")
 
 
 def _taken(received: bytearray) -> tuple[int, bytes] | None:
-    """Take the first frame, which a server does not mask; None: it is not whole yet."""
+    """Take the first frame, which a server does not mask; None: it is not complete yet."""
     if len(received) < 2:
         return None
     length, start = received[1], 2
@@ -71,7 +71,7 @@ def _taken(received: bytearray) -> tuple[int, bytes] | None:
 
 
 def _frame(opcode: int, payload: bytes) -> bytes:
-    """Return a whole frame, masked as a client's has to be."""
+    """Return a frame, masked as clients must."""
     length = len(payload)
     if length < 126:
         head = struct.pack(">BB", _LAST | opcode, _MASKED | length)
