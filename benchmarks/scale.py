@@ -121,7 +121,7 @@ class Crowd:
             in_process_key=self.gang.gang.in_process_key,
             resume_step=100,
             resume_path="/checkpoints/step-100",
-            passed_over={},
+            skipped={},
             skip_eval_at_step=None,
         )
         note = {"placement": list(placement), "start_counts": [list(each) for each in launch.start_counts]}

@@ -114,8 +114,8 @@ class Timeline:
 def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
     """Follow a phase until `last_t`. Raises JournalError."""
     follower = _Follower()
-    told = [line for line in lines if isinstance(line, IncidentLine)]
-    recorded = {line.n: (line, entry) for line, entry in zip(told, history_of(lines), strict=True)}
+    incidents = [line for line in lines if isinstance(line, IncidentLine)]
+    recorded = {line.n: (line, entry) for line, entry in zip(incidents, history_of(lines), strict=True)}
     proposed_t = {line.n: line.t for line in lines if isinstance(line, ProposedLine)}
     for line in lines:
         match line:

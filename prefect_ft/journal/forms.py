@@ -108,22 +108,22 @@ class FieldError(FormError):
         super().__init__(f"{field}: {message}")
 
 
-def _fields(told: Any, forms: Mapping[str, Form], need: tuple[str, ...]) -> dict[str, Any]:
+def _fields(value: Any, forms: Mapping[str, Form], need: tuple[str, ...]) -> dict[str, Any]:
     """Read an object's fields without those that are null. Raises FormError, FieldError with the field's name."""
-    if not isinstance(told, Mapping):
+    if not isinstance(value, Mapping):
         raise FormError("is no object")
     known = {}
-    for name, value in told.items():
+    for name, field in value.items():
         if name not in forms:
             raise FieldError(f"unknown field; known are {', '.join(forms)}", name)
-        if value is None:
+        if field is None:
             continue
         try:
-            known[name] = forms[name].read(value)
+            known[name] = forms[name].read(field)
         except FieldError as exc:
             raise FieldError(exc.message, f"{name}.{exc.field}") from exc
         except FormError as exc:
-            raise FieldError(f"got {value!r}, expected {forms[name].name}", name) from exc
+            raise FieldError(f"got {field!r}, expected {forms[name].name}", name) from exc
     for name in need:
         if name not in known:
             raise FieldError("missing", name)
@@ -140,15 +140,15 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _known_alone(told: Any, forms: Mapping[str, Form]) -> Any:
+def _without_unknown_fields(value: Any, forms: Mapping[str, Form]) -> Any:
     """Return an object of a journal without fields that this version does not know, in it and inside it."""
-    if not isinstance(told, Mapping):
-        return told
-    alone = {name: value for name, value in told.items() if name in forms}
+    if not isinstance(value, Mapping):
+        return value
+    known = {name: field for name, field in value.items() if name in forms}
     for name, inner in (("evidence", _EVIDENCE), ("counters", _COUNTERS)):
-        if isinstance(value := alone.get(name), dict):
-            alone[name] = {each: value[each] for each in value if each in inner}
-    return alone
+        if isinstance(field := known.get(name), dict):
+            known[name] = {each: field[each] for each in field if each in inner}
+    return known
 
 
 # -- evidence --------------------------------------------------------------------------------------
@@ -163,8 +163,8 @@ _EVIDENCE: Mapping[str, Form] = {
 }
 
 
-def _as_evidence(told: Any) -> Evidence:
-    return Evidence(**_fields(told, _EVIDENCE, ("rule", "text")))
+def _as_evidence(value: Any) -> Evidence:
+    return Evidence(**_fields(value, _EVIDENCE, ("rule", "text")))
 
 
 EVIDENCE = Form("an object", _as_evidence)
@@ -187,8 +187,8 @@ _ADVICE: Mapping[str, Form] = {
 }
 
 
-def _as_advice(told: Any) -> Advice:
-    fields = _fields(told, _ADVICE, ())
+def _as_advice(value: Any) -> Advice:
+    fields = _fields(value, _ADVICE, ())
     return Advice(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
 
 
@@ -237,13 +237,13 @@ _INCIDENT: Mapping[str, Form] = {
     "advice": ADVICE,
 }
 _ATTRIBUTES: Mapping[str, str] = {"class": "failure_class"}
-"""Where the name on the wire is a word that Python keeps for itself."""
+"""Fields whose name in JSON is a keyword of Python."""
 
 INCIDENT_FIELDS = frozenset(_INCIDENT)
 
 
-def _as_incident(told: Any) -> Incident:
-    fields = _fields(told, _INCIDENT, ("t", "kind"))
+def _as_incident(value: Any) -> Incident:
+    fields = _fields(value, _INCIDENT, ("t", "kind"))
     if fields["kind"] == "device_fault":
         for name in ("device", "code", "severity"):
             if name not in fields:
@@ -251,7 +251,7 @@ def _as_incident(told: Any) -> Incident:
     return Incident(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
 
 
-INCIDENT = Form("an incident", lambda told: _as_incident(_known_alone(told, _INCIDENT)))
+INCIDENT = Form("an incident", lambda value: _as_incident(_without_unknown_fields(value, _INCIDENT)))
 """That of a journal, to which later versions may have added fields."""
 
 
@@ -269,10 +269,10 @@ def incident_to_json(incident: Incident) -> dict[str, Any]:
     return line
 
 
-def incident_from_json(told: Mapping[str, Any]) -> Incident:
+def incident_from_json(value: Mapping[str, Any]) -> Incident:
     """Read an object that a user may have written; raises ConfigError."""
     try:
-        return _as_incident(told)
+        return _as_incident(value)
     except FieldError as exc:
         raise ConfigError(exc.message, field=exc.field) from exc
 
@@ -290,7 +290,7 @@ _COUNTERS: Mapping[str, Form] = {
     "same_device_fault": _COUNT_BY_NAME,
     "suspects": _COUNT_BY_NAME,
 }
-COUNTERS = Form("an object", lambda told: Counters(**_fields(told, _COUNTERS, ())))
+COUNTERS = Form("an object", lambda value: Counters(**_fields(value, _COUNTERS, ())))
 
 _AT_FAULT: Mapping[str, Form] = {
     "what": TEXT,
@@ -302,8 +302,10 @@ _AT_FAULT: Mapping[str, Form] = {
 }
 
 
-def _as_at_fault(told: Any) -> AtFault:
-    known = {name: told[name] for name in told if name in _AT_FAULT} if isinstance(told, Mapping) else told
+def _as_at_fault(value: Any) -> AtFault:
+    known = (
+        {name: value[name] for name in value if name in _AT_FAULT} if isinstance(value, Mapping) else value
+    )
     fields = _fields(known, _AT_FAULT, ("what", "text"))
     return AtFault(**{_ATTRIBUTES.get(name, name): value for name, value in fields.items()})
 
@@ -332,12 +334,12 @@ _DECISION: Mapping[str, Form] = {
 }
 
 
-def _as_decision(told: Any) -> Decision:
+def _as_decision(value: Any) -> Decision:
     required = tuple(name for name in _DECISION if name not in ("resume_step", "skip_steps", "at_fault"))
-    return Decision(**_fields(told, _DECISION, required))
+    return Decision(**_fields(value, _DECISION, required))
 
 
-DECISION = Form("a decision", lambda told: _as_decision(_known_alone(told, _DECISION)))
+DECISION = Form("a decision", lambda value: _as_decision(_without_unknown_fields(value, _DECISION)))
 """That of a journal, to which later versions may have added fields."""
 
 
@@ -374,10 +376,10 @@ _ANSWER: Mapping[str, Form] = {
 }
 
 
-def answer_from_json(told: Mapping[str, Any]) -> Answer | None:
-    """Read a person's answer; None: it is none."""
+def answer_from_json(value: Mapping[str, Any]) -> Answer | None:
+    """Read a person's answer; None: it is not a valid one."""
     try:
-        fields = read_fields(_ANSWER, told)
+        fields = read_fields(_ANSWER, value)
     except FormError:
         return None
     fields["by"] = str(fields.get("by") or "")

@@ -1,8 +1,8 @@
 """The journal of a phase: append-only JSON lines, the one truth about what happened and was decided.
 
-A line is whole or it does not count: a reader passes over a torn last line, a writer removes it first. It is read
-here alone, into a record (`records.py`). A line before the last that is damaged is shown as missing by what only
-looks on, and keeps a run from being resumed: budgets that forget what happened are worth nothing.
+A line is complete or it does not count: readers skip a torn last line, a writer removes it first. Lines are read only
+here, into records (`records.py`). A damaged line before the last is reported as missing to readers, and blocks a
+resume: budgets that forget what happened are worth nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from prefect_ft.worker.forms import FormError
 
 
 def check_format(data: bytes, file: str) -> None:
-    """Raise NewerFormatError for a journal that a later version has written to in a format of its own."""
+    """Raise NewerFormatError for a journal in the format of a later version."""
     for raw in data.split(b"\n")[:-1]:
         if b'"format"' in raw and (line := _object(raw)) is not None:
             formats.check("journal", line.get("format"), line.get("version"), file)
@@ -54,18 +54,18 @@ class Damage(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What stands in a journal: the lines that can be read, each with its number, and those that cannot."""
+    """The contents of a journal: readable lines, each with its number, and damaged ones."""
 
     lines: list[tuple[int, Line]]
     damaged: list[Damage]
 
 
 def scan(data: bytes) -> Scan:
-    """Read a journal's lines but a last one that is cut off; never raises."""
+    """Read a journal's lines without a torn last one; never raises."""
     found = Scan([], [])
     offset = 0
     for number, raw in enumerate(data.split(b"\n")[:-1], start=1):
-        line = _understood(raw)
+        line = _read_line(raw)
         if isinstance(line, str):
             found.damaged.append(Damage(number, offset, line))
         elif line is not None:
@@ -75,24 +75,24 @@ def scan(data: bytes) -> Scan:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the lines that can be read, to look on; raises NewerFormatError, and OSError for the file itself."""
+    """Return the readable lines, for display; raises NewerFormatError, and OSError for the file itself."""
     data = path.read_bytes()
     check_format(data, str(path))
     return [line for _, line in scan(data).lines]
 
 
 def checked_lines(path: Path, data: bytes | None = None) -> list[Line]:
-    """Return all lines, to act on them; raises JournalError where one is damaged, NewerFormatError and OSError."""
+    """Return all lines, for decisions; raises JournalError where one is damaged, NewerFormatError and OSError."""
     data = path.read_bytes() if data is None else data
     check_format(data, str(path))
     found = scan(data)
     if found.damaged:
-        raise JournalError(told_damage(path, found.damaged))
+        raise JournalError(describe_damage(path, found.damaged))
     return [line for _, line in found.lines]
 
 
-def told_damage(path: Path, damaged: Sequence[Damage]) -> str:
-    """Return which line is damaged, the first of several, and what to do."""
+def describe_damage(path: Path, damaged: Sequence[Damage]) -> str:
+    """Describe the first damaged line, and what to do."""
     first, more = damaged[0], len(damaged) - 1
     others = f" (and {more} more)" if more else ""
     return (
@@ -105,32 +105,32 @@ _SUM = b',"sum":"'
 _SUM_BYTES = len(b',"sum":"00000000"}')
 
 
-def encoded(told: Mapping[str, Any]) -> bytes:
-    """Return a line as it stands in the file: JSON that ends with `sum`, the CRC-32 of what is before that."""
-    data = json.dumps(told, separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
+def encoded(record: Mapping[str, Any]) -> bytes:
+    """Return a line's bytes in the file: JSON that ends with `sum`, the CRC-32 of everything before it."""
+    data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
     return b'%s%s%08x"}\n' % (data, _SUM, crc32(data))
 
 
-def _understood(raw: bytes) -> Line | str | None:
-    """Read a line; None: it does not count, a text: why it is damaged. One without a checksum is an older writer's."""
+def _read_line(raw: bytes) -> Line | str | None:
+    """Read a line; None: skip it, a text: why it is damaged. Earlier versions wrote lines without a checksum."""
     if not raw:
         return None
     has_sum = raw[-_SUM_BYTES : -_SUM_BYTES + len(_SUM)] == _SUM
     if has_sum and b"%08x" % crc32(raw[:-_SUM_BYTES]) != raw[-10:-2]:
         return "its checksum is wrong"
-    told = _object(raw)
-    if told is None:
+    record = _object(raw)
+    if record is None:
         return "it is no JSON object"
-    if (told.pop("sum", None) is not None) != has_sum:
+    if (record.pop("sum", None) is not None) != has_sum:
         return "its checksum is not at its end"
     try:
-        return read_line(told)
+        return read_line(record)
     except FormError:
         return None if has_sum else "it lacks what a line of its type has"
 
 
 def is_journal(data: bytes) -> bool:
-    """Whether a file of JSON lines is a journal: then its first object says of which type it is."""
+    """Whether a file of JSON lines is a journal: then its first object has a type."""
     first = next((line for raw in data.split(b"\n") if (line := _object(raw)) is not None), {})
     return names_a_type(first)
 
@@ -144,7 +144,7 @@ def _object(raw: bytes) -> dict[str, Any] | None:
 
 
 def head_of(lines: Iterable[Line]) -> PhaseLine | None:
-    """Return what a journal says of its phase; None: it is not a phase's, or that line is lost."""
+    """Return a journal's line about its phase; None: it is not a phase's journal, or the line is lost."""
     return next((line for line in lines if isinstance(line, PhaseLine)), None)
 
 
@@ -165,7 +165,7 @@ def proposal_in(lines: Sequence[Line]) -> ProposedLine | None:
 def history_of(lines: Iterable[Line]) -> History:
     """Return the incidents that a journal records, each with its decision where one was made.
 
-    Raises JournalError where one cannot be read: budgets that pass over what happened are worth nothing.
+    Raises JournalError where one cannot be read: budgets that skip what happened are worth nothing.
     """
     reading = _Reading()
     reading.take(lines)
@@ -173,7 +173,7 @@ def history_of(lines: Iterable[Line]) -> History:
 
 
 class _Reading:
-    """What the lines that were taken so far come to."""
+    """The history in the lines taken so far."""
 
     def __init__(self) -> None:
         self._incidents: list[tuple[int, Incident]] = []
@@ -197,15 +197,15 @@ class _Reading:
 
 
 class MemoryJournal:
-    """A journal that ends with the process, for what need not outlive it. Safe in threads, of one process."""
+    """A journal in memory, for histories that need not outlive the process. Thread-safe, in one process."""
 
     def __init__(self, lines: Sequence[Line] = ()) -> None:
-        """`lines` are those that it begins with."""
+        """`lines` are the first ones."""
         self.lock = RLock()
-        """Held from an incident to its decision: what is decided in between would not know of it."""
+        """Held from an incident to its decision: a decision in between would miss the incident."""
         self._lines = list(lines)
         self._reading, self._read = _Reading(), 0
-        """What the lines come to, and how many of them have been read for it."""
+        """The history so far, and how many lines it covers."""
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -214,12 +214,12 @@ class MemoryJournal:
 
     @property
     def last_number(self) -> int:
-        """The number of the last incident, 0 before the first; where lines were lost it is more than there are."""
+        """The number of the last incident, 0 before the first; above their count where lines were lost."""
         return max((line.n for line in self._lines if isinstance(line, IncidentLine)), default=0)
 
     @property
     def last_t(self) -> float:
-        """Seconds since the phase began of the last line; 0 in an empty journal."""
+        """The time of the last line, in seconds since the phase began; 0 in an empty journal."""
         return float(self._lines[-1].t) if self._lines else 0.0
 
     def history(self) -> History:
@@ -230,9 +230,9 @@ class MemoryJournal:
             return self._reading.history()
 
     def append(self, line: Line, *, t: float, utc: str | None = None) -> None:
-        """Write one line, with the time; it survives this process's death, but the machine's only after `sync`.
+        """Write one line with its time; it survives a crash of this process, and after `sync` one of the machine.
 
-        `t` is in seconds since the phase began, and never falls; `utc` is now where it is not given.
+        `t` is in seconds since the phase began, and never falls; `utc` is now by default.
         """
         with self.lock:
             line = line.stamped(round(max(t, self.last_t), 6), utc or utc_now())
@@ -242,17 +242,17 @@ class MemoryJournal:
     def append_incident(
         self, incident: Incident, *, n: int, ended_t: float, utc: str | None = None, **facts: Any
     ) -> None:
-        """Write the `n`-th incident; `ended_t` is when what it reports happened, as near as is known."""
+        """Write the `n`-th incident; `ended_t` is when it happened, as precisely as is known."""
         line = IncidentLine(n=n, ended_t=round(ended_t, 6), facts=incident, **facts)
         self.append(line, t=incident.t, utc=utc)
 
     def append_decision(self, decision: Decision, *, t: float, utc: str | None = None) -> None:
-        """Write a decision and make it, and all before it, last: only then may it be carried out."""
+        """Write a decision and sync the journal: only then may it be carried out."""
         self.append(DecisionLine(n=decision.n, facts=decision), t=t, utc=utc)
         self.sync()
 
     def sync(self) -> None:
-        """Make all lines survive the machine's death."""
+        """Make all lines survive a crash of the machine."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -262,25 +262,25 @@ class MemoryJournal:
         )
 
     def _write(self, line: Line) -> None:
-        """Put a line where the journal lasts."""
+        """Store a line durably."""
 
 
 RESERVE_BYTES = 1 << 20
-"""Room that is kept for the journal ahead, on a small file system a sixteenth of it: some hundred restarts."""
+"""Space reserved for the journal, on a small file system at most a sixteenth of it: some hundred restarts."""
 
 
 class Journal(MemoryJournal):
-    """The one writer of a phase's journal. Raises JournalError where the disk does not take a line.
+    """The one writer of a phase's journal. Raises JournalError where a line cannot be written.
 
-    Room for lines to come is kept in advance, where the file system can: a restart has to be written down also
-    where something else has filled the disk.
+    Space for further lines is reserved, where the file system can: a restart has to be recorded even after
+    something else has filled the disk.
     """
 
     def __init__(self, path: Path, check: Callable[[], None] | None = None) -> None:
-        """Begin a journal, or go on with one; a torn last line, which was never acted on, is left out.
+        """Create a journal, or continue one; a torn last line, which was never acted on, is dropped.
 
-        The journal that is there is copied, and the copy takes its place: what had it open before writes
-        into a file that nobody reads. `check` is called before each line, and raises what keeps it out.
+        An existing journal is replaced by a copy: an earlier writer that has it open still writes into a file that
+        is read no more. `check` is called before each line, and raises to refuse it.
         """
         self.path = path
         self._check = check
@@ -303,19 +303,19 @@ class Journal(MemoryJournal):
         super().__init__(lines)
 
     def sync(self) -> None:
-        """Make all lines survive the machine's death."""
+        """Make all lines survive a crash of the machine."""
         try:
             os.fsync(self._fd)
         except OSError as exc:
             raise _failed(self.path, exc) from exc
 
     def close(self) -> None:
-        """Let go of the file; nothing can be written any more. Idempotent."""
+        """Close the file; nothing can be written any more. Idempotent."""
         if self._fd >= 0:
             with suppress(OSError):
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # gives back what was kept
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # releases the reserved space
             os.close(self._fd)
-            self._fd = -1  # the number may soon be somebody else's
+            self._fd = -1  # the number may be reused
 
     def _write(self, line: Line) -> None:
         """Append the line, all of it or nothing."""
@@ -328,35 +328,35 @@ class Journal(MemoryJournal):
             append_whole(self._fd, encoded(line.write()))
             self._keep_room()
         except OSError as exc:
-            self._kept_until = 0  # a line that had no room was cut off, and what was kept with it
+            self._kept_until = 0  # truncating the partial line has released the reserved space
             raise _failed(self.path, exc) from exc
 
     def _keep_room(self) -> None:
-        """Have room kept for what is to come, before half of what was kept is used up."""
+        """Reserve more space once half of it is used."""
         size = os.fstat(self._fd).st_size
         if self._kept_until - size < self._ahead // 2 and reserve(self._fd, size, self._ahead):
             self._kept_until = size + self._ahead
 
 
 def _ahead(fd: int) -> int:
-    """Return how much room is kept ahead on a file's file system, in bytes."""
+    """Return how many bytes to reserve on a file's file system."""
     found = os.fstatvfs(fd)
     return min(RESERVE_BYTES, found.f_blocks * found.f_frsize // 16)
 
 
 def _replace(path: Path, whole: bytes) -> None:
-    """Put a copy in a journal's place; the room that was kept for it is enough for that on a full disk."""
+    """Replace a journal by a copy; its reserved space suffices for that on a full disk."""
     try:
         replace_file(path, whole, durable=True)
     except OSError as exc:
         if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        os.truncate(path, len(whole))  # gives back what was kept
+        os.truncate(path, len(whole))  # releases the reserved space
         replace_file(path, whole, durable=True)
 
 
 def without_damage(path: Path) -> bytes:
-    """Return a journal as it stands, but for lines that are damaged and a last one that is cut off; raises OSError."""
+    """Return a journal without damaged lines and a torn last one; raises OSError."""
     data = path.read_bytes()
     lost = {each.line for each in scan(data).damaged}
     raw = data.split(b"\n")[:-1]
@@ -370,7 +370,7 @@ def append_whole(fd: int, data: bytes) -> None:
         while data:
             data = data[os.write(fd, data) :]
     except OSError:
-        with suppress(OSError):  # then a torn line stays, which readers pass over
+        with suppress(OSError):  # then a torn line stays, which readers skip
             os.ftruncate(fd, size)
         raise
 

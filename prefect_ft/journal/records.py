@@ -1,8 +1,8 @@
 """The lines of a journal: one record for each type, and the only place that knows types by their names.
 
-The one table that lines are read and written by and docs/journal.md is held against. What every reader takes for
-granted is checked; another field of a form that it should not have is unknown, as one that an earlier version did
-not write. A line of a type that this version does not know is kept as it is.
+The one table by which lines are read and written, and which tests compare with docs/journal.md. Fields that every
+reader relies on are checked; another field with a wrong value is unknown, like one that an earlier version did not
+write. A line of a type that this version does not know is kept as it is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Misread(Record):
-    """What an incident or a decision is that cannot be understood; its history is not to be trusted."""
+    """An incident or a decision that cannot be read; its history cannot be trusted."""
 
     why: str = of(TEXT)
 
@@ -66,7 +66,7 @@ def _time(value: Any) -> Any:
 
 
 def _unchecked(its: Form) -> Form:
-    """Return the form of a field that lines are not refused for: what is not of its form is unknown, None."""
+    """Return the form of an optional field: a value of another form reads as unknown, None."""
     strictly = its.read
 
     def read(value: Any) -> Any:
@@ -86,7 +86,7 @@ def _span(value: Any) -> Any:
 
 
 def _or_misread(its: Form) -> Form:
-    """Return the form of what may not be understood: that spoils the history and not the line."""
+    """Return the form of facts that may be unreadable: that spoils the history and not the line."""
 
     def read(value: Any) -> Any:
         try:
@@ -138,7 +138,7 @@ class Lost(Record):
 
 
 class Line(Record):
-    """Anything that stands in a journal. `t` and `utc` are those of its writing: see `MemoryJournal.append`."""
+    """Any line of a journal. `t` and `utc` are the time of writing: see `MemoryJournal.append`."""
 
     type: ClassVar[str]
     t: float = of(TIME, default=0.0)
@@ -148,13 +148,13 @@ class Line(Record):
         """Return the line as written at a time."""
         return self.but(t=t, utc=utc)
 
-    def told(self) -> dict[str, Any]:
-        """Return what it says as a JSON object, besides its type and time."""
+    def fields_to_json(self) -> dict[str, Any]:
+        """Return its fields as a JSON object, without type and time."""
         return {name: written(getattr(self, name)) for name in self.forms if name not in Line.forms}
 
     def write(self) -> dict[str, Any]:
         """Return the line as a JSON object, as it stands in the journal but for its checksum."""
-        return {"type": self.type, "t": self.t, "utc": self.utc, **self.told()}
+        return {"type": self.type, "t": self.t, "utc": self.utc, **self.fields_to_json()}
 
 
 class PhaseLine(Line):
@@ -176,13 +176,13 @@ class PhaseLine(Line):
     format: int | None = absent(ANY_COUNT)
     version: str | None = absent(ANY_TEXT)
 
-    def told(self) -> dict[str, Any]:
-        told = super().told()
+    def fields_to_json(self) -> dict[str, Any]:
+        fields = super().fields_to_json()
         if self.saves_since_s is None:
-            del told["saves_since_s"]
+            del fields["saves_since_s"]
         elif not self.saves_since_s:
-            told["saves_since_s"] = None
-        return told
+            fields["saves_since_s"] = None
+        return fields
 
 
 class EarlierSavesLine(Line):
@@ -195,7 +195,7 @@ class EarlierSavesLine(Line):
 
 
 class AttemptLine(Line):
-    """All ranks of an attempt have been started. Agents keep what it tells as their note."""
+    """All ranks of an attempt have been started. Agents keep its fields as their note."""
 
     type = "attempt"
     attempt: int = of(COUNT)
@@ -259,8 +259,8 @@ class ReportLine(Line):
     source: str | None = absent(ANY_TEXT)
     report: Incident = of(INCIDENT)
 
-    def told(self) -> dict[str, Any]:
-        return {**super().told(), "report": incident_to_json(self.report)}
+    def fields_to_json(self) -> dict[str, Any]:
+        return {**super().fields_to_json(), "report": incident_to_json(self.report)}
 
 
 class WarmLine(Line):
@@ -414,14 +414,14 @@ class IncidentLine(Line):
         return _understood(self.facts)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Self:
-        return super().read({**told, "facts": told})
+    def read(cls, record: Mapping[str, Any]) -> Self:
+        return super().read({**record, "facts": record})
 
     def stamped(self, t: float, utc: str) -> Self:
         return self.but(t=t, utc=utc, facts=replace(self.incident, t=t))
 
-    def told(self) -> dict[str, Any]:
-        beside, of_incident = super().told(), incident_to_json(self.incident)
+    def fields_to_json(self) -> dict[str, Any]:
+        beside, of_incident = super().fields_to_json(), incident_to_json(self.incident)
         of_attempt = ("deaths", "first_step", "last_step", "healing_s") if self.deaths is None else ()
         unknown = {name for name in (*of_attempt, "fences", "reaped_t") if beside[name] is None}
         return {
@@ -430,11 +430,11 @@ class IncidentLine(Line):
         }
 
 
-def _as_ever(told: dict[str, Any]) -> dict[str, Any]:
-    """Leave out a counter that earlier versions do not know and refuse, where it says nothing."""
-    if told["counters"]["hand_overs"] == 0:
-        del told["counters"]["hand_overs"]
-    return told
+def _without_unused_counters(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out a counter at 0 that earlier versions do not know and would refuse."""
+    if fields["counters"]["hand_overs"] == 0:
+        del fields["counters"]["hand_overs"]
+    return fields
 
 
 class ProposedLine(Line):
@@ -458,11 +458,11 @@ class ProposedLine(Line):
     @classmethod
     def about(cls, decision: Decision, *, until: str, default: str) -> Self:
         """Return the line of a decision that waits for an answer `until` its `default` holds."""
-        told = _as_ever(decision_to_json(decision))
+        fields = _without_unused_counters(decision_to_json(decision))
         for name in ("isolate", "recreate", "skip_steps"):
-            told[name] = getattr(decision, name)
-        del told["at_fault"]
-        return cls(**told, until=until, default=default)
+            fields[name] = getattr(decision, name)
+        del fields["at_fault"]
+        return cls(**fields, until=until, default=default)
 
 
 class AnswerLine(Line):
@@ -489,11 +489,11 @@ class DecisionLine(Line):
         return _understood(self.facts)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Self:
-        return super().read({**told, "facts": told})
+    def read(cls, record: Mapping[str, Any]) -> Self:
+        return super().read({**record, "facts": record})
 
-    def told(self) -> dict[str, Any]:
-        return _as_ever(decision_to_json(self.decision))
+    def fields_to_json(self) -> dict[str, Any]:
+        return _without_unused_counters(decision_to_json(self.decision))
 
 
 class RepairedLine(Line):
@@ -517,7 +517,7 @@ class UnknownLine(Line):
     type: str = of(TEXT)  # type: ignore[misc]  # that of others is their class's
     fields: Mapping[str, Any] = of(OBJECT)
 
-    def told(self) -> dict[str, Any]:
+    def fields_to_json(self) -> dict[str, Any]:
         return dict(self.fields)
 
 
@@ -535,17 +535,17 @@ LINES: Mapping[str, type[Line]] = {
 # -- reading ----------------------------------------------------------------------------------------
 
 
-def names_a_type(told: Mapping[str, Any]) -> bool:
+def names_a_type(record: Mapping[str, Any]) -> bool:
     """Return whether an object is meant as a line of a journal."""
-    return isinstance(told.get("type"), str)
+    return isinstance(record.get("type"), str)
 
 
-def read_line(told: Mapping[str, Any]) -> Line:
-    """Return the line that an object is; raises FormError for what is none, or lacks what readers rely on."""
-    if not names_a_type(told):
+def read_line(record: Mapping[str, Any]) -> Line:
+    """Return the line in an object; raises FormError for one that is not a line, or lacks what readers rely on."""
+    if not names_a_type(record):
         raise FormError("a line without a type")
-    kind = told["type"]
+    kind = record["type"]
     if kind in LINES:
-        return LINES[kind].read(told)
-    fields = {name: value for name, value in told.items() if name not in ("type", *Line.forms)}
-    return UnknownLine(**read_fields(Line.forms, told), type=kind, fields=fields)
+        return LINES[kind].read(record)
+    fields = {name: value for name, value in record.items() if name not in ("type", *Line.forms)}
+    return UnknownLine(**read_fields(Line.forms, record), type=kind, fields=fields)

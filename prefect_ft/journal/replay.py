@@ -16,7 +16,7 @@ from prefect_ft.decide.incidents import classified
 from prefect_ft.errors import ConfigError, JournalError
 from prefect_ft.files import parse_json
 from prefect_ft.journal.forms import decision_to_json, incident_from_json
-from prefect_ft.journal.lines import check_format, head_of, history_of, is_journal, scan, told_damage
+from prefect_ft.journal.lines import check_format, describe_damage, head_of, history_of, is_journal, scan
 from prefect_ft.journal.records import IncidentLine
 from prefect_ft.model import CONTINUES, Decision, Entry, History, Incident, Policy
 
@@ -77,7 +77,7 @@ def _recorded(path: str, data: bytes) -> Recording:
         is_journal=True,
         phase=head.phase if head is not None else None,
         isolated=(head.isolated or ()) if head is not None else (),
-        damage=told_damage(Path(path), damaged) if damaged else None,
+        damage=describe_damage(Path(path), damaged) if damaged else None,
     )
 
 

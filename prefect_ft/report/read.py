@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect_ft.clock import seconds_since
 from prefect_ft.errors import ConfigError, JournalError
-from prefect_ft.journal.lines import check_format, end_of, history_of, scan, told_damage
+from prefect_ft.journal.lines import check_format, describe_damage, end_of, history_of, scan
 from prefect_ft.journal.records import HangLine, Line
 from prefect_ft.report.story import PhaseJournal, Story, story_of
 from prefect_ft.run import JOURNAL
@@ -37,7 +37,7 @@ def read_phase(directory: Path) -> PhaseJournal:
     check_format(data, str(journal))
     found = scan(data)
     lines = [line for _, line in found.lines]
-    damage = told_damage(journal, found.damaged) if found.damaged else None
+    damage = describe_damage(journal, found.damaged) if found.damaged else None
     try:
         history_of(lines)
     except JournalError as exc:

@@ -1,4 +1,4 @@
-"""A run on disk: its identity, the lease of who may act on it, and how it is found again."""
+"""A run on disk: its identity, the lease for acting on it, and its lookup."""
 
 from prefect_ft.run.certificate import Certificates, certificates_of
 from prefect_ft.run.holding import LEASE_TIME_S, Holding, Vacancy, holder_of, vacancy

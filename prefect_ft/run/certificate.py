@@ -139,7 +139,7 @@ def _public(certificate: x509.Certificate) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Put it there whole, for this user alone; who comes second finds that of the first."""
+    """Write a file atomically, for this user alone; an existing one stays."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)

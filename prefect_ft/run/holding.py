@@ -19,7 +19,7 @@ from prefect_ft.run.ownership import check_own
 from prefect_ft.run.systems import HeldSystems
 
 LISTEN_S = 1.0
-"""How often a holder looks whether somebody wants the run to end."""
+"""How often a holder checks for a request to cancel."""
 
 LEASE_TIME_S = 30.0
 """How long a holder on another machine may be silent before it counts as dead."""
@@ -27,7 +27,7 @@ LEASE_TIME_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A run that is this process's to act on, until somebody with a higher epoch says otherwise."""
+    """A run that this process may act on, until another one takes a higher epoch."""
 
     run: Run
     lease: Lease
@@ -41,11 +41,10 @@ class Holding:
         on_cancel: Callable[[str, bool], None],
         each_time: Callable[[], None],
     ) -> Iterator[None]:
-        """Renew the lease while entered, and let go at the end; the calls come from a thread of its own.
+        """Renew the lease while entered, and release it at exit; the callbacks run in a thread of their own.
 
-        `on_cancel` is called once, with who wants the run to end and whether after a last checkpoint, also
-        if that was before; `each_time`
-        about every second.
+        `on_cancel` is called once, with the source of a request to cancel and whether to save a checkpoint first,
+        also for a request from before; `each_time` about every second.
         """
         over = threading.Event()
         thread = threading.Thread(
@@ -72,7 +71,7 @@ class Holding:
     ) -> None:
         is_cancel_heard = False
         while True:
-            with suppress(OSError):  # a full disk: the epochs still say who may act
+            with suppress(OSError):  # a full disk: the epochs still fence off other orchestrators
                 try:
                     self.lease.renew()
                 except LeaseLostError as error:
@@ -88,7 +87,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """A model directory that nobody held when it was looked at; `previous` is the run that was held last."""
+    """A model directory without a holder when it was checked; `previous` is the run that was held last."""
 
     model_dir: Path
     previous: Run | None
@@ -97,10 +96,10 @@ class Vacancy:
     _time_s: float
     _clock: BootClock
 
-    def begin(self, run_id: str, job_name: str, **told: Any) -> Holding:
-        """Begin a run; raises RunHeldError if somebody was faster, ConfigError if nothing can be written."""
+    def begin(self, run_id: str, job_name: str, **fields: Any) -> Holding:
+        """Begin a run; raises RunHeldError if another process was faster, ConfigError if nothing can be written."""
         lease = self._take(run_id)
-        run = new_run(self.model_dir, job_name, run_id=run_id, **told)
+        run = new_run(self.model_dir, job_name, run_id=run_id, **fields)
         return Holding(run, lease)
 
     def resume(self) -> Holding:
@@ -128,12 +127,12 @@ class Vacancy:
 
 
 def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | None = None) -> Vacancy:
-    """Return a model directory that nobody holds, waiting for a holder that may be dead; raises RunHeldError."""
+    """Return a model directory once it has no holder; waits for one that may be dead, raises RunHeldError."""
     clock = clock or BootClock()
     claims = Claims(model_dir / RUNS)
     try:
         after = wait_until_free(claims, time_s, clock)
-        # Who took an epoch may have died before its run was there: then the run before it is the last.
+        # The holder of an epoch may have died before it created its run: then the run before it is the last.
         previous = read_run(claims.root / after.run_id) if after is not None and after.run_id else None
         previous = previous or latest_run(model_dir)
     except OSError as exc:
@@ -142,7 +141,7 @@ def vacancy(model_dir: Path, time_s: float = LEASE_TIME_S, clock: BootClock | No
 
 
 def holder_of(run: Run) -> str | None:
-    """Return who holds a run now, as far as can be seen at once; None: nobody does. Raises OSError."""
+    """Return the present holder of a run, without waiting; None: there is none. Raises OSError."""
     claims = Claims(run.model_dir / RUNS)
     claim = claims.highest()
     if claim is None or claim.run_id != run.run_id:

@@ -1,4 +1,4 @@
-"""What a run keeps on disk beside its journals: identity, key, job, phase directories, a wish to end it.
+"""A run's files beside its journals: identity, key, job, phase directories, a request to cancel it.
 
 `<model_dir>/.prefect-ft/<run id>/` holds run.json, the job, its secrets and the key; each phase has
 `<model_dir>/<YYYYmmdd_HHMMSS>_restartable/`.
@@ -47,7 +47,7 @@ _KEY_BYTES = 32
 
 
 class CancelWish(NamedTuple):
-    """Who wants a run to end, and whether after a last checkpoint."""
+    """A request to end a run: its source, and whether to save a checkpoint first."""
 
     source: str
     checkpoint: bool
@@ -68,12 +68,12 @@ class Run:
     def record(self) -> dict[str, Any]:
         """Return run.json: `run`, `job`, `started`, `status`, `phases`, `flow_run_id`, `runtime`, the versions.
 
-        Raises ConfigError where it names as a directory of a phase, or as a system, what is no plain name.
+        Raises ConfigError where the name of a phase's directory or of a system is not a plain name.
         """
-        told = read_json(self.root / _RUN)
+        record = read_json(self.root / _RUN)
         try:
-            names = [each["directory"] for each in told.get("phases", ())] + list(told.get("systems", ()))
-            is_whole = all(type(each["index"]) is int for each in told.get("phases", ()))
+            names = [each["directory"] for each in record.get("phases", ())] + list(record.get("systems", ()))
+            is_whole = all(type(each["index"]) is int for each in record.get("phases", ()))
         except (LookupError, TypeError):
             is_whole, names = False, []
         if not is_whole:
@@ -81,7 +81,7 @@ class Run:
         for name in names:
             if not isinstance(name, str) or Path(name).name != name:
                 raise self._damaged(_RUN, f"names {name!r} as a directory; put the file back from a copy")
-        return told
+        return record
 
     def describe(self, **fields: Any) -> None:
         """Merge `fields` into run.json. Safe in threads."""
@@ -89,7 +89,7 @@ class Run:
             write_json(self.root / _RUN, {**self.record(), **fields}, durable=True)
 
     def taken_up(self) -> None:
-        """Note in run.json that this version has taken the run up, here; one that cannot be written stays as it is."""
+        """Record in run.json that this version resumes the run, and where; ignores a failure to write."""
         with contextlib.suppress(OSError):
             self.describe(**stamp(self.record()), **self.here())
 
@@ -107,14 +107,14 @@ class Run:
         return {"root": str(self.root.absolute()), "device": status.st_dev, "inode": status.st_ino}
 
     def belongs_to(self, flow_run_id: str) -> None:
-        """Remember a flow run that runs it, beside those that did before."""
+        """Add a flow run to those that have run it."""
         known = [each for each in self.record().get("flow_run_ids", []) if each != flow_run_id]
         self.describe(flow_run_id=flow_run_id, flow_run_ids=[*known, flow_run_id])
         _link(flow_runs() / flow_run_id, self.root)
 
     @property
     def status(self) -> str:
-        """`running` until the run has come to its end, whoever watches it."""
+        """`running` until the run has ended, with or without an orchestrator."""
         return str(self.record().get("status", "running"))
 
     @property
@@ -152,7 +152,7 @@ class Run:
         return ConfigError(what, file=str(self.root / name))
 
     def forget_secrets(self) -> None:
-        """Remove what must not be shown: the run has ended for good, nobody can resume it. Raises OSError."""
+        """Remove the secrets: the run has ended for good and cannot be resumed. Raises OSError."""
         (self.root / _SECRETS).unlink(missing_ok=True)
 
     def add_phase(self, name: str, index: int, params: Mapping[str, Any]) -> Path:
@@ -171,39 +171,39 @@ class Run:
     # -- the wish to end it -----------------------------------------------------------------------
 
     def want_cancelled(self, source: str, checkpoint: bool = False) -> None:
-        """Let whoever holds the run, now or later, end it; the wish outlives a crash of whoever hears it.
+        """Ask the present or the next orchestrator to end the run; the request survives a crash of either.
 
-        `checkpoint`: after a last one.
+        `checkpoint`: save one first.
         """
         write_json(self.root / _CANCEL, {"source": source, "checkpoint": checkpoint, "utc": utc_now()})
 
     def cancel_wanted(self) -> CancelWish | None:
-        """Return who wants the run to end, and how."""
+        """Return the request to end the run; None: there is none."""
         path = self.root / _CANCEL
         if not path.exists():
             return None
-        told = read_json(path)
-        return CancelWish(str(told.get("source", "a request")), told.get("checkpoint") is True)
+        request = read_json(path)
+        return CancelWish(str(request.get("source", "a request")), request.get("checkpoint") is True)
 
     def forget_cancel(self) -> None:
-        """Have done with the wish: it was carried out, or the run is to go on after all."""
+        """Delete the request: it was carried out, or the run is to continue after all."""
         with contextlib.suppress(FileNotFoundError):
             (self.root / _CANCEL).unlink()
 
     # -- answers to what is proposed ---------------------------------------------------------------
 
     def answer(self, directory: str, number: int, answer: Answer) -> None:
-        """Answer to the proposed decision of a phase; it waits for whoever holds the run, now or later."""
+        """Answer the proposed decision of a phase; the present or the next orchestrator reads it."""
         write_json(self.root / _ANSWER, {"directory": directory, "n": number, **asdict(answer)})
 
     def answer_to(self, directory: str, number: int) -> Answer | None:
-        """Return the answer to a decision. It stays, whoever dies before it is carried out; to another one, it goes."""
+        """Return the answer to a decision. It stays until it is carried out; one to another decision is deleted."""
         path = self.root / _ANSWER
         if not path.exists():
             return None
-        told = read_json(path)
-        found = answer_from_json(told)
-        if found is None or (told.get("directory"), told.get("n")) != (directory, number):
+        record = read_json(path)
+        found = answer_from_json(record)
+        if found is None or (record.get("directory"), record.get("n")) != (directory, number):
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
@@ -211,17 +211,17 @@ class Run:
 
 
 def new_run_id() -> str:
-    """Return a name for a run that no other has."""
+    """Return a unique id for a run."""
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
-def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told: Any) -> Run:
-    """Begin a run; `job_config` in `told` is the resolved job, `secrets` what that does not show.
+def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **fields: Any) -> Run:
+    """Begin a run; `job_config` in `fields` is the resolved job, `secrets` the values that it does not show.
 
     Raises ConfigError where nothing can be written.
     """
     run = Run(run_id or new_run_id(), model_dir, secrets.token_hex(_KEY_BYTES))
-    job, hidden = told.pop("job_config", None), told.pop("secrets", None)
+    job, hidden = fields.pop("job_config", None), fields.pop("secrets", None)
     try:
         run.root.mkdir(parents=True, mode=0o700)
         _write_private(run.root / _KEY, run.key)
@@ -231,7 +231,7 @@ def new_run(model_dir: Path, job_name: str, *, run_id: str | None = None, **told
             write_json(run.root / _JOB, job, durable=True)
         run.seal()
         begun = {"run": run.run_id, "job": job_name, "started": utc_now(), "status": "running", "phases": []}
-        run.describe(**begun, **stamp(), place=run.place(), **told)
+        run.describe(**begun, **stamp(), place=run.place(), **fields)
     except OSError as exc:
         raise ConfigError(f"{model_dir} cannot be written: {exc.strerror}", field="model_dir") from exc
     _register(run)
@@ -271,7 +271,7 @@ def registry() -> Path:
 
 
 def _register(run: Run) -> None:
-    """Let `status RUN_ID` find the run from anywhere; a home that cannot be written costs only that."""
+    """Let `status RUN_ID` find the run from anywhere; ignores a home that cannot be written."""
     _link(registry() / run.run_id, run.root)
 
 

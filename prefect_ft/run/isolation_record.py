@@ -1,7 +1,7 @@
-"""What a phase isolates goes into the quarantine: from its journal, in a thread, so that nothing waits for it.
+"""Copies a phase's isolations from its journal into the quarantine, in a thread, so that nothing waits for it.
 
 An orchestrator that died may have left decisions that are not in the file yet: a mark beside the journal
-says which have been there. What somebody has released since does not come back.
+lists those that have been copied. A system that was released since is not added again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recorder:
         job: str,
         phase: str,
     ) -> None:
-        """`ttl_s`: how long an isolation lasts; None: until somebody releases the system."""
+        """`ttl_s`: how long an isolation lasts; None: until a person releases the system."""
         self._quarantine, self._mark = quarantine, directory / MARK
         self._lines, self._ttl_s = lines, ttl_s
         self._entry = Quarantined(system="", since="", run=run, job=job, phase=phase)

@@ -1,10 +1,10 @@
 """The lease: which orchestrator may act on a model directory. The one with the highest epoch, and no other.
 
-An epoch is a file, `.prefect-ft/epochs/<N>`, that comes into being whole and only once (a hard link), on
-local disks and on NFS alike; epochs only grow. The holder shows that it lives in `lease.json` in its run's
-directory. Who comes later waits until that has stood still for the lease's time, by its own clock; sooner
-only if it can see that the process has ended. What makes a late holder harmless is not time: before each
-act it looks for a higher epoch, agents obey the highest that they know, and its journal is another file.
+An epoch is a file, `.prefect-ft/epochs/<N>`, created atomically and only once (a hard link), on local disks and
+on NFS alike; epochs only grow. The holder renews `lease.json` in its run's directory. Another process waits until
+that has not changed for the lease's time, by its own clock; less only if it can see that the holder has ended.
+Safety does not depend on time: before each action a holder checks for a higher epoch, agents obey the highest
+that they know, and its journal is another file.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ RENEWALS = 5
 """How often a lease is renewed in its time."""
 
 _NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK))
-"""What a file system says that has no hard links."""
+"""Errors of a file system without hard links."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One epoch: who took it, for which run, in seconds of that machine's CLOCK_BOOTTIME."""
+    """One epoch: its owner, its run, and when it was taken, in seconds of that machine's CLOCK_BOOTTIME."""
 
     epoch: int
     run_id: str
@@ -52,17 +52,20 @@ class Claims:
         self._directory = root / EPOCHS
 
     def highest(self) -> Claim | None:
-        """Return the claim that holds; None: there has been none. Raises OSError."""
+        """Return the claim with the highest epoch; None: there has been none. Raises OSError."""
         epoch = self.highest_epoch()
         if not epoch:
             return None
-        told = read_json(self._path(epoch))  # whole, unless the file system has no hard links
+        record = read_json(self._path(epoch))  # whole, unless the file system has no hard links
         return Claim(
-            epoch, str(told.get("run", "")), Owner.from_json(told.get("owner")), float(told.get("at_s", 0.0))
+            epoch,
+            str(record.get("run", "")),
+            Owner.from_json(record.get("owner")),
+            float(record.get("at_s", 0.0)),
         )
 
     def highest_epoch(self) -> int:
-        """Return the highest epoch, 0 if there is none. Reads the directory: a look at one name may be cached."""
+        """Return the highest epoch, 0 if there is none. Lists the directory: a lookup of one name may be cached."""
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
@@ -70,7 +73,7 @@ class Claims:
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def take(self, claim: Claim) -> bool:
-        """Take an epoch; False: somebody has it. Raises OSError, and then it may yet be there, ours."""
+        """Take an epoch; False: it is taken. Raises OSError, and then it may have been taken all the same."""
         owner = claim.owner.to_json() if claim.owner else None
         content = {"epoch": claim.epoch, "run": claim.run_id, "owner": owner, "at_s": claim.at_s}
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -100,7 +103,7 @@ class Claims:
             os.fsync(file.fileno())
 
     def _link(self, scratch: Path, target: Path) -> bool:
-        """Link a file to its name; an answer that got lost on its way is looked for in the file's links."""
+        """Link a file to its name; after a lost reply of the server, the count of links tells whether it worked."""
         try:
             os.link(scratch, target)
         except FileExistsError:
@@ -112,7 +115,7 @@ class Claims:
         return True
 
     def _create(self, target: Path, text: str) -> bool:
-        """Where there are no links: who reads it torn sees a claim of nobody known, and waits."""
+        """Create the file without hard links: a reader of a torn one sees a claim without owner, and waits."""
         try:
             with target.open("x") as file:
                 file.write(text)
@@ -122,7 +125,7 @@ class Claims:
 
 
 class Lease:
-    """A claim that was taken, and the holder's side of it."""
+    """The holder's side of a claim."""
 
     def __init__(self, claims: Claims, claim: Claim, time_s: float, clock: BootClock) -> None:
         """`time_s` is how long a holder may be silent before it counts as dead."""
@@ -135,9 +138,9 @@ class Lease:
         return self.claim.epoch
 
     def check(self) -> None:
-        """Raise LeaseLostError if somebody else may act now. To be asked before every act.
+        """Raise LeaseLostError if another orchestrator may act now. Call it before every action.
 
-        A directory that cannot be read says nothing: agents and journal have their own fences.
+        Ignores a directory that cannot be read: agents and journal have their own fences.
         """
         with suppress(OSError):
             highest = self._claims.highest_epoch()
@@ -147,12 +150,12 @@ class Lease:
                 )
 
     def renew(self) -> None:
-        """Show that the holder lives; raises LeaseLostError, and OSError where it cannot be written."""
+        """Write a sign of life; raises LeaseLostError, and OSError where it cannot be written."""
         self.check()
         self._write(released=False)
 
     def release(self) -> None:
-        """Let go: who comes next need not wait. Nothing is written by whom it no longer belongs to."""
+        """Release the lease, so that the next orchestrator need not wait; does nothing once it is lost."""
         with suppress(OSError, LeaseLostError):
             self.check()
             self._write(released=True)
@@ -172,10 +175,10 @@ class Lease:
 
 
 def wait_until_free(claims: Claims, time_s: float, clock: BootClock) -> Claim | None:
-    """Return the last claim once nobody holds it, None if there was none; raises RunHeldError, OSError.
+    """Return the last claim once it has no holder, None if there was none; raises RunHeldError, OSError.
 
-    At once where the holder has let go or can be seen to be dead or alive; else it watches for a sign of
-    life, for the time that the holder itself named.
+    At once where the holder has released it or can be seen to be dead or alive; else wait for a sign of
+    life, for the time that the holder itself announced.
     """
     watched: tuple[int, Any] | None = None
     deadline_s = 0.0
@@ -185,7 +188,7 @@ def wait_until_free(claims: Claims, time_s: float, clock: BootClock) -> Claim | 
             return None
         pulse = claims.pulse(claim.run_id)
         if pulse.get("epoch") != claim.epoch:
-            pulse = {}  # it has not shown a sign of life yet
+            pulse = {}  # there is no sign of life yet
         if pulse.get("released") or (claim.owner is not None and claim.owner.is_gone()):
             return claim
         seen = (claim.epoch, pulse.get("beat"))
@@ -202,14 +205,14 @@ def wait_until_free(claims: Claims, time_s: float, clock: BootClock) -> Claim | 
 
 
 def _left(claim: Claim, pulse: Mapping[str, Any], term_s: float, clock: BootClock) -> float:
-    """Return how long a holder may still be silent; its clock is this one only where its process is seen."""
+    """Return how long a holder may still be silent; its timestamps are comparable only on the same machine."""
     if claim.owner is None or claim.owner.is_gone() is None:
         return term_s
     return float(pulse.get("at_s", claim.at_s)) + term_s - clock.now()
 
 
 def take(claims: Claims, after: Claim | None, run_id: str, time_s: float, clock: BootClock) -> Lease:
-    """Take the epoch that follows the one that was found free; raises RunHeldError if somebody was faster.
+    """Take the epoch after the one that was found free; raises RunHeldError if another process was faster.
 
     Raises OSError where the directory cannot be written.
     """

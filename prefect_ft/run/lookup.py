@@ -1,4 +1,4 @@
-"""Finding runs again: by id, by model directory, by phase directory."""
+"""Finds runs by id, by model directory, or by phase directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def phase_directories(run: str) -> list[Path]:
 
 
 def is_phase(name: str) -> bool:
-    """Whether RUN names a phase's directory, of any run, also one that was moved away alone."""
+    """Whether RUN names a phase's directory, also one that was moved away from its run."""
     return bool(name) and os.path.isfile(os.path.join(name, JOURNAL))
 
 
@@ -43,13 +43,13 @@ def find_run(name: str) -> Run:
 
 
 def record_of(run: Run) -> dict[str, Any]:
-    """Return run.json; raises ConfigError where it says nothing, or is a later version's: it must not be guessed."""
-    told = run.record()
-    check_run(told, str(run.root))
-    if not told:
+    """Return run.json; raises ConfigError where it is empty, or in the format of a later version."""
+    record = run.record()
+    check_run(record, str(run.root))
+    if not record:
         path = str(run.root / "run.json")
         raise ConfigError("is damaged, or gone with its run: put it back from a copy", file=path)
-    return told
+    return record
 
 
 def phases_of(run: Run) -> list[Path]:
@@ -58,7 +58,7 @@ def phases_of(run: Run) -> list[Path]:
 
 
 def run_of_phase(phase: Path) -> Run | None:
-    """Return the run of a phase's directory; None: it was moved away alone."""
+    """Return the run of a phase's directory; None: the directory was moved away from its run."""
     name = phase.resolve().name
     for run in runs_in(phase.resolve().parent):
         if any(each["directory"] == name for each in run.record().get("phases", [])):
@@ -67,7 +67,7 @@ def run_of_phase(phase: Path) -> Run | None:
 
 
 def run_of_flow_run(flow_run_id: str, model_dir: Path | None = None) -> Run | None:
-    """Return the run that a flow run began or took up: here on this machine, else in a model directory."""
+    """Return the run that a flow run began or resumed: on this machine, or in a model directory."""
     if model_dir is None:
         with suppress(OSError):
             return read_run((flow_runs() / Path(flow_run_id).name).resolve())
@@ -84,7 +84,7 @@ def runs_in(model_dir: Path) -> list[Run]:
 
 
 def known_runs() -> list[Run]:
-    """Return the runs that this user began on this machine and that are still there, the oldest first."""
+    """Return the runs that this user began on this machine and that still exist, the oldest first."""
     return sorted(_readable(registry()), key=_began)
 
 
@@ -95,7 +95,7 @@ def latest_run(model_dir: Path) -> Run | None:
 
 
 def _began(run: Run) -> str:
-    """Return when a run began, in digits; where run.json is damaged the id knows the second."""
+    """Return when a run began, in digits; where run.json is damaged, from the run's id."""
     started = run.record().get("started")
     return re.sub(r"\D", "", str(started) if started else run.run_id.rpartition("-")[0] + "999")
 
@@ -111,7 +111,7 @@ def _readable(directory: Path) -> Iterator[Run]:
 
 
 def _found(name: str) -> Run | None:
-    if not name:  # a variable of a shell's that is not set must not mean the working directory
+    if not name:  # an unset shell variable must not mean the working directory
         return None
     if is_phase(name):
         return run_of_phase(Path(name))

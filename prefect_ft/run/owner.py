@@ -1,4 +1,4 @@
-"""Who holds a run: a process, named so that nobody else's pid is ever taken for it."""
+"""The process that holds a run, identified so that a reused pid is never mistaken for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from prefect_ft.worker.processes import started
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process for good: pids are used again, but not with the same start in the same boot.
+    """A unique process: pids are reused, but not with the same start time in the same boot.
 
-    `boot` is the kernel's id of this boot, `pid_space` the namespace that the pid counts in, `started`
+    `boot` is the kernel's id of this boot, `pid_space` the namespace of the pid, `started`
     the clock ticks from boot to the process's start. `host` is for people.
     """
 

@@ -1,4 +1,4 @@
-"""Which run a run-time directory belongs to: the one that marked it, and no copy of that run."""
+"""Checks which run a run-time directory belongs to: the one that marked it, not a copy of that run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ OWNER = "owner.json"
 
 
 def recorded_runtime(run: Run) -> Path:
-    """Return the run-time directory that run.json names, which need not be there.
+    """Return the run-time directory that run.json names, which need not exist.
 
-    Raises ConfigError for a path that does not end in the run's id: what lies there ends with the run.
+    Raises ConfigError for a path that does not end in the run's id: the directory is removed with the run.
     """
-    told = run.record().get("runtime")
-    if not isinstance(told, str):
+    recorded = run.record().get("runtime")
+    if not isinstance(recorded, str):
         raise _damaged(run, "says nothing of the run-time directory")
-    path = Path(told)
+    path = Path(recorded)
     if not path.is_absolute() or path.name != run.run_id or ".." in path.parts or path.is_symlink():
-        raise _damaged(run, f"names {told} as run-time directory, which is not this run's")
+        raise _damaged(run, f"names {recorded} as run-time directory, which is not this run's")
     return path
 
 
 def removable_runtime(run: Run) -> Path:
-    """Return the run-time directory, to be removed; raises ConfigError where it is not marked as this run's."""
+    """Return the run-time directory for removal; raises ConfigError where it is not marked as this run's."""
     path = recorded_runtime(run)
     if path.exists() and not _is_the_same(run.root, read_json(path / OWNER)):
         raise _damaged(run, f"names {path} as run-time directory, which is not marked as this run's")
@@ -40,9 +40,9 @@ def removable_runtime(run: Run) -> Path:
 
 
 def own_runtime(run: Run) -> None:
-    """Mark the run-time directory, if it is there, as this run's; raises ConfigError.
+    """Mark the run-time directory, if it exists, as this run's; raises ConfigError.
 
-    Where nothing can be written it stays as it is: then a copy is not recognised, and the directory is left.
+    Ignores a directory that cannot be written: then a copy is not recognised, and the directory is never removed.
     """
     path = recorded_runtime(run)
     with suppress(OSError):
@@ -54,18 +54,18 @@ def _damaged(run: Run, what: str) -> ConfigError:
 
 
 def check_own(run: Run) -> None:
-    """Raise ConfigError for a run whose workers are another directory's, user's or machine's; raises OSError too.
+    """Raise ConfigError for a run whose workers belong to another directory, user or machine; raises OSError too.
 
     A directory that was moved within its file system is the run itself. In another file system it looks like a copy:
-    `take_as_moved` says that it is none. A clone of a whole volume cannot be distinguished from the run.
+    `take_as_moved` accepts it. A clone of a whole volume cannot be distinguished from the run.
     """
     _check_user(run.root)
     _check_machine(run)
-    told = _recorded_place(run)
-    if not told or _is_at(run.root, told):
+    recorded = _recorded_place(run)
+    if not recorded or _is_at(run.root, recorded):
         return
-    original, here = Path(str(told["root"])).parents[1], run.model_dir
-    _check_no_copy(run, told)
+    original, here = Path(str(recorded["root"])).parents[1], run.model_dir
+    _check_no_copy(run, recorded)
     raise ConfigError(
         f"run {run.run_id} was begun in {original}; if that was moved here, and is no copy, take it up with"
         f" `prefect-ft resume {here} --moved`",
@@ -74,9 +74,9 @@ def check_own(run: Run) -> None:
 
 
 def take_as_moved(run: Run) -> None:
-    """Take down that a run is where it lies now, and its workers on this machine if anywhere.
+    """Record the run's present directory, and this machine as that of its workers.
 
-    Raises ConfigError for a copy of a run that is still there.
+    Raises ConfigError for a copy of a run that still exists.
     """
     _check_no_copy(run, _recorded_place(run))
     run.describe(**run.here())
@@ -85,10 +85,10 @@ def take_as_moved(run: Run) -> None:
 
 
 def _check_machine(run: Run) -> None:
-    """Raise RunElsewhereError where a run's worker processes may live on another machine."""
-    told = run.record()
-    there = Machine.from_json(told.get(PROCESSES_ON))
-    if there is None or told.get("status") != "running" or not there.is_another(this_machine()):
+    """Raise RunElsewhereError where a run's worker processes may run on another machine."""
+    record = run.record()
+    there = Machine.from_json(record.get(PROCESSES_ON))
+    if there is None or record.get("status") != "running" or not there.is_another(this_machine()):
         return
     raise RunElsewhereError(
         f"the workers of run {run.run_id} are processes of {there.host}, and may still train there: resume or cancel"
@@ -98,15 +98,15 @@ def _check_machine(run: Run) -> None:
 
 
 def _recorded_place(run: Run) -> Mapping[str, object]:
-    """Return where a run was last: as its run-time directory says, and where that is gone, as it says itself."""
-    told = run.record()
-    owner = read_json(recorded_runtime(run) / OWNER) if "runtime" in told else {}
-    place = owner or told.get("place")
+    """Return where a run was last: by its run-time directory, or where that is gone, by run.json."""
+    record = run.record()
+    owner = read_json(recorded_runtime(run) / OWNER) if "runtime" in record else {}
+    place = owner or record.get("place")
     return place if isinstance(place, dict) else {}
 
 
 def _is_at(root: Path, place: Mapping[str, object]) -> bool:
-    """Whether a run is where it was: a move keeps the inode; what was put back, or mounted anew, keeps the path."""
+    """Whether a run is where it was: a move keeps the inode; a restored or remounted directory keeps the path."""
     return root.stat().st_ino == place.get("inode") or str(root.absolute()) == place.get("root")
 
 
@@ -121,9 +121,9 @@ def _check_no_copy(run: Run, place: Mapping[str, object]) -> None:
 
 
 def _check_user(root: Path) -> None:
-    """Raise ConfigError where another user has made a run's directory, and OSError.
+    """Raise ConfigError where another user created a run's directory, and OSError.
 
-    Compared with what this user makes beside it: file systems may show users otherwise than processes do.
+    Compared with a new file beside it: file systems may map users to other ids.
     """
     with tempfile.TemporaryFile(dir=root.parent) as mine:
         uid = os.fstat(mine.fileno()).st_uid
@@ -142,7 +142,7 @@ def _is_the_same(root: Path, owner: Mapping[str, object]) -> bool:
 
 
 def _is_there(original: Path, run: Run) -> bool:
-    """Whether this run is also at another place than where it was found."""
+    """Whether this run also exists at its original place."""
     try:
         return (
             not os.path.samefile(original, run.root) and read_json(original / "run.json")["run"] == run.run_id

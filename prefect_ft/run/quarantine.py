@@ -1,8 +1,8 @@
 """The quarantine: a file of the systems that no run may begin with, shared by all jobs that name it.
 
-JSON lines, one for each system; docs/quarantine.md has the fields. Read as it is, and changed by replacing
-it whole under a lock (`.NAME.lock` beside it), so that runs on several machines can share it. What has
-expired counts for nobody, and goes with the next change.
+JSON lines, one for each system; docs/quarantine.md has the fields. Read without a lock, and changed by replacing
+the file under one (`.NAME.lock` beside it), so that runs on several machines can share it. Expired entries are
+ignored, and removed with the next change.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from prefect_ft.files import parse_json, replace_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
-    """A system that is out of use. Times are UTC; `until` of `None`: until somebody releases it.
+    """A system that is out of use. Times are UTC; `until` of `None`: until a person releases it.
 
-    The others say who decided so and why, as far as is known: people may write entries too. `more` is
-    what a later version of this package wrote beside.
+    The other fields say which run decided so and why, as far as is known: people may write entries too. `more`
+    has further fields, written by a later version of this package.
     """
 
     system: str
@@ -50,7 +50,7 @@ class Quarantined:
         return seconds_since(self.until) < seconds_since(other.until)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object as it stands in the file."""
+        """Return the entry as a JSON object."""
         return {**{name: getattr(self, name) for name in _FIELDS}, **self.more}
 
 

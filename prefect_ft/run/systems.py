@@ -1,8 +1,8 @@
-"""Which run a system of this machine serves: one at a time, by locks of the kernel that nobody leaves behind.
+"""Assigns each system of this machine to one run at a time, by kernel locks, which end with their processes.
 
-A file for each system beside the runs' run-time directories. A run takes a free system by an exclusive lock,
-writes its name into the file and goes on with a shared one; each of its agents holds a shared one too. So a
-system is free as soon as neither orchestrator nor agent lives, and who comes back finds the run's own name.
+There is a file for each system beside the runs' run-time directories. A run takes a free system by an exclusive
+lock, writes its name into the file and downgrades to a shared lock; each of its agents holds a shared one too. So a
+system is free once neither orchestrator nor agent runs, and an orchestrator that comes back finds the run's own name.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from prefect_ft.run.runtime import made_runtime_directory
 SYSTEMS = "systems"
 
 SETTLED_S = 2.0
-"""How long is waited for who is just taking a system: it takes milliseconds."""
+"""How long to wait for another run that is just taking a system: it takes milliseconds."""
 
-_BREATH_S = 0.005
+_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Whom a system serves, as its file says; empty where it does not."""
+    """The run that a system serves, by its file; empty where the file does not say."""
 
     run: str
     job: str
@@ -44,20 +44,20 @@ class HeldSystems:
         self._descriptors = list(descriptors)
 
     def release(self) -> None:
-        """Let go of them; those whose agents live stay the run's. Idempotent."""
+        """Release them; systems with live agents still belong to the run. Idempotent."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
 
 def lock_path(runtime: Path, system: str) -> Path:
-    """Return the file of a system; `runtime` is the run-time directory of a run, of whichever."""
+    """Return the file of a system; `runtime` is the run-time directory of any run."""
     return runtime.parent / SYSTEMS / system
 
 
 def hold(root: Path, systems: Iterable[str], service: Service) -> HeldSystems:
-    """Take systems, or take them up again where it is the same run's; `root` holds the run-time directories.
+    """Take systems, also those that serve the same run already; `root` holds the run-time directories.
 
-    Raises SystemHeldError for the first that serves another run, and then holds none; ConfigError.
+    Raises SystemHeldError for the first that serves another run, and then holds none; raises ConfigError.
     """
     names = sorted(set(systems))
     if not names:
@@ -73,14 +73,14 @@ def hold(root: Path, systems: Iterable[str], service: Service) -> HeldSystems:
 
 
 def check(root: Path, systems: Iterable[str], run: str | None = None) -> None:
-    """Raise SystemHeldError for the first system that serves a run, but for `run`. Takes none."""
+    """Raise SystemHeldError for the first system that serves a run other than `run`. Takes none."""
     for name in sorted(set(systems)):
         if (path := root / SYSTEMS / name).exists():
             os.close(_held(path, Service(run or "", "", ""), takes=False))
 
 
 def _held(path: Path, service: Service, *, takes: bool) -> int:
-    """Return a descriptor with a lock on a system's file: for the run's good, or where it could be."""
+    """Return a descriptor with a lock on a system's file; `takes`: also assign the system to the run."""
     deadline = time.monotonic() + SETTLED_S
     while True:
         try:
@@ -88,7 +88,7 @@ def _held(path: Path, service: Service, *, takes: bool) -> int:
         except OSError as exc:
             raise ConfigError(f"{path}: {exc.strerror}", field="PREFECT_FT_RUNTIME_DIR") from exc
         try:
-            if (answer := _try(fd, service, takes=takes)) is True:
+            if (answer := _try_lock(fd, service, takes=takes)) is True:
                 return fd
             if answer is not None or time.monotonic() > deadline:
                 raise _refusal(path.name, answer)
@@ -96,17 +96,17 @@ def _held(path: Path, service: Service, *, takes: bool) -> int:
             os.close(fd)
             raise
         os.close(fd)
-        time.sleep(_BREATH_S)  # somebody is just taking it, or looking
+        time.sleep(_POLL_S)  # another process is taking or checking it
 
 
-def _try(fd: int, service: Service, *, takes: bool) -> Service | bool | None:
-    """Return whether the system is the run's, or give whom it serves; None: that is just being settled."""
+def _try_lock(fd: int, service: Service, *, takes: bool) -> Service | bool | None:
+    """Return True if the run has the system, False if it is free, else its owner; None: not settled yet."""
     if _lock(fd, fcntl.LOCK_EX):
         if not takes:
             return True
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(asdict(service)).encode(), 0)
-    if not _lock(fd, fcntl.LOCK_SH):  # also of who has the other: there is a moment between the two
+    if not _lock(fd, fcntl.LOCK_SH):  # fails between the owner's exclusive and its shared lock, too
         return None
     served = _read(fd)
     return True if served.run and served.run == service.run else served
@@ -125,8 +125,8 @@ def _lock(fd: int, kind: int) -> bool:
 
 def _read(fd: int) -> Service:
     try:
-        told = parse_json(os.pread(fd, 1 << 16, 0))
-        return Service(**{name: told[name] for name in Service.__dataclass_fields__})
+        record = parse_json(os.pread(fd, 1 << 16, 0))
+        return Service(**{name: record[name] for name in Service.__dataclass_fields__})
     except (ValueError, TypeError, LookupError):
         return Service("", "", "")
 
@@ -137,7 +137,7 @@ def _refusal(system: str, served: Service | bool | None) -> SystemHeldError:
 
 
 def _locked_directory(directory: Path) -> int:
-    """Hold a shared lock on the directory: cleaners of temporary files pass it over."""
+    """Hold a shared lock on the directory: cleaners of temporary files skip it."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""What is waited for of agents: their answers, each within its time. Pure.
+"""Waits for agents' answers, each with its time limit. Pure.
 
-`look` is asked whenever something has happened, or `due_s` has come, by the driver's clock. A worker whose connection
-broke is waited for as long as it is being reached again: that time is nobody's answer.
+`look` is called whenever something has happened, or `due_s` has come, by the driver's clock. While the connection to
+a worker is being restored the wait continues: that time does not count.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from prefect_ft.supervisor.roster import Roster, WorkerGoneError
 
 
 class Wait(Protocol):
-    """Something that is waited for."""
+    """A wait for something."""
 
     @property
     def due_s(self) -> float | None:
-        """When `look` has to be asked though nothing has happened; None: never."""
+        """When `look` has to be called though nothing has happened; None: never."""
 
     def look(self, roster: Roster, now_s: float, /) -> bool:
         """Return whether it is over; raises WorkerGoneError."""
@@ -35,7 +35,7 @@ class Until:
 
 
 class Answers:
-    """One of several kinds of answers from each worker; a worker that gives none is gone."""
+    """One of several kinds of answers from each worker; a worker that does not answer counts as gone."""
 
     def __init__(
         self, numbers: Iterable[int], kinds: tuple[type[Event], ...], now_s: float, within_s: float
@@ -46,7 +46,7 @@ class Answers:
         self.due_s = now_s + within_s
 
     def look(self, roster: Roster, now_s: float) -> bool:
-        """Look at all workers only where one of them may be gone: there may be thousands."""
+        """Check all workers only where one of them may be gone: there may be thousands."""
         while self._missing and roster.answer(self._missing[-1], *self._kinds) is not None:
             self._missing.pop()
         if not self._missing:

@@ -1,4 +1,4 @@
-"""How an attempt begins: what its ranks get, what the journal says of it, what is known of it from then on."""
+"""Begins attempts: what the ranks get, the journal's line, and the attempt's initial state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prefect_ft.worker.protocol import Token
 
 
 class Beginning:
-    """Puts the attempts of one phase together."""
+    """Builds the attempts of one phase."""
 
     def __init__(
         self, plan: PhasePlan, journal: MemoryJournal, clock: PhaseClock, resuming: Resuming
@@ -25,11 +25,11 @@ class Beginning:
         self._begun_t = 0.0
 
     def note(self) -> None:
-        """Take note that the last decision is being carried out from now on."""
+        """Record when the last decision began to be carried out."""
         self._begun_t = round(self._clock.now(), 6)
 
     def attempt(self, number: int, placement: tuple[str, ...], start: Start) -> Attempt:
-        """Return what is known of an attempt whose ranks are about to start, or are there."""
+        """Return the state of an attempt whose ranks are about to start, or run already."""
         return Attempt(
             number,
             ranks_by_worker(self._plan, placement),
@@ -42,11 +42,11 @@ class Beginning:
     def launch(
         self, number: int, decision: Decision | None, placement: tuple[str, ...], choice: Choice, gang: Gang
     ) -> Launch:
-        """Return what the ranks of an attempt get; raises WorkerGoneError."""
+        """Return the launch of an attempt; raises WorkerGoneError."""
         history = self._journal.history()
         if decision is None:
             choice = self._resuming.first(choice, number)
-        passed_over = self._resuming.passed_over(choice)
+        skipped = self._resuming.report_skipped(choice)
         return Launch(
             attempt=number,
             restarts=sum(1 for entry in history if entry.decision and entry.decision.action in RESTARTS),
@@ -63,17 +63,17 @@ class Beginning:
             resume_path=choice.path,
             resume_paths=choice.paths,
             why=self._resuming.why_elsewhere(decision, choice),
-            passed_over=passed_over,
+            skipped=skipped,
             skip_eval_at_step=skip_eval_at(self._plan.policy, history),
         )
 
     def _decisions_before_first(self) -> int:
-        """Count the decisions that were made before the first attempt, which may be the one to come."""
+        """Count the decisions before the first attempt, which may be the next one."""
         starts = (line.decisions or 0 for line in self._journal.lines if isinstance(line, AttemptLine))
         return next(starts, len(self._journal.history()))
 
     def line(self, launch: Launch, token: Token) -> AttemptLine:
-        """Return what the journal says of an attempt; agents keep it for a comeback."""
+        """Return the journal's line for an attempt; agents keep it for a comeback."""
         return AttemptLine(
             attempt=launch.attempt,
             token=token,
@@ -84,7 +84,7 @@ class Beginning:
             decided_step=launch.decision.resume_step if launch.decision else None,
             started_from=launch.resume_step,
             why=launch.why,
-            passed_over=launch.passed_over,
+            passed_over=launch.skipped,
             decisions=len(self._journal.history()),
             begun_t=self._begun_t,
         )

@@ -59,7 +59,7 @@ class Bucket:
         """When files were seen first of which nothing tells when they were written."""
 
     def listing(self, path: str) -> Mapping[str, _Item]:
-        """Return what is in a directory; of the URL itself, as it is now. Raises AwayError where nobody can say."""
+        """Return the contents of a directory; for the URL itself, fresh ones. Raises AwayError if unreachable."""
         inside = self._relative(path)
         if not inside:
             self._files = self._look()

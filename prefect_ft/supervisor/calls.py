@@ -16,7 +16,7 @@ class Calls:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Have `call` made as soon as somebody waits for events; nothing is done once this is closed."""
+        """Have `call` made as soon as the supervisor waits for events; ignored once this is closed."""
         self._waiting.append(call)
         with contextlib.suppress(OSError, ValueError):  # ValueError: closed
             os.eventfd_write(self._event, 1)
@@ -33,7 +33,7 @@ class Calls:
 
     def close(self) -> None:
         """Forget what waits. Idempotent."""
-        event, self._event = self._event, -1  # the number may soon be somebody else's
+        event, self._event = self._event, -1  # the number may be reused
         if event >= 0:
             os.close(event)
         self._waiting.clear()

@@ -52,11 +52,11 @@ def standing(
         try:
             note = AttemptLine.noted(agents[0].note or {})
         except FormError:
-            return Standing(journalled)  # nobody knows what it was that has been started
+            return Standing(journalled)  # what was started is unknown
         found = _watched(note, agents, phase_index, ranks_per_worker)
         if sum(isinstance(line, DecisionLine) for line in lines) > (note.decisions or 0):
-            return Standing(journalled)  # it took too long, and what to do instead has been decided
-        # A start that not all have carried out is no attempt: it is ordered again, under the same number.
+            return Standing(journalled)  # it took too long, and another decision was made
+        # A start that some agents missed is no attempt: it is ordered again, under the same number.
         return Standing(journalled) if found.missing else replace(found, note=note)
     if attempts and not _has_ended(lines):
         return _watched(attempts[-1], agents, phase_index, ranks_per_worker)
@@ -123,7 +123,7 @@ def comebacks_without_progress(lines: Sequence[Line]) -> int:
 
 
 def unheard(agent: AgentStanding) -> list[Event]:
-    """Return what nobody heard as the events that it was: output that no agent hands on any more, exits."""
+    """Return, as events, what an agent could not deliver: output that is not sent again, exits."""
     token = agent.token
     events: list[Event] = [Call(token=token, inside=agent.inside, excused=agent.excused)]
     if isinstance(agent, Left) and agent.excerpts is not None:

@@ -66,7 +66,7 @@ class Conversation:
         }
 
     def resumed(self, attached: Attached) -> Resumed | None:
-        """Say how to go on with an agent that has let us in again; None: it knows nothing of this conversation."""
+        """Return how to continue with an agent after a reconnection; None: it does not know this conversation."""
         missed = unheard(attached)
         if attached.token == self._token:
             return Resumed(missed, self._asked)

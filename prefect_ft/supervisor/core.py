@@ -168,9 +168,9 @@ class Supervisor:
     # -- what the phase asks ------------------------------------------------------------------------
 
     def rejoin(self, *, by_hand: bool) -> None:
-        """Take up what an earlier life of the orchestrator left: workers, an attempt that runs or has ended.
+        """Adopt what an earlier orchestrator left: workers, an attempt that runs or has ended.
 
-        Before the first `attempt`, which goes on with it. `by_hand`: a person asked for it.
+        Called before the first `attempt`, which continues it. `by_hand`: a person asked for it.
         """
         found = self._backend.find()
         for each in found:
@@ -179,9 +179,9 @@ class Supervisor:
         self._driver.run(lambda: self._lifecycle.is_resting or self._lifecycle.is_running)
 
     def move(self, move: Move, *, by_hand: bool) -> Decision:
-        """Go on in another tenure than the phase was in; return what was decided about the end of the earlier one.
+        """Continue the phase in its next tenure; return the decision about the end of the earlier one.
 
-        In the place of `rejoin`: what is left of the workers of the earlier one is ended.
+        Called instead of `rejoin`: remaining workers of the earlier tenure are ended.
         """
         left = [each.worker for each in self._backend.find()]
         if left:  # on a system of both tenures that did not answer as the earlier one was left
@@ -191,7 +191,7 @@ class Supervisor:
     def attempt(self) -> None:
         """Run the next attempt; returns when the phase is complete, raises AttemptFailedError otherwise.
 
-        Raises HandedOverError where the next tenure is to go on with it.
+        Raises HandedOverError where the next tenure continues it.
         """
         self._reports.open(self._calls)
         self._lifecycle.begin(self._driver.now_s())
@@ -244,7 +244,7 @@ class Supervisor:
         self._driver.close()
 
     def hang_up(self) -> None:
-        """Leave the workers and what runs in them to whoever comes next."""
+        """Leave the workers, with everything that runs in them, to the next orchestrator."""
         self._hear_no_more()
         self._driver.hang_up()
 
@@ -257,4 +257,4 @@ class Supervisor:
 
 
 def _nothing() -> None:
-    """What is done by a call whose only purpose is that somebody looks again."""
+    """Do nothing: a call that only wakes the supervisor."""

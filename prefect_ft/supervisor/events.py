@@ -325,7 +325,7 @@ EVENTS: Mapping[str, Mapping[str, Form]] = {
 
 
 class Left(AgentStanding):
-    """What an agent leaves behind that leaves by itself: also, by rank, output that nobody heard."""
+    """The result of an agent that has left by itself, with undelivered output by rank."""
 
     name = "left"
 

@@ -31,8 +31,7 @@ def parsed(line: str) -> Mapping[str, Any]:
 def report_of(record: Mapping[str, Any], faults: Faults, systems: Collection[str]) -> Incident | None:
     """Return what a record reports; None: it is about none of these systems. Raises ConfigError with the field.
 
-    Unknown fields are ignored. A fault of a code whose severity nobody knows is taken
-    for a warning.
+    Unknown fields are ignored. A fault with a code of unknown severity counts as a warning.
     """
     fields = {name: value for name, value in record.items() if name in _TAKEN and value is not None}
     fields.setdefault("kind", "device_fault")

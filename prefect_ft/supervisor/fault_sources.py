@@ -1,7 +1,7 @@
-"""Where reports of faults come from besides the ranks: a file that a monitor appends to, a command.
+"""Sources of fault reports besides the ranks: a file that a monitor appends to, a command.
 
 Each source is a function that runs in a thread of its own until it is stopped: a file server or a
-command that hangs holds up nothing else. They hand on lines; what a line means is `fault_records`'s.
+command that hangs blocks nothing else. They deliver lines; `fault_records` interprets them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.command import Command, Outcome
 
 LOOK_S = 1.0
-"""How often a monitor's file is looked at: a file server tells nobody of changes."""
+"""How often to read a monitor's file: a file server does not announce changes."""
 
 MAX_READ_BYTES = 1 << 20
 """How much of it is read at once."""
@@ -38,14 +38,14 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a source: where it stands, for whoever has to mend it, and what it says."""
+    """One line of a source: its origin, for the person who has to fix it, and its text."""
 
     where: str
     text: str
 
 
 Deliver = Callable[[Iterable[Line], Callable[[], None]], None]
-"""Hands lines on; the second argument is called when they are safe."""
+"""Delivers lines; the second argument is called once they are recorded."""
 
 Source = Callable[[SourcePlan, Deliver, threading.Event], None]
 
@@ -73,7 +73,7 @@ class FaultSources:
                 ).start()
 
     def close(self) -> None:
-        """Have the sources end; nothing of theirs is waited for. Idempotent."""
+        """Stop the sources, without waiting for them. Idempotent."""
         self._over.set()
 
 
@@ -81,7 +81,7 @@ class FaultSources:
 
 
 def follow_file(plan: SourcePlan, deliver: Deliver, over: threading.Event) -> None:
-    """Hand on what is appended to a file, whole lines of it, from where it was read last or else its end on."""
+    """Deliver complete lines appended to a file, from the position read last, or else from its end."""
     path = Path(plan.faults.file or "")
     place = _Place(plan.place, path)
     place.keeper()()  # an orchestrator that comes back begins where the first one did
@@ -95,7 +95,7 @@ def follow_file(plan: SourcePlan, deliver: Deliver, over: threading.Event) -> No
 
 
 class _Place:
-    """How far a file has been read: it begins anew where the file is another one, or has become shorter."""
+    """How far a file has been read: from the start again where the file was replaced or truncated."""
 
     def __init__(self, memory: Path, path: Path) -> None:
         self._memory, self._path = memory, path
@@ -105,7 +105,7 @@ class _Place:
         self._identity, self._position = known
 
     def next_lines(self) -> list[Line]:
-        """Read some whole lines on; raises OSError."""
+        """Read the next complete lines; raises OSError."""
         with self._path.open("rb") as file:
             found = os.fstat(file.fileno())
             identity = f"{found.st_dev}:{found.st_ino}"
@@ -115,32 +115,32 @@ class _Place:
             content = file.read(MAX_READ_BYTES)
         end = content.rfind(b"\n") + 1
         if not end and len(content) == MAX_READ_BYTES:
-            end = len(content)  # nobody writes such lines; what follows its end may be understood again
+            end = len(content)  # no report is that long; skip to the next line
         self._position += end
         texts = content[:end].decode("utf-8", "replace").splitlines()
         return [Line(str(self._path), text) for text in texts if text.strip()]
 
     def keeper(self) -> Callable[[], None]:
-        """Return what remembers the place that has been reached now."""
-        told = {"path": str(self._path), "file": self._identity, "position": self._position}
+        """Return a function that stores the present position."""
+        record = {"path": str(self._path), "file": self._identity, "position": self._position}
 
         def keep() -> None:
-            with suppress(OSError):  # a full disk: then the next life reads from the end
-                write_json(self._memory, told)
+            with suppress(OSError):  # a full disk: then the next orchestrator reads from the end
+                write_json(self._memory, record)
 
         return keep
 
 
 def _remembered(memory: Path, path: Path) -> tuple[str, int] | None:
-    told = read_json(memory)
-    if told.get("path") != str(path):
+    record = read_json(memory)
+    if record.get("path") != str(path):
         return None
-    file, position = told.get("file"), told.get("position")
+    file, position = record.get("file"), record.get("position")
     return (file, position) if isinstance(file, str) and isinstance(position, int) else None
 
 
 def _identity_and_size(path: Path) -> tuple[str, int]:
-    """Return where a file ends now; one that is not there will be new from its first line on."""
+    """Return where a file ends now; one that does not exist yet will be read from its first line."""
     try:
         found = path.stat()
     except OSError:
@@ -152,9 +152,9 @@ def _identity_and_size(path: Path) -> tuple[str, int]:
 
 
 def repeat_command(plan: SourcePlan, deliver: Deliver, over: threading.Event) -> None:
-    """Execute a command again and again, and hand on what it did not say the last time.
+    """Execute a command periodically, and deliver lines that it did not print the last time.
 
-    A line that goes on being printed is one fault that is still there.
+    A line that is printed again is the same fault, still present.
     """
     known: set[str] = set()
     while not over.is_set():
@@ -187,8 +187,8 @@ def _executed(plan: SourcePlan, over: threading.Event) -> Outcome:
 
 
 def _nothing() -> None:
-    """Nothing is to be remembered of a command."""
+    """Do nothing: a command has no position to store."""
 
 
 SOURCES: Mapping[str, Source] = {"file": follow_file, "command": repeat_command}
-"""By the field of `faults` that asks for it."""
+"""By the field of `faults` that configures them."""

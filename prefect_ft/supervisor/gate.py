@@ -1,7 +1,7 @@
-"""The human gate: a decision that is asked about waits in the journal as proposed, until somebody answers.
+"""The human gate: a decision that needs approval waits in the journal as proposed until a person answers.
 
-No rank runs meanwhile: what goes on by itself is not asked about. The wait outlives the orchestrator: whoever
-comes back finds the proposal, and the time that is left.
+No rank runs meanwhile: decisions that leave ranks running need no approval. The wait outlives the orchestrator:
+the next one finds the proposal and the time that is left.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from prefect_ft.observe import Proposed, tell
 from prefect_ft.supervisor.stopping import StopRequest
 
 LOOK_S = 0.2
-"""How often it is looked for an answer."""
+"""How often to check for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPlan:
-    """What is asked about, how long an answer is waited for, and what holds without one."""
+    """Which decisions need approval, how long to wait for an answer, and the default without one."""
 
     before: frozenset[Gated] = frozenset()
     timeout_s: float = 3600.0
@@ -32,7 +32,7 @@ class AskPlan:
 
 
 class Gate:
-    """Asks a person about one phase's decisions. `answers` gives the answer to the decision of a number, if any."""
+    """Asks a person about one phase's decisions. `answers` returns the answer to a decision by its number, if any."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Gate:
     def __call__(
         self, journal: MemoryJournal, policy: Policy, history: History, decision: Decision
     ) -> Decision:
-        """Return what is decided in the end; at once where nobody is asked. Raises LeaseLostError."""
+        """Return the final decision; at once where no approval is needed. Raises LeaseLostError."""
         if not asks_before(self._plan.before, decision):
             return decision
         proposed = proposal_in(journal.lines) or self._propose(journal, decision)
@@ -77,7 +77,7 @@ class Gate:
         return line
 
     def _wait(self, number: int, proposed: ProposedLine) -> Answer:
-        """Wait for an answer. Whoever wants the run to end agrees to nothing else."""
+        """Wait for an answer. A request to stop counts as a rejection."""
         while (answer := self._answers(number)) is None:
             if self._stop.lost is not None:
                 raise self._stop.lost

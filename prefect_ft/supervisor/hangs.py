@@ -1,6 +1,6 @@
-"""Watches the attempt that runs for suspensions: samples and lines of output in, verdicts out and into the journal.
+"""Watches the running attempt for suspensions: samples and lines of output in, verdicts out and into the journal.
 
-Owns what is known of hangs and of stages' pauses. What is done about a verdict is the supervisor's.
+Owns the state of hangs and of stages' pauses. What follows a verdict is up to the supervisor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SuspensionPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A verdict of which it is not known yet whether the run went on after it."""
+    """A verdict without a known outcome: whether the ranks moved again after it."""
 
     number: int
     ranks: tuple[int, ...]
@@ -52,7 +52,7 @@ class _Open:
 
 
 class Hangs:
-    """`found` is a verdict that something is to be done about; `acted_on` takes it back."""
+    """`found` is a verdict to be acted on; `record` clears it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Hangs:
         self._looked_s = 0.0
 
     def begin(self, attempt: Attempt) -> None:
-        """Watch an attempt; one that an earlier life watched is taken up with what was said of it."""
+        """Watch an attempt; one that an earlier orchestrator watched continues with its verdicts."""
         self._attempt = attempt
         ranks = {rank: state.worker for rank, state in attempt.ranks.items()}
         self._pace = Pace((*self._plan.pauses, *pauses_in(self._journal.lines)))
@@ -92,14 +92,14 @@ class Hangs:
         self._slow.clear()
 
     def end(self) -> None:
-        """Take note that the attempt is over. Idempotent."""
+        """End the watch: the attempt is over. Idempotent."""
         if self._attempt is None:
             return
         if self._open is not None:
             self._close(went_on=False)
         if pauses := self._pace.pauses:
-            told = {stage: tuple(some) for stage, some in pauses.items()}
-            self._write(PaceLine(attempt=self._attempt.number, pauses=told))
+            recorded = {stage: tuple(some) for stage, some in pauses.items()}
+            self._write(PaceLine(attempt=self._attempt.number, pauses=recorded))
         self._attempt = self._watch = self.found = None
 
     # -- in ---------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Hangs:
 
 
 def incident_of(hang: Hang, attempt: Attempt, t: float, where: str | None) -> Incident:
-    """Return what is to be judged of a verdict."""
+    """Return the incident for a verdict."""
     rank = hang.ranks[0] if hang.blamed is None else hang.blamed
     state = attempt.ranks[rank]
     text = hang.text + (f"; {where}" if where else "")
@@ -229,7 +229,7 @@ def incident_of(hang: Hang, attempt: Attempt, t: float, where: str | None) -> In
 
 
 def with_blame(hang: Hang, blamed: int | None, attempt: Attempt) -> Hang:
-    """Return a verdict with the rank to blame that the ranks' stacks tell, if they tell one."""
+    """Return a verdict with the rank to blame by the ranks' stacks, if they show one."""
     if blamed is None:
         return hang
     return replace(hang, blamed=blamed, worker=attempt.ranks[blamed].worker)
@@ -264,14 +264,14 @@ def sample_of(event: Sampled) -> Sample:
 
 
 def pauses_in(lines: Sequence[Line]) -> Sequence[Mapping[str, Sequence[float]]]:
-    """Return what a journal knows of the pauses in stages: its last word, which holds those before it."""
-    told = [line.pauses for line in lines if isinstance(line, PaceLine)]
-    return told[-1:]
+    """Return the pauses in stages that a journal records: those of its last line, which includes earlier ones."""
+    records = [line.pauses for line in lines if isinstance(line, PaceLine)]
+    return records[-1:]
 
 
 def _open_in(lines: Sequence[Line], attempt: int) -> _Open | None:
-    """Return the verdict of an attempt that was only reported and after which nothing is known."""
-    told = [line for line in lines if isinstance(line, HangLine) and line.attempt == attempt]
+    """Return an attempt's last verdict that was only reported and has no outcome yet."""
+    verdicts = [line for line in lines if isinstance(line, HangLine) and line.attempt == attempt]
     over = {line.n for line in lines if isinstance(line, HangOverLine)}
-    still = [line for line in told if line.n not in over and line.response != "restart"]
+    still = [line for line in verdicts if line.n not in over and line.response != "restart"]
     return _Open(still[-1].n, still[-1].ranks, still[-1].t) if still else None

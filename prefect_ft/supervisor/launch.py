@@ -37,12 +37,12 @@ STEPS, WINDOWS = "{steps}", "{windows}"
 class SavesPlan:
     """Where a phase's checkpoints are, and which of them are its own. Times are seconds since the epoch.
 
-    What was written before `run_began_s` is an earlier run's; None: nobody knows when it began. What was written up
-    to `since_s` counts for nothing; None: all counts. After `warn_after_s` seconds without any a warning is due, 0:
-    never. `keeps_copies`: agents put copies back of files that are overwritten. `is_local`: each worker has a part of
-    every checkpoint, on a disk that the others do not see. `look` (path, layout, pattern, settle_s) is how the
-    orchestrator looks at a URL, every `look_every_s`; None: agents look at a directory. `marks` are what earlier phases
-    of the run have verified there, as agents know it: it stays verified until it changes.
+    Those written before `run_began_s` belong to an earlier run; None: its beginning is unknown. Those written up to
+    `since_s` are ignored; None: all count. After `warn_after_s` seconds without any a warning is due, 0: never.
+    `keeps_copies`: agents restore copies of overwritten files. `is_local`: each worker has a part of every checkpoint,
+    on a disk that the others do not see. `look` (path, layout, pattern, settle_s) is how the orchestrator scans a URL,
+    every `look_every_s`; None: agents scan a directory. `marks` are checkpoints that earlier phases of the run have
+    verified, in the agents' form: they stay verified until they change.
     """
 
     directory: str
@@ -60,17 +60,17 @@ class SavesPlan:
 class PhasePlan:
     """One phase as it is to be executed: everything resolved, nothing left to look up.
 
-    `env` holds the job's and the phase's variables, the narrower having won; `system_env` completes it
-    for the ranks on a system. In both `None` unsets a variable, whoever set it. `secret_env` gives way to both,
-    and is never shown. `inherited` are the names of variables that workers have from elsewhere.
+    `env` holds the job's and the phase's variables, where the phase wins; `system_env` completes it
+    for the ranks on a system. In both `None` unsets a variable, wherever it was set. `secret_env` has the lowest
+    precedence, and is never shown. `inherited` are the names of variables that workers inherit.
     `ranks_per_worker` is the number of ranks in each worker. `catalogue` classifies failures; the
     package's own if not given. `on_demand` says how ranks are asked for checkpoints; None: not at all.
-    `lost_ranks_last_s` is how long ranks of a system that is lost may go on and write; None: they go with it.
-    `saves` is about what the phase saves, None where it has no checkpoints.
-    `progress_pattern` tells steps in what ranks print; the package's own if not given.
-    `resume_args` are the words that an attempt's command has besides, if the attempt resumes; `skip_args`, if it skips
-    steps. `watch` is over losses and gradient norms.
-    `directory` is the phase's own, for what it leaves behind. `role` and `elastic_id` are torchrun's names of the
+    `lost_ranks_last_s` is how long ranks of a lost system may keep running and writing; None: they end with it.
+    `saves` is about the phase's checkpoints, None where it has none.
+    `progress_pattern` finds steps in the ranks' output; the package's own if not given.
+    `resume_args` are added to the command of an attempt that resumes; `skip_args` to one that skips steps.
+    `watch` is over losses and gradient norms.
+    `directory` is the phase's own, for its files. `role` and `elastic_id` are torchrun's names of the
     ranks' role and of their job, None: the run's id.
     """
 
@@ -114,8 +114,8 @@ class Launch:
     created, and how often the command was executed in it, this time included. `master` is host and port
     of worker 0's rendezvous, `has_store` whether its agent listens there; at `in_process_port` it coordinates
     restarts within the processes, None: it does not. `resume_step` and `resume_path` are `None` for from
-    scratch; `why` says why that is not the step that was decided, `None` where it is; `passed_over`
-    are checkpoints that could not be resumed from, each with the reason. `resume_paths` are the workers' own paths of
+    scratch; `why` says why that is not the decided step, `None` where it is; `skipped` are
+    checkpoints that could not be resumed from, each with the reason. `resume_paths` are the workers' own paths of
     the checkpoint, where each has a part of it.
     """
 
@@ -131,7 +131,7 @@ class Launch:
     resume_step: int | None
     resume_path: str | None
     why: str | None = None
-    passed_over: Mapping[str, str]
+    skipped: Mapping[str, str]
     skip_eval_at_step: int | None
     resume_paths: Mapping[int, str] = field(default_factory=dict)
 
@@ -196,7 +196,7 @@ def ranks_by_worker(plan: PhasePlan, placement: Sequence[str]) -> dict[int, int]
 def start_orders(plan: PhasePlan, launch: Launch, note: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """Return each worker's order to start an attempt; worker 0's keeps `note` for a comeback.
 
-    The note grows with the gang, so it is not sent to all of it; a start that one agent does not know is none.
+    The note grows with the gang, so only one agent gets it; a start unknown to any agent never happened.
     """
     return {
         worker: {

@@ -20,14 +20,14 @@ class LinkLostError(Exception):
 
 
 class LinkUnavailableError(LinkLostError):
-    """What leads to the agent is away; of the agent itself nothing is known."""
+    """The route to the agent is unavailable; nothing is known about the agent itself."""
 
 
 class Link:
     """A connection to one worker's agent; `fileno()` is readable when events are waiting."""
 
     def __init__(self, worker: Worker, address: Address, mask: Mask) -> None:
-        """Connect; raises LinkLostError, of which LinkUnavailableError. `mask` takes secrets out of what comes."""
+        """Connect; raises LinkLostError or its LinkUnavailableError. `mask` removes secrets from incoming events."""
         self.worker = worker
         self._mask = mask
         self.host = address.host
@@ -56,7 +56,7 @@ class Link:
             raise LinkLostError(str(exc)) from exc
 
     def receive(self) -> list[Event]:
-        """Return the events that have come, without waiting; raises LinkLostError when the agent has gone."""
+        """Return the events received so far, without waiting; raises LinkLostError when the agent has gone."""
         try:
             self._connection.setblocking(False)
             data = self._connection.recv(1 << 18)
@@ -67,15 +67,15 @@ class Link:
         if not data:
             raise LinkLostError("the agent closed the connection")
         try:
-            told = list(self._reader.feed(data))
+            messages = list(self._reader.feed(data))
         except frames.FrameError as exc:
             raise LinkLostError(str(exc)) from exc
         try:
-            events = [read_event(self._mask(message)) for message in told]
+            events = [read_event(self._mask(message)) for message in messages]
         except FormError as exc:
             raise LinkLostError(f"the agent breaks the protocol: {exc}") from exc
         return [event for event in events if event is not None]  # others are of a later version
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close the connection. Idempotent."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""What agents tell, put where it belongs: output, checkpoints, reports of faults, and the attempt that runs.
+"""Dispatches agents' events: output, checkpoints, reports of faults, and the running attempt.
 
 Decides nothing and orders nothing.
 """
@@ -67,10 +67,10 @@ class Listener:
         tenure_ends: Callable[[str, HandOver], None],
         parts: Parts | None = None,
     ) -> None:
-        """`system_of` gives the system of a worker that exists, `evidence` what is known of how one ends.
+        """`system_of` returns the system of an existing worker, `evidence` what is known about how one ends.
 
         `tenure_ends` is called, with the reason, where workers are about to end with the systems that were lent.
-        `parts` puts together what each worker has saved a part of; None: one agent sees all.
+        `parts` combines checkpoints of which each worker saves a part; None: one agent sees all.
         """
         self.attempt: Attempt | None = None
         self._phase = phase
@@ -81,8 +81,8 @@ class Listener:
         self._journal, self._clock = journal, clock
         self._system_of = system_of
         self._evidence, self._tenure_ends = evidence, tenure_ends
-        self._said: set[str] = set()
-        """What has been reported of how ranks are started, and of agents."""
+        self._reported_once: set[str] = set()
+        """Messages that were published and are not repeated."""
         self._up: set[tuple[int, str]] = set()
         """How far each attempt has been seen to come up."""
 
@@ -103,7 +103,7 @@ class Listener:
             self._values.hear(attempt, worker, event)
 
     def _take(self, worker: int, event: Event) -> None:
-        """Take what is not the attempt's alone."""
+        """Take events that concern more than the attempt."""
         match event:
             case Output() | Dropped() | Excerpt() | Started():
                 self._printed(worker, event)
@@ -164,28 +164,32 @@ class Listener:
         self._reports.hear({**event.report, "system": system}, f"the detectors on {system}", source)
 
     def _detecting(self, worker: int, event: Detecting) -> None:
-        """Tell by what faults are found, and why not by the rest; once, of the first system where it is so."""
+        """Report which detectors find faults, and why others do not; once, for the first system with them."""
         by = ", ".join(event.by) or "nothing"
         why_not = "".join(f"; not by {name}: {why}" for name, why in sorted(event.why_not.items()))
-        told = f"faults of devices are detected by {by}{why_not}"
-        if told not in self._said:
-            self._said.add(told)
-            tell(Notice(text=f"{self._system_of(worker)}: {told}"))
+        text = f"faults of devices are detected by {by}{why_not}"
+        if text not in self._reported_once:
+            self._reported_once.add(text)
+            tell(Notice(text=f"{self._system_of(worker)}: {text}"))
 
     def _leaving(self, worker: int, event: Leaving) -> None:
         """Treat it as an announced end of its worker, or of all workers: ranks can still save."""
         attempt = event.token[2]
-        told = self._evidence(worker) or Evidence(rule="told-to-go", text="its agent got SIGTERM")
-        if told.rule in (TENURE_ENDED, PART_ENDED):
-            self._tenure_ends(told.text, HandOver.BEGUN if told.rule == TENURE_ENDED else HandOver.PART)
+        evidence = self._evidence(worker) or Evidence(rule="told-to-go", text="its agent got SIGTERM")
+        if evidence.rule in (TENURE_ENDED, PART_ENDED):
+            self._tenure_ends(
+                evidence.text, HandOver.BEGUN if evidence.rule == TENURE_ENDED else HandOver.PART
+            )
             return
-        kind = kind_of_loss(told, system_answers=True)
-        report = Incident(t=0, kind=kind, attempt=attempt, worker=worker, evidence=told)
+        kind = kind_of_loss(evidence, system_answers=True)
+        report = Incident(t=0, kind=kind, attempt=attempt, worker=worker, evidence=evidence)
         self._reports.hear_leaving(report, f"attempt {attempt} worker {worker} leaving")
-        tell(Notice(text=f"{self._phase}: worker {worker} ends within {event.within_s:.0f} s: {told.text}"))
+        tell(
+            Notice(text=f"{self._phase}: worker {worker} ends within {event.within_s:.0f} s: {evidence.text}")
+        )
 
     def _warm(self, worker: int, event: Warm) -> None:
-        """Record what a worker keeps ready; tell why ranks start cold or import something, each reason once."""
+        """Record what a worker keeps ready; report why ranks start cold or import a module, each reason once."""
         line = WarmLine(
             worker=worker,
             modules=event.modules,
@@ -195,19 +199,19 @@ class Listener:
             why_cold=event.why_cold,
         )
         self._journal.append(line, t=self._clock.now())
-        said = [] if event.why_cold is None else [f"worker {worker} starts cold: {event.why_cold}"]
-        said += [f"not preloaded: {module}: {why}" for module, why in event.left_out.items()]
-        for text in said:
+        texts = [] if event.why_cold is None else [f"worker {worker} starts cold: {event.why_cold}"]
+        texts += [f"not preloaded: {module}: {why}" for module, why in event.left_out.items()]
+        for text in texts:
             self._complain(text)
 
     def _complain(self, text: str) -> None:
-        """Tell it, once."""
-        if text not in self._said:
-            self._said.add(text)
+        """Report it, once."""
+        if text not in self._reported_once:
+            self._reported_once.add(text)
             tell(Notice(text=f"{self._phase}: {text}"))
 
     def _came_up(self, worker: int, event: CameUp) -> None:
-        """Record when ranks first printed, and when they had met: of the first worker that tells it."""
+        """Record when ranks first printed, and when they had met, by the first worker that reports it."""
         attempt, what = event.token[2], event.what
         if (attempt, what) not in self._up:
             self._up.add((attempt, what))
@@ -225,14 +229,14 @@ class Listener:
             self.saved(news)
 
     def agree(self, token: Token) -> None:
-        """Take for whole no more what is not, now that all agents have reported their parts."""
+        """Drop checkpoints that are incomplete now that all agents have reported their parts."""
         assert self._parts is not None
         news = self._parts.news(token)
         gone = tuple(sorted({*self._saves.steps} - {*self._parts.whole}))
         self.saved(Checkpoints(token=token, new=news.new, last=news.last, gone=gone))
 
     def saved(self, event: Checkpoints) -> None:
-        """Learn which checkpoints are whole, and which are no more; record those that were not known."""
+        """Take verified checkpoints and those that are no longer good; record the new ones."""
         for item in self._saves.report(event):
             if item.mtime is None:
                 continue  # never of an agent
@@ -258,7 +262,7 @@ class Listener:
 
 
 def _names_others(attempt: Attempt, worker: int, event: Event | Lost) -> bool:
-    """Return whether an agent reports ranks that the attempt has elsewhere, or not at all."""
+    """Whether an agent reports ranks that belong to another worker, or to none."""
     match event:
         case Output() | Dropped() | Excerpt() | Exited() | Beat() | Fault() | InProcess():
             named = [event.rank]

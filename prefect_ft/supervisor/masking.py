@@ -1,7 +1,7 @@
-"""Secrets taken out of what agents tell, before anything is made of it. Pure.
+"""Masks secrets in agents' events before they are read. Pure.
 
-Agents mask what ranks print, wherever it is cut. What else may hold a secret, and what an agent tells that was not
-told of any (it was started by an earlier version), is masked here.
+Agents mask the ranks' output themselves, wherever it is cut. Other fields that may contain a secret, and events of
+agents that were not given the secrets (started by an earlier version), are masked here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TEXTS: Mapping[str, tuple[str, ...]] = {
     "in_process": ("report",),
     "start_failed": ("error", "what"),
 }
-"""The fields with texts that a rank may have written, by event."""
+"""The fields with text from a rank, by event."""
 
 
 def masking(values: Iterable[str]) -> Mask:
-    """Return what puts asterisks for these values, a byte for a byte: output is known by its offsets."""
+    """Return a function that masks these values byte by byte: output is identified by its offsets."""
     secrets = Secrets(values)
     if not secrets.words:
         return lambda message: message

@@ -1,6 +1,6 @@
-"""Looks at checkpoints at a URL, which no agent does, and reports them as an agent reports those in a directory.
+"""Scans checkpoints at a URL, which no agent does, and reports them as an agent reports those in a directory.
 
-The looks themselves happen in a thread of the watch: an object store that hangs must not hang the supervisor.
+Scans run in a thread of the watch: an object store that hangs must not hang the supervisor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prefect_ft.worker.checkpoints import known_by_path
 from prefect_ft.worker.protocol import Token
 
 RETRY_S = 2.0
-"""How long after a look at a store that cannot be reached the next one is."""
+"""The pause after a scan of a store that cannot be reached."""
 
 
 class Remote:
@@ -56,16 +56,16 @@ class Remote:
         self._settled = False
         self.has_seen = False
         """Whether the store has ever been reached."""
-        self._has_said_away = False
+        self._has_reported_away = False
         self.choice: Choice | None = None
-        """What was chosen since that was asked."""
+        """The answer to the last request to choose; None: there is none yet."""
         self.why_away: str | None = None
-        """Why the last answer is none; None: it is one."""
-        self.passed_over: Mapping[str, str] | None = None
-        """What could not be verified at the last look that was asked for; None: that has not come to its end."""
+        """Why the last scan failed; None: it did not."""
+        self.skipped: Mapping[str, str] | None = None
+        """What the last requested scan could not verify; None: the scan has not ended."""
 
     def begin(self, deaths: Iterable[float]) -> None:
-        """Look from now on. `deaths` are when writers died, in seconds since the epoch. Idempotent."""
+        """Start scanning. `deaths` are when writers died, in seconds since the epoch. Idempotent."""
         self._watch.writers_died(*deaths)
         self._watch.begin()
 
@@ -80,42 +80,42 @@ class Remote:
         self.choose_again()
 
     def choose_again(self) -> None:
-        """Look once more, by what was asked last."""
+        """Scan again for the last request to choose."""
         assert self._criteria is not None
         self.why_away = None
         self._choosing = self._watch.choose(self._criteria)
 
     def look(self, deaths: Iterable[float], *, settled: bool) -> None:
-        """Look when nobody writes any more; `settled`: all came to a good end."""
-        self.passed_over, self._settled = None, settled
+        """Scan after all writers have ended; `settled`: all of them successfully."""
+        self.skipped, self._settled = None, settled
         self._watch.writers_died(*deaths)
         self.look_again()
 
     def look_again(self) -> None:
-        """Look once more, when nobody writes any more."""
+        """Scan again after all writers have ended."""
         self.why_away = None
         self._looking = self._watch.look(self._settled)
 
     def away(self) -> BackendError:
-        """Return that the store has been away for too long."""
+        """Return the error for a store that has been unreachable for too long."""
         why = self.why_away or "gives no answer"
         return BackendError(f"checkpoints at {self.url}: {why}; resume the run once the store can be reached")
 
     @property
     def is_looking(self) -> bool:
-        """Whether the last look has not come to its end."""
+        """Whether the last scan has not ended."""
         return self._looking is not None
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop scanning. Idempotent."""
         self._watch.close()
 
     def _take(self) -> None:
         for answer in self._watch.answers():
             if answer.is_away:
-                self._say_away(answer)
+                self._report_away(answer)
             else:
-                self._has_said_away, self.has_seen = False, True
+                self._has_reported_away, self.has_seen = False, True
                 for name, fields in self._announcements.of(answer):
                     event = read_event({"ev": name, "token": [*self._token()], **fields})
                     assert event is not None
@@ -135,17 +135,17 @@ class Remote:
             if answer.is_away:
                 self.why_away = answer.why_not["."]
             else:
-                self._looking, self.passed_over = None, answer.why_not
+                self._looking, self.skipped = None, answer.why_not
 
-    def _say_away(self, answer: Answer) -> None:
-        """Say that the store cannot be reached; once, until it is reached again."""
-        if not self._has_said_away:
-            self._has_said_away = True
+    def _report_away(self, answer: Answer) -> None:
+        """Report that the store cannot be reached; once, until it is reached again."""
+        if not self._has_reported_away:
+            self._has_reported_away = True
             tell(Notice(text=f"checkpoints at {self.url}: {answer.why_not['.']}; looking again"))
 
 
 class _Retried:
-    """A look that is asked again while the store cannot be reached, for a time."""
+    """A scan that is repeated, for a limited time, while the store cannot be reached."""
 
     def __init__(self, remote: Remote, again: Callable[[], None], now_s: float) -> None:
         self._remote, self._again = remote, again
@@ -154,11 +154,11 @@ class _Retried:
 
     @property
     def due_s(self) -> float:
-        """When to look again, or to give up."""
+        """When to scan again, or to give up."""
         return self._until_s if self._again_s is None else min(self._again_s, self._until_s)
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether the time is over; look again where the last answer was none."""
+        """Return whether the time is over; scan again after a failed one."""
         if now_s >= self._until_s:
             return True
         if self._remote.why_away is not None and self._again_s is None:
@@ -170,7 +170,7 @@ class _Retried:
 
 
 class Chosen:
-    """The wait for the choice of a remote look, asked again while the store cannot be reached."""
+    """The wait for a remote choice, repeated while the store cannot be reached."""
 
     def __init__(self, remote: Remote, now_s: float) -> None:
         self._remote, self._asked = remote, _Retried(remote, remote.choose_again, now_s)
@@ -181,7 +181,7 @@ class Chosen:
         return self._asked.due_s
 
     def look(self, _roster: Roster, now_s: float) -> bool:
-        """Return whether it has been chosen; raises BackendError where the store is away for too long."""
+        """Return whether there is a choice; raises BackendError where the store is unreachable for too long."""
         if self._remote.choice is not None:
             return True
         if self._asked.is_over(now_s):
@@ -190,7 +190,7 @@ class Chosen:
 
 
 class LookedAfter:
-    """A wait, and then for a last look at the checkpoints, which begins when the wait is over."""
+    """A wait followed by one for a last scan of the checkpoints."""
 
     def __init__(self, first: Wait, begin: Callable[[], None], remote: Remote) -> None:
         self._first, self._begin, self._remote = first, begin, remote
@@ -202,9 +202,9 @@ class LookedAfter:
         return self._first.due_s if self._asked is None else self._asked.due_s
 
     def look(self, roster: Roster, now_s: float) -> bool:
-        """Return whether both are over. A store that stays away is left to what was seen before.
+        """Return whether both are over. Where the store stays unreachable, earlier scans count.
 
-        Raises BackendError where nothing has ever been seen of it: that would be taken for nothing being there.
+        Raises BackendError where it was never reached: that would look like an empty store.
         """
         if self._asked is None:
             if not self._first.look(roster, now_s):

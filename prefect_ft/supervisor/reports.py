@@ -1,7 +1,6 @@
-"""Reports of faults, from ranks, their output and monitors, and of restarts within the ranks, to be acted on.
+"""Queues reports of faults, from ranks, their output and monitors, and of restarts within the ranks.
 
-Each is recorded as it comes, the same fault only once. Owns the queue; what is done about a report is the
-supervisor's.
+Each is recorded on arrival, the same fault only once. What follows a report is up to the supervisor.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _Key = tuple[str, str | None, tuple[str, ...], str | None, str | None, str | Non
 
 
 class Reports:
-    """A queue. What is in it has been recorded: who comes back to a phase finds it again."""
+    """A queue. Its reports are in the journal: an orchestrator that comes back finds them again."""
 
     def __init__(
         self, plan: SourcePlan, systems: Sequence[str], journal: MemoryJournal, clock: PhaseClock
@@ -40,17 +39,17 @@ class Reports:
         self._not_understood: set[str] = set()
 
     def open(self, calls: Calls) -> None:
-        """Begin to listen to monitors; what they say comes by way of `calls`. Idempotent."""
+        """Start to read monitors; their lines arrive through `calls`. Idempotent."""
         if self._sources is None:
-            self._sources = FaultSources(self._plan, calls, self._told)
+            self._sources = FaultSources(self._plan, calls, self._on_line)
 
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop reading monitors. Idempotent."""
         if self._sources is not None:
             self._sources.close()
 
     def recall(self) -> None:
-        """Take up from the journal what was reported and not acted on any more."""
+        """Load from the journal the reports that were not acted on."""
         for line in self._journal.lines:
             if isinstance(line, ReportLine):
                 self._heard_t[_key(line.report)] = line.t
@@ -60,7 +59,7 @@ class Reports:
     # -- in ---------------------------------------------------------------------------------------
 
     def look_at(self, output: str, system: str, rank: str, offset: int) -> None:
-        """Take reports from what a rank on a system printed, if the job asks for that.
+        """Take reports from the output of a rank on a system, if the job asks for that.
 
         `rank` names it in its attempt; `offset` is where `output` begins, in bytes.
         """
@@ -70,9 +69,9 @@ class Reports:
             self.hear({**record, "system": system}, f"the output on {system}", f"{rank} at {at}")
 
     def hear(self, record: Mapping[str, Any], where: str, source: str | None = None) -> None:
-        """Take one report; `where` says whose it is. One that is none is complained of, once.
+        """Take one report; `where` names its origin. An invalid one is reported once.
 
-        `source` names it where agents tell the same again to whoever comes back.
+        `source` identifies it where agents repeat it to an orchestrator that comes back.
         """
         if source is not None and source in self._sources_heard:
             return
@@ -99,7 +98,7 @@ class Reports:
         if source not in self._sources_heard:
             self._take(report, source)
 
-    def _told(self, line: fault_sources.Line) -> None:
+    def _on_line(self, line: fault_sources.Line) -> None:
         try:
             record = fault_records.parsed(line.text)
         except ConfigError as exc:
@@ -127,7 +126,7 @@ class Reports:
     # -- out --------------------------------------------------------------------------------------
 
     def put_back(self, report: Incident) -> None:
-        """Have a report acted on again that is known better now; may be called in another thread."""
+        """Queue a report again, with more known about it; may be called in another thread."""
         self._waiting.append(report)
 
     def __bool__(self) -> bool:
@@ -150,6 +149,6 @@ def pending(lines: Sequence[Line]) -> list[Incident]:
 
 
 def _key(report: Incident) -> _Key:
-    """Return what two reports of the same have in common; two restarts are two whatever they say."""
+    """Return the identity of what is reported; restarts within ranks are the same only with the same text."""
     words = report.evidence.text if report.kind == "in_process" and report.evidence else None
     return report.kind, report.system, report.systems, report.device, report.code, words

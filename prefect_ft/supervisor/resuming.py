@@ -1,4 +1,4 @@
-"""What an attempt starts from: the checkpoint that was decided, or the newest that is whole; and what is said of it."""
+"""Chooses what an attempt resumes from: the decided checkpoint, or the newest good one; and reports the choice."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from prefect_ft.supervisor.launch import PhasePlan, SavesPlan
 from prefect_ft.supervisor.runlog import RunLog
 from prefect_ft.supervisor.saves import Saves
 
-MAX_PASSED_OVER = 5
-"""Checkpoints that could not be verified and are named at the start of an attempt."""
+MAX_SKIPPED_REPORTED = 5
+"""The most skipped checkpoints that are reported at the start of an attempt."""
 
 NO_STEP = -1
-"""The limit by which an agent chooses no checkpoint, and learns what is known of them all the same."""
+"""The limit with which an agent chooses no checkpoint, but still learns which are known."""
 
 LOOK_LASTS_S = 0.5
-"""How long a look at the checkpoints is as good as another one; a person may be asked about a restart for hours."""
+"""How long a scan of the checkpoints stays valid; a person may take hours to approve a restart."""
 
 
 class Choice(NamedTuple):
-    """The checkpoint to resume from, None: from scratch; and what is wrong with others, by name.
+    """The checkpoint to resume from, None: from scratch; and why others were skipped, by name.
 
     `paths` are those of each worker's part of it, where every worker has one.
     """
@@ -38,12 +38,12 @@ class Choice(NamedTuple):
 
     @classmethod
     def of(cls, chosen: Chosen) -> Choice:
-        """Return what an agent has chosen."""
+        """Return an agent's choice."""
         return cls(chosen.step, chosen.path, chosen.why_not)
 
 
 class Resuming:
-    """Chooses for one phase. `deaths` are when writers died while nobody watched; seconds since the epoch."""
+    """Chooses for one phase. `deaths` are when writers died without an orchestrator; seconds since the epoch."""
 
     def __init__(
         self, plan: PhasePlan, saves: Saves, journal: MemoryJournal, clock: PhaseClock, log: RunLog
@@ -53,14 +53,14 @@ class Resuming:
         self.deaths: list[float] = []
         self._last_look: tuple[float, Mapping[str, str]] | None = None
 
-    def looked(self, passed_over: Mapping[str, str] | None) -> None:
-        """Take note of checkpoints skipped by the last scan; None: there was no scan."""
-        self._last_look = None if passed_over is None else (self._clock.now(), passed_over)
+    def looked(self, skipped: Mapping[str, str] | None) -> None:
+        """Keep the checkpoints skipped by the last scan; None: there was no scan."""
+        self._last_look = None if skipped is None else (self._clock.now(), skipped)
 
     def already(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
-        """Return what needs no look: nothing, or what was whole a moment ago; None: an agent has to choose.
+        """Return a choice that needs no scan: none, or what was good a moment ago; None: an agent has to choose.
 
-        `agent_knows`: the agents that look know all that is known of checkpoints.
+        `agent_knows`: the agents that scan know every known checkpoint.
         """
         looked, self._last_look = self._last_look, None
         if not self._plan.has_checkpoints or (agent_knows and _is_from_scratch(decision)):
@@ -70,9 +70,9 @@ class Resuming:
     def _seen(
         self, decision: Decision | None, looked: tuple[float, Mapping[str, str]] | None
     ) -> Choice | None:
-        """Return the newest checkpoint if a restart in place was decided from it, and it was whole a moment ago.
+        """Return the newest checkpoint if a restart in place was decided from it, and it was good a moment ago.
 
-        Not where copies are kept: choosing puts them back, too; nor where only all agents together see it.
+        Not where copies are kept: choosing also restores them; nor where only all agents together see it.
         """
         saves, newest = self._plan.saves, self._saves.newest
         if saves is not None and (saves.keeps_copies or saves.is_local):
@@ -86,7 +86,7 @@ class Resuming:
         return Choice(*newest, why_not) if is_fresh else None
 
     def criteria(self, decision: Decision | None) -> dict[str, Any]:
-        """Return what an agent is to choose by: what was whole when it was decided may not be now."""
+        """Return an agent's criteria: a checkpoint that was good at the decision may not be now."""
         limit = decision.resume_step if decision else None
         return {
             "limit": NO_STEP
@@ -100,30 +100,28 @@ class Resuming:
 
     @property
     def _earlier_marks(self) -> tuple[Mapping[str, Any], ...]:
-        """What earlier phases have verified, where no attempt of this one has saved: they ended a moment ago."""
+        """Checkpoints that earlier phases verified, as long as no attempt of this one has saved."""
         saves = self._plan.saves
         return () if saves is None or self._saves.steps or saves.since_s is not None else saves.marks
 
     @property
     def _begins_without(self) -> bool:
-        """Whether the phase leaves alone what was there before it."""
+        """Whether the phase ignores checkpoints from before it."""
         return self._plan.saves is not None and self._plan.saves.since_s is not None
 
     def all_deaths(self) -> list[float]:
-        """Return when writers of earlier attempts died, not having come to their own end; seconds since the epoch."""
+        """Return when writers of earlier attempts died or were killed; seconds since the epoch."""
         ends = [line for line in self._journal.lines if isinstance(line, IncidentLine)]
         return sorted({*(death for line in ends for death in line.deaths or ()), *self.deaths})
 
-    # -- what is said of it -------------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------------------------
 
     def first(self, chosen: Choice, attempt: int) -> Choice:
-        """Return what the phase begins with, and say whose that is."""
+        """Return what the phase begins with, and report checkpoints of an earlier run."""
         saves = self._plan.saves
         if saves is None:
             return chosen
-        if (
-            saves.since_s is not None
-        ):  # the look has shown what counts for nothing, which the agent does not know
+        if saves.since_s is not None:  # the scan has shown what is ignored, which the agent does not know
             newest = None if saves.is_local else self._saves.newest
             chosen = Choice(*(newest or (None, None)))
         began_s = saves.run_began_s
@@ -134,7 +132,7 @@ class Resuming:
     def _tell_earlier(
         self, saves: SavesPlan, earlier: Sequence[int], begins_with: int | None, attempt: int
     ) -> None:
-        """Say that the directory held checkpoints before the run began, and what becomes of them."""
+        """Report that the directory held checkpoints before the run began, and whether they are used."""
         count, newest = len(earlier), max(earlier)
         if saves.since_s is not None:
             then = "beginning without them; they stay where they are"
@@ -150,15 +148,15 @@ class Resuming:
         self._log.note(attempt, 0, 0, text)
         tell(Notice(text=f"{self._plan.phase}: {text}"))
 
-    def passed_over(self, chosen: Choice) -> dict[str, str]:
-        """Return, and say, which checkpoints cannot be resumed from, with the reasons."""
-        passed_over = dict(list(chosen.why_not.items())[:MAX_PASSED_OVER])
-        for name, why in passed_over.items():
+    def report_skipped(self, chosen: Choice) -> dict[str, str]:
+        """Report and return the skipped checkpoints, with the reasons."""
+        skipped = dict(list(chosen.why_not.items())[:MAX_SKIPPED_REPORTED])
+        for name, why in skipped.items():
             tell(Notice(text=f"{self._plan.phase}: not resumed from {name}: {why}"))
-        return passed_over
+        return skipped
 
     def why_elsewhere(self, decision: Decision | None, chosen: Choice) -> str | None:
-        """Say why the attempt does not start from the step that was decided; None: it does, or none was."""
+        """Report and return why the attempt does not start from the decided step; None: it does, or there is none."""
         decided = decision.resume_step if decision is not None and self._plan.has_checkpoints else None
         if decided is None or decided == chosen.step:
             return None

@@ -23,7 +23,7 @@ class Room:
         self._why: str | None = None
 
     def why_none(self) -> str | None:
-        """Return why nothing but the journal may be written; None: there is room, or nobody knows."""
+        """Return why nothing but the journal may be written; None: there is space, or it is unknown."""
         now_s = self._now()
         if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
             self._looked_s, self._why = now_s, self._look()

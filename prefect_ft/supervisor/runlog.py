@@ -24,10 +24,10 @@ _PLACE = struct.Struct("<QQ")
 
 
 class RunLog:
-    """Appends to one file, and begins it anew when it is full. Where there is no room lines are lost, and counted.
+    """Appends to one file, and rotates it when it is full. Without disk space lines are dropped, and counted.
 
-    `places` is a file that remembers what has been written, for who goes on with the log after this
-    process: it is reported again, and must not be written twice.
+    `places` is a file that records how much has been written, for the orchestrator that continues the log:
+    output is reported to it again, and must not be written twice.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RunLog:
         if self._fd >= 0:
             os.close(self._fd)
             os.close(self._places_fd)
-            self._fd = self._places_fd = -1  # the numbers may soon be somebody else's
+            self._fd = self._places_fd = -1  # the numbers may be reused
 
     def _remember(self, rank: int, attempt: int, end: int) -> None:
         self._places[rank] = attempt, end

@@ -1,4 +1,4 @@
-"""What is known of a phase's checkpoints: a fold over the agents' reports. Looks at no file itself."""
+"""The state of a phase's checkpoints: a fold over the agents' reports. Reads no file itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prefect_ft.supervisor.events import Checkpoints
 from prefect_ft.worker.checkpoints import copies
 
 Identity = tuple[str, float | None]
-"""Path and time of writing: an agent that reports the same again has not verified anything anew."""
+"""Path and time of writing: the same again is a repeated report, not a new checkpoint."""
 
 
 class Save(NamedTuple):
@@ -31,7 +31,7 @@ class Save(NamedTuple):
 
     @classmethod
     def of(cls, item: Verified) -> Save:
-        """Return what an agent has verified."""
+        """Return the checkpoint that an agent has verified."""
         return cls(item.path, item.mtime, item.size, item.device, item.inode, item.counted)
 
     @property
@@ -40,7 +40,7 @@ class Save(NamedTuple):
 
 
 def _verified(line: CheckpointLine) -> Verified:
-    """Return a line of the journal as the agent's word that it was."""
+    """Return a line of the journal as the agent's report that it records."""
     return Verified(
         step=line.step,
         path=line.path or "",
@@ -64,29 +64,29 @@ class Saves:
     def __init__(self) -> None:
         self._whole: dict[int, Save] = {}
         self._step_at: dict[str, int] = {}
-        """By path, the step of what was reported last."""
-        self._told: dict[int, Identity] = {}
-        """All that has ever been reported, good still or not."""
+        """By path, the step that was reported last."""
+        self._reported: dict[int, Identity] = {}
+        """All that has ever been reported, by step, still good or not."""
         self._fences: list[tuple[float, float]] = []
         self._strays: dict[int, Save] = {}
-        """Steps that ranks wrote, or may have, which were lost and done without: they are nobody's progress."""
+        """Steps that lost ranks wrote, or may have written: they do not count as progress."""
         self._set_aside: dict[int, Identity | None] = {}
         self.newest_s = 0.0
-        """When the newest one was written that was not known before it was reported, since the epoch."""
+        """When the newest one was written that was new when reported, since the epoch."""
         self._highest_step: int | None = None
         self._is_counted: bool | None = None
-        """Whether nothing states any step that is known, so that all are numbers of versions; None: none is known."""
+        """Whether no known checkpoint states its step, so that all steps are counted; None: none is known."""
         self._seen_step: int | None = None
         self._baseline_step: int | None = None
 
     def begin_attempt(self) -> None:
-        """Make what was verified so far the past: it is not the progress of what begins."""
+        """Start to measure progress anew: checkpoints verified so far do not count for the new attempt."""
         self._baseline_step, self._seen_step = self._highest_step, None
 
     def report(self, event: Checkpoints) -> list[Verified]:
-        """Learn what an agent has verified, and which of those that it knew of are good no more.
+        """Take the checkpoints that an agent has verified, and those that are no longer good.
 
-        Return what was not known: another worker's agent, or another life's, reports the same again.
+        Return the new ones: another worker's agent, or an earlier one, may have reported the same.
         """
         new = self._learn(event.new)
         for step in self._gone(event):
@@ -94,45 +94,45 @@ class Saves:
         return new
 
     def _learn(self, verified: Iterable[Verified]) -> list[Verified]:
-        """Learn what has been verified; return what was not known."""
-        told = [item for item in verified if not self._goes_astray(item)]
+        """Take verified checkpoints; return the new ones."""
+        accepted = [item for item in verified if not self._goes_astray(item)]
         new = [
             item
-            for item in told
-            if self._told.get(item.step) != Save.of(item).identity and not _is_copy(item.path)
+            for item in accepted
+            if self._reported.get(item.step) != Save.of(item).identity and not _is_copy(item.path)
         ]
         self.newest_s = max([self.newest_s, *(item.mtime for item in new if item.mtime is not None)])
-        for item in told:
+        for item in accepted:
             self._take(item.step, Save.of(item))
         return new
 
     def _take(self, step: int, save: Save) -> None:
-        """Take a verified checkpoint; a version of a file takes the place of the one before it."""
+        """Take a verified checkpoint; a new version of a file replaces the earlier one."""
         before = self._step_at.get(save.path, step)
         if before in self._whole and self._whole[before].path == save.path:  # and not a copy of it
             del self._whole[before]
         self._step_at[save.path] = step
         self._strays.pop(step, None)
-        self._whole[step], self._told[step] = save, save.identity
+        self._whole[step], self._reported[step] = save, save.identity
         self._highest_step = max(step, self._highest_step or 0)
         self._is_counted = save.counted and self._is_counted is not False
         self._seen_step = max(step, self._seen_step or 0)
 
     def _gone(self, event: Checkpoints) -> list[int]:
-        """Return the steps that are good no more; agents of earlier versions name only the last good one."""
+        """Return the steps that are no longer good; agents of earlier versions name only the last good one."""
         if event.gone is not None:
             return list(event.gone)
         return [step for step in self._whole if event.last is None or step > event.last]
 
     def fence(self, since_s: float, until_s: float) -> None:
-        """Have what was written in this time, in seconds since the epoch, count for nothing.
+        """Ignore checkpoints written in this time, in seconds since the epoch.
 
-        Ranks that are lost may go on writing, and nobody can tell what they wrote from what others did.
+        Lost ranks may keep writing, and their checkpoints cannot be told from others.
         """
         self._fences.append((since_s, until_s))
 
     def distrust(self, from_step: int, until_s: float) -> tuple[float, float] | None:
-        """Have what was saved from a step on count for nothing; return the time in which it was. None: nothing was."""
+        """Ignore checkpoints from a step on; return the time in which they were written. None: there are none."""
         late = [step for step in self._whole if step >= from_step]
         known = [mtime for step in late if (mtime := self._whole[step].mtime) is not None]
         self._lose(late)
@@ -146,7 +146,7 @@ class Saves:
         return since_s, until_s
 
     def _forget_written(self, since_s: float, until_s: float) -> None:
-        """Have what is known and was written in this time count for nothing: it was when the fence was put up."""
+        """Ignore known checkpoints that were written in this time: they were known when the fence was set."""
         times = {step: save.mtime for step, save in self._whole.items()}
         self._lose(step for step, mtime in times.items() if mtime is not None and since_s <= mtime <= until_s)
 
@@ -155,7 +155,7 @@ class Saves:
             self._strays[step] = self._whole.pop(step)
 
     def _goes_astray(self, item: Verified) -> bool:
-        """Whether a checkpoint was written where a fence is; it has taken the place of what was there."""
+        """Whether a checkpoint was written within a fence; it has replaced an earlier one of its step."""
         step, written_s = item.step, item.mtime
         if written_s is None or not any(since <= written_s <= until for since, until in self._fences):
             return False
@@ -164,13 +164,13 @@ class Saves:
         return True
 
     def trust(self, since_s: float) -> None:
-        """Let what was written since then count although a fence is there: what a completed attempt left is its own."""
+        """Count checkpoints written since then in spite of a fence: a completed attempt wrote them itself."""
         for step, save in dict(self._strays).items():
             if save.mtime is not None and save.mtime >= since_s:
                 self._take(step, save)
 
     def recall(self, lines: Sequence[Line], aside: Iterable[int]) -> None:
-        """Learn from a journal what an earlier life knew; `aside` was set aside before the last attempt."""
+        """Restore an earlier orchestrator's state from the journal; `aside` was set aside before the last attempt."""
         last_attempt = max((n for n, line in enumerate(lines) if isinstance(line, AttemptLine)), default=None)
         for number, line in enumerate(lines):
             match line:
@@ -188,7 +188,7 @@ class Saves:
                     pass
 
     def set_aside(self, steps: Iterable[int]) -> None:
-        """Take these checkpoints, and no others, for unreadable, until they are written anew."""
+        """Treat these checkpoints, and no others, as unreadable until they are written again."""
         self._set_aside = {
             step: self._whole[step].identity if step in self._whole else self._set_aside.get(step)
             for step in steps
@@ -196,17 +196,17 @@ class Saves:
 
     @property
     def avoided(self) -> list[int]:
-        """The steps of those set aside, and of what counts for nothing."""
+        """The steps that are set aside or ignored."""
         return sorted({*self._set_aside, *self._strays})
 
     @property
     def unreadable(self) -> list[int]:
-        """The steps of those set aside."""
+        """The steps that are set aside."""
         return sorted(self._set_aside)
 
     @property
     def newest(self) -> tuple[int, str] | None:
-        """Step and path of the one of the highest step, if that can be resumed from as it lies there."""
+        """Step and path of the highest checkpoint, if it can be resumed from where it is."""
         step = max(self._whole, default=None)
         if step is None or step in self.avoided:
             return None
@@ -224,30 +224,30 @@ class Saves:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps that are whole, those set aside among them."""
+        """The steps of complete checkpoints, also those that are set aside."""
         return tuple(sorted(self._whole))
 
     @property
     def marks(self) -> list[dict[str, Any]]:
-        """Return all that is verified as an agent is to know it, by step; what is not known well enough is left out."""
+        """Verified checkpoints in the form that agents expect, by step; incomplete records are left out."""
         return [
             {"step": step, **save._asdict()} for step, save in sorted(self._whole.items()) if None not in save
         ]
 
     def why_not(self, step: int, why_not: Mapping[str, str]) -> str:
-        """Say why an attempt cannot start from a step that was decided; `why_not` is the agent's word on names."""
+        """Return why an attempt cannot start from the decided step; `why_not` is the agent's answer, by name."""
         if step in self.avoided:
             return f"step {step} is set aside"
-        if step not in self._told:
+        if step not in self._reported:
             return f"no checkpoint of step {step} is known"
-        path, _ = self._told[step]
+        path, _ = self._reported[step]
         if self._step_at[path] != step:
             return f"{PurePath(path).name} is of step {self._step_at[path]} now"
         reasons = (f"{name}: {why}" for name, why in why_not.items() if path.endswith(f"/{name}"))
         return next(reasons, f"{PurePath(path).name} is no longer there")
 
     def earlier(self, than_s: float) -> tuple[int, ...]:
-        """Return the steps of those that were written before a time, since the epoch, or that count for nothing."""
+        """Return the steps that were written before a time, since the epoch, or that are ignored."""
         old = [step for step, save in self._whole.items() if save.mtime is not None and save.mtime < than_s]
         return tuple(sorted({*old, *self._strays}))
 

@@ -1,13 +1,13 @@
-"""The user's wish to stop: Ctrl-C or SIGTERM once ends the run cleanly, a second time at once.
+"""Requests to stop: the first Ctrl-C or SIGTERM ends the run cleanly, the second one at once.
 
-Only a second signal does: who cancelled a flow run is told of by Prefect and, by SIGTERM, by its worker. And only
-one that comes later: `timeout` signals its child and then the child's group, which is the child again.
+Only a second signal does: a cancelled flow run is announced by Prefect and, by SIGTERM, by its worker as well. And only
+a later one: `timeout` signals its child and then the child's group, which includes the child again.
 
 A time limit that a caller has set on this process by SIGALRM, as Prefect does for a flow's `timeout_seconds`, is
-such a wish too: what its handler raises waits until the run has been stopped.
+a request to stop too: what its handler raises waits until the run has been stopped.
 
-Where an orchestrator is moved about by others, SIGTERM is no such wish: it leaves, and the run goes on. In an
-allocation of a scheduler SIGTERM announces its end: the run is handed over to the next one.
+Where orchestrators are moved between machines, SIGTERM is not such a request: the orchestrator exits, and the run
+continues. In an allocation of a scheduler SIGTERM announces its end: the run is handed over to the next one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any
 from prefect_ft.errors import LeaseLostError
 
 ONE_WISH_S = 0.1
-"""Signals so close together are one wish: more than `timeout` takes for its two, less than two presses of Ctrl-C."""
+"""Signals this close together are one request: more than between the two of `timeout`, less than two Ctrl-C."""
 
 
 TIMED_OUT = "timed out in Prefect"
-"""The source of a stop that a `timeout_seconds` of Prefect's wants."""
+"""The source of a stop requested by Prefect's `timeout_seconds`."""
 
 
 class HandOver(IntEnum):
@@ -59,9 +59,9 @@ class StopRequest:
         leaves_on_sigterm: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`remember` makes the wish outlive this process; see `record`.
+        """`remember` stores the request durably; see `record`.
 
-        `leaves_on_sigterm`: at a SIGTERM whoever waits gives the run up, as it stands, to whoever comes next.
+        `leaves_on_sigterm`: after a SIGTERM this orchestrator leaves the run, as it is, to the next one.
         """
         self._remember = remember
         self._recording = threading.Lock()
@@ -75,28 +75,28 @@ class StopRequest:
         """Whether SIGTERM has announced that."""
         self._hand_over: tuple[str, HandOver] | None = None
         self._wish: tuple[str, bool] | None = None
-        """One value, so that what one thread asks for is not mixed with what another does."""
+        """One value, so that the requests of two threads are not mixed."""
         self.lost: LeaseLostError | None = None
-        """Set once the run belongs to somebody else: nothing may be done any more, not even stopping it."""
+        """Set once the run belongs to another orchestrator: nothing may be done any more, not even stopping it."""
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[signal.Signals, Any] = {}
         self._time_limit: BaseException | None = None
         """What the caller's handler for SIGALRM raised."""
 
     def ask(self, source: str, checkpoint: bool = False) -> None:
-        """Want the stop from now on, after a checkpoint or at once. Safe in a signal handler."""
+        """Request a stop, after a checkpoint or at once. Safe in a signal handler."""
         if self._wish is None:
             self._wish = source, checkpoint
         self._wake()
 
     def hand_over(self, why: str, ending: HandOver = HandOver.DUE) -> None:
-        """Want the run handed over to its next tenure, after a checkpoint. Safe in a thread. A request to stop wins."""
+        """Request a hand-over to the next tenure, after a checkpoint. Thread-safe. A request to stop wins."""
         if self._hand_over is None or ending > self._hand_over[1]:
             self._hand_over = why, ending
         self._wake()
 
     def take_over(self) -> None:
-        """Want no hand-over any more: the run has its next tenure."""
+        """Withdraw the hand-over: the run has its next tenure."""
         self._hand_over = None
         if self._wish is None and self.lost is None:
             with contextlib.suppress(BlockingIOError):
@@ -134,23 +134,23 @@ class StopRequest:
         return self._wish is not None and self._wish[1]
 
     def abandon(self, error: LeaseLostError) -> None:
-        """Have whoever waits give up at once, with this error. Safe in a thread."""
+        """Make the waiting thread give up at once, with this error. Thread-safe."""
         self.lost = error
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # it is full, which is enough; or nobody waits any more
+        with contextlib.suppress(OSError):  # the pipe is full, which is enough; or it is closed
             os.write(self._write_end, b"!")
 
     def settle(self) -> None:
-        """Let no further signal interrupt, and record no later wish: what is left to do is to take down the end."""
+        """Ignore further signals and requests: only the end has still to be recorded."""
         with self._recording:
             self._is_settled = True
 
     def record(self) -> None:
-        """Make the wish, if there is one, outlive this process: a crash while stopping takes it back from none.
+        """Store the request, if there is one, durably: a crash while stopping must not undo it.
 
-        Safe in threads, not in a signal handler. Nothing is written any more when this, or `settle`, returns.
+        Thread-safe, but not for a signal handler. Nothing is written any more when this, or `settle`, returns.
         """
         with self._recording:
             if self._wish is not None and self._remember is not None and not self._is_settled:
@@ -170,7 +170,7 @@ class StopRequest:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Put the handlers back; raises what the caller's time limit raised, unless another error is on its way."""
+        """Restore the handlers; raises what the caller's time limit raised, unless another error is in flight."""
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None is a handler that was not set by Python
         self.close()
@@ -181,9 +181,9 @@ class StopRequest:
         self._before[number] = signal.signal(number, handler)
 
     def close(self) -> None:
-        """Wake nobody any more; for one that was never entered. Idempotent."""
+        """Close the pipe; for a request that was never entered. Idempotent."""
         ends = self._read_end, self._write_end
-        self._read_end = self._write_end = -1  # the numbers may soon be somebody else's
+        self._read_end = self._write_end = -1  # the numbers may be reused
         for end in ends:
             if end >= 0:
                 os.close(end)

@@ -1,4 +1,4 @@
-"""The user's commands that try systems (`check`) and mend their devices (`heal`), and whom to try again.
+"""The user's commands that test systems (`check`) and repair their devices (`heal`), and which to test again.
 
 Owns what is executed for which system and what came out; what follows from it is decided elsewhere.
 """

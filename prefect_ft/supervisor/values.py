@@ -62,8 +62,11 @@ class Values:
                     self._found(attempt, worker, event, odd)
 
     def _odd(self, rank: int, value: Value) -> Iterator[Odd]:
-        told: tuple[tuple[Quantity, float | None], ...] = ("loss", value.loss), ("grad_norm", value.grad_norm)
-        for quantity, number in told:
+        reported: tuple[tuple[Quantity, float | None], ...] = (
+            ("loss", value.loss),
+            ("grad_norm", value.grad_norm),
+        )
+        for quantity, number in reported:
             if number is None or value.step is None:
                 continue
             if (rank, quantity) not in self._series:
@@ -93,7 +96,7 @@ class Values:
             tell(Notice(text=f"{self._phase}: rank {event.rank}: {odd.text}"))
 
     def _is_new(self, line: OddValueLine) -> bool:
-        """Return whether it has not been recorded: agents tell the same again to who comes back."""
+        """Whether it has not been recorded yet: agents repeat their reports to an orchestrator that comes back."""
         found = [each for each in self._journal.lines if isinstance(each, OddValueLine)]
         key = line.attempt, line.rank, line.step, line.quantity
         is_known = any((each.attempt, each.rank, each.step, each.quantity) == key for each in found)

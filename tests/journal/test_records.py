@@ -258,5 +258,5 @@ def test_an_incident_that_is_not_understood_says_so_where_it_is_asked_for(
 
 
 def test_the_note_of_an_attempt_that_an_agent_keeps_is_its_line() -> None:
-    note = json.loads(json.dumps(ATTEMPT.told()))
+    note = json.loads(json.dumps(ATTEMPT.fields_to_json()))
     assert AttemptLine.noted({**note, "added": 1}) == ATTEMPT

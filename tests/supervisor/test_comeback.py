@@ -45,7 +45,7 @@ def agent(
         token=[1, phase, number] if number else [0, -1, 0],
         running=[worker] if number and running else [],
         exits={str(worker): {"code": 0, "signal": None, "t_ns": 1}} if exited else {},
-        note=attempt(number).told() if number else None,
+        note=attempt(number).fields_to_json() if number else None,
     )
 
 

@@ -33,7 +33,7 @@ def launch(**fields: Any) -> Launch:
     known: dict[str, Any] = {
         "attempt": 1, "restarts": 0, "decision": None, "placement": ("s0", "s1"), "start_counts": ((1, 1), (1, 1)),
         "master": ("127.0.0.1", 29500), "has_store": False, "in_process_port": None, "in_process_key": "k",
-        "resume_step": None, "resume_path": None, "passed_over": {}, "skip_eval_at_step": None,
+        "resume_step": None, "resume_path": None, "skipped": {}, "skip_eval_at_step": None,
     }  # fmt: skip
     return Launch(**{**known, **fields})
 

@@ -104,7 +104,7 @@ class Halting:
         return Go("stopping", stopped)
 
     def _look_last(self, *, complete: bool) -> None:
-        """Look at what was saved at a URL, now that nobody writes there any more."""
+        """Scan the checkpoints at a URL, now that all writers have ended."""
         ctx = self._context
         assert ctx.remote is not None
         ctx.remote.look(ctx.gang.halt().deaths, settled=complete)
@@ -123,7 +123,7 @@ class Halting:
         ctx, ended = self._context, self._ended
         halt = ctx.gang.halt()
         assert ended is not None
-        ctx.resuming.looked(halt.passed_over if ctx.remote is None else ctx.remote.passed_over)
+        ctx.resuming.looked(halt.passed_over if ctx.remote is None else ctx.remote.skipped)
         ended.deaths, ended.reaped_t = halt.deaths, round(ctx.clock.now(), 6)
         ctx.hangs.end()
         if ended.attempt is not None:

@@ -186,7 +186,7 @@ class Starting:
         ctx.saves.begin_attempt()
         if ctx.parts is not None:
             ctx.parts.begin(ctx.placement, ctx.clock.epoch())
-        note = ctx.beginning.line(launch, ctx.token).told()
+        note = ctx.beginning.line(launch, ctx.token).fields_to_json()
         orders = start_orders(ctx.plan, launch, note)
         ctx.gang.start(orders, ctx.token)
         return Go("starting", Answers(orders, (Started, StartFailed), ctx.now_s, start_timeout_s(orders)))
