@@ -33,9 +33,10 @@ from benchmarks.crew import Crew
 from benchmarks.harness import OURS, Results, finish, options, row
 from prefect_ft import JobConfig
 from prefect_ft.backends.base import AgentSettings
-from prefect_ft.backends.kubernetes.backend import REMOVAL_GRACE_S, KubernetesBackend
+from prefect_ft.backends.kubernetes.backend import KubernetesBackend
 from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
+from prefect_ft.backends.kubernetes.removal import REMOVAL_GRACE_S
 from prefect_ft.run import certificates_of
 from prefect_ft.supervisor.calls import Calls
 from prefect_ft.supervisor.enact import GangChange, first_gang

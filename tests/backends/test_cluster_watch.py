@@ -167,26 +167,27 @@ def test_who_hangs_up_is_asked_at_once_only_once_more(
 def test_a_stream_may_be_silent_for_longer_than_an_answer_may_take(
     api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prefect_ft.backends.kubernetes import cluster
+    from prefect_ft.backends.kubernetes import api as api_client
+    from prefect_ft.backends.kubernetes import listing
 
     waits: list[float | None] = []
 
-    class Heard(cluster._Changes):
+    class Heard(listing.Changes):
         def __init__(self, answer: Any) -> None:
             super().__init__(answer)
             waits.append(answer.connection.sock.gettimeout())
 
-    monkeypatch.setattr(cluster, "_Changes", Heard)
+    monkeypatch.setattr(listing, "Changes", Heard)
     followed(api, watch)
     api.put("b", "2")
     await_uids(watch, {"a": "1", "b": "2"})
-    assert waits == [cluster.WATCH_S + cluster.TIMEOUT_S[1]]
+    assert waits == [listing.WATCH_S + api_client.TIMEOUT_S[1]]
 
 
 def test_who_takes_a_watch_and_does_not_answer_is_away(
     api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefect_ft.backends.kubernetes.cluster.TIMEOUT_S", (5.0, 0.05))
+    monkeypatch.setattr("prefect_ft.backends.kubernetes.api.TIMEOUT_S", (5.0, 0.05))
     api.is_silent = True
     assert "does not answer" in str(watch.until(lambda view: view.away, TIMEOUT_S))
     api.is_silent = False

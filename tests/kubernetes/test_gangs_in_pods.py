@@ -143,7 +143,7 @@ def test_a_gang_that_is_not_whole_is_none(
 def test_streams_that_end_every_second_are_taken_up(
     target: Target, make: Callable[..., KubernetesBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefect_ft.backends.kubernetes.cluster.WATCH_S", 1)
+    monkeypatch.setattr("prefect_ft.backends.kubernetes.listing.WATCH_S", 1)
     backend = make()
     backend.create(GANG)
     (name,) = [name for name in target.names("pod") if name.endswith("-1-1-0")]

@@ -15,9 +15,9 @@ from typing import Any
 from prefect_ft.backends.isolation import following
 from prefect_ft.backends.kubernetes.cluster import Cluster, cluster_of
 from prefect_ft.backends.kubernetes.config import KubernetesInfrastructure
-from prefect_ft.backends.kubernetes.kept import CORDONS
+from prefect_ft.backends.kubernetes.kept import CORDONS, note_place
 from prefect_ft.errors import BackendError
-from prefect_ft.files import read_json, write_json
+from prefect_ft.files import read_json
 from prefect_ft.journal.records import Line
 from prefect_ft.model import Decision
 from prefect_ft.plaintext import as_line
@@ -51,7 +51,7 @@ class Cordons:
         lifted then.
         """
         if ends_with_the_run:
-            self._note_cluster()
+            note_place(self._directory / CORDONS, self._infrastructure)
         with following(lines, self._cordon):
             yield
 
@@ -87,13 +87,6 @@ class Cordons:
             if self._cluster.patch_node(name, {"metadata": metadata, "spec": {"unschedulable": True}}):
                 _log.warning("node %s is cordoned: %s", name, as_line(why))
                 return
-
-    def _note_cluster(self) -> None:
-        given = self._infrastructure
-        place = {"kubeconfig": given.kubeconfig, "context": given.context, "namespace": given.namespace}
-        noted = read_json(self._directory / CORDONS).get("places", [])
-        if place not in noted:
-            write_json(self._directory / CORDONS, {"places": [*noted, place]})
 
 
 def lift_all(directory: Path) -> None:

@@ -70,7 +70,7 @@ class KubernetesKind(Kind[KubernetesInfrastructure]):
     def clear(self, directory: Path) -> None:
         """Remove a run's pods, and uncordon what it has cordoned."""
         if (directory / CLUSTER).exists():
-            from prefect_ft.backends.kubernetes.backend import remove_pods  # noqa: PLC0415  (its client costs a second)
+            from prefect_ft.backends.kubernetes.removal import remove_pods  # noqa: PLC0415  (its client costs a second)
 
             remove_pods(directory)
         if (directory / CORDONS).exists():
