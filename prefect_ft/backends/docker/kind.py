@@ -49,7 +49,7 @@ class DockerKind(Kind[DockerInfrastructure]):
     def clear(self, directory: Path) -> None:
         """Remove a run's containers from the engines that may have some."""
         if (directory / ENGINES).exists():
-            from prefect_ft.backends.docker.backend import remove_containers  # noqa: PLC0415  (its client costs 0.1 s)
+            from prefect_ft.backends.docker.engines import remove_containers  # noqa: PLC0415  (its client costs 0.1 s)
 
             remove_containers(directory)
 
