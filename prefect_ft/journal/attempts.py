@@ -1,11 +1,11 @@
-"""A phase's timeline: its attempts, what was decided, and to what each moment went. A pure fold over its journal.
+"""A phase's timeline: its attempts, the decisions, and how its time was spent. A pure fold over its journal.
 
 Every moment belongs to one part: `start` (until the first attempt ran, or something failed before it),
 `productive` (work that the result rests on), `recompute` (work that was thrown away), for each failure `detect`
 (until it was noticed), `queue` (until the scheduler had lent the run systems again), `heal` (of its device), `decide`
 (until the decision was on disk, killing included),
 `wait` (backoff) and `recover` (until the next attempt ran), and `stop` (from the last decision to the end).
-An incident that was not decided about, or was only reported, ended nothing.
+An incident without a decision, or one that was only reported, ended nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PARTS = ("productive", "detect", "queue", "heal", "decide", "wait", "recover", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSummary:
-    """One attempt; times are seconds since the phase began. What is not known, or not yet, is `None`.
+    """One attempt; times are seconds since the phase began. `None` means unknown, or not yet.
 
     `outcome` is the kind of the incident that ended it; `running`, or the phase's status where the phase
-    ended without one. `cause` is the id of the signature that took the `evidence`. `steps_lost` are those
-    that were, or would be, done again.
+    ended without one. `cause` is the id of the signature that matched the `evidence`. `steps_lost` are those
+    that were, or would be, repeated.
     """
 
     number: int
@@ -61,14 +61,14 @@ class AttemptSummary:
     last_step: int | None = None
     steps_lost: int | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict)
-    """How long each stage of the restart took that led to it; of the first attempt there is none."""
+    """How long each stage of the restart before it took; empty for the first attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of a phase's time, in seconds since it began, and the part it went to.
+    """A span of a phase's time, in seconds since it began, and the part that it belongs to.
 
-    `attempt` is the one that ran or had run last; 0: none had.
+    `attempt` is the one that ran or had run last; 0: none.
     """
 
     part: str
@@ -79,9 +79,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An incident and what was decided about it: when it happened, was noticed and was decided.
+    """An incident and the decision about it: when it happened, was noticed and was decided.
 
-    `attempt` is the one that ran or had run last; 0: none had. `ended_attempt`: whether this ended it.
+    `attempt` is the one that ran or had run last; 0: none. `ended_attempt`: whether this ended it.
     """
 
     incident: Incident
@@ -144,13 +144,13 @@ def timeline_of(lines: Sequence[Line], last_t: float) -> Timeline:
 
 @dataclass(slots=True)
 class _Follower:
-    """The attempts and decisions so far, and where the time went; from `since_t` it goes to `part`."""
+    """The attempts and decisions so far, and the spans; the time since `since_t` belongs to `part`."""
 
     attempts: list[AttemptSummary] = field(default_factory=list)
     gangs: list[Gang] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    """Those of all parts but work, whose worth is seen at the end alone."""
+    """The spans of all parts but work, whose value is known only at the end."""
     part: str = "start"
     since_t: float = 0.0
     left_t: float | None = None
@@ -164,7 +164,7 @@ class _Follower:
         return self.attempts[-1].number if self.attempts else 0
 
     def turn(self, t: float, part: str) -> float:
-        """Let time go to `part` from `t` on, or from the last turn if that is later; return that time."""
+        """Assign the time from `t` on, or from the last change if that is later, to `part`; return that time."""
         t = max(t, self.since_t)
         if self.part == "wait":
             waited_t = min(t, self.since_t + self._wait_s)
@@ -180,7 +180,7 @@ class _Follower:
             self.spans.append(Span(part=part, start=start, end=end, attempt=self.attempt))
 
     def begin(self, line: AttemptLine) -> None:
-        """Begin an attempt; from where it resumes tells what the one before it lost."""
+        """Begin an attempt; the step that it resumes from shows what the one before it lost."""
         self._count_loss(line.resume_step)
         start = self.turn(line.t, "work")
         self.left_t = self.lent_t = None
@@ -230,7 +230,7 @@ class _Follower:
             self._count_loss(incident.step)
 
     def finish(self, end: EndLine | None, last_t: float) -> None:
-        """Account for the time until now; an attempt that nothing was said about ended with its phase."""
+        """Account for the time until now; an attempt without an end of its own ended with its phase."""
         self.turn(last_t, self.part)
         if end is not None and self.attempts and self.attempts[-1].end is None:
             self.attempts[-1] = replace(
@@ -238,7 +238,7 @@ class _Follower:
             )
 
     def _count_loss(self, from_step: int | None) -> None:
-        """Note what the last attempt lost if work goes on, or would, at `from_step`."""
+        """Record what the last attempt lost if work continues, or would, at `from_step`."""
         if self.attempts and (reached := self.attempts[-1].last_step) is not None:
             lost = max(0, reached - (from_step or 0))
             self.attempts[-1] = replace(self.attempts[-1], steps_lost=lost)
@@ -276,7 +276,7 @@ def _saves(lines: Sequence[Line]) -> list[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A stretch of an attempt's work that led to a step."""
+    """A span of an attempt's work that led to a step."""
 
     step: int
     span: Span
@@ -285,7 +285,7 @@ class _Kept:
 def _worth(
     attempts: Sequence[AttemptSummary], saves: Sequence[tuple[float, int]], last_t: float
 ) -> Iterator[Span]:
-    """Return the work as spans: what the result rests on, and what was thrown away.
+    """Return the work as spans: what the result is based on, and what was lost.
 
     Work is kept up to the last checkpoint written in its attempt, until a later attempt begins below it.
     """
@@ -307,7 +307,7 @@ def _worth(
 
 
 def _stretches(attempt: AttemptSummary, reached: int, saves: Sequence[tuple[float, int]]) -> Iterator[_Kept]:
-    """Return an attempt's stretches of work, each up to a checkpoint."""
+    """Return an attempt's spans of work, each up to a checkpoint."""
     at = attempt.start
     for written_t, step in saves:
         if step > reached:
@@ -316,7 +316,7 @@ def _stretches(attempt: AttemptSummary, reached: int, saves: Sequence[tuple[floa
 
 
 def _split(attempt: AttemptSummary, until: float, kept: Sequence[Span]) -> Iterator[Span]:
-    """Return an attempt's work: the stretches that are kept, joined, and what is between and after them."""
+    """Return an attempt's work: the kept spans, joined, and those between and after them."""
     at = attempt.start
     for start, end in _joined(kept):
         if start > at:
@@ -329,7 +329,7 @@ def _split(attempt: AttemptSummary, until: float, kept: Sequence[Span]) -> Itera
 
 
 def _joined(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """Join what follows one another without a gap."""
+    """Join adjacent spans."""
     joined: list[tuple[float, float]] = []
     for span in spans:
         if joined and joined[-1][1] == span.start:

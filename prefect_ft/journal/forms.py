@@ -1,7 +1,7 @@
-"""The JSON forms of facts, as they stand in journals, replay files and on the wire.
+"""The JSON forms of facts in journals, in replay files and on the wire.
 
-Owns names and types of the fields, and nothing of their meaning. Reading is strict: what is not known
-is an error that names the field. Absent and null both mean unknown.
+Owns the names and types of the fields, not their meaning. Reading is strict: an unknown field is an error that
+names it. Absent and null both mean unknown.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _STEPS_APART = form("a whole number from 1", lambda value: type(value) is int an
 
 
 class FieldError(FormError):
-    """A field of an object, or of one inside it, is not what it should be; `field` is its dotted path."""
+    """A field of an object, or of a nested one, is invalid; `field` is its dotted path."""
 
     def __init__(self, message: str, field: str) -> None:
         self.message, self.field = message, field
@@ -109,7 +109,7 @@ class FieldError(FormError):
 
 
 def _fields(value: Any, forms: Mapping[str, Form], need: tuple[str, ...]) -> dict[str, Any]:
-    """Read an object's fields without those that are null. Raises FormError, FieldError with the field's name."""
+    """Read an object's fields, without nulls. Raises FormError, or FieldError with the field's name."""
     if not isinstance(value, Mapping):
         raise FormError("is no object")
     known = {}
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_unknown_fields(value: Any, forms: Mapping[str, Form]) -> Any:
-    """Return an object of a journal without fields that this version does not know, in it and inside it."""
+    """Return an object of a journal without fields that this version does not know, also in nested objects."""
     if not isinstance(value, Mapping):
         return value
     known = {name: field for name, field in value.items() if name in forms}

@@ -12,7 +12,7 @@ from prefect_ft.journal.lines import MemoryJournal
 from prefect_ft.model import Decision, Entry, History, Incident, Policy
 
 Gate = Callable[[MemoryJournal, Policy, History, Decision], Decision]
-"""Stands between a decision and its record: gives it, or what a person wants instead. May take hours."""
+"""Approves a decision before it is recorded: returns it, or what a person wants instead. May take hours."""
 
 
 def judge(
@@ -27,9 +27,9 @@ def judge(
 ) -> Decision:
     """Decide about one incident; when this returns, the decision is on disk.
 
-    `ended_t` is when it happened, if that is known better than by `incident.t`, when it was noticed.
-    `facts` are kept in the journal for the report, and nothing is decided by them.
-    Raises JournalError, and then nothing may be done about the incident.
+    `ended_t` is when it happened, if that is known more precisely than `incident.t`, when it was noticed.
+    `facts` are kept in the journal for the report, and do not affect the decision.
+    Raises JournalError; then nothing may be done about the incident.
     """
     with journal.lock:
         history = journal.history()
@@ -43,7 +43,7 @@ def judge(
 def judge_pending(
     journal: MemoryJournal, policy: Policy, clock: PhaseClock, gate: Gate | None = None
 ) -> Decision | None:
-    """Return the last decision; an incident whose decision an earlier life did not come to is decided now.
+    """Return the last decision; decide now about an incident that an earlier orchestrator left undecided.
 
     None if nothing has happened yet.
     """

@@ -1,4 +1,4 @@
-"""What would a policy decide? Reads incidents, of a file or of a phase's journal, and decides about each.
+"""Replays incidents, of a file or of a phase's journal, and returns what a policy decides about each.
 
 Owns the rules of the file as a whole. Starts nothing and writes nothing.
 """
@@ -27,7 +27,7 @@ from prefect_ft.model import CONTINUES, Decision, Entry, History, Incident, Poli
 class Recording:
     """The incidents of a file, with the decisions where it is a phase's journal.
 
-    `numbers` are the lines, from 1, on which they stand. Of a journal alone: `phase` is the one that it
+    `numbers` are their line numbers, from 1. Only for a journal: `phase` is the one that it
     names, `isolated` are the systems that were out of use when that began.
     """
 
@@ -38,7 +38,7 @@ class Recording:
     phase: str | None = None
     isolated: tuple[str, ...] = ()
     damage: str | None = None
-    """What of a journal cannot be read."""
+    """The description of a journal's damage."""
 
 
 def read_recording(path: str | Path) -> Recording:
@@ -61,7 +61,7 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def _recorded(path: str, data: bytes) -> Recording:
-    """Take from a journal all that its supervisor knew."""
+    """Read from a journal everything that its supervisor knew."""
     check_format(data, path)
     numbered, damaged = scan(data)
     lines = [line for _, line in numbered]
@@ -115,8 +115,8 @@ def replay(policy: Policy, recording: Recording, catalogue: Catalogue | None = N
     """Decide about each incident in turn, as if each decision had been carried out.
 
     Raises ConfigError, with the incident's line, where one names an unknown place, or comes after the end
-    in a file of incidents; so take all decisions before showing one. What a journal goes on to tell after
-    a decision that would have ended the phase is left out: it would not have happened.
+    in a file of incidents; so take all decisions before showing one. Incidents of a journal after
+    a decision that would have ended the phase are left out: they would not have happened.
     """
     deciding, last = InTurn(policy), None
     for entry, number in zip(recording.history, recording.numbers, strict=True):
@@ -140,7 +140,7 @@ def _check_end(end: Decision | None) -> None:
 
 
 def _check_place(systems: tuple[str, ...], last: Decision | None, incident: Incident, policy: Policy) -> None:
-    """Make sure that what a machine reports is put to a machine's account; `systems` is the pool at that time."""
+    """Check that a machine's report names a known machine; `systems` is the pool at that time."""
     if incident.kind not in ("device_fault", "system_lost"):
         return
     for name in (incident.system, *incident.systems):
@@ -169,19 +169,19 @@ COMPARED = (
     "delay_s",
     "counters",
 )
-"""The fields of a decision by which it is another; its reason is only their sentence."""
+"""The fields in which decisions can differ; the reason only describes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was decided about an incident, and what a policy says now; `differs` names the fields."""
+    """The recorded decision about an incident, and a policy's; `differs` names the fields."""
 
     recorded: Decision
     now: Decision
     differs: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object, with both decisions whole."""
+        """Return the object, with both decisions in full."""
         return {
             "n": self.recorded.n,
             "recorded": decision_to_json(self.recorded),
@@ -191,10 +191,10 @@ class Comparison:
 
 
 def compare(policy: Policy, recorded: History, catalogue: Catalogue | None = None) -> Iterator[Comparison]:
-    """Decide anew about each incident of a journal about which a decision was made.
+    """Decide again about each incident of a journal that has a decision.
 
-    Each against what was really decided and done before it: what would this policy have said at that
-    point? A policy that would have gone another way from there on has no history to be asked about.
+    Each with the real history before it: what would this policy have decided at that point? What would have
+    followed from another decision is not recorded.
     """
     history = tuple(replace(entry, incident=classified(entry.incident, catalogue)) for entry in recorded)
     for index, entry in enumerate(history):

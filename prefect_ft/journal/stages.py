@@ -10,7 +10,7 @@ from prefect_ft.model import RESTARTS
 
 STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous")
 """In their order: until the failure was noticed; until every process had ended; until the decision was on disk;
-until it was begun to carry it out (what is not done in place waits until Prefect has entered the task again); the
+until it began to be carried out (except in place, Prefect has to enter the task again first); the
 backoff; until all ranks had been started; until the first of them printed something; until they had met."""
 
 Stages = dict[str, float]
@@ -18,16 +18,16 @@ Stages = dict[str, float]
 
 @dataclass(slots=True)
 class _Failure:
-    """What ended the last attempt, and the last decision since."""
+    """The incident that ended the last attempt, and the last decision since."""
 
     incident: IncidentLine
     decision: DecisionLine | None = None
 
 
 def stages_by_attempt(lines: Sequence[Line]) -> Mapping[int, Stages]:
-    """Return the seconds of each stage of the restart that led to an attempt, those that are known.
+    """Return the known durations, in seconds, of each stage of the restart before an attempt.
 
-    Attempts that no restart led to are left out. Raises JournalError.
+    Attempts without a restart before them are left out. Raises JournalError.
     """
     found: dict[int, Stages] = {}
     started_t: dict[int, float] = {}

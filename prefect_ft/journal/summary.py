@@ -1,4 +1,4 @@
-"""What a phase cost and what it was lost to: a pure fold over its journal.
+"""Summarises what a phase cost and to what time was lost: a pure fold over its journal.
 
 `time_s` splits the time as `timeline` does, so that the parts add up to `total`.
 """
@@ -27,9 +27,9 @@ from prefect_ft.model import RESTARTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangSummary:
-    """One verdict that ranks hang. `response` is what was to follow, `restart`, `report` or `shadow`.
+    """One verdict that ranks hang. `response` is the configured one: `restart`, `report` or `shadow`.
 
-    `went_on`: whether they got on again by themselves, `None` where that could not be seen. `diagnosis` names the
+    `went_on`: whether they resumed by themselves, `None` where that could not be observed. `diagnosis` names the
     file beside the journal.
     """
 
@@ -46,9 +46,9 @@ class HangSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSummary:
-    """What a worker last reported of the next restart: ranks that wait for it, and what that costs.
+    """A worker's last report on the next restart: ranks that are kept ready, and their memory.
 
-    `why_cold` says why ranks start cold although they were to start warm.
+    `why_cold` says why ranks start cold although a warm start is configured.
     """
 
     worker: int
@@ -60,10 +60,10 @@ class WarmSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSummary:
-    """What summary.json holds.
+    """The contents of summary.json.
 
-    `false_alarm_ratio` is the share of verdicts after which the run went on by itself, of those of which that could
-    be seen; `None`: of none.
+    `false_alarm_ratio` is the share of verdicts after which the run resumed by itself, among those where that could
+    be observed; `None`: there are none.
     """
 
     phase: str
@@ -92,7 +92,7 @@ class PhaseSummary:
 
 
 def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary:
-    """Sum a phase up; `now_t` is the time that it has reached, if it still runs. Raises JournalError."""
+    """Summarise a phase; `now_t` is the present time, if it still runs. Raises JournalError."""
     head, end = head_of(lines), end_of(reversed(lines))
     last_t = reached_t(lines, now_t)
     timeline = timeline_of(lines, last_t)
@@ -120,7 +120,7 @@ def summarise(lines: Sequence[Line], now_t: float | None = None) -> PhaseSummary
 
 
 def reached_t(lines: Sequence[Line], now_t: float | None) -> float:
-    """Return the time that a phase has reached: that of its last line, or `now_t` where that is later."""
+    """Return the time of a phase's last line, or `now_t` where that is later."""
     return max([float(line.t) for line in lines] + ([now_t] if now_t is not None else []), default=0.0)
 
 

@@ -1,7 +1,7 @@
-"""The certificates by which a run's orchestrator and its agents know each other on a network.
+"""The certificates by which a run's orchestrator and its agents authenticate each other on a network.
 
-An authority for each run signs them: one for the orchestrator, and for each worker one with the worker's name that
-makes no client. Only the authority is kept, beside the run's key; the others are made when they are needed.
+An authority for each run signs them: one for the orchestrator, and for each worker a server certificate with the
+worker's name. Only the authority is stored, beside the run's key; the others are made when they are needed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 _FILE = "authority.pem"
 
 _SHARED_FILE = "certificate.pem"
-"""In runs of earlier versions: the one certificate that orchestrator and agents show alike."""
+"""In runs of earlier versions: the one certificate that orchestrator and agents share."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Those of one run. `pem` is its authority with its key, or the certificate that all of them share."""
+    """The certificates of one run. `pem` is its authority with its key, or the one certificate that all share."""
 
     pem: str = field(repr=False)
     is_shared: bool = False
 
     def orchestrator(self) -> Identity:
-        """Return what the orchestrator shows, and asks of agents."""
+        """Return the orchestrator's certificate, and what it trusts."""
         from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
 
         return self._identity("orchestrator", ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def worker(self, name: str) -> Identity:
-        """Return what the agent of a worker shows, which connects to no other, and asks of the orchestrator."""
+        """Return the certificate of a worker's agent, which is for servers only, and what it trusts."""
         from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
 
         return self._identity(name, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -74,9 +74,9 @@ class Certificates:
 
 
 def certificates_of(root: Path) -> Certificates:
-    """Return the certificates of the run of this directory; makes its authority when first called.
+    """Return the certificates of the run of this directory; creates its authority at the first call.
 
-    Raises ConfigError where that cannot be written, or cannot be read.
+    Raises ConfigError where that cannot be written or read.
     """
     path, shared = root / _FILE, root / _SHARED_FILE
     try:
@@ -106,7 +106,7 @@ def _signed(
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
 ) -> str:
-    """Return a certificate for a key, with that key. Clocks say nothing of it: the run's end is its end."""
+    """Return a certificate for a key, with that key. It does not expire: it is of no use after the run."""
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
 

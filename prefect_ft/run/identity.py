@@ -32,10 +32,10 @@ RUNS = ".prefect-ft"
 JOURNAL = "journal.jsonl"
 SUMMARY = "summary.json"
 PARAMS = "phase-params.yaml"
-"""What a phase hands to its command; params.yaml beside it is the whole job with all defaults."""
+"""The parameters that a phase passes to its command; params.yaml beside it is the whole job with all defaults."""
 
 PROCESSES_ON = "processes_on"
-"""What run.json calls the machine of a run's worker processes; runs that have none do not name it."""
+"""The field of run.json with the machine of a run's worker processes; missing in runs without any."""
 
 _RUN, _JOB, _KEY, _SECRETS, _CANCEL = "run.json", "job.json", "key", "secrets.json", "cancel.json"
 _ANSWER, _SEALS = "answer.json", "seals.json"
@@ -43,7 +43,7 @@ _ANSWER, _SEALS = "answer.json", "seals.json"
 _describing = threading.Lock()
 
 _KEY_BYTES = 32
-"""More than the keys had from which those of workers are not derived."""
+"""Longer than the shared keys of earlier versions, which tells them apart."""
 
 
 class CancelWish(NamedTuple):
@@ -94,7 +94,7 @@ class Run:
             self.describe(**stamp(self.record()), **self.here())
 
     def here(self) -> dict[str, Any]:
-        """Return where the run is now, as run.json has it: its place, and this machine if it has processes.
+        """Return the run's present location for run.json: its place, and this machine if it has processes.
 
         Raises OSError.
         """
@@ -123,17 +123,17 @@ class Run:
         return self.root / _JOB
 
     def job(self) -> dict[str, Any]:
-        """Return the resolved job, as it was when the run began; raises ConfigError if it was changed since."""
+        """Return the resolved job of the run's beginning; raises ConfigError if it was changed since."""
         self._check_seal(_JOB)
         return read_json(self.job_path)
 
     def secrets(self) -> dict[str, Any]:
-        """Return what the job has that must not be shown; raises ConfigError if it was changed since."""
+        """Return the job's secrets; raises ConfigError if they were changed since."""
         self._check_seal(_SECRETS)
         return read_json(self.root / _SECRETS)
 
     def seal(self) -> None:
-        """Take down what the job and its secrets are now: what they name is executed when the run is resumed."""
+        """Record the present digests of the job and its secrets: a resumed run executes what they name."""
         names = (name for name in (_JOB, _SECRETS) if (self.root / name).exists())
         write_json(self.root / _SEALS, {name: self._seal_of(name) for name in names}, durable=True)
 
@@ -156,7 +156,7 @@ class Run:
         (self.root / _SECRETS).unlink(missing_ok=True)
 
     def add_phase(self, name: str, index: int, params: Mapping[str, Any]) -> Path:
-        """Make a new phase's directory, with its resolved configuration, and remember it."""
+        """Make a new phase's directory, with its resolved configuration, and record it."""
         directory = _new_phase_directory(self.model_dir)
         write_yaml(directory / "params.yaml", params)
         known = self.record().get("phases", [])
@@ -164,11 +164,11 @@ class Run:
         return directory
 
     def directory_of(self, index: int) -> Path | None:
-        """Return the directory that a phase of the job began last in; None: it has not begun."""
+        """Return the last directory of a phase of the job; None: it has not begun."""
         names = [each["directory"] for each in self.record().get("phases", []) if each.get("index") == index]
         return self.model_dir / names[-1] if names else None
 
-    # -- the wish to end it -----------------------------------------------------------------------
+    # -- requests to cancel it --------------------------------------------------------------------
 
     def want_cancelled(self, source: str, checkpoint: bool = False) -> None:
         """Ask the present or the next orchestrator to end the run; the request survives a crash of either.
@@ -190,7 +190,7 @@ class Run:
         with contextlib.suppress(FileNotFoundError):
             (self.root / _CANCEL).unlink()
 
-    # -- answers to what is proposed ---------------------------------------------------------------
+    # -- answers to proposed decisions --------------------------------------------------------------
 
     def answer(self, directory: str, number: int, answer: Answer) -> None:
         """Answer the proposed decision of a phase; the present or the next orchestrator reads it."""

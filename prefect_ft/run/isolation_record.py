@@ -29,7 +29,7 @@ LAST_WAIT_S = 5.0
 
 
 class Recorder:
-    """Watches one phase. `lines` gives its journal's lines so far, `directory` is the journal's."""
+    """Watches one phase. `lines` returns its journal's lines so far, `directory` is the journal's."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record while entered what is decided, and first what was before."""
+        """Record decisions while entered, and first those from before."""
         with observed_by(self._heard):
             try:
                 yield
@@ -63,7 +63,7 @@ class Recorder:
                 self._finish()
 
     def _heard(self, _: Fact) -> None:
-        """Take what is new in the journal; errors are reported here, on the caller's thread."""
+        """Take new lines of the journal; errors are reported here, on the caller's thread."""
         lines = self._lines()
         for line in lines[self._read :]:
             match line:

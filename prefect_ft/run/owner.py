@@ -37,19 +37,19 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object as it stands in files."""
+        """Return the process as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> Owner | None:
-        """Read the object; None if it is none."""
+        """Read the object; None if it is invalid."""
         if not isinstance(value, Mapping) or not set(cls.__dataclass_fields__) <= set(value):
             return None
         return cls(**{name: value[name] for name in cls.__dataclass_fields__})
 
 
 def this_process() -> Owner:
-    """Name this process."""
+    """Return this process."""
     pid = os.getpid()
     boot, pid_space = _here()
     return Owner(socket.gethostname(), boot, pid_space, pid, started(pid) or 0)

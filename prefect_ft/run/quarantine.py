@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[Quarantined, ...]:
 
 
 def add(path: Path, entries: Iterable[Quarantined]) -> None:
-    """Put systems into quarantine; of two entries of a system the one that lasts longer stays.
+    """Put systems into quarantine; of two entries for a system the one that lasts longer stays.
 
     Raises ConfigError; a file that cannot be read is left as it is.
     """
@@ -69,7 +69,7 @@ def add(path: Path, entries: Iterable[Quarantined]) -> None:
 
 
 def release(path: Path, system: str) -> bool:
-    """Let a system be used again, from the next run on; say whether it was there. Raises ConfigError."""
+    """Release a system, for runs that begin later; return whether it was there. Raises ConfigError."""
     released: list[Quarantined] = []
 
     def without(known: Iterable[Quarantined]) -> dict[str, Quarantined]:
@@ -90,7 +90,7 @@ Change = Callable[[Iterable[Quarantined]], Mapping[str, Quarantined]]
 
 @contextmanager
 def _changing(path: Path) -> Iterator[Callable[[Change], None]]:
-    """Hold the file's lock; what is given makes one change, and writes only what is new."""
+    """Hold the file's lock; yields a function that writes the file, if its contents change."""
     path = path.resolve()  # a link is to stay one
 
     def change(made: Change) -> None:
@@ -112,7 +112,7 @@ def _changing(path: Path) -> Iterator[Callable[[Change], None]]:
 
 
 def _in_force(entries: Iterable[Quarantined]) -> dict[str, Quarantined]:
-    """Return what has not expired, one entry for each system, in the order of their names."""
+    """Return unexpired entries, one for each system, by name."""
     found: dict[str, Quarantined] = {}
     for entry in entries:
         before = found.get(entry.system)
@@ -122,7 +122,7 @@ def _in_force(entries: Iterable[Quarantined]) -> dict[str, Quarantined]:
 
 
 def _entries(path: Path) -> tuple[Quarantined, ...]:
-    """Read the file as it is."""
+    """Read the whole file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

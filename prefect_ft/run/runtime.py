@@ -10,7 +10,7 @@ from pathlib import Path
 from prefect_ft.errors import ConfigError
 
 MAX_RUNTIME_PATH = 80
-"""Bytes; a socket's path has 107 and the rest is the worker's."""
+"""Bytes; a socket's path may have 107, and the rest is for the worker's part."""
 
 
 def runtime_directory(run_id: str) -> Path:
@@ -22,9 +22,9 @@ def runtime_directory(run_id: str) -> Path:
 
 
 def runtime_root() -> Path:
-    """Return the directory of this user's run-time directories; it need not be there.
+    """Return the directory of this user's run-time directories; it need not exist.
 
-    A PREFECT_FT_RUNTIME_DIR that others share is left as it is: ours is a directory of our own below it.
+    A PREFECT_FT_RUNTIME_DIR that others share is not changed: this user gets a directory of its own below it.
     """
     named = os.environ.get("PREFECT_FT_RUNTIME_DIR")
     base = Path(named or tempfile.gettempdir()).absolute()
@@ -32,7 +32,7 @@ def runtime_root() -> Path:
 
 
 def _is_private(directory: Path) -> bool:
-    """Whether only this user has access to a directory. True if it does not exist: it is then created so."""
+    """Whether only this user has access to a directory. True if it does not exist: it is created that way."""
     try:
         status = directory.stat()
     except OSError:
@@ -41,9 +41,9 @@ def _is_private(directory: Path) -> bool:
 
 
 def made_runtime_directory(directory: Path) -> Path:
-    """Make a run's directory if it is gone, and return it: the run remembers it. Raises ConfigError.
+    """Make a run's recorded directory if it is gone, and return it. Raises ConfigError.
 
-    Permissions are given to what is made here, and never changed on what was there.
+    Permissions are set on new directories, and never changed on existing ones.
     """
     root = directory.parent
     try:
@@ -61,7 +61,7 @@ def made_runtime_directory(directory: Path) -> Path:
 
 
 def _check_ours(directory: Path) -> None:
-    """Raise ConfigError where another user owns a directory, or may replace what is in it; raises OSError."""
+    """Raise ConfigError where another user owns a directory, or may replace its contents; raises OSError."""
     status = directory.stat()
     if status.st_uid != os.getuid():
         raise ConfigError(f"{directory} belongs to another user", field="PREFECT_FT_RUNTIME_DIR")

@@ -1,4 +1,4 @@
-"""Runs one phase's attempts: what stands between the decisions and the agents."""
+"""Runs one phase's attempts: the layer between the decisions and the agents."""
 
 from prefect_ft.supervisor.comeback import comebacks_without_progress
 from prefect_ft.supervisor.core import Supervisor

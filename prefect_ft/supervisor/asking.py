@@ -66,7 +66,7 @@ class Answers:
 
 
 class Adoption:
-    """The word of each agent that was found; one that does not give it in time is left out."""
+    """An answer from each agent that was found; one that does not answer in time is left out."""
 
     def __init__(self, numbers: Iterable[int], now_s: float, within_s: float) -> None:
         self._numbers = tuple(numbers)
@@ -82,7 +82,7 @@ class Adoption:
 
 
 class Diagnoses:
-    """What agents say in time of where their ranks are; one that ends the attempt by itself is not waited for."""
+    """Diagnoses from agents, within the time; an agent that ends the attempt by itself is not waited for."""
 
     def __init__(self, numbers: Iterable[int], now_s: float, within_s: float) -> None:
         self._numbers = tuple(numbers)
@@ -94,9 +94,9 @@ class Diagnoses:
 
 
 class AllStopped:
-    """The word of each agent that nothing runs; one that neither gives it nor hands on output is unusable.
+    """A report from each agent that all ranks have ended; one that sends neither that nor output is unusable.
 
-    One after the other: of thousands that answer in any order, each is looked at a few times.
+    Checked one after the other: of thousands that answer in any order, each is checked a few times.
     """
 
     def __init__(self, numbers: Sequence[int], now_s: float, grace_s: float, within_s: float) -> None:

@@ -1,6 +1,6 @@
 """Checkpoints at a URL, read by fsspec: listings, and the few bytes that prove a file. Never writes.
 
-One listing of everything below the URL is one look: objects appear whole or not at all, so nothing is watched.
+One listing of everything below the URL is one scan: objects appear atomically, so no file is watched.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 from prefect_ft.worker.checkpoints.entry import MAX_FILES, AwayError, Readable, Stat
 
 OBS, S3 = "obs://", "s3://"
-"""Object stores of Huawei's cloud speak the protocol of S3."""
+"""Object stores of Huawei's cloud use the protocol of S3."""
 
 BLOCK_BYTES = 256 * 1024
-"""So much is fetched at a time: checks read a few bytes at several places close to each other."""
+"""How much is fetched at a time: checks read a few bytes at several places close to each other."""
 
 KEPT_BLOCKS = 8
 
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
-"""Where file systems of fsspec say when a file was written."""
+"""The fields in which file systems of fsspec report a file's time of writing."""
 
 
 def opened_at(url: str) -> tuple[Any, str]:
@@ -43,12 +43,12 @@ def opened_at(url: str) -> tuple[Any, str]:
     except ImportError as exc:
         raise AwayError(f"{exc}; install the package where the flow runs") from exc
     except Exception as exc:  # of many libraries
-        raise AwayError(_said(exc)) from exc
+        raise AwayError(_message(exc)) from exc
     return files, str(path).rstrip("/")
 
 
 class Bucket:
-    """What is below one URL, as a place of checkpoints. Not safe for use from several threads at once."""
+    """The files below one URL, as a place of checkpoints. Not thread-safe."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -56,7 +56,7 @@ class Bucket:
         self._files: dict[str, Stat] = {}
         """All files of the last listing, by their paths relative to the URL; the tag of a version is its inode."""
         self._first_seen_ns: dict[tuple[str, int], int] = {}
-        """When files were seen first of which nothing tells when they were written."""
+        """When files without a time of writing were first seen."""
 
     def listing(self, path: str) -> Mapping[str, _Item]:
         """Return the contents of a directory; for the URL itself, fresh ones. Raises AwayError if unreachable."""
@@ -107,7 +107,7 @@ class Bucket:
         except FileNotFoundError:
             return {}
         except Exception as exc:  # of many libraries
-            raise AwayError(f"cannot be listed: {_said(exc)}") from exc
+            raise AwayError(f"cannot be listed: {_message(exc)}") from exc
         listed = {}
         for path, info in found.items():
             name = path[len(root) :].strip("/")
@@ -171,14 +171,14 @@ class _Fetched:
         except (FileNotFoundError, IsADirectoryError) as exc:
             raise OSError(errno.ESTALE, "it is no longer there") from exc
         except Exception as exc:  # of many libraries
-            raise AwayError(f"cannot be read: {_said(exc)}") from exc
+            raise AwayError(f"cannot be read: {_message(exc)}") from exc
         if len(piece) != end - start:
             raise OSError(errno.ESTALE, "it changed while it was read")
         return piece
 
 
 def _ns(written: object) -> int | None:
-    """Return a time of any form in nanoseconds since the epoch; None: it is none."""
+    """Return a time in any form as nanoseconds since the epoch; None: it is not a time."""
     if isinstance(written, str):
         try:
             written = datetime.fromisoformat(written.replace("Z", "+00:00"))
@@ -190,5 +190,5 @@ def _ns(written: object) -> int | None:
     return int(written * 1e9) if isinstance(written, (int, float)) else None
 
 
-def _said(exc: Exception) -> str:
+def _message(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__

@@ -1,4 +1,4 @@
-"""Calls that other threads want made on the supervisor's: it is the only one that acts."""
+"""Hands calls from other threads to the supervisor's thread, which is the only one that acts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Calls:
-    """`fileno()` is readable while calls wait. `soon` may be used from any thread, the rest from one."""
+    """`fileno()` is readable while calls are pending. `soon` is thread-safe, the rest belongs to one thread."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -22,7 +22,7 @@ class Calls:
             os.eventfd_write(self._event, 1)
 
     def make(self) -> None:
-        """Make the calls that wait, in their order."""
+        """Make the pending calls, in their order."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         while self._waiting:
@@ -32,7 +32,7 @@ class Calls:
         return self._event
 
     def close(self) -> None:
-        """Forget what waits. Idempotent."""
+        """Drop pending calls. Idempotent."""
         event, self._event = self._event, -1  # the number may be reused
         if event >= 0:
             os.close(event)

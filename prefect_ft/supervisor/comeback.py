@@ -1,6 +1,6 @@
-"""How a phase stands for an orchestrator that comes back to it: what the journal says, and what the agents.
+"""Determines the state of a phase for an orchestrator that comes back, from the journal and the agents.
 
-Pure. Where they differ the higher token wins: agents know of a start that the journal had no time for.
+Pure. Where they differ the higher token wins: agents may know of a start that was not recorded any more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from prefect_ft.worker.forms import FormError
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is to be resumed.
+    """What to resume.
 
-    `attempt` is the number of the last attempt that is known, 0 for none. `watched` is its placement
-    where it is to be watched on, running or over by itself; None: the last decision is to be carried out.
-    `missing` are its workers that know nothing of it any more. `note` is its line for a journal that does
-    not have it. `start` is what it was given to resume from.
+    `attempt` is the number of the last known attempt, 0 for none. `watched` is its placement if it is
+    still to be watched, running or over by itself; None: carry out the last decision.
+    `missing` are its workers that no longer know it. `note` is its line for a journal that lacks it.
+    `start` is what it resumed from.
     """
 
     attempt: int
@@ -42,7 +42,7 @@ class Standing:
 def standing(
     lines: Sequence[Line], agents: Mapping[int, AgentStanding], phase_index: int, ranks_per_worker: int
 ) -> Standing:
-    """Say how a phase stands; `agents` are the workers' own words, `attached` or what they left behind."""
+    """Return the state of a phase; `agents` are the agents' own reports, `attached` or what they left behind."""
     attempts = [line for line in lines if isinstance(line, AttemptLine)]
     journalled = attempts[-1].attempt if attempts else 0
     started = max((_attempt_of(agent, phase_index) for agent in agents.values()), default=0)
@@ -99,7 +99,7 @@ def _has_started(
 
 
 def _has_ended(lines: Sequence[Line]) -> bool:
-    """Whether something has ended the last attempt, and is in the journal with what was decided."""
+    """Whether the journal has the end of the last attempt, with the decision about it."""
     last = max(index for index, line in enumerate(lines) if isinstance(line, AttemptLine))
     decisions = {line.n: line.decision.action for line in lines if isinstance(line, DecisionLine)}
     incidents = [line for line in lines[last:] if isinstance(line, IncidentLine)]
@@ -107,12 +107,12 @@ def _has_ended(lines: Sequence[Line]) -> bool:
 
 
 def is_open(lines: Sequence[Line]) -> bool:
-    """Whether an attempt has begun that nothing has ended yet, as far as the journal knows."""
+    """Whether an attempt has begun and not ended, according to the journal."""
     return any(isinstance(line, AttemptLine) for line in lines) and not _has_ended(lines)
 
 
 def comebacks_without_progress(lines: Sequence[Line]) -> int:
-    """Count how often an orchestrator came back by itself since a checkpoint was verified above all before."""
+    """Count how often an orchestrator came back by itself since a checkpoint higher than all before."""
     count, highest = 0, 0
     for line in lines:
         if isinstance(line, ComebackLine):

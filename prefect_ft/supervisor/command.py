@@ -1,4 +1,4 @@
-"""A user's command beside the training: started, waited for in a thread, ended when its time is over."""
+"""Runs a user's command beside the training: waits for it in a thread, and kills it at its time limit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import IO
 from prefect_ft.worker.processes import signal_group
 
 TAIL_BYTES = 4000
-"""How much of what a command printed is read back where only its end matters."""
+"""How much of a command's output is kept where only its end matters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a command ended: its exit code (None: it did not start or not end), and what went wrong in words.
+    """How a command ended: its exit code (None: it did not start, or did not end), and a description of the problem.
 
     `output` is what it printed, on both streams.
     """
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Command:
-    """One execution, from its construction on. `outcome` is None while it runs."""
+    """One execution, which starts at construction. `outcome` is None while it runs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Command:
         timeout_s: float,
         on_end: Callable[[Outcome], None],
     ) -> None:
-        """`on_end` is called in another thread, after `outcome` is there."""
+        """`on_end` is called in another thread, after `outcome` is set."""
         self.outcome: Outcome | None = None
         self._words, self._cwd, self._env = words, cwd, env
         self._timeout_s = timeout_s
@@ -56,7 +56,7 @@ class Command:
         threading.Thread(target=self._run, name=f"prefect-ft-{words[0]}", daemon=True).start()
 
     def end(self) -> None:
-        """Kill it if it still runs; its outcome comes as ever. Idempotent."""
+        """Kill it if it still runs; its outcome is reported as usual. Idempotent."""
         with suppress(OSError):
             os.write(self._over_end, b"!")
 
@@ -87,7 +87,9 @@ class Command:
         output.seek(max(0, output.seek(0, os.SEEK_END) - (1 << 20)))
         printed = output.read()
         if pidfd in ended:
-            return Outcome(exit_code=process.returncode, output=printed, problem=_said(process, printed))
+            return Outcome(
+                exit_code=process.returncode, output=printed, problem=_description(process, printed)
+            )
         why = "was ended" if ended else f"did not end within {self._timeout_s:g} s"
         return Outcome(exit_code=None, output=printed, problem=why)
 
@@ -102,8 +104,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _said(process: subprocess.Popen[bytes], printed: bytes) -> str:
-    """Return the end of a command in words: how it ended, and its last line."""
+def _description(process: subprocess.Popen[bytes], printed: bytes) -> str:
+    """Describe how a command ended, with its last line."""
     lines = printed[-TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
     how = f"exit code {process.returncode}" if process.returncode >= 0 else f"signal {-process.returncode}"
     return f"{how}: {lines[-1]}" if lines else how

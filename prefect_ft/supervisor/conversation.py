@@ -1,4 +1,4 @@
-"""What one agent has reported, and what it was asked and has not answered: what a new connection has to make up for.
+"""What one agent has reported, and the order that it has not answered: what a new connection has to catch up on.
 
 Pure.
 """
@@ -23,7 +23,7 @@ Ask = tuple[str, Mapping[str, Any]]
 
 
 class Resumed(NamedTuple):
-    """What was missed, and the order that has to be given again, if there is one."""
+    """Missed events, and the order that has to be sent again, if there is one."""
 
     missed: Sequence[Event]
     order: Ask | None
@@ -34,22 +34,22 @@ class Conversation:
 
     def __init__(self) -> None:
         self.has_begun = False
-        """Whether the agent has let us in."""
+        """Whether the agent has accepted the connection."""
         self._token: Token | None = None
-        """That of all that it reports: of the last start that it knows."""
+        """The token of its events: of the last start that it knows."""
         self._asked: Ask | None = None
         self._output: dict[int, tuple[int, str]] = {}
         """By rank, the last piece of output and its offset."""
 
     def ask(self, op: str, fields: Mapping[str, Any]) -> None:
-        """Take note of an order that is given."""
+        """Record an order that is sent."""
         if op in _ANSWERED_BY:
             self._asked = op, fields
         if op == "start":
             self._output.clear()
 
     def hear(self, event: Event) -> None:
-        """Take note of what the agent reports."""
+        """Record an event of the agent."""
         self.has_begun = self.has_begun or isinstance(event, Attached)
         self._token = event.token
         if isinstance(event, Output):
@@ -59,7 +59,7 @@ class Conversation:
 
     @property
     def have(self) -> dict[int, int]:
-        """How many bytes of each rank's output have come."""
+        """How many bytes of each rank's output have been received."""
         return {
             rank: offset + len(text.encode("utf-8", "surrogateescape"))
             for rank, (offset, text) in self._output.items()

@@ -1,6 +1,6 @@
-"""The supervisor of one phase: its lifecycle with all that it knows, and the driver that carries out what it orders.
+"""The supervisor of one phase: its lifecycle with its state, and the driver that carries out its orders.
 
-It decides nothing about failures: `judge` does. What ends an attempt leaves as AttemptFailedError, for the retry
+It decides nothing about failures: `judge` does. The end of an attempt is raised as AttemptFailedError, for the retry
 handler.
 """
 
@@ -42,7 +42,7 @@ from prefect_ft.supervisor.values import Values
 
 
 class Supervisor:
-    """Runs the attempts of one phase, one at each call of `attempt`; `close` ends whatever is left."""
+    """Runs the attempts of one phase, one per call of `attempt`; `close` ends what is left."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Supervisor:
     ) -> None:
         """`epoch` is the orchestrator's: agents obey the highest that they have seen.
 
-        `check` raises LeaseLostError once the run is another orchestrator's. `gate` is asked about decisions.
-        `driven_by` makes the driver: of sockets and threads, or of a simulation.
+        `check` raises LeaseLostError once the run belongs to another orchestrator. `gate` approves decisions.
+        `driven_by` creates the driver: with sockets and threads, or a simulated one.
         """
         self.plan, self.journal, self.clock = plan, journal, clock
         self._backend, self._stop = backend, stop
@@ -135,7 +135,7 @@ class Supervisor:
         return Lifecycle(context, ending=ending, unsaved=unsaved, loss=self._loss)
 
     def _remote_looks(self, listener: Listener) -> Remote | None:
-        """Return what looks at a URL; None: agents look at a directory."""
+        """Return the scan of a URL; None: agents scan a directory."""
         saves = self.plan.saves
         if saves is None or saves.look is None:
             return None
@@ -154,7 +154,7 @@ class Supervisor:
     # -- what the infrastructure knows --------------------------------------------------------------
 
     def _evidence(self, number: int) -> Evidence | None:
-        """Return what the infrastructure knows of how a process in a worker ended; None where there is no worker."""
+        """Return what the infrastructure knows about the end of a process in a worker; None without a worker."""
         if number not in self._roster.numbers:
             return None
         return self._backend.evidence(self._roster.worker(number), is_gone=False)
@@ -215,7 +215,7 @@ class Supervisor:
         return self.journal.history()[-1].incident
 
     def start(self) -> AttemptFailedError | None:
-        """Carry the last decision out, and return once ranks run, or have run; or what kept it from being carried out.
+        """Carry out the last decision; return once ranks run, or have run, or the obstacle that prevented it.
 
         Raises HandedOverError where its systems were taken away.
         """
@@ -227,12 +227,12 @@ class Supervisor:
         return None if outcome is None or has_run(outcome.incident) else outcome
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the attempt that runs has ended, or the time is over; return whether it has ended."""
+        """Wait for the running attempt, at most for that time; return whether it has ended."""
         self._driver.run(lambda: self._lifecycle.is_resting, timeout_s)
         return self._lifecycle.is_resting
 
     def end(self, why: str) -> None:
-        """End the attempt that runs, if one does, at once and without a word to its ranks."""
+        """Kill the running attempt, if there is one, at once and without a warning to its ranks."""
         self._lifecycle.end(why, self._driver.now_s())
         self.wait()
 

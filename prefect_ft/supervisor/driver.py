@@ -1,6 +1,6 @@
-"""Carries out what a state machine orders, and brings it the facts: sockets, threads, the clock, the infrastructure.
+"""Carries out a state machine's orders and brings it the facts: sockets, threads, the clock, the infrastructure.
 
-Decides nothing. One thread acts; what other threads have found out comes to it by `Calls`.
+Decides nothing. One thread acts; results of other threads reach it through `Calls`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ MOST_CONNECTS_AT_ONCE = 32
 
 
 class Machine(Protocol):
-    """What can be driven: a lifecycle, or a crew."""
+    """A state machine that can be driven: a lifecycle, or a crew."""
 
     @property
     def due_s(self) -> float | None:
-        """When `handle` has to be called though nothing is known, by the driver's clock; None: never."""
+        """When `handle` has to be called even without facts, by the driver's clock; None: never."""
 
     @property
     def fence(self) -> LeaseLostError | None:
         """Why nothing may be done to workers any more."""
 
     def handle(self, facts: Sequence[Fact], now_s: float) -> list[Order]:
-        """Take what is known now, and return what is to be done."""
+        """Take the facts, and return the orders."""
 
     def let_go(self) -> None:
-        """Let go of all agents."""
+        """Disconnect from all agents."""
 
 
 class Driver:
-    """Drives one machine. `calls` are made while facts are waited for."""
+    """Drives one machine. `calls` are made while waiting for facts."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Driver:
         mask: Mask,
         check: Callable[[], None],
     ) -> None:
-        """`check` is called before anything is done to workers; it raises LeaseLostError if they are another's."""
+        """`check` is called before every action on workers; it raises LeaseLostError if the run was lost."""
         self._machine, self._backend = machine, backend
         self._stop, self._calls, self._mask, self._check = stop, calls, mask, check
         self._selector = selectors.DefaultSelector()
@@ -67,7 +67,7 @@ class Driver:
         self._selector.register(calls, selectors.EVENT_READ)
         self._addresses: dict[Worker, Address] = {}
         self._links: dict[int, Link] = {}
-        """By number, the connections that are open."""
+        """The open connections, by number."""
         self._reaching: dict[int, Reaching] = {}
         self._facts: list[Fact] = []
         """Facts that the machine has not handled yet."""
@@ -77,7 +77,7 @@ class Driver:
         return time.monotonic()
 
     def found(self, worker: Worker, address: Address) -> None:
-        """Record the address of a worker that was there before."""
+        """Record the address of a worker that existed before."""
         self._addresses[worker] = address
 
     def run(self, until: Callable[[], bool], timeout_s: float | None = None) -> None:
@@ -108,7 +108,7 @@ class Driver:
         self._check()
 
     def _wait(self, deadline_s: float | None) -> None:
-        """Wait until something is known, the deadline has passed, or the machine's own time has come."""
+        """Wait for a fact, the deadline, or the machine's own time."""
         if self._stop.lost is not None:
             raise self._stop.lost
         times_s = [each for each in (deadline_s, self._machine.due_s) if each is not None]
@@ -149,7 +149,7 @@ class Driver:
                     assert_never(order)
 
     def _connect(self, orders: Sequence[Connect]) -> None:
-        """Open connections side by side: each waits for an agent's start and handshake, or a lost node's time limit."""
+        """Open connections in parallel: each waits for an agent's start and handshake, or a lost node's time limit."""
         for order in orders:
             if order.again:
                 self._reach_again(order)
@@ -199,7 +199,7 @@ class Driver:
             link.close()
 
     def _exchange(self, order: Exchange) -> None:
-        """Exchange workers. No agent stands between: one would refuse an orchestrator that has been superseded."""
+        """Exchange workers, after `check`: unlike agents, a backend does not refuse a superseded orchestrator."""
         self.may_act()
         try:
             addresses = self._backend.exchange(order.old, order.new)
@@ -212,9 +212,9 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Destroy every worker of the phase, whatever runs in it, those of earlier lives too. Idempotent.
+        """Destroy every worker of the phase, also those of earlier orchestrators. Idempotent.
 
-        Unless they are another orchestrator's: then this one only hangs up.
+        Once they belong to another orchestrator, only disconnect.
         """
         self.hang_up()
         with suppress(LeaseLostError):
@@ -222,7 +222,7 @@ class Driver:
             self._backend.destroy([found.worker for found in self._backend.find()])
 
     def hang_up(self) -> None:
-        """Let go of all agents; what they run goes on. Idempotent."""
+        """Disconnect from all agents, which keep running. Idempotent."""
         for number in [*self._links, *self._reaching]:
             self._hang_up(number)
         self._machine.let_go()

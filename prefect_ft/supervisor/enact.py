@@ -1,4 +1,4 @@
-"""The one table from a decision to what is done with workers. Pure: plans, and does nothing."""
+"""The one table from a decision to the changes of workers. Pure: plans only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def change_for(decision: Decision, present: Collection[int]) -> GangChange:
 
 
 def failure_kind(action: Action | None, *, was_created: bool) -> Kind:
-    """Return the incident's kind when a worker is not there after `action` (`None`: at the phase's start)."""
+    """Return the incident's kind for a worker that is missing after `action` (`None`: at the phase's start)."""
     if not was_created:
         return "in_place_failed"
     return "replacement_failed" if action == "replace_workers" else "rebuild_failed"

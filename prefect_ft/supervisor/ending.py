@@ -1,4 +1,4 @@
-"""What an attempt's end comes to: one incident, and the facts that the journal keeps beside it."""
+"""Turns an attempt's end into one incident, and the facts that the journal keeps beside it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from prefect_ft.supervisor.saves import Saves
 
 @dataclass(slots=True)
 class Ended:
-    """How an attempt ended, as far as it is known yet. `attempt` is None where none had begun.
+    """How an attempt ended, as far as is known. `attempt` is None where none had begun.
 
-    `t` is when that was noticed and `reaped_t` when nothing of it ran any more, `deaths` are when writers died, in
+    `t` is when that was noticed and `reaped_t` when all of its processes had ended, `deaths` are when writers died, in
     seconds since the epoch.
     """
 
@@ -32,11 +32,11 @@ class Ended:
     reaped_t: float = 0.0
     deaths: list[float] = field(default_factory=list)
     fences: tuple[tuple[float, float], ...] = ()
-    """Times in which nothing that was saved counts."""
+    """Time spans in which checkpoints do not count."""
 
 
 class Ending:
-    """Says what ended the attempts of one phase."""
+    """Determines what ended the attempts of one phase."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Ending:
         self._evidence = evidence
 
     def incident(self, ended: Ended, number: int, cancelled_by: str | None) -> Incident:
-        """Return what happened; a run that is to stop is cancelled, whatever else happens at the same time."""
+        """Return the incident; a run that is to stop is cancelled, whatever else happens at the same time."""
         attempt = ended.attempt
         if attempt is not None:
             incident = incident_of(attempt, ended.t, cancelled_by=cancelled_by)
@@ -64,7 +64,7 @@ class Ending:
         return incident if attempt is None else replace(incident, started_from=self._started_from(attempt))
 
     def _distrust(self, incident: Incident, ended: Ended) -> None:
-        """Have checkpoints count for nothing that were saved since values went out of the usual, which is seen late."""
+        """Ignore checkpoints saved since values became unusual, which is noticed late."""
         evidence = incident.evidence
         is_late = evidence is not None and evidence.rule == OUT_OF_THE_USUAL
         if is_late and incident.reached is not None:
@@ -72,7 +72,7 @@ class Ending:
             ended.fences = () if span is None else (span,)
 
     def _explained(self, incident: Incident, attempt: Attempt | None) -> Incident:
-        """Return a rank's bare death by SIGKILL with the cause that its agent or its infrastructure knows of."""
+        """Return a rank's death by SIGKILL with the cause that its agent or its infrastructure knows."""
         is_bare = incident.signal == signal.SIGKILL and incident.failure_class in ("unknown", "crash")
         if not is_bare or incident.worker is None:
             return incident
@@ -90,7 +90,7 @@ class Ending:
         )
 
     def _started_from(self, attempt: Attempt) -> int | None:
-        """Return the step from which an attempt started, 0 from scratch; None: not known, or without checkpoints."""
+        """Return the step from which an attempt started, 0 from scratch; None: unknown, or without checkpoints."""
         recorded = (
             line
             for line in reversed(self._journal.lines)
@@ -104,14 +104,14 @@ class Ending:
         return self._saves.facts() if self._plan.has_checkpoints else {}
 
     def facts(self, ended: Ended, found_deaths: list[float]) -> dict[str, Any]:
-        """Return what the journal keeps of an attempt beside its incident."""
+        """Return the facts about an attempt that the journal keeps beside its incident."""
         attempt = ended.attempt
         if attempt is None:
             return {"reaped_t": ended.reaped_t}
         ended_t = attempt.hung_since_t
         if ended_t is None and (ended_ns := attempt.ended_ns()) is not None:
             ended_t = self._clock.at(ended_ns)
-        # When the ranks of a lost agent's worker died nobody saw; by now they write no more.
+        # The time of death of a lost agent's ranks is unknown; by now they have stopped writing.
         unseen = [self._clock.epoch()] if attempt.lost else []
         return {
             "deaths": tuple(sorted({*ended.deaths, *found_deaths, *unseen})),
@@ -124,7 +124,7 @@ class Ending:
         }
 
     def _fences(self, ended: Ended, attempt: Attempt) -> dict[str, Any]:
-        """Have what lost ranks write from now on count for nothing; return what the journal says of all such times."""
+        """Ignore what lost ranks write from now on; return all such time spans for the journal."""
         fences = ended.fences
         lasts_s = self._plan.lost_ranks_last_s
         if lasts_s is not None and not all(loss.system_answers for loss in attempt.lost.values()):

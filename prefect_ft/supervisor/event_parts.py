@@ -1,4 +1,4 @@
-"""What the events of agents are made of: the records and forms of their fields."""
+"""The records and forms of the fields of agents' events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from prefect_ft.worker.protocol import MARKS, STRINGS
 
 
 def _stage(value: Any) -> Stage | None:
-    """Return a stage; None for one of a later version, which journals would not hold."""
+    """Return a stage; None for one of a later version, which journals cannot store."""
     name = or_null(STRING).read(value)
     return name if name in get_args(Stage) else None
 
@@ -39,7 +39,7 @@ def _value(value: Any) -> float | None:
 
 
 class Value(NamedTuple):
-    """What a rank reported of one step: its number from 1, the step, the loss, the norm of the gradients."""
+    """A rank's report on one step: its number from 1, the step, the loss, the norm of the gradients."""
 
     number: int
     step: int | None
@@ -59,7 +59,7 @@ VALUES = Form('[[number, step, loss, grad_norm]], null what is unknown, "nan", "
 
 
 class RankEnd(Record):
-    """How a rank ended: `t_ns` by its machine's CLOCK_BOOTTIME, `oom` where its container's memory was used up."""
+    """How a rank ended: `t_ns` by its machine's CLOCK_BOOTTIME, `oom` where its container ran out of memory."""
 
     code: int | None = of(or_null(INT))
     signal: int | None = of(or_null(INT))
@@ -68,7 +68,7 @@ class RankEnd(Record):
 
 
 class Verified(Record):
-    """A whole checkpoint: size in bytes, `mtime` in seconds since the epoch; `counted`: a version, not a step.
+    """A complete checkpoint: size in bytes, `mtime` in seconds since the epoch; `counted`: a version, not a step.
 
     Or one worker's part of one: the files that it `has`, and those that it `needs` other workers to have.
     """
@@ -93,7 +93,7 @@ class Part(Record):
 
 
 class Excerpted(Record):
-    """What was chosen of output that stays with the worker, in which it has `bytes` and `lines`."""
+    """An excerpt of output that stays with the worker, where it has `bytes` and `lines`."""
 
     bytes: int = of(INT)
     lines: int = of(INT)
@@ -102,7 +102,7 @@ class Excerpted(Record):
 
 
 class RankSampled(Record):
-    """What one rank did up to a sample; docs/agent-protocol.md has the units."""
+    """One rank's activity up to a sample; docs/agent-protocol.md has the units."""
 
     over: bool = of(BOOL)
     state: str | None = of(or_null(STRING))
@@ -117,7 +117,7 @@ class RankSampled(Record):
 
 
 class ContainerCounts(Record):
-    """What the worker's container has counted: seconds in which it was throttled, processes killed for memory."""
+    """The container's counters: seconds in which it was throttled, processes killed for memory."""
 
     throttled_s: float | None = of(or_null(NUMBER))
     oom_kills: int | None = of(or_null(INT))

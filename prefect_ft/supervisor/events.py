@@ -1,6 +1,6 @@
-"""What agents report: the events of protocol version 1, read once, where they come in.
+"""Agents' events, of protocol version 1, parsed once, where they arrive.
 
-The one table that events are checked and read by and docs/agent-protocol.md is held against.
+The one table by which events are checked and read, and which tests compare with docs/agent-protocol.md.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from prefect_ft.worker.protocol import INTS, OFFSETS, STRINGS, TIMES, TOKEN, Tok
 
 
 class Event(Record):
-    """Anything that an agent reports. `token` is that of the last start that it knows."""
+    """Any event of an agent. `token` is that of the last start that it knows."""
 
     name: ClassVar[str]
     token: Token = of(TOKEN)
 
 
 class AgentStanding(Event):
-    """How an agent stands: where the next attempt's ranks can meet, and what became of the last one's."""
+    """An agent's state: where the next attempt's ranks can meet, and how those of the last one ended."""
 
     port: int | None = of(or_null(INT))
     store: bool = of(BOOL)
@@ -80,7 +80,7 @@ class Attached(AgentStanding):
 
 
 class Chosen(Event):
-    """The checkpoint to resume from; None: from scratch. `why_not` says what is wrong with others, by name."""
+    """The checkpoint to resume from; None: from scratch. `why_not` says why others were skipped, by name."""
 
     name = "chosen"
     step: int | None = of(or_null(INT))
@@ -119,7 +119,7 @@ class Exited(Event):
 
 
 class Output(Event):
-    """What a rank has printed, from this offset in bytes."""
+    """Output of a rank, from this offset in bytes."""
 
     name = "output"
     rank: int = of(INT)
@@ -128,7 +128,7 @@ class Output(Event):
 
 
 class Dropped(Event):
-    """Output that came too fast to keep."""
+    """Output that was dropped because it came too fast."""
 
     name = "dropped"
     rank: int = of(INT)
@@ -136,7 +136,7 @@ class Dropped(Event):
 
 
 class Excerpt(Event):
-    """What was chosen of a rank's output that stays with the worker."""
+    """An excerpt of a rank's output that stays with the worker."""
 
     name = "excerpt"
     rank: int = of(INT)
@@ -164,7 +164,7 @@ class Beat(Event):
 
 
 class Sampled(Event):
-    """What all ranks of a worker did; `past`: a look back at what was sampled before."""
+    """The activity of all ranks of a worker; `past`: an earlier sample, sent again."""
 
     name = "sample"
     watched_s: float = of(SECONDS)
@@ -199,7 +199,7 @@ class Detected(Event):
 
 
 class Detecting(Event):
-    """By what the agent looks for faults of devices, and why not by others."""
+    """The detectors that the agent uses for device faults, and why it does not use others."""
 
     name = "detecting"
     by: tuple[str, ...] = of(list_of(STRING))
@@ -216,7 +216,7 @@ class InProcess(Event):
 
 
 class Checkpoints(Event):
-    """What has been verified, and the steps that are good no more; earlier versions tell only the `last` good one."""
+    """Verified checkpoints, and steps that are no longer good; earlier versions report only the `last` good one."""
 
     name = "checkpoints"
     new: tuple[Verified, ...] = of(VERIFIED)
@@ -240,7 +240,7 @@ class CameUp(Event):
 
 
 class Call(Event):
-    """The ranks inside a wrapped call, and those that are lost and that it goes on without."""
+    """The ranks inside a wrapped call, and lost ones that it continues without."""
 
     name = "call"
     inside: tuple[int, ...] = of(INTS)
@@ -248,7 +248,7 @@ class Call(Event):
 
 
 class Stopped(Event):
-    """Nothing of the attempt runs any more but processes that are `stuck` in the kernel, by pid."""
+    """All processes of the attempt have ended, except those that are `stuck` in the kernel, by pid."""
 
     name = "stopped"
     stuck: tuple[int, ...] = of(INTS)
@@ -333,7 +333,7 @@ class Left(AgentStanding):
 
 
 class Lost(Record):
-    """What the orchestrator itself says of a worker whose agent is gone."""
+    """The orchestrator's own event for a worker whose agent is gone."""
 
     system_answers: bool = of(BOOL)
     evidence: Evidence | None = of(ANY)
@@ -343,7 +343,7 @@ class Lost(Record):
 
 
 def read_event(message: Mapping[str, Any]) -> Event | None:
-    """Return the event that a message is, None for one of a later version; raises FormError for what is none."""
+    """Return the event in a message, None for one of a later version; raises FormError for an invalid one."""
     kind = message.get("ev")
     if not isinstance(kind, str):
         raise FormError("an event without a name")

@@ -1,4 +1,4 @@
-"""What leaves a supervisor that could not go on by itself, and what such a failure is called in one line."""
+"""The errors with which a supervisor ends an attempt, and their description in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prefect_ft.model import Decision, Incident
 
 
 class AttemptFailedError(PrefectFTError):
-    """An attempt ended and the phase is not complete. `decision` is there if it has been made already."""
+    """An attempt ended and the phase is not complete. `decision` is set if it has been made already."""
 
     def __init__(self, incident: Incident, decision: Decision | None = None, **facts: Any) -> None:
         """`facts` go into the journal beside the incident."""
@@ -23,7 +23,7 @@ class HandedOverError(PrefectFTError):
 
 
 class UnfitSystemsError(Exception):
-    """Systems did not pass their check; `systems` has the reason for each."""
+    """Systems failed their check; `systems` has the reason for each."""
 
     def __init__(self, systems: Mapping[str, str]) -> None:
         self.systems = systems
@@ -31,7 +31,7 @@ class UnfitSystemsError(Exception):
 
 
 def describe(incident: Incident) -> str:
-    """Say in one line what happened."""
+    """Describe in one line what happened."""
     where = "the attempt" if incident.worker is None else f"worker {incident.worker}"
     if incident.system is not None or incident.systems:
         where = ", ".join(name for name in (incident.system, *incident.systems) if name is not None)

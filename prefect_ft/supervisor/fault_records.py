@@ -1,4 +1,4 @@
-"""What monitors and ranks report of devices and systems, turned into incidents. Pure."""
+"""Turns reports of monitors and ranks on devices and systems into incidents. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parsed(line: str) -> Mapping[str, Any]:
 
 
 def report_of(record: Mapping[str, Any], faults: Faults, systems: Collection[str]) -> Incident | None:
-    """Return what a record reports; None: it is about none of these systems. Raises ConfigError with the field.
+    """Return a record's incident; None: it is about none of these systems. Raises ConfigError with the field.
 
     Unknown fields are ignored. A fault with a code of unknown severity counts as a warning.
     """
@@ -67,9 +67,9 @@ def _in_words(incident: Incident) -> str:
 
 
 def in_output(text: str, faults: Faults) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Return the records of the faults that lines of output name, of codes whose severity is known.
+    """Return records of the faults named in lines of output, if the severity of their code is known.
 
-    Each with the place in `text` at which its line begins.
+    Each with the position in `text` at which its line begins.
     """
     if not any(mark in text for mark in lines.MARKS):
         return
@@ -77,6 +77,6 @@ def in_output(text: str, faults: Faults) -> Iterator[tuple[int, Mapping[str, Any
     for line in text.splitlines(keepends=True):
         for named in lines.in_output(line):
             if faults.knows(named.code):
-                said = {"device": named.device, "code": named.code, "severity": named.severity}
-                yield place, {**said, "message": line.strip()[:1000]}
+                fault = {"device": named.device, "code": named.code, "severity": named.severity}
+                yield place, {**fault, "message": line.strip()[:1000]}
         place += len(line)

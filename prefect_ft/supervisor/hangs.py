@@ -20,10 +20,10 @@ from prefect_ft.supervisor.attempt import Attempt
 from prefect_ft.supervisor.events import Event, Lost, Output, Sampled
 
 CLOSER = 4
-"""While a verdict may be near, samples are taken so many times as often."""
+"""While a verdict may be near, samples are taken this many times as often."""
 
 SAMPLES_OF_A_LIMIT = 40
-"""While a verdict may be near, there are at least so many samples in the shortest limit."""
+"""While a verdict may be near, there are at least this many samples within the shortest limit."""
 
 MAX_SIGNS = 16
 """Pieces of evidence that the journal keeps of a verdict."""
@@ -33,7 +33,7 @@ Response = Literal["restart", "report", "shadow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspensionPlan:
-    """What makes a suspension and what follows. `pauses` are those of earlier runs of the phase, oldest first."""
+    """What counts as a suspension, and what follows. `pauses` are from earlier runs of the phase, oldest first."""
 
     limits: Limits
     response: Response
@@ -61,7 +61,7 @@ class Hangs:
         clock: PhaseClock,
         sample_every: Callable[[float], None],
     ) -> None:
-        """`sample_every` has samples taken that often, in seconds."""
+        """`sample_every` sets the period of samples, in seconds."""
         self.found: Hang | None = None
         self._plan, self._journal, self._clock = plan, journal, clock
         self._sample_every = sample_every
@@ -77,7 +77,7 @@ class Hangs:
         self._stragglers: set[int] = set()
         """The ranks that were reported as slow and have not caught up since."""
         self._slow: set[int] = set()
-        """The ranks that seemed slow at the last look: workers are sampled one after the other."""
+        """The ranks that seemed slow at the last check: workers are sampled one after the other."""
         self._looked_s = 0.0
 
     def begin(self, attempt: Attempt) -> None:

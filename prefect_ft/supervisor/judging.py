@@ -1,4 +1,4 @@
-"""Judges what keeps a decision from being carried out: a worker that is not there, systems that are not fit."""
+"""Judges obstacles to carrying out a decision: a worker that is gone, systems that failed their check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prefect_ft.supervisor.roster import WorkerGoneError
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Systems that did not pass their check, with the reason for each."""
+    """Systems that failed their check, with the reason for each."""
 
     systems: Mapping[str, str]
 
@@ -27,7 +27,7 @@ Obstacle = WorkerGoneError | Unfit
 
 
 class Judging:
-    """Records incidents of one phase and has them decided. `gate` is asked about decisions."""
+    """Records incidents of one phase and decides about them. `gate` approves decisions."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Judging:
         self._known_saves, self._gate = known_saves, gate
 
     def judge(self, incident: Incident, attempt: int, **facts: Any) -> Decision:
-        """Have an incident decided; when this returns, the decision is on disk."""
+        """Decide about an incident; when this returns, the decision is on disk."""
         decision = judge(self._journal, self._plan.policy, incident, self._clock, gate=self._gate, **facts)
         if decision.at_fault is not None:
             tell(Notice(text=f"{self._plan.phase}: at fault: {decision.at_fault.text}"))
@@ -52,7 +52,7 @@ class Judging:
     def incident_of(
         self, obstacle: Obstacle, decision: Decision | None, last_started: int | None
     ) -> Incident:
-        """Return, and say, what keeps `decision` (None: the phase's beginning) from being carried out."""
+        """Report and return the incident for what prevents `decision` (None: the phase's beginning)."""
         if isinstance(obstacle, Unfit):
             return self._unfit(obstacle, last_started)
         return self._gone(obstacle, decision, last_started)

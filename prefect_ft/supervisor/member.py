@@ -36,7 +36,7 @@ State = Literal["connecting", "attaching", "attached", "regaining", "reattaching
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection to the agent of a worker is open. `link` is the number of the connection, in all facts about it."""
+    """A connection to a worker's agent is open. `link` numbers the connection, in all facts about it."""
 
     worker: int
     link: int
@@ -76,7 +76,7 @@ Fact = Connected | Unreachable | Broke | Heard
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a connection. `again`: keep trying where only the way to the agent is missing; the worker was there."""
+    """Open a connection. `again`: keep trying where only the route to the agent is unavailable; the worker existed."""
 
     worker: Worker
     link: int
@@ -95,7 +95,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close a connection, or do without one that is being opened."""
+    """Close a connection, or cancel one that is being opened."""
 
     worker: int
     link: int
@@ -117,7 +117,7 @@ _OUTDATES: Mapping[str, tuple[type[Event], ...]] = {
     "stop": (Stopped,),
     "diagnose": (Diagnosis,),
 }
-"""The answers that are none to what is asked next."""
+"""Answers that are dropped when the next order is sent."""
 
 _ANSWERS = (Attached, Chosen, Started, StartFailed, Stopped, Diagnosis)
 
@@ -126,7 +126,7 @@ _ANSWERS = (Attached, Chosen, Started, StartFailed, Stopped, Diagnosis)
 
 
 class Member:
-    """A worker, from when it is there until it is destroyed. `state` says what its agent is known to be."""
+    """A worker, from its creation until it is destroyed. `state` is the known state of its agent."""
 
     def __init__(
         self,
@@ -136,16 +136,16 @@ class Member:
         new_link: Callable[[], int],
         loss: Callable[[Worker], Lost],
     ) -> None:
-        """`introduction` are the fields of `attach` but for `have`, `loss` says what became of a worker."""
+        """`introduction` are the fields of `attach` without `have`; `loss` returns how a worker was lost."""
         self.worker = worker
         self.state: State = "gone"
         self.why_gone = "its agent is gone"
         self.unusable: str | None = None
-        """Why its worker can be used no more, though its agent may be there."""
+        """Why its worker can no longer be used, though its agent may still run."""
         self.meeting: Attached | Stopped | None = None
-        """What the agent said last of where the next attempt's ranks can meet."""
+        """The agent's last report of where the next attempt's ranks can meet."""
         self.is_ending = False
-        """Whether the agent has said that it ends the attempt by itself."""
+        """Whether the agent has reported that it ends the attempt by itself."""
         self.is_sampling = False
         self.printed_s = 0.0
         """When output came last, by the driver's clock."""
@@ -153,7 +153,7 @@ class Member:
         self._link = 0
         self._conversation = Conversation()
         self._answers: dict[type[Event], Event] = {}
-        """What the agent has answered since it was asked."""
+        """The agent's answers to the last order."""
         self._standing_order: Mapping[str, Any] | None = None
         """The `watch` that holds for this attempt."""
 
@@ -164,7 +164,7 @@ class Member:
 
     @property
     def is_present(self) -> bool:
-        """Whether the agent is spoken with, or is being reached again."""
+        """Whether the agent is connected, or being reconnected."""
         return self.state not in ("connecting", "gone")
 
     @property
@@ -173,18 +173,18 @@ class Member:
         return self.state in ("attaching", "attached")
 
     def answer(self, *kinds: type[Event]) -> Event | None:
-        """Return what the agent has answered, of these kinds, since it was asked."""
+        """Return the agent's answer of one of these kinds to the last order; None: there is none yet."""
         return next((self._answers[kind] for kind in kinds if kind in self._answers), None)
 
     # -- asked for ----------------------------------------------------------------------------------
 
     def connect(self) -> list[Order]:
-        """Reach the agent of a worker that has just been made, or was found."""
+        """Connect to the agent of a worker that was just created, or found."""
         self.state, self._link = "connecting", self._new_link()
         return [Connect(self.worker, self._link)]
 
     def ask(self, op: str, fields: Mapping[str, Any]) -> list[Order]:
-        """Send an order; an agent that is being reached again gets it later, if the order has an answer."""
+        """Send an order; an agent that is being reconnected gets it later, if the order has an answer."""
         for kind in _OUTDATES.get(op, ()):
             self._answers.pop(kind, None)
         if op == "start":
@@ -195,11 +195,11 @@ class Member:
         return [Send(self.number, self._link, op, fields)] if self.is_spoken_with else []
 
     def expect(self, op: str, fields: Mapping[str, Any]) -> None:
-        """Take note of an order that the agent carries out by itself; it is given if the connection breaks."""
+        """Record an order that the agent carries out by itself; it is sent if the connection breaks."""
         self._conversation.ask(op, fields)
 
     def let_go(self) -> list[Order]:
-        """Have nothing to do with the agent any more."""
+        """Drop the connection to the agent for good."""
         orders: list[Order] = [HangUp(self.number, self._link)] if self.state != "gone" else []
         self.state, self.is_sampling, self.is_ending = "gone", False, False
         return orders
@@ -207,7 +207,7 @@ class Member:
     # -- facts --------------------------------------------------------------------------------------
 
     def handle(self, fact: Fact, now_s: float) -> list[Order]:
-        """Take a fact; one about a connection that is no more is ignored. Raises PrefectFTError: see `_refused`."""
+        """Take a fact; one about an earlier connection is ignored. Raises PrefectFTError: see `_refused`."""
         if fact.link != self._link:
             return []
         step = _STEPS.get((self.state, type(fact)))
@@ -225,7 +225,7 @@ class Member:
         return self._gone()
 
     def _broke(self, _fact: Broke, _now_s: float) -> list[Order]:
-        """Reach the agent again, once for each time that it let us in."""
+        """Reconnect to the agent, once for each connection that it accepted."""
         before = HangUp(self.number, self._link)
         if self.state != "attached":
             return [before, *self._gone()]
@@ -240,7 +240,7 @@ class Member:
         return self._take(fact.event, now_s)
 
     def _let_in_again(self, attached: Attached, now_s: float) -> list[Order]:
-        """Hear what was missed, and ask again what was not answered; an agent that knows nothing of it is gone."""
+        """Take missed events, and repeat an unanswered order; an agent that does not know the conversation is gone."""
         resumed = self._conversation.resumed(attached)
         if resumed is None:
             return [HangUp(self.number, self._link), *self._gone()]
@@ -276,7 +276,7 @@ class Member:
         return [Deliver(self.number, event)]
 
     def _refused(self, event: Refused) -> PrefectFTError:
-        """Return the error that an agent's refusal is."""
+        """Return the error for an agent's refusal."""
         if event.epoch > self._introduction["epoch"]:
             return LeaseLostError(f"worker {self.number} obeys an orchestrator of epoch {event.epoch}")
         version = frames.VERSION if event.version is None else event.version
@@ -306,4 +306,4 @@ _STEPS: Mapping[tuple[State, type[Fact]], Callable[[Member, Any, float], list[Or
     ("reattaching", Heard): Member._heard,
     ("reattaching", Broke): Member._broke,
 }
-"""What a fact does in each state; in another state it is late, and nothing follows."""
+"""The handler of each fact by state; in other states it is late, and ignored."""

@@ -1,6 +1,6 @@
-"""How a phase goes on in another tenure: what ended there what ran in the earlier one. Pure.
+"""Moves a phase to another tenure: which incidents ended the attempt of the earlier one. Pure.
 
-A tenure is the systems that a scheduler lends a run for a time; no worker outlives its own.
+A tenure is the systems that a scheduler lends a run for a time; no worker outlives its tenure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RULE = "tenure"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """From the tenure `before` to `name`, which has `systems`.
+    """A move from the tenure `before` to `name`, which has `systems`.
 
-    `kind` and what follows say how the earlier one ended, where the orchestrator did not leave it in order.
+    `kind` and the fields after it say how the earlier one ended, if the orchestrator did not hand it over.
     """
 
     before: str
@@ -38,7 +38,7 @@ def tenures(lines: Sequence[Line]) -> list[TenureLine]:
 
 
 def left_behind(lines: Sequence[Line], name: str) -> str | None:
-    """Return the tenure from which a phase has to be moved to that of this name; None: it is there already."""
+    """Return the tenure from which a phase has to move to the one of this name; None: it is there already."""
     had = tenures(lines)
     if not had:
         return None
@@ -61,9 +61,9 @@ def was_left_in_order(lines: Sequence[Line]) -> bool:
 def incidents(
     move: Move, lines: Sequence[Line], *, attempt: int, is_open: bool, t: float, known_saves: dict[str, Any]
 ) -> list[Incident]:
-    """Return what is to be judged: how the attempt ended where that was no hand-over, and the move.
+    """Return the incidents to judge: the end of the attempt, unless it was handed over, and the move.
 
-    `is_open`: nothing has ended the attempt `attempt` yet. `t` is now.
+    `is_open`: the attempt `attempt` has not ended yet. `t` is now.
     """
     left = hand_over_in(lines)
     text = left.reason if left is not None and left.is_clean else move.reason
@@ -107,7 +107,7 @@ def workers_in(lines: Sequence[Line]) -> int | None:
 
 
 def heard_last_t(lines: Sequence[Line]) -> float:
-    """Return when something was last heard in the earlier tenure, in seconds since the phase began."""
+    """Return the time of the last event in the earlier tenure, in seconds since the phase began."""
     ending = [number for number, line in enumerate(lines) if isinstance(line, TenureLine)]
     return max((line.t for line in lines[: ending[-1]]), default=0.0) if ending else 0.0
 

@@ -1,7 +1,7 @@
-"""Checkpoints of which each worker's own disk has a part: which are whole, by what the agents report of the parts.
+"""Checkpoints of which each worker's own disk has a part: which are complete, by the agents' reports on the parts.
 
-A step is whole where every worker has its part, what one part is missing another one has, and all parts were written
-in one attempt, by workers on these systems. A fold over reports; looks at no file itself.
+A step is complete where every worker has its part, files missing in one part are in another one, and all parts were
+written in one attempt, by workers on these systems. A fold over reports; reads no file itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from prefect_ft.supervisor.events import Checkpoints
 from prefect_ft.worker.protocol import Token
 
 MAX_NAMED = 3
-"""Of the files that no worker has, so many are named."""
+"""How many of the files that no worker has are named."""
 
 
 class Parts:
-    """What the agents of a phase have reported of the parts on their systems. Times are seconds since the epoch."""
+    """The reports of a phase's agents on the parts on their systems. Times are seconds since the epoch."""
 
     def __init__(self) -> None:
         self.placement: tuple[str, ...] = ()
@@ -34,12 +34,12 @@ class Parts:
         self._why_not: dict[int, str] = {}
 
     def begin(self, placement: Sequence[str], at_s: float) -> None:
-        """Take note that an attempt begins: what is written from now on is its own."""
+        """Record that an attempt begins: parts written from now on are its own."""
         self.placement = tuple(placement)
         self._begun.append((at_s, self.placement))
 
     def recall(self, lines: Iterable[Line], zero_s: float) -> None:
-        """Learn from a journal which attempts there were; `zero_s` is when the phase began."""
+        """Load the attempts from a journal; `zero_s` is when the phase began."""
         self._begun = [
             (zero_s + (line.begun_t or line.t or 0.0), line.placement)
             for line in lines
@@ -48,14 +48,14 @@ class Parts:
         self.placement = self._begun[-1][1] if self._begun else self.placement
 
     def take(self, system: str, event: Checkpoints) -> None:
-        """Learn what an agent has found on its system, and what is there no more."""
+        """Take the parts that an agent has found on its system, and those that are gone."""
         parts = self._at.setdefault(system, {})
         parts.update({part.step: part for part in event.new})
         for step in event.gone or ():
             parts.pop(step, None)
 
     def news(self, token: Token) -> Checkpoints:
-        """Return what has become whole since this was asked, and what is whole no more, as an event of this token."""
+        """Return what became complete since the last call, and what is no longer, as an event with this token."""
         whole = {step: each for step in self._steps() if (each := self._joined(step)) is not None}
         new = tuple(each for step, each in sorted(whole.items()) if self._whole.get(step) != each)
         gone = tuple(sorted(self._whole.keys() - whole.keys()))
@@ -64,18 +64,18 @@ class Parts:
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """The steps that are whole, as far as is known."""
+        """The steps that are known to be complete."""
         return tuple(sorted(self._whole))
 
     def marks(self, system: str) -> list[dict[str, Any]]:
-        """Return what is known of the parts on a system, as its agent is to know it."""
+        """Return the known parts on a system, in the form that its agent expects."""
         known = (part for _, part in sorted(self._at.get(system, {}).items()))
         names = ("step", "path", "counted", "size", "mtime", "device", "inode")
         marks = ({name: getattr(part, name) for name in names} for part in known)
         return [mark for mark in marks if None not in mark.values()]
 
     def why_not(self) -> dict[str, str]:
-        """Return what keeps steps from being whole of which some worker has a part, by name, the newest first."""
+        """Return why steps with some parts are incomplete, by name, the newest first."""
         steps = sorted(self._steps() - self._whole.keys(), reverse=True)
         return {self._name(step): self._objection(step) or "" for step in steps}
 
@@ -91,7 +91,7 @@ class Parts:
         return next(PurePath(part.path).name for part in self._parts(step) if part is not None)
 
     def _joined(self, step: int) -> Verified | None:
-        """Return the parts of a step as one checkpoint, at worker 0's path; None: it is not whole."""
+        """Return the parts of a step as one checkpoint, at worker 0's path; None: it is incomplete."""
         parts = [part for part in self._parts(step) if part is not None]
         if self._objection(step) is not None or not parts:
             return None
@@ -108,7 +108,7 @@ class Parts:
         )
 
     def _objection(self, step: int) -> str | None:
-        """Say why a step is not whole; None: it is."""
+        """Return why a step is incomplete; None: it is complete."""
         parts = dict(enumerate(self._parts(step)))
         lacking = [worker for worker, part in parts.items() if part is None]
         if lacking:
@@ -127,7 +127,7 @@ class Parts:
         return f"no worker has {', '.join(missing[:MAX_NAMED])}{more}"
 
     def _mixture(self, parts: Sequence[Verified]) -> str | None:
-        """Say what is wrong with parts that were not written together, by these workers on these systems."""
+        """Return why parts do not belong together: not written in one attempt, by these workers on these systems."""
         attempts = {bisect.bisect_right(self._begun, part.mtime or 0.0, key=_began) for part in parts}
         if len(attempts) > 1:
             return "its parts were written in different attempts"

@@ -1,4 +1,4 @@
-"""Reaches an agent again whose connection broke, beside the supervisor's thread."""
+"""Reconnects to an agent, in a thread beside the supervisor's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from prefect_ft.supervisor.masking import Mask
 
 RETRY_S = 1.0
 AWAY_TIMEOUT_S = 600.0
-"""How long it is tried where the way to workers is missing: they train on, and nothing can be made meanwhile."""
+"""How long to retry where the route to workers is unavailable: they keep training, and none can be created."""
 
 
 class Reaching:
-    """Reaches one agent. `done` gets the connection, or why there is none, unless this is dropped first."""
+    """Reconnects to one agent. `done` gets the connection, or the error, unless this is cancelled first."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Reaching:
         threading.Thread(target=self._run, name="prefect-ft-reaching", daemon=True).start()
 
     def drop(self) -> None:
-        """Do without it after all. Idempotent."""
+        """Cancel it. Idempotent."""
         with self._lock:
             self._dropped.set()
             if isinstance(self._outcome, Link):

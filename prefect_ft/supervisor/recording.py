@@ -16,7 +16,7 @@ from prefect_ft.supervisor.events import AgentStanding
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
-    """An orchestrator of a new epoch has come back to a phase, after so long a silence of its journal."""
+    """The return of an orchestrator of a new epoch to a phase, after `silent_s` without a line in its journal."""
 
     epoch: int
     by_hand: bool
@@ -32,9 +32,9 @@ class Comeback:
         journal: MemoryJournal,
         clock: PhaseClock,
     ) -> None:
-        """Write it into the journal, with the attempt that it does not have, and say it.
+        """Write it into the journal, with an attempt that is missing there, and report it.
 
-        `agents` are the workers' own words, of which those of `reached` live.
+        `agents` are the agents' own reports; those of `reached` are alive.
         """
         line = ComebackLine(
             epoch=self.epoch,

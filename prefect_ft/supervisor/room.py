@@ -1,4 +1,4 @@
-"""How much room a file system must keep free, so that the journal can be written on: below that only it is written."""
+"""Watches a file system's free space: below a limit only the journal is written."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 FLOOR_BYTES = 64 << 20
-"""What stays free of a large file system; of a small one a twentieth."""
+"""The limit on a large file system; on a small one it is a twentieth."""
 
 LOOK_S = 0.25
-"""How long a look is as good as another one: on a network's file system each is a question to its server."""
+"""How long a result is reused: on a network file system each check is a request to its server."""
 
 
 class Room:
-    """The room on the file system of a directory."""
+    """The free space on the file system of a directory."""
 
     def __init__(self, directory: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._directory, self._now = directory, now

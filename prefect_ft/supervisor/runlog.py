@@ -1,4 +1,4 @@
-"""run.log: the output of all attempts, each line with its attempt, worker and rank before it."""
+"""run.log: the output of all attempts, each line prefixed with its attempt, worker and rank."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from prefect_ft.supervisor.events import Excerpt
 from prefect_ft.supervisor.room import Room
 
 LIMIT_BYTES = 1 << 30
-"""How much all pieces of the log take, unless the job says otherwise."""
+"""The total size of the log's pieces, unless the job sets another."""
 
 PIECES = 8
-"""Into how many pieces that is divided; the oldest goes when a new one begins."""
+"""The number of pieces; the oldest is removed when a new one begins."""
 
 _PLACE = struct.Struct("<QQ")
-"""An attempt, and how many bytes of a rank's output in it are in the log."""
+"""An attempt, and how many bytes of a rank's output in it have been logged."""
 
 
 class RunLog:
@@ -44,12 +44,12 @@ class RunLog:
         known = data[: len(data) // _PLACE.size * _PLACE.size]
         self._places: dict[int, tuple[int, int]] = dict(enumerate(_PLACE.iter_unpack(known)))
         self._lost_before: int | None = None
-        """How many lines had been lost when there was no more room; None: there is room."""
+        """How many lines had been dropped when the disk became full; None: it is not full."""
 
     def write(self, attempt: int, worker: int, rank: int, text: str, offset: int) -> None:
-        """Append a piece of output, or what of it is not there yet; `offset` is its first byte's.
+        """Append a piece of output, or the part that is not logged yet; `offset` is that of its first byte.
 
-        Lone surrogates become the bytes that were no UTF-8.
+        Lone surrogates become the original bytes that were not UTF-8.
         """
         output = text.encode("utf-8", "surrogateescape")
         last_attempt, end = self._places.get(rank, (0, 0))
@@ -61,7 +61,7 @@ class RunLog:
         self._remember(rank, attempt, offset + len(output))
 
     def write_excerpt(self, attempt: int, worker: int, excerpt: Excerpt) -> None:
-        """Append what was chosen of output that did not come, so far as it is not there yet."""
+        """Append an excerpt of output that was not forwarded, without what is logged already."""
         rank = excerpt.rank
         for part in excerpt.parts:
             last_attempt, end = self._places.get(rank, (0, 0))
@@ -70,7 +70,7 @@ class RunLog:
             self.write(attempt, worker, rank, part.text, part.offset)
 
     def note(self, attempt: int, worker: int, rank: int, text: str) -> None:
-        """Append a line about a rank's output that is none of it."""
+        """Append a note about a rank's output."""
         self._append(attempt, worker, rank, f"[prefect-ft] {text}".encode("utf-8", "surrogateescape"))
 
     def _append(self, attempt: int, worker: int, rank: int, output: bytes) -> None:
@@ -85,7 +85,7 @@ class RunLog:
             self._has_room_again(prefix)
 
     def _wrote(self, data: bytes) -> str | None:
-        """Append to the newest piece, after a new one has begun if it is full; return why not."""
+        """Append to the newest piece, or to a new one if that is full; return why that failed."""
         try:
             if self._size >= self._limit_bytes // PIECES:
                 self._turn()
@@ -118,7 +118,7 @@ class RunLog:
         self._wrote(prefix + b"[prefect-ft] %d lines before the last were lost: there was no room\n" % lost)
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
+        """Close the files. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             os.close(self._places_fd)

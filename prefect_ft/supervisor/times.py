@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 ANSWER_TIMEOUT_S = 30.0
-"""For an agent to come up, or to answer an order.
+"""For an agent to start, or to answer an order.
 
-Longer than an agent takes to give up on processes that do not end, and on a look at checkpoints.
+Longer than an agent takes to give up on processes that do not end, and on a scan of checkpoints.
 """
 
 START_RANK_S = 0.02
-"""How much longer for each rank that it starts: ten times what that took of thousands."""
+"""Additional time for each rank that it starts: ten times what was measured with thousands."""
 
 CHOOSE_TIMEOUT_S = 600.0
-"""To look for the checkpoint to resume from: file servers come back after minutes."""
+"""To find the checkpoint to resume from: file servers recover within minutes."""
 
 
 def start_timeout_s(orders: Mapping[int, Mapping[str, Any]]) -> float:

@@ -1,6 +1,6 @@
-"""Warns where a run saves nothing that it could resume from, before a failure shows it.
+"""Warns where a run saves no checkpoint that it could resume from, before a failure shows it.
 
-Owns when that is said and in which words: once a phase, in the log, the journal, and what is made of that.
+Owns when to warn and the text: once a phase, in the log and the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOSES = "Until that is mended a failure loses all work."
 
 
 class Unsaved:
-    """`saves` is None where it does not matter whether anything is saved."""
+    """`saves` is None where checkpoints do not matter."""
 
     def __init__(
         self, phase: str, saves: SavesPlan | None, journal: MemoryJournal, clock: PhaseClock
@@ -31,7 +31,7 @@ class Unsaved:
         self._journal, self._clock = journal, clock
 
     def due_in_s(self, running_since_t: float, *, has_saved: bool) -> float | None:
-        """Return in how many seconds `look` has something to say; None: never."""
+        """Return in how many seconds `look` has to be called; None: never."""
         if not self._after_s or has_saved or self._has_said("nothing-saved"):
             return None
         return max(0.0, running_since_t + self._after_s - self._clock.now())
@@ -47,7 +47,7 @@ class Unsaved:
             self._warn("nothing-saved", text, attempt)
 
     def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
-        """Warn of entries that look like checkpoints and are not taken for any; `names` has the reason of each."""
+        """Warn of entries that look like checkpoints and are not recognised; `names` has the reason for each."""
         if self._path and not self._has_said("unrecognised"):
             self._warn("unrecognised", _text(self._path, names), attempt)
 
@@ -71,6 +71,6 @@ def _text(path: str, names: Mapping[str, str]) -> str:
 
 
 def pattern_of(names: Iterable[str]) -> str | None:
-    """Return the pattern that all these names follow, their last number being the step; None: they have none."""
+    """Return the pattern of all these names, with their last number as the step; None: they share none."""
     patterns = {re.sub(r"[0-9]+(?=[^0-9]*$)", "{step}", name) for name in names}
     return patterns.pop() if len(patterns) == 1 else None

@@ -1,6 +1,6 @@
 """The user's commands that test systems (`check`) and repair their devices (`heal`), and which to test again.
 
-Owns what is executed for which system and what came out; what follows from it is decided elsewhere.
+Owns which commands run for which system, and their outcomes; what follows is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prefect_ft.supervisor.command import Command, Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPlan:
-    """One system's commands, and the whole environment that they are executed with."""
+    """One system's commands, and their complete environment."""
 
     env: Mapping[str, str]
     heal: tuple[str, ...] | None = None
@@ -23,7 +23,7 @@ class SystemPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepPlan:
-    """The commands of all systems, and what all of their executions share."""
+    """The commands of all systems, and the settings that they share."""
 
     systems: Mapping[str, SystemPlan]
     cwd: str
@@ -32,7 +32,7 @@ class UpkeepPlan:
 
 
 class Checks:
-    """The checks of systems that run side by side."""
+    """Checks of systems that run in parallel."""
 
     def __init__(self, commands: Mapping[str, Command]) -> None:
         self._commands = commands
@@ -60,18 +60,18 @@ class Upkeep:
         self._plan = plan
         self._wake = wake
         self._fit: set[str] = set()
-        """Systems that passed their check and have been above suspicion since."""
+        """Systems that passed their check and were not suspected since."""
         self._running: list[Command] = []
 
     # -- healing ----------------------------------------------------------------------------------
 
     def can_heal(self, fault: Incident) -> bool:
-        """Whether a fault is one that is to be healed, was not yet, and a command is there for it."""
+        """Whether a fault can be healed, has not been yet, and there is a command for it."""
         is_open = fault.kind == "device_fault" and fault.healed is None
         return is_open and fault.severity in ("minor", "major") and self._heal_of(fault) is not None
 
     def heal(self, fault: Incident, on_end: Callable[[bool], None] | None = None) -> Command:
-        """Begin to heal a device; `on_end` gets the outcome, in another thread."""
+        """Start to heal a device; `on_end` gets the outcome, in another thread."""
         words, system = self._heal_of(fault), fault.system
         assert words is not None
         assert system is not None
@@ -89,17 +89,17 @@ class Upkeep:
     # -- checking ---------------------------------------------------------------------------------
 
     def suspect(self, history: History) -> None:
-        """Have the systems checked again that the last decision has made more suspect than the one before it."""
+        """Require a new check of systems whose suspicion grew with the last decision."""
         counts = [entry.decision.counters.suspects for entry in history[-2:] if entry.decision is not None]
         before, now = ([{}, {}, *counts])[-2:]
         self._fit -= {system for system, count in now.items() if count > before.get(system, 0)}
 
     def trust(self, systems: Collection[str]) -> None:
-        """Take systems for fit on which an attempt is running."""
+        """Count systems as fit on which an attempt runs."""
         self._fit |= set(systems)
 
     def check(self, systems: Collection[str]) -> Checks:
-        """Begin to check those of `systems` that have to be, side by side."""
+        """Start the checks that are due of `systems`, in parallel."""
         return Checks(
             {
                 system: self._start(words, system, {}, self._plan.check_timeout_s)

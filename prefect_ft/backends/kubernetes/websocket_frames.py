@@ -28,7 +28,7 @@ class ProcessFrames:
     def unwrapped(self, received: bytearray) -> bytes:
         """Take complete frames out of the received bytes, and return the output in them."""
         output = bytearray()
-        while not self.has_ended and (frame := _taken(received)) is not None:
+        while not self.has_ended and (frame := _take_frame(received)) is not None:
             opcode, payload = frame
             if opcode == _PING:
                 self._pongs += _frame(_PONG, payload)
@@ -36,12 +36,12 @@ class ProcessFrames:
                 self.has_ended = True
             elif opcode in (_BINARY, _TEXT):
                 self._channel = payload[0] if payload else None
-                output += self._said(payload[1:])
+                output += self._output_of(payload[1:])
             elif opcode == _CONTINUED:
-                output += self._said(payload)
+                output += self._output_of(payload)
         return bytes(output)
 
-    def _said(self, data: bytes) -> bytes:
+    def _output_of(self, data: bytes) -> bytes:
         if self._channel == STATUS and data:
             self.has_ended, self.status = True, data
         return data if self._channel == STDOUT else b""
@@ -52,7 +52,7 @@ class ProcessFrames:
         return owed + (_frame(_BINARY, bytes([STDIN]) + data) if data else b"")
 
 
-def _taken(received: bytearray) -> tuple[int, bytes] | None:
+def _take_frame(received: bytearray) -> tuple[int, bytes] | None:
     """Take the first frame, which a server does not mask; None: it is not complete yet."""
     if len(received) < 2:
         return None

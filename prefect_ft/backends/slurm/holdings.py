@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 def standing(run_root: Path) -> list[str]:
     """Describe the jobs that a run holds in Slurm, from its files."""
     allocations = Allocations(run_root)
-    name, said = allocations.current, []
+    name, lines = allocations.current, []
     found = None if name is None else allocations.named(name)
     if found is not None and not allocations.has_ended(found.name):
         until = "" if found.ends_s is None else f" until {utc_at(found.ends_s)}"
         count = len(found.nodes)
-        said.append(f"Slurm job {found.job}: {count} node{'' if count == 1 else 's'}{until}")
-    said += [f"Slurm job {job} is in the queue: squeue --start -j {job}" for job in allocations.waiting]
-    return said
+        lines.append(f"Slurm job {found.job}: {count} node{'' if count == 1 else 's'}{until}")
+    lines += [f"Slurm job {job} is in the queue: squeue --start -j {job}" for job in allocations.waiting]
+    return lines
 
 
 def clear(directory: Path) -> None:

@@ -21,7 +21,7 @@ def options(
 ) -> list[str]:
     """Return sbatch's options for an allocation of a run."""
     nodes = (given.nodes or 1) + given.spares
-    said: list[str | None] = [
+    flags: list[str | None] = [
         f"--job-name={name}",
         f"--nodes={nodes}",
         "--ntasks-per-node=1",
@@ -45,7 +45,7 @@ def options(
         for option, value in given.sbatch.items()
         if value is not False
     ]
-    return [*(each for each in said if each is not None), *more]
+    return [*(each for each in flags if each is not None), *more]
 
 
 def _option(name: str, value: str | None) -> str | None:

@@ -63,9 +63,9 @@ class Waiting:
                 if may_begin(self._infrastructure, ready, len(allocation.nodes), waited_s):
                     return allocation
                 if waited_s > self._infrastructure.start_timeout_s:
-                    said = self._allocations.last_log_lines(allocation.name)
+                    log_lines = self._allocations.last_log_lines(allocation.name)
                     self._allocations.release(allocation.name)
-                    self._report_not_begun(job, f"no node answers: {said}", was_killed=True)
+                    self._report_not_begun(job, f"no node answers: {log_lines}", was_killed=True)
                     return None
             if time.monotonic() >= ask_at:
                 if self.is_over(job, within_s=pause_s):

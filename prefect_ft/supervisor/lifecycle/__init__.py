@@ -1,6 +1,6 @@
-"""What a phase goes through, attempt after attempt: a state machine. Facts in, orders out.
+"""The state machine of a phase, attempt after attempt. Facts in, orders out.
 
-`lifecycle` goes from state to state. `starting`, `watching`, `halting`, `obstacles` and `adopting` each own
+`lifecycle` makes the transitions. `starting`, `watching`, `halting`, `obstacles` and `adopting` each own
 some states, share the `context`, and return the next step. None of them waits, connects or reads a clock.
 """
 

@@ -1,4 +1,4 @@
-"""Takes up what an earlier life of the orchestrator left: workers, an attempt that runs or has ended."""
+"""Adopts what an earlier orchestrator left: workers, an attempt that runs or has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
 from prefect_ft.worker.forms import FormError
 
 Loss = Callable[[str, Worker | None], Lost]
-"""Says what became of a worker on a system; None: of which nothing but the system is known."""
+"""Returns how a worker on a system was lost; None: only the system is known."""
 
 
 class Adopting:
@@ -29,12 +29,12 @@ class Adopting:
         self._context, self._loss = context, loss
         self._comeback: Comeback | None = None
         self._left: dict[int, Left] = {}
-        """What agents of earlier lives left behind that ended by themselves, by worker."""
+        """Results of agents that ended by themselves under an earlier orchestrator, by worker."""
         self._early: list[tuple[int, Event | Lost]] = []
-        """What agents reported before it was known how the phase stands."""
+        """Events received before the state of the phase was known."""
 
     def put_off(self, worker: int, event: Event | Lost) -> None:
-        """Keep what an agent reports until it is known how the phase stands."""
+        """Keep an agent's event until the state of the phase is known."""
         self._early.append((worker, event))
 
     def begin(self, found: Sequence[Found], *, by_hand: bool) -> Step:
@@ -48,13 +48,13 @@ class Adopting:
                 ctx.roster.adopt(each.worker, each.address.host)
             else:
                 ctx.roster.keep(each.worker)
-                with suppress(FormError):  # an unreadable result is no result: the worker is made anew
+                with suppress(FormError):  # an unreadable result does not count: the worker is created anew
                     self._left[number] = Left.read(each.result)
-        living = [number for number, each in newest.items() if each.result is None]
-        return Go("adopting", Adoption(living, ctx.now_s, ANSWER_TIMEOUT_S))
+        live = [number for number, each in newest.items() if each.result is None]
+        return Go("adopting", Adoption(live, ctx.now_s, ANSWER_TIMEOUT_S))
 
     def adopted(self) -> Step:
-        """Find out how the phase stands, and continue from there."""
+        """Determine the state of the phase, and continue from there."""
         ctx, comeback = self._context, self._comeback
         agents: dict[int, AgentStanding] = {**self._left, **ctx.roster.answers(Attached)}
         assert comeback is not None
@@ -78,7 +78,7 @@ class Adopting:
         return Clear() if found.watched is None else Watch()
 
     def move(self, move: Move, *, by_hand: bool) -> Decision:
-        """Have judged how the phase ended in an earlier tenure, of which no worker is left; return what follows."""
+        """Judge how the phase's earlier tenure ended, of which no worker is left; return the decision."""
         ctx, lines = self._context, self._context.journal.lines
         last_t = heard_last_t(lines)
         ctx.saves.recall(lines, set_aside(ctx.plan.policy, ctx.journal.history()))
@@ -107,7 +107,7 @@ class Adopting:
         return decision
 
     def _take_up(self, found: Standing, placement: tuple[str, ...]) -> None:
-        """Know of an attempt what would be known had it been watched all the time."""
+        """Restore the state of an attempt as if it had been watched all the time."""
         ctx = self._context
         ctx.set_out(found.attempt, placement, found.start)
         for number in found.missing:
@@ -116,6 +116,6 @@ class Adopting:
 
 
 def _unheard(agents: Mapping[int, AgentStanding]) -> list[tuple[int, Event]]:
-    """Return what all agents report that no orchestrator has heard; exits last, in their order."""
+    """Return all events that no orchestrator has received; exits last, in their order."""
     reports = [(worker, event) for worker, agent in agents.items() for event in unheard(agent)]
     return sorted(reports, key=lambda each: getattr(each[1], "t_ns", 0))

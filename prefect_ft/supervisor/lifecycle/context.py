@@ -1,4 +1,4 @@
-"""What the parts of a lifecycle share."""
+"""The state that the parts of a lifecycle share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from prefect_ft.worker.protocol import Token
 
 @dataclass(slots=True)
 class Context:
-    """One phase: what is known of it, and what is done for it. `epoch` is the orchestrator's."""
+    """One phase: its state, and the services for it. `epoch` is the orchestrator's."""
 
     plan: PhasePlan
     epoch: int
@@ -49,9 +49,9 @@ class Context:
     now_s: float = 0.0
     """The driver's clock."""
     is_ahead: bool = False
-    """Whether the attempt has not been asked for yet: what an earlier life left is taken up."""
+    """Whether the attempt has not been requested yet: an earlier orchestrator's work is being adopted."""
     decision: Decision | None = None
-    """The one that is being carried out; None: the phase begins."""
+    """The decision that is being carried out; None: the phase begins."""
     number: int = 0
     """The last attempt's, from 1; 0: none has begun."""
     last_started: int | None = None
@@ -78,7 +78,7 @@ class Context:
 
     @property
     def wants_stop(self) -> bool:
-        """Whether the run is to stop or be handed over, and the attempt that would be stopped has been asked for."""
+        """Whether the run is to stop or be handed over, and the attempt to be stopped has been requested."""
         is_wanted = self.stop.wanted is not None or self.stop.hands_over is not None
         return is_wanted and not self.is_ahead
 

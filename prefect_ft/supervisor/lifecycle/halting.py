@@ -1,4 +1,4 @@
-"""Ends an attempt: a last checkpoint where one can be had, the ranks, the device that is to be healed, the verdict."""
+"""Ends an attempt: a last checkpoint where possible, the ranks, healing of a faulty device, the verdict."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from prefect_ft.supervisor.remote import LookedAfter
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
 
 FILE_CLOCK_S = 0.02
-"""How far the time that a file system gives a file may lie behind the clock: a tick or two."""
+"""How far a file system's timestamps may lag behind the clock: a tick or two."""
 
 
 OBJECT_CLOCK_S = 1.0
-"""How far that of an object store may: it counts whole seconds."""
+"""How far those of an object store may: it counts whole seconds."""
 
 
 class _Healing(NamedTuple):
@@ -43,7 +43,7 @@ class Halting:
     def __init__(self, context: Context, ending: Ending, watching: Watching) -> None:
         self._context, self._ending, self._watching = context, ending, watching
         self._ended_by: str | None = None
-        """Why the attempt was ended by the supervisor's holder; None: it was not."""
+        """Why the supervisor's owner ended the attempt; None: it did not."""
         self._ended: Ended | None = None
         self._healing: _Healing | None = None
 
@@ -53,11 +53,11 @@ class Halting:
         return self._ended is not None
 
     def forget(self) -> None:
-        """Forget the last attempt's end: another attempt begins."""
+        """Clear the last attempt's end: another attempt begins."""
         self._ended, self._ended_by = None, None
 
     def because(self, why: str) -> None:
-        """Take note of why the supervisor's holder ends the attempt."""
+        """Record why the supervisor's owner ends the attempt."""
         self._ended_by = why
 
     def begin(self) -> Step:
@@ -119,7 +119,7 @@ class Halting:
         return plan.suspension.grace_s if is_suspended else 0.0
 
     def stopped(self) -> Step:
-        """Heal the device whose fault has ended the attempt, or say at once what happened."""
+        """Heal the device whose fault ended the attempt, or report the end at once."""
         ctx, ended = self._context, self._ended
         halt = ctx.gang.halt()
         assert ended is not None
@@ -141,7 +141,7 @@ class Halting:
         return Go("healing", Until(lambda: command.outcome is not None or ctx.stop.wanted is not None))
 
     def healed(self) -> Step:
-        """Say what happened, and whether the device is healed."""
+        """Report the end, and whether the device is healed."""
         ctx, healing = self._context, self._healing
         assert healing is not None
         fault, outcome = healing.fault, healing.command.outcome
@@ -152,7 +152,7 @@ class Halting:
         return self._finish()
 
     def _finish(self) -> Step:
-        """Say what happened, unless the phase is complete."""
+        """Report the end, unless the phase is complete."""
         ctx, ended = self._context, self._ended
         assert ended is not None
         ctx.listener.attempt = None
@@ -171,7 +171,7 @@ class Halting:
         return Finish(None if decision.completes else AttemptFailedError(incident, decision))
 
     def _hand_over(self, ended: Ended, why: str) -> Step:
-        """Record what the next tenure has to know of the attempt; what follows from it is decided there."""
+        """Record the facts about the attempt for the next tenure, where the decision is made."""
         ctx = self._context
         facts = self._ending.facts(ended, ctx.resuming.deaths)
         line = HandOverLine(
@@ -189,5 +189,5 @@ class Halting:
 
 
 def _signal_number(on_demand: OnDemand) -> int | None:
-    """Return the signal by which ranks are asked for a checkpoint; None: none is sent."""
+    """Return the signal that asks ranks for a checkpoint; None: there is none."""
     return None if on_demand.signal is None else int(signal.Signals[on_demand.signal])

@@ -1,6 +1,6 @@
-"""Goes from state to state: takes facts and the time from the driver, and returns orders.
+"""Makes the transitions between states: takes facts and the time from the driver, and returns orders.
 
-It has obstacles, completions and cancels judged; how else an attempt ended is its caller's to judge.
+It judges obstacles, completions and cancellations; other ends of an attempt are judged by its caller.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Lifecycle:
         self._wait: Wait | None = None
 
     def _table(self) -> Mapping[State, Callable[[], Step]]:
-        """Return what is done when the wait of a state is over."""
+        """Return the step to take when the wait of a state is over."""
         starting, watching, halting = self._starting, self._watching, self._halting
         return {
             "adopting": self._adopting.adopted,
@@ -73,11 +73,11 @@ class Lifecycle:
 
     @property
     def fence(self) -> LeaseLostError | None:
-        """Why nothing may be done to workers any more: they are another orchestrator's."""
+        """Why workers must not be touched any more: they belong to another orchestrator."""
         return self._context.roster.fence
 
     def handle(self, facts: Sequence[Fact], now_s: float) -> list[Order]:
-        """Take what is known now, and return what is to be done. Raises PrefectFTError where that ends the phase."""
+        """Take the facts, and return the orders. Raises PrefectFTError where that ends the phase."""
         self._context.now_s = now_s
         for fact in facts:
             if isinstance(fact, (Exchanged, ExchangeFailed)):
@@ -95,10 +95,10 @@ class Lifecycle:
             self._context.listener.hear(worker, event)
 
     def _advance(self) -> None:
-        """Go from state to state until something has to be awaited."""
+        """Make transitions until a state has to wait."""
         while self._wait is not None:
             if self._context.is_ahead and self.state == "running":
-                return  # what becomes of it waits until the attempt is asked for
+                return  # nothing follows until the attempt is requested
             try:
                 if self._context.wants_stop and self.state in HEEDS_STOP:
                     self._take(Halt())
@@ -150,12 +150,12 @@ class Lifecycle:
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing is awaited: the next attempt may be begun."""
+        """Whether no state waits: the next attempt may begin."""
         return self.state in RESTS
 
     @property
     def is_running(self) -> bool:
-        """Whether the ranks of an attempt have been started, and its end is awaited."""
+        """Whether the ranks of an attempt have been started, and it has not ended."""
         return self.state == "running"
 
     @property
@@ -185,27 +185,27 @@ class Lifecycle:
             self._take(Enact(self._context.decision))
 
     def end(self, why: str, now_s: float) -> None:
-        """End the attempt that runs, or begins, if one does."""
+        """End the attempt that runs or begins, if there is one."""
         if self.state in HEEDS_STOP:
             self._context.now_s, self._context.is_ahead = now_s, False
             self._halting.because(why)
             self._take(Halt())
 
     def adopt(self, found: Sequence[Found], now_s: float, *, by_hand: bool) -> None:
-        """Take up what an earlier life left: workers, an attempt that runs or has ended. `by_hand`: a person asked."""
+        """Adopt what an earlier orchestrator left: workers, an attempt, running or ended. `by_hand`: a person asked."""
         self._context.now_s, self._context.is_ahead = now_s, True
         self._take(self._adopting.begin(found, by_hand=by_hand))
 
     def move(self, move: Move, now_s: float, *, by_hand: bool) -> Decision:
-        """Go on in another tenure than the phase was in; return what was decided about the end of the earlier one."""
+        """Continue the phase in its next tenure; return the decision about the end of the earlier one."""
         self._context.now_s = now_s
         return self._adopting.move(move, by_hand=by_hand)
 
     def sample_every(self, period_s: float) -> None:
-        """Have the ranks sampled at this period."""
+        """Sample the ranks at this period."""
         self._context.gang.sample_every(self._context.token, period_s)
 
     def let_go(self) -> None:
-        """Let go of all agents; what they run continues. Idempotent."""
+        """Disconnect from all agents, which keep running. Idempotent."""
         self._context.roster.let_go_of_all()
         self._context.roster.drain()

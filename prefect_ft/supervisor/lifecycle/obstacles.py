@@ -1,4 +1,4 @@
-"""Deals with what keeps a decision from being carried out, once nothing of it runs."""
+"""Deals with obstacles to carrying out a decision, once none of its ranks runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Obstacles:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._obstacle: Obstacle | None = None
-        """What is judged once nothing runs."""
+        """The obstacle to judge once nothing runs."""
         self._met_ahead: Obstacle | None = None
-        """What kept the decision from being carried out before the attempt was asked for."""
+        """The obstacle that was met before the attempt was requested."""
 
     def met_ahead(self) -> Obstacle | None:
-        """Return what kept the decision from being carried out before the attempt was asked for, and forget it."""
+        """Return the obstacle that was met before the attempt was requested, and clear it."""
         obstacle, self._met_ahead = self._met_ahead, None
         return obstacle
 
     def meet(self, obstacle: Obstacle) -> Step:
-        """End what may run, and have the obstacle judged; it is only remembered while no attempt is asked for."""
+        """End what may run, then judge the obstacle; while no attempt is requested, only remember it."""
         ctx = self._context
         if ctx.is_ahead:
             self._met_ahead, ctx.listener.attempt = obstacle, None
@@ -38,13 +38,13 @@ class Obstacles:
         return self.clear()
 
     def clear(self) -> Step:
-        """End what may run, before anything is decided about it."""
+        """End what may run, before a decision about it."""
         ctx = self._context
         ctx.gang.stop(ctx.token, 0.0, complete=False)
         return Go("clearing", AllStopped(ctx.roster.reached, ctx.now_s, 0.0, ANSWER_TIMEOUT_S))
 
     def cleared(self) -> Step:
-        """Have the obstacle judged; without one, rest."""
+        """Judge the obstacle; without one, rest."""
         ctx = self._context
         ctx.resuming.deaths += ctx.gang.halt().deaths
         ctx.listener.attempt = None
@@ -54,7 +54,7 @@ class Obstacles:
         return Halt() if ctx.wants_stop else self._judge(obstacle)
 
     def _judge(self, obstacle: Obstacle) -> Step:
-        """Carry out what is decided about an obstacle, or give up."""
+        """Carry out the decision about an obstacle, or give up."""
         ctx = self._context
         incident = ctx.judging.incident_of(obstacle, ctx.decision, ctx.last_started)
         decision = ctx.judging.judge(incident, ctx.number)

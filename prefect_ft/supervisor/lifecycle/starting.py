@@ -31,22 +31,22 @@ class Starting:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.may_have_begun = False
-        """Whether an earlier life may have begun to carry out the last decision."""
+        """Whether an earlier orchestrator may have begun to carry out the last decision."""
         self._checks: Checks | None = None
         self._ordered: Exchange | None = None
         self._exchange: Exchanged | ExchangeFailed | None = None
-        """What came of the exchange of workers that was ordered last."""
+        """The result of the last exchange of workers."""
         self._choice: Choice | None = None
         self._asked: dict[int, dict[str, Any]] = {}
-        """By what each worker's agent chooses a checkpoint."""
+        """The criteria by which each worker's agent chooses a checkpoint."""
         self._launch: Launch | None = None
 
     def exchanged(self, result: Exchanged | ExchangeFailed) -> None:
-        """Take note of what came of the exchange of workers."""
+        """Record the result of an exchange of workers."""
         self._exchange = result
 
     def note(self) -> None:
-        """Take note that the last decision is being carried out from now on."""
+        """Record that the last decision is being carried out from now on."""
         ctx = self._context
         ctx.beginning.note()
         history = ctx.journal.history()
@@ -81,7 +81,7 @@ class Starting:
         return Go("checking", Until(lambda: checks.are_over))
 
     def checked(self) -> Step:
-        """Exchange the workers that the decision replaces, if it does any."""
+        """Exchange the workers that the decision replaces, if there are any."""
         ctx = self._context
         assert self._checks is not None
         failed = self._checks.failed
@@ -116,7 +116,7 @@ class Starting:
         return Go("attaching", Answers(created, (Attached,), ctx.now_s, ANSWER_TIMEOUT_S))
 
     def choose(self) -> Step:
-        """Have the checkpoint chosen that the attempt resumes from."""
+        """Choose the checkpoint that the attempt resumes from."""
         ctx = self._context
         ctx.roster.check_usable()
         ctx.number += 1
@@ -141,7 +141,7 @@ class Starting:
         return Go("choosing", Answers([*criteria], (Chosen,), ctx.now_s, CHOOSE_TIMEOUT_S))
 
     def chose(self) -> Step:
-        """Start the ranks, once it is known from where."""
+        """Start the ranks from the chosen checkpoint."""
         ctx = self._context
         if self._choice is not None:
             return self._start(self._choice)
@@ -155,7 +155,7 @@ class Starting:
         return self._agree(ctx.parts, chosen)
 
     def _agree(self, parts: Parts, chosen: dict[int, Chosen]) -> Step:
-        """Start from the highest step that is whole if every agent has chosen it; else have them choose it, or less."""
+        """Start from the highest complete step if every agent has chosen it; else let them choose that or less."""
         ctx = self._context
         ctx.listener.agree(ctx.token)
         limit: int | None = self._asked[0]["limit"]

@@ -1,4 +1,4 @@
-"""The states of a phase, and which may follow which."""
+"""The states of a phase, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ State = Literal[
     "idle", "adopting", "clearing", "backing-off", "checking", "exchanging", "attaching", "choosing", "starting",
     "running", "diagnosing", "saving", "stopping", "healing", "ended",
 ]  # fmt: skip
-"""`clearing` ends what may still run where a decision could not be carried out, or where it is not known what runs."""
+"""`clearing` ends what may still run where a decision could not be carried out, or where that is unknown."""
 
 _OBSTRUCTED: tuple[State, ...] = ("clearing", "idle", "stopping")
-"""Where every state leads in which a worker may turn out to be gone, or a request to stop arrives."""
+"""The states that follow when a worker turns out to be gone, or a request to stop arrives."""
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     "idle": frozenset(("adopting", "backing-off", "clearing", "stopping", "ended")),
@@ -31,7 +31,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     "healing": frozenset(("ended",)),
     "ended": frozenset(("backing-off", "stopping", "idle")),
 }
-"""Which states may follow a state."""
+"""The states that may follow each state."""
 
 HEEDS_STOP: frozenset[State] = frozenset(
     ("backing-off", "checking", "exchanging", "attaching", "choosing", "starting", "running", "diagnosing")
@@ -39,4 +39,4 @@ HEEDS_STOP: frozenset[State] = frozenset(
 """The states that a request to stop ends; the others end by themselves."""
 
 RESTS: frozenset[State] = frozenset(("idle", "ended"))
-"""The states in which nothing is awaited."""
+"""The states that do not wait."""

@@ -1,4 +1,4 @@
-"""What follows when the wait of a state is over: another state, or another part's first step."""
+"""The steps that follow when the wait of a state is over: another state, or another part's first step."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """Deal with what keeps the decision from being carried out."""
+    """Deal with an obstacle to the decision."""
 
     obstacle: Obstacle
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """End what may run of an attempt that is not known to have begun; nothing is decided about it."""
+    """End what may run of an attempt that is not known to have begun, without a decision about it."""
 
 
 @dataclass(frozen=True, slots=True)

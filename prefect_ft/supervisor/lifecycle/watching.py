@@ -1,4 +1,4 @@
-"""Watches an attempt whose ranks run: reports, hangs, what has not been saved."""
+"""Watches an attempt whose ranks run: reports, hangs, missing checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Watching:
         self._since_t = 0.0
         """Since when the attempt has been watched."""
         self._hang: Hang | None = None
-        """The verdict that is being looked into."""
+        """The verdict that is being diagnosed."""
 
     def begin(self) -> Step:
         """Watch the attempt from now on."""
@@ -33,7 +33,7 @@ class Watching:
         return self._watch_on()
 
     def _watch_on(self) -> Step:
-        """Wait until the attempt is over, something is reported, or a warning is due."""
+        """Wait until the attempt is over, a report arrives, or a warning is due."""
         ctx, attempt = self._context, self._context.running
         due_s = self._unsaved.due_in_s(self._since_t, has_saved=bool(ctx.saves.verified))
 
@@ -43,7 +43,7 @@ class Watching:
         return Go("running", Until(is_something_new, None if due_s is None else ctx.now_s + due_s))
 
     def look(self) -> Step:
-        """Deal with what is new about the attempt."""
+        """Handle what has changed about the attempt."""
         ctx, attempt = self._context, self._context.running
         self._unsaved.look(attempt.number, self._since_t, has_saved=bool(ctx.saves.verified))
         self.take_reports(attempt)
@@ -59,7 +59,7 @@ class Watching:
             self._take(self._context.reports.pop(), attempt)
 
     def _take(self, report: Incident, attempt: Attempt) -> None:
-        """End the attempt because of a report, or record what is decided about it while the attempt runs on."""
+        """End the attempt because of a report, or record the decision about it while the attempt keeps running."""
         ctx = self._context
         if report.attempt is not None and report.attempt < attempt.number:
             return  # of a worker that has been made anew since
@@ -73,7 +73,7 @@ class Watching:
     # -- suspensions ------------------------------------------------------------------------------
 
     def _look_into(self, hang: Hang) -> Step:
-        """Find out where ranks are that hang; a policy in shadow mode touches nothing."""
+        """Diagnose where hanging ranks are; a policy in shadow mode touches nothing."""
         ctx = self._context
         self._hang = hang
         if ctx.plan.suspension.response == "shadow":
@@ -85,7 +85,7 @@ class Watching:
         return Go("diagnosing", Diagnoses(asked, ctx.now_s, TIMEOUT_S))
 
     def diagnosed(self) -> Step:
-        """End the attempt because its ranks hang, or record that and let it run on."""
+        """End the attempt because its ranks hang, or record that and let it run."""
         ctx, attempt, hang = self._context, self._context.running, self._hang
         assert hang is not None
         diagnosis = diagnosis_of(ctx.gang.diagnosed, attempt)
