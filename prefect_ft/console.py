@@ -22,12 +22,12 @@ class QuietConsole(Console):
 
 
 def plain(text: str) -> Text:
-    """Return a text from elsewhere for a console: no markup of ours, nothing that a terminal would obey."""
+    """Return a foreign text for a console, without markup or terminal sequences."""
     return Text(as_line(text))
 
 
 def fall_silent(console: Console) -> None:
-    """Let what a console writes go nowhere from now on, and what else is written where it wrote."""
+    """Discard what a console writes from now on, and everything else written to its stream."""
     console.quiet = True
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, console.file.fileno())
@@ -37,8 +37,8 @@ def fall_silent(console: Console) -> None:
 def outlive_readers_of_logs() -> None:
     """Make the consoles to which loggers write fall silent when their reader has gone.
 
-    A Prefect worker reads what its flow processes print; when it is killed, their next line would be
-    their end.
+    A Prefect worker reads what its flow processes print; if it is killed, their next line would otherwise
+    end them.
     """
     known = logging.root.manager.loggerDict.values()
     loggers = [logging.root, *(each for each in known if isinstance(each, logging.Logger))]

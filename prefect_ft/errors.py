@@ -8,8 +8,8 @@ from prefect_ft.plaintext import as_lines
 class PrefectFTError(Exception):
     """The base of all errors of this package; its text is one line that says what to do.
 
-    Whatever stands in it (a path, what a cluster's API or a rank said), its text can be written to a terminal or a
-    log as it is: it is logged by Prefect too.
+    Whatever it contains (a path, a message of a cluster's API or a rank), the text can be written to a terminal or a
+    log unchanged: Prefect logs it too.
     """
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class ConfigError(PrefectFTError):
 
 
 class RunElsewhereError(ConfigError):
-    """The workers of a run may live on a machine from which this one sees nothing; nothing has been touched."""
+    """The workers of a run may be alive on a machine that this one cannot see; nothing has been touched."""
 
 
 class NewerFormatError(ConfigError):
@@ -50,7 +50,7 @@ class AgentError(PrefectFTError):
 class BackendError(PrefectFTError):
     """The infrastructure did not do what it was asked to; `system` is where, if that is known.
 
-    `on_any_system`: it would be so on any other system too, so that none is to blame.
+    `on_any_system`: it would also happen on any other system, so none is to blame.
     """
 
     def __init__(self, message: str, *, system: str | None = None, on_any_system: bool = False) -> None:
@@ -59,14 +59,14 @@ class BackendError(PrefectFTError):
 
 
 class TenureEndedError(BackendError):
-    """The systems are the run's no more: the scheduler has taken all of them."""
+    """The systems no longer belong to the run: the scheduler has taken all of them."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, on_any_system=True)
 
 
 class TenureCancelledError(BackendError):
-    """A person has cancelled what the systems of the run were to come from, and so the run."""
+    """A person has cancelled the source of the run's systems, and so the run."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, on_any_system=True)
@@ -98,11 +98,11 @@ class SystemHeldError(PrefectFTError):
 
 
 class LeaseLostError(PrefectFTError):
-    """The run is another orchestrator's now, or the next one's: this one may do nothing more to it."""
+    """The run belongs to another orchestrator now, or to the next one: this one must not touch it any more."""
 
 
 class ComebackError(PrefectFTError):
-    """A run could not be resumed; workers that survive keep running, for another try."""
+    """A run could not be resumed; surviving workers keep running, for another try."""
 
 
 class UnfinishedRunError(PrefectFTError):

@@ -1,4 +1,4 @@
-"""Small files: read with whatever is there, replaced whole or not at all."""
+"""Small files: reads, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes, **settings: Any) -> Any:
-    """Return what a JSON text holds, read as `json.loads` does; raises ValueError, also for one nested too deeply."""
+    """Return the value of a JSON text, as `json.loads` does; raises ValueError, also for one nested too deeply."""
     try:
         return json.loads(text, **settings)
     except RecursionError as exc:
@@ -20,7 +20,7 @@ def parse_json(text: str | bytes, **settings: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object, an empty one where there is none."""
+    """Return the JSON object in a file, an empty one where there is none."""
     try:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError):
@@ -29,19 +29,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Replace a file whole or not at all; `durable`: before this returns, and against the machine's death."""
+    """Replace a file atomically; `durable`: on disk before this returns."""
     replace_file(path, json.dumps(content, indent=2) + "\n", durable=durable)
 
 
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file whole or not at all."""
+    """Replace a file atomically."""
     import yaml  # noqa: PLC0415  (only runs write YAML; `status` need not load it)
 
     replace_file(path, yaml.safe_dump(dict(content), sort_keys=False))
 
 
 def replace_file(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Replace a file whole or not at all; raises OSError, and then nothing is left behind."""
+    """Replace a file atomically; raises OSError, and then leaves nothing behind."""
     data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -60,7 +60,7 @@ def replace_file(path: Path, content: str | bytes, *, durable: bool = False) -> 
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive the machine's death."""
+    """Make the names in a directory survive a crash of the machine."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -72,9 +72,9 @@ _KEEP_SIZE = 1
 
 
 def reserve(fd: int, offset: int, length: int) -> bool:
-    """Have the file system keep room for `length` bytes from `offset` on; what is read of the file does not change.
+    """Have the file system reserve `length` bytes from `offset` on; the file's content does not change.
 
-    False: it has none, or keeps none for anybody.
+    False: it has no room, or does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)

@@ -53,9 +53,9 @@ def train_flow(
     Args:
         job: The job itself, or the path of a job file on the machine that runs the flow.
         unfinished: What to do with a run in the model directory whose orchestrator died: refuse to start,
-            resume it (one that failed or was cancelled too), or end it and begin a fresh one. A flow run
+            resume it (also one that failed or was cancelled), or end it and begin a fresh one. A flow run
             that is run again resumes its own.
-        infrastructure: A saved block that takes the place of the job's infrastructure.
+        infrastructure: A saved block that replaces the job's infrastructure.
 
     Returns the phases' summaries (summary.json). Raises RunFailedError when a phase gives up; a cancelled
     run ends in the state Cancelled.
@@ -70,10 +70,10 @@ def train_flow(
         job = _job(job, infrastructure)
         own = run_of_flow_run(flow_run_id, Path(job.model_dir)) if flow_run_id is not None else None
     elif own.status == "running":
-        job = job_of(own)  # the file may have been changed since, or be gone
+        job = job_of(own)  # the file may have changed since, or be gone
     if own is not None and own.status != "running":
         report_end()
-        return _outcome(own)  # one death of a process may bring a flow run back twice
+        return _outcome(own)  # one death of a process may restart a flow run twice
     known = cast("JobConfig", job)
     return _to_the_end(lambda: _run(known, unfinished, own, flow_run_id), is_own=own is not None)
 
@@ -85,7 +85,7 @@ def _job(job: JobConfig | Path, infrastructure: Infrastructure | None) -> JobCon
 
 
 def _to_the_end(work: Callable[[], Run], *, is_own: bool) -> list[dict[str, Any]]:
-    """Return how the run ended that `work` executes or follows. `is_own`: the flow run has run it before."""
+    """Return the end of the run that `work` executes or follows. `is_own`: the flow run has run it before."""
     try:
         run = work()
     except LeaseLostError as error:
@@ -103,7 +103,7 @@ def _to_the_end(work: Callable[[], Run], *, is_own: bool) -> list[dict[str, Any]
 
 
 def _step_back(why: str) -> NoReturn:
-    """Leave the flow run to the process that has it now, or to the next one: no end is reported to Prefect."""
+    """Leave the flow run to the process that holds it now, or to the next one, without reporting an end to Prefect."""
     raise Abort(why)
 
 
@@ -131,7 +131,9 @@ def _follow(begun: Begun) -> Run:
     """Show a run that another thread of this process executes; raises what that raised."""
     begun.is_followed.set()
     flow_run_id = _flow_run_id()
-    if flow_run_id is not None and not begun.live.is_over:  # what is over may be another process's by now
+    if (
+        flow_run_id is not None and not begun.live.is_over
+    ):  # an ended run may belong to another process by now
         begun.run.belongs_to(flow_run_id)
     with reporting(begun.run, begun.stop.ask, begun.facts.passed_on):
         show(begun.live)
@@ -147,7 +149,7 @@ def _outcome(run: Run) -> list[dict[str, Any]]:
     summaries = [summary for index in begun if (summary := summary_of(run, index)) is not None]
     last = summaries[-1] if summaries else None
     reason = as_line(f"phase {last.phase}: {last.reason}" if last else f"run {run.run_id} is {run.status}")
-    # Prefect takes a state that is returned for the end itself, with its message.
+    # Prefect takes a returned state for the end itself, with its message.
     match run.status:
         case "completed":
             data = [summary.to_json() for summary in summaries]

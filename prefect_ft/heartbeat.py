@@ -1,25 +1,25 @@
-"""The heartbeat: a rank tells where it stands, its agent reads that without asking.
+"""The heartbeat: a rank reports its state, and its agent reads that without asking.
 
-Owns the file that a rank's beats go to, both sides of it. It runs inside the user's training, so it
-must never raise, wait or cost anything worth naming there; it imports the standard library alone
+Owns both sides of the file of a rank's beats. It runs inside the user's training, so it must never raise, wait
+or take noticeable time there; it imports the standard library only
 (not `typing`, which takes longer to import than all the rest) and nothing else of this package. Where a framework
 has the loop, `prefect_ft.callbacks` calls it.
 
 The file, 64 bytes: magic with the version (7) · the notice byte (1) · record (48) · its CRC-32 (4) ·
-how often a checkpoint was asked for (4), which is the agent's to write. A beat is a store into shared
-memory. It is not atomic, so the record carries its checksum: a reader that meets it half stored sees that
-and looks again, on any memory model. inotify does not see such stores; the notice byte is there to be
-written with a system call, about once a second.
+how often a checkpoint was asked for (4), which the agent writes. A beat is a store into shared
+memory. It is not atomic, so the record has a checksum: a reader that finds it half stored detects that
+and reads again, on any memory model. inotify does not see such stores, so the notice byte is written with a
+system call, about once a second.
 
 Once a rank reports values, the file grows by a ring of the last of them, each with its own checksum (40 bytes: number,
 step, loss, gradient norm, which of the two were reported, CRC-32), and by one place for the sample (144 bytes). Readers
-of earlier versions look at the first 64 bytes alone.
+of earlier versions read only the first 64 bytes.
 
 Schedulers send SIGTERM to every process of a job some time before they end it. Where `NOTICE_VARIABLE` says so, a rank
-that beats outlives that signal, unless it handles it itself: its agent gets it too, asks for a checkpoint, and ends it.
+that beats survives that signal, unless it handles it itself: its agent gets it too, asks for a checkpoint, and ends it.
 
-A rank that beats also writes the stacks of its threads, when its agent asks for them by STACKS_SIGNAL, to a file
-beside this one: faulthandler does that whatever the threads are doing, also in C and without the interpreter's lock.
+A rank that beats also writes the stacks of its threads to a file beside this one, when its agent asks by STACKS_SIGNAL:
+faulthandler does that whatever the threads are doing, even in C and without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ STAGES = ("load", "compile", "train", "validate", "checkpoint", "finish")
 """The stages of a training; their order is their code in the file: append only."""
 
 STACKS = ".stacks"
-"""What the file of the stacks is called, after the heartbeat's own name."""
+"""Suffix of the file of the stacks, after the heartbeat's own name."""
 
 STACKS_SIGNAL = 57
-"""The signal that asks for them; one of the real-time signals, which programs hardly use."""
+"""The signal that asks for them; one of the real-time signals, which programs rarely use."""
 
 ENDS = ".ends"
-"""What the file is called, after the heartbeat's own name, by which an agent says that it is the one to end a rank."""
+"""Suffix of the file, after the heartbeat's own name, by which an agent says that it ends the rank."""
 
 NOTICE_VARIABLE = "PREFECT_FT_SIGTERM_IS_NOTICE"
 """Set where a scheduler sends SIGTERM to every process of a job, some time before it ends them."""
@@ -79,7 +79,7 @@ _ASKED_PLACE = slice(_ASKED_AT, _SIZE)
 _pack_record, _seal, _pack_checksum = _RECORD.pack, _SEALED.pack, _ASKED.pack
 _CODES = {stage: code for code, stage in enumerate(STAGES, start=1)}
 _NO_STEP = 2**64 - 1  # in the place of a step
-_FAR = 2**32 - 1  # in the place of a distance that is not known, or as long
+_FAR = 2**32 - 1  # in the place of a distance that is unknown, or as long
 _VALUES = struct.Struct("QQddI")  # number, step, loss, gradient norm, which are set; its checksum follows
 _VALUES_AT = _SIZE
 _VALUES_SIZE = _VALUES.size + _ASKED.size
@@ -104,9 +104,9 @@ class Beat(
 ):
     """The last beat of a rank: its number from 1, its time, and where the training stood.
 
-    Times are nanoseconds of CLOCK_BOOTTIME. `stage_t_ns` and `stage_step` tell when and at which step
-    the stage began. `every` is the smallest distance between two steps that were reported one after the other.
-    What the script did not say is None.
+    Times are nanoseconds of CLOCK_BOOTTIME. `stage_t_ns` and `stage_step` are when and at which step
+    the stage began. `every` is the smallest distance between two consecutive reported steps.
+    What the script did not report is None.
     """
 
     __slots__ = ()
@@ -121,9 +121,9 @@ class Beat(
 
 
 class Told(namedtuple("Told", ("values", "sample_step", "sample"))):
-    """What a rank has reported of its numbers: `values` as (number from 1, step, loss, gradient norm), oldest first.
+    """The values that a rank has reported: `values` as (number from 1, step, loss, gradient norm), oldest first.
 
-    `sample` is the last one that it named, at `sample_step`. What it did not say is None.
+    `sample` is the last one that it named, at `sample_step`. What it did not report is None.
     """
 
     __slots__ = ()
@@ -141,25 +141,25 @@ def beat(
     grad_norm: float | None = None,
     sample: str | None = None,
 ) -> None:
-    """Report that this rank lives, the step it is at and the stage it is in; `None` is "unchanged".
+    """Report that this rank is alive, its step and its stage; `None` is "unchanged".
 
-    `loss` and `grad_norm` are those of the step, of this rank or of all; `sample` names the data that the step is made
-    of, a shard for example: its first 124 bytes are kept.
+    `loss` and `grad_norm` are those of the step, of this rank or of all; `sample` names the data of the step, a shard
+    for example: its first 124 bytes are kept.
     Does nothing where `PREFECT_FT_HEARTBEAT` does not name a file, and in processes that a beating
-    rank starts (data loaders). Never raises; a step that is no integer from 0, a stage that is not
-    one of `STAGES` or a value that is no number is left out.
+    rank starts (data loaders). Never raises; a step that is not an integer from 0, a stage that is not
+    one of `STAGES` or a value that is not a number is ignored.
     """
     try:
         _process.record(step, stage, loss, grad_norm, sample)
-    except Exception:  # whatever it is, the training is worth more than its heartbeat
+    except Exception:  # after any error: the training is worth more than its heartbeat
         return
 
 
 def should_checkpoint() -> bool:
-    """Return whether a checkpoint is wanted before a planned stop: true once for each time that it is asked for.
+    """Return whether a checkpoint is wanted before a planned stop: true once for each request.
 
-    It costs less than a microsecond: call it after each step. Every rank is asked, but not all at the
-    same step: ranks that save together have to agree first (an all-reduce of this value, say). Never
+    It takes less than a microsecond: call it after each step. Every rank is asked, but not all at the
+    same step: ranks that save together must agree first (for example by an all-reduce of this value). Never
     raises; false where `PREFECT_FT_HEARTBEAT` does not name a file, and in processes that a rank starts.
     """
     try:
@@ -169,9 +169,9 @@ def should_checkpoint() -> bool:
 
 
 def skips(step: int) -> bool:
-    """Return whether the batch of a step is to be consumed and not trained on, on all ranks alike.
+    """Return whether to consume the batch of a step without training on it, on all ranks alike.
 
-    The orchestrator names the steps in `PREFECT_FT_SKIP_STEPS` after a failure that came back at its step. To skip one:
+    The orchestrator names the steps in `PREFECT_FT_SKIP_STEPS` after a failure that recurred at its step. To skip one:
     read its batch, advance the step counter, update nothing. Never raises; false where no steps are named.
     """
     try:
@@ -181,10 +181,10 @@ def skips(step: int) -> bool:
 
 
 def skip_eval(step: int) -> bool:
-    """Return whether the validation that begins at a step is to be left out, on all ranks alike.
+    """Return whether to leave out the validation that begins at a step, on all ranks alike.
 
     The orchestrator names that step in `PREFECT_FT_SKIP_EVAL_AT_STEP` after a failure in a validation, which is then
-    not executed again: the training goes on with the loop after it. Never raises; false where no step is named.
+    not executed again: the training continues with the loop after it. Never raises; false where no step is named.
     """
     return os.environ.get(_SKIPPED_EVAL, "") == str(step)
 
@@ -219,14 +219,14 @@ _skipping = _Skipping()
 
 
 def ask_checkpoint(path: str | os.PathLike[str]) -> None:
-    """Have `should_checkpoint` answer true in the rank whose heartbeat file this is or will be; the agent's side.
+    """Make `should_checkpoint` return true in the rank whose heartbeat file this is or will be; the agent's side.
 
     Raises OSError, ValueError where the file is something else.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
         content = os.pread(fd, _SIZE, 0)
-        if not content:  # the rank has not looked yet, nor beaten
+        if not content:  # the rank has neither asked nor beaten yet
             content = _MAGIC
             os.pwrite(fd, content.ljust(_SIZE, b"\0"), 0)
         if not content.startswith(_MAGIC):
@@ -240,9 +240,9 @@ def ask_checkpoint(path: str | os.PathLike[str]) -> None:
 
 
 def read(path_or_fd: str | os.PathLike[str] | int) -> Beat | None:
-    """Read the last beat; `None` if there was none yet or the file is no heartbeat.
+    """Read the last beat; `None` if there was none yet or the file is not a heartbeat.
 
-    `None` as well if the rank was killed in the midst of a store. Never maps the file, so that nothing
+    `None` also if the rank was killed in the middle of a store. Never maps the file, so that nothing
     a rank does to it can kill the reader. Raises OSError where a file that exists cannot be read.
     """
     if isinstance(path_or_fd, int):
@@ -271,9 +271,9 @@ def _read(fd: int) -> Beat | None:
 
 
 def read_told(path: str | os.PathLike[str], after: int = 0) -> Told:
-    """Read the values that a rank has reported after the `after`-th, as far as they are still there, and its sample.
+    """Read the values that a rank has reported after the `after`-th, as far as they still exist, and its sample.
 
-    What is half stored or has been overwritten is left out. Raises OSError where a file that exists cannot be read.
+    Half-stored and overwritten values are left out. Raises OSError where a file that exists cannot be read.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -328,7 +328,7 @@ def _unpack(record: bytes) -> Beat:
 
 
 def _number(value: object) -> float | None:
-    """Return the number that a value of another library is; None: it is none."""
+    """Return a value of another library as a number; None: it is not one."""
     try:
         return float(value)  # type: ignore[arg-type]  # that is the question
     except Exception:  # it runs code of the argument's class
@@ -378,7 +378,7 @@ class _Writer:
         return is_new
 
     def record(self, step: object, stage: object, loss: object, grad_norm: object, sample: object) -> None:
-        # The hot path, about a microsecond: most of it are the clock, the checksum and two struct calls.
+        # The hot path, about a microsecond: most of it is the clock, the checksum and two struct calls.
         now_ns = clock_gettime_ns(CLOCK_BOOTTIME)
         if step is not None:
             if type(step) is int and 0 <= step < _NO_STEP:
@@ -395,7 +395,7 @@ class _Writer:
             self._store_sample(sample)
         self._beats = beats = self._beats + 1
         record = _pack_record(beats, now_ns, self._step, self._stage_part)
-        # One copy: `pack_into` would first fill the place with zeros for the reader to see.
+        # One copy: `pack_into` would first zero the place, visible to the reader.
         self._map[_SEALED_PLACE] = _seal(record, crc32(record))
         if now_ns >= self._notice_due_ns:
             self._notify(now_ns)
@@ -421,7 +421,7 @@ class _Writer:
             self._notice_due_ns = 0
 
     def _store_sample(self, sample: object) -> None:
-        """Store what the step is made of."""
+        """Store the name of the step's data."""
         self._sample = sample
         try:
             text = sample.encode()  # type: ignore[attr-defined]  # almost always it is a text, and one of Unicode
@@ -432,7 +432,7 @@ class _Writer:
             self._map[_SAMPLE_PLACE] = packed + _pack_checksum(crc32(packed))
 
     def _grow(self) -> bool:
-        """Take the room for values, on their first report; false where there is none, and then no more is tried."""
+        """Make room for values, on their first report; false where there is none, and then do not retry."""
         if self._is_full:
             return False
         self._is_full = True
@@ -449,7 +449,7 @@ class _Writer:
         return True
 
     def _take_foreign_step(self, step: object) -> None:
-        """Take the integers of NumPy and torch for what they are, and leave anything else out."""
+        """Accept the integers of NumPy and torch, and ignore anything else."""
         try:
             number = index(step)  # type: ignore[arg-type]  # that is the question
         except Exception:  # it runs code of the argument's class
@@ -474,9 +474,9 @@ class _Writer:
         self._notice_due_ns = now_ns
 
     def _notify(self, now_ns: int) -> None:
-        """Let inotify see that something was stored.
+        """Notify inotify that something was stored.
 
-        A script may close all descriptors and open its own under our number: look whose it is first.
+        A script may close all descriptors and open its own under our number, so check first.
         """
         self._notice_due_ns = now_ns + _NOTICE_NS
         if os.fstat(self._fd)[1:3] == self._identity:
@@ -484,12 +484,12 @@ class _Writer:
 
 
 def _claim(path: str) -> tuple[int, mmap.mmap]:
-    """Make the file this process's own, empty; raises where it is another's or something else.
+    """Claim the file for this process, empty; raises where it is another's or something else.
 
-    What was asked for before anybody beat is asked of this process.
+    A checkpoint requested before the first beat is requested of this process.
 
-    The lock is gone with the process, not with its children: a rank that is started again gets it.
-    Writing all bytes takes the space now: a store into a hole of a full disk would be a bus error.
+    The lock ends with the process, not with its children: a restarted rank gets it.
+    Writing all bytes allocates the space now: a store into a hole on a full disk would be a bus error.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
@@ -503,7 +503,7 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
         if found:
             os.ftruncate(fd, len(found))  # values of another process
         os.pwrite(fd, _MAGIC.ljust(_SIZE if has_beaten else _ASKED_AT, b"\0"), 0)
-        os.posix_fallocate(fd, 0, _SIZE)  # keeps what the agent may have asked for just now
+        os.posix_fallocate(fd, 0, _SIZE)  # keeps what the agent may just have requested
         return fd, mmap.mmap(fd, _SIZE)
     except BaseException:
         os.close(fd)
@@ -511,9 +511,9 @@ def _claim(path: str) -> tuple[int, mmap.mmap]:
 
 
 def _offer_stacks(path: str) -> None:
-    """Have faulthandler write to this file when it is asked; not where the script wants the signal for itself.
+    """Have faulthandler write to this file on request, unless the script uses the signal itself.
 
-    Its number is high: a script that closes all descriptors and opens its own must not get stacks into its files.
+    The descriptor is high: a script that closes all descriptors and opens its own must not get stacks in its files.
     """
     try:
         import faulthandler  # noqa: PLC0415  (only ranks that beat need it)
@@ -533,9 +533,9 @@ def _offer_stacks(path: str) -> None:
 
 
 def _outlive_notice(path: str) -> None:
-    """Have a scheduler's SIGTERM not end this process, whose agent gets it too and asks for a checkpoint.
+    """Survive a scheduler's SIGTERM: this process's agent gets it too and asks for a checkpoint.
 
-    Where the agent ends the rank, it says so first. A process that the rank has forked ends, as always.
+    Where the agent ends the rank, it announces that first. A process that the rank has forked ends, as always.
     """
     try:
         import signal  # noqa: PLC0415  (only ranks under such a scheduler need it)
@@ -551,12 +551,12 @@ def _outlive_notice(path: str) -> None:
 
         signal.signal(signal.SIGTERM, heard)
         signal.siginterrupt(signal.SIGTERM, False)
-    except Exception:  # it is not the main thread that asks
+    except Exception:  # this is not the main thread
         return
 
 
 class _Process:
-    """Where the beats of this process go; opened by the first one, or by the first question."""
+    """Where the beats of this process go; opened by the first beat, or the first question."""
 
     __slots__ = ("is_asked", "record")
 
@@ -570,7 +570,7 @@ class _Process:
         self.record, self.is_asked = self._ignore, self._answer_no
 
     def _open(self) -> None:
-        self._silence()  # whatever goes wrong below, once is enough
+        self._silence()  # do not retry after an error below
         path = os.environ.get(_VARIABLE)
         if path:
             writer = _Writer(path)
@@ -595,7 +595,7 @@ class _Process:
         return False
 
     def after_fork(self) -> None:
-        """Tell a rank's child, which is silent, from a rank forked by a parent that is none itself."""
+        """Distinguish a rank's child, which is silent, from a rank forked by a parent that is not one."""
         if os.environ.get(_VARIABLE):
             self._silence()
         else:

@@ -1,8 +1,8 @@
-"""Facts: the frozen values in which every layer speaks of incidents, policies and decisions.
+"""Facts: the frozen values by which all layers describe incidents, policies and decisions.
 
-Nothing here computes, reads or writes. `None` always means unknown or not said, never zero.
-The words are those of docs/recovery-policy.md; closed choices are `Literal` labels, because they
-stand in files and on the wire: a label, once shipped, never changes.
+Nothing here computes, reads or writes. `None` always means unknown or not stated, never zero.
+The terms are those of docs/recovery-policy.md; closed choices are `Literal` labels, because they
+are in files and on the wire: a label, once shipped, never changes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ CHOICES: tuple[Action, ...] = ("restart_in_place", "rebuild", "fail")
 class Evidence:
     """The line that a classification rests on.
 
-    `rule` is the id of the signature that took it; `file` and `line` (from 1) say where it stands;
+    `rule` is the id of the signature that matched it; `file` and `line` (from 1) say where it is;
     `hint` is advice for the user, empty if there is none.
     """
 
@@ -121,7 +121,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What an advisor of the user's says of a failure whose class was in doubt; `problem`: why it says nothing.
+    """The answer of a user's advisor about a failure whose class was in doubt; `problem`: why there is none.
 
     `used` says that the incident has its class, `instead_of` the class that was ours.
     """
@@ -139,15 +139,15 @@ class Incident:
     """What ended an attempt, a recovery action that failed, or a report during an attempt.
 
     Times are seconds since the phase began. `attempt` is known in a run and absent in a replay.
-    `step` is the last verified checkpoint's step at that time; `seen_step` the highest one that was
-    verified anew in this attempt and `baseline_step` the highest one verified before it, where the
-    observer knows more than `step` says (a checkpoint that was seen whole and damaged later).
-    `verified` are the steps of all checkpoints that can be resumed from at that time, those set aside
-    left out; where it is `None`, only the steps that incidents named are known. `started_from` is the step
+    `step` is the last verified checkpoint's step at that time; `seen_step` the highest one newly
+    verified in this attempt and `baseline_step` the highest one verified before it, where the
+    observer knows more than `step` says (a checkpoint that was verified and damaged later).
+    `verified` are the steps of all checkpoints that can be resumed from at that time, without those set
+    aside; where it is `None`, only the steps named by incidents are known. `started_from` is the step
     from which the attempt really started, 0: from scratch; where it is `None`, it is the one that was decided.
-    `counted`: steps are the numbers of versions, since nothing states them; no target can be held against them.
+    `counted`: steps are the numbers of versions, since nothing states them; they cannot be compared with a target.
     `reached` is the last step that the failed rank reported, else the highest one that any rank did, and
-    `reached_every` the distance between reported steps; `sample` is what that rank said last that a step is made of.
+    `reached_every` the distance between reported steps; `sample` is the data of a step that the rank named last.
     `systems` of a `handed_over` are the next pool.
     """
 
@@ -220,13 +220,13 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do about the `n`-th incident of a phase (from 1), under which rule, and why.
+    """What to do about the `n`-th incident of a phase (from 1), by which rule, and why.
 
     `placement[i]` is the system of worker `i` in the attempt that follows (unchanged where none
-    does). `recreate` holds the workers, by their new numbers, that are created anew; `isolate` the
+    does). `recreate` holds the workers, by their new numbers, that are recreated; `isolate` the
     systems that this decision takes out of use. `resume_step` is the step of the checkpoint to
-    resume from, `None` for from scratch. `delay_s` is waited before the action. `skip_steps` are all the steps that
-    the next attempt skips. `at_fault` is what the attempt that ended has proven about it and those before it.
+    resume from, `None` for from scratch. `delay_s` is the wait before the action. `skip_steps` are all the steps that
+    the next attempt skips. `at_fault` is what the ended attempt has proven about it and those before it.
     """
 
     n: int
@@ -249,7 +249,7 @@ class Decision:
 
     @property
     def interrupts_nothing(self) -> bool:
-        """Whether what runs keeps running."""
+        """Whether the attempt keeps running."""
         return self.action == "continue"
 
     @property
@@ -270,7 +270,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a person says to a proposed decision, and who.
+    """A person's answer to a proposed decision, and who gave it.
 
     Of a `change`, `isolate` names the systems to take out of use, else `action` is what is done.
     """
@@ -297,14 +297,14 @@ History = tuple[Entry, ...]
 class Policy:
     """Everything that `decide` may know besides the history: one phase's resolved settings.
 
-    `systems` is the pool in its order, `workers` the configured size of the gang.
+    `systems` is the pool in order, `workers` the configured size of the gang.
     `isolated` are systems that were out of use when the phase began. `autorestart` off means that
     nothing is restarted. `environment_only` turns `checkpoint-unreadable`, `skip-steps`, `numeric` and
     `confirm-once` off (the annotations front door without unconditional retry). `last_system` says what
     happens where a system would be isolated without which there are too few.
     `skip_steps` is the length of the first window of steps to be skipped, 0: none are. `numeric_elsewhere`: a worker
     whose numbers went bad twice gets a spare once.
-    Limits of `None` do not exist; `same_failure` is off with `stop_on_repeat=0`.
+    A limit of `None` is no limit; `same_failure` is off with `stop_on_repeat=0`.
     """
 
     systems: tuple[str, ...]

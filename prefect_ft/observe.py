@@ -52,7 +52,7 @@ class StepReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointVerified:
-    """A checkpoint is whole and can be resumed from."""
+    """A checkpoint is complete and can be resumed from."""
 
     phase: str
     attempt: int
@@ -91,7 +91,7 @@ class PhaseEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that a person should know and that changes nothing."""
+    """Something that a person should know, without an effect on the run."""
 
     text: str
 
@@ -132,7 +132,7 @@ def tell(fact: Fact) -> None:
 
 
 class Replay:
-    """An observer that passes all facts on to another one, which may come late: then those since the beginning."""
+    """An observer that passes all facts on to another one, which may come late and gets those from the beginning."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

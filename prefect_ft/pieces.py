@@ -1,7 +1,7 @@
-"""A log in pieces: NAME is the newest, NAME.1, NAME.2, … were before it, in this order; the oldest go first.
+"""A rotated log: NAME is the newest piece, NAME.1, NAME.2, … came before it, in this order; the oldest go first.
 
 Owns the names. A piece never changes its number, and the newest has the number after the highest: so a reader
-knows where it is, however often a piece was begun in between.
+knows where it is, however often the log was rotated meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO
 
 
 def numbers_of(path: Path) -> list[int]:
-    """Return the numbers of the pieces that a newer one has followed, in their order."""
+    """Return the numbers of the finished pieces, in order."""
     prefix = f"{path.name}."
     with suppress(FileNotFoundError):
         names = [name.removeprefix(prefix) for name in os.listdir(path.parent) if name.startswith(prefix)]
@@ -23,14 +23,14 @@ def numbers_of(path: Path) -> list[int]:
 
 
 def piece(path: Path, number: int) -> Path:
-    """Return the path of a piece that a newer one has followed."""
+    """Return the path of a finished piece."""
     return path.with_name(f"{path.name}.{number}")
 
 
 def turn(path: Path, limit_bytes: int) -> None:
-    """Let the next piece begin, and remove the oldest until all take `limit_bytes` at most; raises OSError.
+    """Begin the next piece, and remove the oldest until all take `limit_bytes` at most; raises OSError.
 
-    One piece before the newest always stays: its number counts on.
+    The piece before the newest always stays, to keep the numbering.
     """
     numbers = numbers_of(path)
     number = numbers[-1] + 1 if numbers else 1
@@ -44,10 +44,10 @@ def turn(path: Path, limit_bytes: int) -> None:
 
 @contextmanager
 def opened(path: Path, since: int = 0) -> Iterator[list[tuple[int, IO[bytes]]]]:
-    """Open all pieces from number `since` on, in their order; raises OSError."""
+    """Open all pieces from number `since` on, in order; raises OSError."""
     with ExitStack() as stack:
         newest = None
-        with suppress(FileNotFoundError):  # it has not begun, or is being turned just now
+        with suppress(FileNotFoundError):  # it has not begun, or is just being rotated
             newest = stack.enter_context(path.open("rb"))  # before it can get a number
         numbers = numbers_of(path)
         files: list[tuple[int, IO[bytes]]] = []

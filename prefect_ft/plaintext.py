@@ -1,6 +1,6 @@
-"""Text from elsewhere as a terminal may get it: what can be seen of it, and nothing that a terminal obeys. Pure.
+"""Foreign text made safe for a terminal: only visible characters, no control sequences. Pure.
 
-The one escape for terminals and logs. HTML and Markdown have their own, on top of it: `report.html`'s
+The one escape for terminals and logs. HTML and Markdown have their own in addition: `report.html`'s
 templates, `report.paint.printable`, `reporting.markdown`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["as_json", "as_line", "as_lines"]
 
-# No part of a sequence holds a control character but its first and last: each is looked through once, whatever comes.
+# Only the ends of a sequence are control characters, so each is scanned once, whatever follows.
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, movements
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, links, pictures
@@ -21,18 +21,18 @@ _SEQUENCE = re.compile(
 
 
 def as_line(text: str) -> str:
-    """Return a text as one line: terminal sequences go, a blank stands for what else cannot be seen."""
+    """Return a text as one line: terminal sequences are removed, other invisible characters become blanks."""
     return "".join(char if char.isprintable() else " " for char in _SEQUENCE.sub("", text))
 
 
 def as_lines(text: str) -> str:
-    """Return a text as `as_line` does, with its line ends and tabs."""
+    """Return a text as `as_line` does, but keep line ends and tabs."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join("\t".join(map(as_line, line.split("\t"))) for line in lines)
 
 
 def as_json(document: Any, indent: int | None = None) -> str:
-    """Return a document as JSON in which every character can be seen; read back it is the same."""
+    """Return a document as JSON of visible characters only; read back it is the same."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
 

@@ -1,6 +1,6 @@
 """Records: immutable values whose fields say their JSON forms, so that one table checks, reads and writes them.
 
-Classes are cheap to make, which dataclasses are not: commands that answer in milliseconds import dozens of them.
+Unlike dataclasses, these classes are cheap to create: commands that answer in milliseconds import dozens of them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def written(value: Any) -> Any:
 
 
 def record(cls: type[Record], name: str | None = None) -> Form:
-    """Return the form of an object that is such a record; `name` is that of its fields if not given."""
+    """Return the form of such a record; `name` is by default made of its fields."""
     its = Form("{" + ", ".join(cls.forms) + "}", lambda value: _read(cls, value))
     return its if name is None else named(name, its)
 

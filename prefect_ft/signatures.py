@@ -1,7 +1,7 @@
 """Signatures of failures: the form of an entry of the catalogue, ours or a user's, and its checks.
 
-Owns what an entry may say. Where entries are searched is the classifier's business, where users write
-them the configuration's.
+Owns what an entry may contain. The classifier owns the search, the configuration where users write
+them.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ KEYS = ("id", "class", "role", "blame", "recoverable", "pattern", "hint", "sourc
 """The keys of an entry."""
 
 _MATCH_MEMORY_BYTES = 64 << 20
-"""What the automaton over a whole log may take before it starts over; it is used as it is needed."""
+"""The memory that the automaton over a whole log may take before it starts over; used only as needed."""
 
 
 _ENTRY_MEMORY_BYTES = 256 << 10
-"""What the program of one entry may take: some 15,000 instructions. RE2 may try each of them at each character."""
+"""The memory of one entry's program: some 15,000 instructions. RE2 may try each of them at each character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     """One entry of the catalogue: what a line says about a failure.
 
-    `recoverable` is `None` where the class's own answer holds. `example` is a line that it matches.
+    `recoverable` is `None` where that of the class holds. `example` is a line that it matches.
     """
 
     id: str
@@ -115,7 +115,7 @@ def _one_of(entry: Mapping[Any, Any], key: str, known: tuple[str, ...], default:
 
 
 def _narrowed(entry: Mapping[Any, Any]) -> Recoverable:
-    """Read `recoverable`, which may only narrow what the class says: nothing lifts a class that says no."""
+    """Read `recoverable`, which may only narrow that of the class: an entry cannot make a class recoverable."""
     value = entry.get("recoverable")
     if value is None:
         return None
@@ -147,7 +147,7 @@ def _said(error: Exception) -> str:
 
 
 def re2_options(memory_bytes: int = _MATCH_MEMORY_BYTES) -> Any:
-    """Return the options with which all patterns are compiled; what takes more memory is an error."""
+    """Return the options with which all patterns are compiled; more memory is an error."""
     options = re2.Options()
     options.max_mem = memory_bytes
     options.log_errors = False
@@ -156,7 +156,7 @@ def re2_options(memory_bytes: int = _MATCH_MEMORY_BYTES) -> Any:
 
 
 def capturing(pattern: str) -> Any:
-    """Compile a pattern of which a group is wanted. Raises re2.error."""
+    """Compile a pattern with a capturing group. Raises re2.error."""
     options = re2_options()
     options.never_capture = False
     return re2.compile(pattern, options)

@@ -1,4 +1,4 @@
-"""Prefect blocks: infrastructure that is saved under a name, for jobs, as a parameter, or to be used by itself."""
+"""Prefect blocks: infrastructure saved under a name, for jobs, as a parameter, or for use by itself."""
 
 from prefect_ft.blocks.lookup import infrastructure_of_block
 from prefect_ft.blocks.training import DockerTraining, KubernetesTraining, ProcessTraining, SlurmTraining

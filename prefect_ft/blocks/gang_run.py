@@ -1,6 +1,6 @@
-"""One command on one gang of workers, started again only where its holder asks: the decisions are the holder's.
+"""One command on one gang of workers, restarted only on request of its holder, which makes the decisions.
 
-Everything is done in the caller's thread; ranks go on whether anybody waits or not.
+Everything is done in the caller's thread; ranks run whether or not it waits.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from prefect_ft.run.ownership import recorded_runtime
 from prefect_ft.supervisor import RunLog, StopRequest, Supervisor, describe
 
 STOPPED = "stop()"
-"""What asks for the end of a command that its holder stops."""
+"""The source of the stop, where the holder of a command stops it."""
 
 
 class TrainingRun(JobRun[TrainingResult]):
-    """A command that runs from the construction on, until `stop`; also a context that stops it at its end.
+    """A command that runs from construction until `stop`; also a context that stops it on exit.
 
     Its model directory is held as any run's: `prefect-ft cancel` ends it, from elsewhere too.
     """
@@ -69,7 +69,7 @@ class TrainingRun(JobRun[TrainingResult]):
         self._result: TrainingResult | None = None
         self._open = ExitStack()
         self.is_over = False
-        """Whether it has been stopped: then there are no workers any more."""
+        """Whether it has been stopped: then its workers are gone."""
         try:
             self._hold(job)
             self._start("start")
@@ -79,7 +79,7 @@ class TrainingRun(JobRun[TrainingResult]):
         atexit.register(self.stop)
 
     def _hold(self, job: JobConfig) -> None:
-        """Get hold of the model directory, and of what speaks with the workers; `_open` lets go of it all."""
+        """Hold the model directory, and the connections to the workers; `_open` releases everything."""
         holding = begin_run(job, vacancy(Path(job.model_dir), job.lease_s))
         run, self._stop = holding.run, StopRequest()
         self._open.callback(self._stop.close)
@@ -122,12 +122,12 @@ class TrainingRun(JobRun[TrainingResult]):
         return self
 
     def rebuild(self) -> Self:
-        """Remove the workers, create them anew, and start the command in them; raises BackendError."""
+        """Remove the workers, create them again, and start the command in them; raises BackendError."""
         self._again("rebuild", "rebuild", recreate=tuple(range(len(self._placement))))
         return self
 
     def wait_for_completion(self, timeout_s: float | None = None) -> None:  # type: ignore[override]  # as `trigger`
-        """Wait until every rank is done; raises RunFailedError for another end, TimeoutError.
+        """Wait until every rank has completed; raises RunFailedError for any other end, TimeoutError.
 
         Afterwards nothing of the command runs; workers stay until `stop`.
         """
@@ -170,7 +170,7 @@ class TrainingRun(JobRun[TrainingResult]):
     # -- attempts ---------------------------------------------------------------------------------
 
     def _again(self, name: str, action: Action, recreate: tuple[int, ...]) -> None:
-        """Have the holder's decision carried out; raises BackendError."""
+        """Carry out the holder's decision; raises BackendError."""
         if self._stop.wanted is not None:
             raise LeaseLostError("the run is being cancelled: stop() it")
         self._supervisor.end(name)
@@ -208,7 +208,7 @@ class TrainingRun(JobRun[TrainingResult]):
 
     @property
     def _status(self) -> str:
-        """How the whole of it has ended, as `prefect-ft list` shows it."""
+        """How the run as a whole has ended, as `prefect-ft list` shows it."""
         if self._result is None or self._result.incident.kind == "cancelled":
             return "cancelled"
         return "completed" if self._result.succeeded else "failed"

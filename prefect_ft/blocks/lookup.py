@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def infrastructure_of_block(name: str) -> Mapping[str, Any]:
-    """Return what a saved block says of an infrastructure, by TYPE/NAME; raises ConfigError."""
+    """Return the infrastructure in a saved block, by TYPE/NAME; raises ConfigError."""
     slug, _, document = name.partition("/")
     slugs = _slugs()
     if slug not in slugs or not document:
@@ -25,7 +25,7 @@ def infrastructure_of_block(name: str) -> Mapping[str, Any]:
         raise ConfigError(f"must be {wanted}, got {name!r}")
     own_server()
     try:
-        load: Any = Block.load  # its types tell neither the kind of block nor of `_sync`
+        load: Any = Block.load  # its types have neither the kind of block nor `_sync`
         block: TrainingBlock = load(name, _sync=True)
     except ValueError as exc:
         message = f"no block {name!r} can be loaded from Prefect's API: save one under this name ({_first_line(exc)})"
@@ -37,7 +37,7 @@ def infrastructure_of_block(name: str) -> Mapping[str, Any]:
 
 
 def _slugs() -> list[str]:
-    """Return the names that Prefect has for the blocks of all kinds, which it knows once they are loaded."""
+    """Return Prefect's names for the blocks of all kinds, which it knows once they are loaded."""
     return [resolve_name(kind.block).get_block_type_slug() for kind in all_kinds() if kind.block is not None]
 
 

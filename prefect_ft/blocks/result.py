@@ -1,4 +1,4 @@
-"""What a block's command came to."""
+"""The result of a block's command."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class TrainingResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every rank has come to its own good end."""
+        """Whether every rank has completed."""
         return self.incident.kind == "completed"

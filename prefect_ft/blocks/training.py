@@ -1,6 +1,6 @@
-"""The blocks themselves. Their fields are those of an infrastructure in a job file, and what they run alone.
+"""The blocks themselves. Their fields are those of an infrastructure in a job file, and their own command.
 
-What has been saved has to load for ever: fields are only added, and each has a default.
+A saved block must load in all later versions: fields are only added, and each has a default.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _block_schema(schema: dict[str, Any], model: type[Block]) -> None:
-    """Return Prefect's and our own words; each value of a secret mapping is marked as secret."""
+    """Return Prefect's schema with our additions; each value of a secret mapping is marked as secret."""
     complete_schema(schema)
     schema_extra(schema, model)
     schema["secret_fields"] = [
@@ -36,13 +36,13 @@ def _block_schema(schema: dict[str, Any], model: type[Block]) -> None:
 
 
 _CONFIG = ConfigDict(extra="forbid", frozen=False, json_schema_extra=_block_schema, hide_input_in_errors=True)
-"""Said by each block itself: of a class with several bases the last one's would hold."""
+"""Set by each block itself: of a class with several bases, the last one's would apply."""
 
 
 class TrainingBlock(JobBlock[TrainingResult]):
-    """What all our blocks can do: run a command on their workers, again where they are, or on new ones.
+    """What all our blocks can do: run a command on their workers, restart it there, or on new ones.
 
-    Without restarts of its own: those are `train_flow`'s.
+    They do not restart by themselves: `train_flow` does.
     """
 
     _infrastructure: ClassVar[type[Infrastructure]]
@@ -62,7 +62,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
     _run: TrainingRun | None = PrivateAttr(None)
 
     def infrastructure(self) -> Infrastructure:
-        """Return what a job has in place of this block; what was left at its default counts as not said."""
+        """Return the infrastructure of a job with this block; fields at their defaults count as absent."""
         fields = self._infrastructure.model_fields
         said = {name: getattr(self, name) for name, field in fields.items()}
         kept = {name: value for name, value in said.items() if value != fields[name].default}
@@ -99,7 +99,7 @@ class TrainingBlock(JobBlock[TrainingResult]):
         return self._current().re_execute()
 
     def rebuild(self) -> TrainingRun:
-        """Remove the workers, create them anew, and start the command in them; see `TrainingRun`."""
+        """Remove the workers, create them again, and start the command in them; see `TrainingRun`."""
         return self._current().rebuild()
 
     def stop(self) -> None:

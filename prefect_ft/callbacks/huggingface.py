@@ -11,10 +11,10 @@ from prefect_ft.heartbeat import beat, skips
 
 
 class HuggingFaceHeartbeat(TrainerCallback):  # type: ignore[misc]  # mypy does not know the framework
-    """For `Trainer(callbacks=[…])`: tells `global_step`, what is logged of the loss, and when it validates and saves.
+    """For `Trainer(callbacks=[…])`: reports `global_step`, the logged loss, and when it validates and saves.
 
-    The Trainer says that it has saved, not that it is about to; what comes after a step its own callbacks have
-    decided by the time that ours is called, because they stand before those of users.
+    The Trainer reports that it has saved, not that it is about to; its own callbacks, which run before those of users,
+    have decided what follows a step by the time that ours is called.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class HuggingFaceHeartbeat(TrainerCallback):  # type: ignore[misc]  # mypy does 
         beat(stage="train")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Tell what the Trainer logs of the last step: `logging_steps=1` has it log each."""
+        """Report what the Trainer logs of the last step: with `logging_steps=1` it logs each."""
         logs = logs or {}
         if self._trains and ("loss" in logs or "grad_norm" in logs):
             beat(loss=logs.get("loss"), grad_norm=logs.get("grad_norm"))
@@ -58,8 +58,8 @@ class HuggingFaceHeartbeat(TrainerCallback):  # type: ignore[misc]  # mypy does 
 class HuggingFaceSkipping:
     """`HuggingFaceSkipping(trainer)` before `trainer.train()`: skipped steps read their batches and update nothing.
 
-    The model sees none of these batches, the optimizer does not move, and `global_step` and the schedule of rates go
-    on. All ranks skip alike.
+    The model sees none of these batches, the optimizer makes no step, but `global_step` and the learning-rate schedule
+    advance. All ranks skip alike.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -69,7 +69,7 @@ class HuggingFaceSkipping:
 
     @property
     def _is_skipped(self) -> bool:
-        """Whether the step that is being made is one of them."""
+        """Whether the current step is one of them."""
         return skips(self._trainer.state.global_step + 1)
 
     def _wrapped(self, training_step: Any) -> Any:
@@ -85,7 +85,7 @@ class HuggingFaceSkipping:
         return step
 
     def _guard(self) -> None:
-        """Let neither the optimizer nor what clips gradients do anything in these steps; there are no gradients."""
+        """Disable the optimizer and gradient clipping in these steps: there are no gradients."""
         optimizer, accelerator = self._trainer.optimizer, self._trainer.accelerator
         if self._guarded is not optimizer:
             self._guarded = optimizer

@@ -14,9 +14,9 @@ from prefect_ft.heartbeat import beat, skips
 
 
 class LightningHeartbeat(Callback):  # type: ignore[misc]  # mypy does not know the framework
-    """For `Trainer(callbacks=[…])`: tells `global_step`, and when it loads, validates and saves.
+    """For `Trainer(callbacks=[…])`: reports `global_step`, and when it loads, validates and saves.
 
-    With `values` it tells the loss of each step too, which waits for the device that has it.
+    With `values` it also reports the loss of each step, which waits for the loss's device.
     """
 
     def __init__(self, *, values: bool = False) -> None:
@@ -30,7 +30,7 @@ class LightningHeartbeat(Callback):  # type: ignore[misc]  # mypy does not know 
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any, **__: Any) -> None:
         loss = outputs.get("loss") if self._values and isinstance(outputs, dict) else None
-        # It stays 0 where a module steps optimizers that Lightning does not know; then a beat is progress.
+        # It stays 0 where a module steps optimizers unknown to Lightning; then each beat counts as progress.
         beat(step=trainer.global_step or None, stage="train", loss=None if loss is None else float(loss))
 
     def on_validation_start(self, *_: Any) -> None:
@@ -55,8 +55,8 @@ class LightningHeartbeat(Callback):  # type: ignore[misc]  # mypy does not know 
 class LightningSkipping(Callback):  # type: ignore[misc]  # as above
     """For `Trainer(callbacks=[…])`: skipped steps read their batches and update nothing, on all ranks alike.
 
-    `training_step` is not called for them, the optimizer does not move, and `global_step` and the schedule of rates go
-    on. Not for modules that step optimizers by themselves: nothing would count the steps.
+    `training_step` is not called for them, the optimizer makes no step, but `global_step` and the learning-rate
+    schedule advance. Not for modules that step optimizers themselves: nothing would count the steps.
     """
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -84,12 +84,12 @@ def _without_steps(trainer: Any, done: Any, instead: Any) -> Any:
 
 
 def _nothing(pl_module: Any) -> Any:
-    """Return a loss whose gradients are all zero: ranks that train together wait for gradients, and None is refused."""
+    """Return a loss with zero gradients: ranks that train together wait for gradients, and None is refused."""
     return sum(each.flatten()[:1].sum() * 0 for each in pl_module.parameters() if each.requires_grad)
 
 
 def _closure_alone(*arguments: Any, **named: Any) -> None:
-    """Do what a step of the optimizer does but the step: the closure is the fourth of what Lightning gives the hook."""
+    """Do everything of an optimizer step but the step: the closure is the hook's fourth argument."""
     closure = named.get("optimizer_closure", arguments[3] if len(arguments) > 3 else None)
     if closure is not None:
         closure()

@@ -10,7 +10,7 @@ from prefect_ft.heartbeat import beat
 
 
 class TorchHeartbeat:
-    """Beats after each step of an optimizer of torch 2.0 or newer; `step` is that from which the run goes on."""
+    """Beats after each step of an optimizer of torch 2.0 or newer; `step` is the one from which the run resumes."""
 
     def __init__(self, optimizer: Any, step: int = 0) -> None:
         self._step = step
@@ -21,13 +21,13 @@ class TorchHeartbeat:
         beat(step=self._step, stage="train")
 
     def pass_over(self, step: int) -> None:
-        """Take note of a step that was skipped, in which the optimizer made none: `SkippingLoader(on_skip=…)`."""
+        """Note a skipped step, in which the optimizer made none: `SkippingLoader(on_skip=…)`."""
         self._step = step
         beat(step=step, stage="train")
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Tell that what is done meanwhile is no training but `name`: validate, checkpoint, compile, load."""
+        """Report, while entered, the stage `name` instead of training: validate, checkpoint, compile, load."""
         beat(stage=name)
         try:
             yield
@@ -36,7 +36,7 @@ class TorchHeartbeat:
 
 
 class AccelerateHeartbeat(TorchHeartbeat):
-    """The same for what `Accelerator.prepare` made of an optimizer; tells as well when `save_state` saves.
+    """The same for an optimizer from `Accelerator.prepare`; also reports when `save_state` saves.
 
     Steps count as Accelerate makes them: once for all batches whose gradients it accumulates.
     """

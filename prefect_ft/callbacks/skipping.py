@@ -1,6 +1,6 @@
-"""Passes over the batches of steps that are to be skipped, on all ranks alike. Imports no framework.
+"""Skips the batches of steps that are to be skipped, on all ranks alike. Imports no framework.
 
-Which steps these are says `heartbeat.skips`, by the step alone: ranks that decided it singly would wait for each other.
+`heartbeat.skips` says which steps these are, by the step alone: ranks that decided separately would deadlock.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from prefect_ft.heartbeat import beat, skips
 
 
 class SkippingLoader:
-    """A data loader without the batches of skipped steps: these are read, and the step counter goes on.
+    """A data loader without the batches of skipped steps: these are read, and the step counter advances.
 
-    `loader` gives the batches from the one after `step`, the step from which the run goes on; wrap it after a framework
-    has prepared it. One step takes `batches_per_step` of them. It counts on through further epochs.
+    `loader` yields the batches from the one after `step`, the step from which the run resumes; wrap it after a
+    framework has prepared it. One step takes `batches_per_step` of them. It keeps counting through further epochs.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class SkippingLoader:
         """The step of the last batch, returned or skipped."""
 
     def __len__(self) -> int:
-        """Those of the loader, skipped ones included."""
+        """The number of the loader's batches, including skipped ones."""
         return len(self._loader)  # type: ignore[arg-type]  # raises TypeError where it has no length
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the loader's: its dataset, its sampler, `set_epoch`."""
+        """Return any other attribute of the loader: its dataset, its sampler, `set_epoch`."""
         if name.startswith("__") or "_loader" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self._loader, name)

@@ -1,6 +1,6 @@
 """In-process restart: a function that all ranks run starts again on all of them, and no process ends.
 
-The worker side: standard library only, Python 3.9 and newer, torch where it is there.
+The worker side: standard library only, Python 3.9 and newer, torch where it is installed.
 """
 
 from prefect_ft.inprocess import abort, health_check, rank_assignment

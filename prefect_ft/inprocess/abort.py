@@ -1,4 +1,4 @@
-"""What has to be taken down before the function is entered again: torch's process groups."""
+"""What must be torn down before the function is entered again: torch's process groups."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from prefect_ft.inprocess.state import State
 
 
 class AbortTorchDistributed:
-    """Take down all process groups of this rank; does nothing where torch.distributed is not in use.
+    """Tear down all process groups of this rank; does nothing where torch.distributed is not in use.
 
-    NCCL's communicators are aborted: nothing in C waits for them any more. Gloo's connections are shut down,
-    so that peers that wait in a collective for this rank get out of it with an error.
+    NCCL's communicators are aborted, so that nothing in C still waits for them. Gloo's connections are shut down,
+    so that peers that wait in a collective for this rank get an error.
     """
 
     def __call__(self, state: State) -> None:  # noqa: ARG002  (what every hook is given)
@@ -21,12 +21,12 @@ class AbortTorchDistributed:
 
 
 def abort_process_groups() -> None:
-    """Take down all process groups of this rank."""
+    """Tear down all process groups of this rank."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return
     core = sys.modules["torch.distributed.distributed_c10d"]
-    with contextlib.suppress(AttributeError):  # torch before 2.6 does not have it
+    with contextlib.suppress(AttributeError):  # missing in torch before 2.6
         if any("nccl" in dist.get_backend(group) for group in list(core._world.pg_map)):
             core._abort_process_group()
     if dist.is_initialized():

@@ -1,6 +1,6 @@
 """A rank's connections to the store: one question at a time, and answers that are waited for.
 
-Owns the sockets, which the rank's children do not inherit: with them a rank's end would go unnoticed.
+Owns the sockets, which the rank's children do not inherit: otherwise a rank's end would go unnoticed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from prefect_ft.worker import frames
 from prefect_ft.worker.coordination import ALERT, proof, tune
 
 RETRY_S = 0.02
-"""Between attempts to reach a store that has not been started yet."""
+"""The pause between attempts to reach a store that has not started yet."""
 
 
 class Address(NamedTuple):
-    """Where the store is, what it takes to speak to it, and about which call."""
+    """Where the store is, the key to it, and the number of the call."""
 
     host: str
     port: int
@@ -39,20 +39,20 @@ class Connection:
         _connections.add(self)
 
     def send(self, **message: Any) -> None:
-        """Tell something that is not answered; raises StoreLostError."""
+        """Send a message without an answer; raises StoreLostError."""
         self.send_frame(frames.encode(message))
 
     def send_frame(self, frame: bytes) -> None:
-        """Tell what has been encoded already; otherwise as `send`."""
+        """Send an encoded message; otherwise as `send`."""
         try:
             self.socket.sendall(frame)
         except OSError as exc:
             raise StoreLostError(f"the store has gone: {exc}") from exc
 
     def ask(self, timeout_s: Optional[float] = None, **message: Any) -> Dict[str, Any]:
-        """Tell something and wait for the answer; raises StoreLostError, TimeoutError.
+        """Send a message and wait for the answer; raises StoreLostError, TimeoutError.
 
-        After a TimeoutError the connection is of no use any more.
+        After a TimeoutError the connection is unusable.
         """
         self.send(**message)
         return self.receive(timeout_s)
@@ -64,7 +64,7 @@ class Connection:
         while not self._messages:
             try:
                 data = self.socket.recv(1 << 16)
-            except socket.timeout:  # before 3.10 it was not TimeoutError
+            except socket.timeout:  # not TimeoutError before 3.10
                 raise TimeoutError(f"nothing came in {timeout_s:g} s") from None
             except OSError as exc:
                 raise StoreLostError(f"the store has gone: {exc}") from exc
@@ -74,7 +74,7 @@ class Connection:
         return self._messages.pop(0)
 
     def listen(self, rank: int) -> None:
-        """Hear nothing but alerts from now on, and wait until the store knows; raises StoreLostError."""
+        """Receive only alerts from now on, and wait until the store confirms; raises StoreLostError."""
         self.send(op="listen", rank=rank)
         self.socket.settimeout(None)
         self.receive_alert()
@@ -91,7 +91,7 @@ class Connection:
         return iteration
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the connection. Idempotent."""
         self.socket.close()
 
 
@@ -120,7 +120,7 @@ def _try(address: Address, deadline_s: float, connection: Connection) -> socket.
     left_s = max(RETRY_S, deadline_s - time.monotonic())
     found = socket.create_connection((address.host, address.port), timeout=left_s)
     try:
-        if found.getsockname() == found.getpeername():  # a free port of one's own that answers itself
+        if found.getsockname() == found.getpeername():  # a connection to itself, from a free local port
             raise ConnectionRefusedError("the store is not listening")
         tune(found, address.heartbeat_s)
         connection.socket = found
@@ -166,7 +166,7 @@ class Store:
         return str(self._ask("swap", [key], value=value, expected=expected)["value"])
 
     def delete(self, key: str) -> bool:
-        """Delete a key; say whether it was there."""
+        """Delete a key; return whether it was there."""
         return bool(self._ask("delete", [key])["value"] == "1")
 
     def count(self, keys: List[str]) -> int:
@@ -193,7 +193,7 @@ class Store:
             self._connection = Connection(self._address, self.timeout_s)
         try:
             answer = self._connection.ask(timeout_s, op=op, keys=keys, iteration=self._iteration, **fields)
-        except BaseException:  # an answer may still come: to the next question it would be a wrong one
+        except BaseException:  # an answer may still come, and would be taken for the next question's
             self.close()
             raise
         if answer["ev"] == "stale":

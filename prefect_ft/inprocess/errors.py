@@ -1,4 +1,4 @@
-"""What the wrapper raises. Owns the classes and their texts, nothing else."""
+"""What the wrapper raises. Owns the classes and their texts only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RestartAbort(InProcessError):  # noqa: N818  (the name that users of NVRx 
 
 
 class ExcludedError(InProcessError):
-    """This rank does not take part any more; the others go on."""
+    """This rank no longer takes part; the others continue."""
 
 
 class HealthCheckError(InProcessError):
@@ -28,11 +28,11 @@ class StoreLostError(InProcessError):
 
 
 class StaleError(InProcessError):
-    """The iteration to which this belongs has ended."""
+    """The iteration of this object has ended."""
 
 
 class Interrupted(BaseException):
     """Ends the wrapped function because another rank failed, or this one made no progress.
 
-    No `Exception`: what catches errors in the function must not catch it.
+    Not an `Exception`: handlers of errors in the function must not catch it.
     """

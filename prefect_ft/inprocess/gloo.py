@@ -1,7 +1,7 @@
-"""Hangs up on gloo's peers: `destroy_process_group` alone takes 10 ms for each of them, one after the other.
+"""Shuts down gloo's connections: `destroy_process_group` alone takes 10 ms for each of them, one after the other.
 
-Gloo closes a connection and waits for its event loop to come round; the loop sleeps 10 ms when nothing happens.
-A connection that has been shut down is closed by the loop itself, at once and in all ranks: also in those that
+Gloo closes a connection and waits for its event loop, which sleeps 10 ms when nothing happens.
+The loop itself closes a connection that has been shut down, at once and in all ranks, including those that
 wait for it in a collective. Owns the search for these connections; not finding one only costs time.
 """
 
@@ -41,13 +41,13 @@ def _loops() -> Iterator[int]:
 
 
 def _epoll_of(thread: str) -> int:
-    """Return what a thread waits for; raises OSError, ValueError where that cannot be found out."""
+    """Return what a thread waits for; raises OSError, ValueError where that cannot be determined."""
     waits = _EPOLL_WAITS.get(platform.machine(), ())
     for _ in range(_MAX_LOOKS):
         call, *arguments = _read(f"/proc/self/task/{thread}/syscall").split()
         if call.isdigit() and int(call) in waits:
             return int(arguments[0], 16)
-        time.sleep(_LOOK_AGAIN_S)  # it handles an event
+        time.sleep(_LOOK_AGAIN_S)  # it is handling an event
     raise ValueError(thread)
 
 
@@ -62,9 +62,9 @@ def _watched(epoll: int) -> Iterator[Tuple[int, int]]:
 
 
 def _shut_down(descriptor: int, inode: int) -> bool:
-    """Shut a connection down; not what listens: gloo ends the process when that fails."""
+    """Shut a connection down, but not a listener: gloo ends the process when that fails."""
     with contextlib.suppress(OSError):
-        copy = os.dup(descriptor)  # from here on it is the same, also if it is closed elsewhere meanwhile
+        copy = os.dup(descriptor)  # from here on it is the same one, even if it is closed elsewhere meanwhile
         try:
             found = os.fstat(copy)
             return found.st_ino == inode and stat.S_ISSOCK(found.st_mode) and _end(copy)

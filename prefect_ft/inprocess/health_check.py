@@ -9,9 +9,9 @@ from prefect_ft.inprocess.state import State
 
 
 class CudaHealthCheck:
-    """Wait for all that the rank's current CUDA device has to do; does nothing where CUDA is not in use.
+    """Synchronize the rank's current CUDA device; does nothing where CUDA is not in use.
 
-    A sticky error of the device, after which nothing works in this process, is raised by that.
+    That raises a sticky error of the device, after which nothing works in this process.
     """
 
     def __call__(self, state: State) -> None:  # noqa: ARG002  (what every hook is given)

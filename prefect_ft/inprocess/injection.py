@@ -1,6 +1,6 @@
 """Which parameter of a wrapped function takes the call wrapper, and how a call is completed with it.
 
-Reads annotations as far as they can be read, and never fails by one: what cannot be resolved goes by its text.
+Reads annotations as far as possible, and never fails because of one: what cannot be resolved is compared as text.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Entry = Callable[[CallWrapper], Any]
 """Calls the function, with everything but the call wrapper given already."""
 
 _NAME = CallWrapper.__name__
-"""A class of another package that has this name is taken for ours: code comes from there."""
+"""A class of this name in another package counts as ours: code is migrated from there."""
 
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 _UNKNOWN = object()
 
 
 class Injection:
-    """One function's."""
+    """The injection into one function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -38,7 +38,7 @@ class Injection:
         self._others = self._signature.replace(parameters=others)
 
     def entry(self, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Entry:
-        """Return the function with these arguments, of which the call wrapper is left out or None.
+        """Return the function with these arguments, in which the call wrapper is missing or None.
 
         Raises TypeError where they do not fit the function.
         """
@@ -57,7 +57,7 @@ class Injection:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the parameters; none where they cannot be known."""
+    """Return the parameters; none where they are unknown."""
     try:
         if sys.version_info >= (3, 14):
             import annotationlib  # noqa: PLC0415  # annotations are evaluated there, and may fail
@@ -69,7 +69,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _names_around(function: Any) -> Dict[str, Any]:
-    """Return the globals by which a function's annotations are to be read."""
+    """Return the globals with which to resolve a function's annotations."""
     while True:
         inner = function.func if isinstance(function, functools.partial) else inspect.unwrap(function)
         if inner is function:
@@ -101,7 +101,7 @@ def _takes(annotation: Any, names: Dict[str, Any]) -> bool:
         return any(_takes(choice, names) for choice in typing.get_args(annotation))
     if origin is typing.Annotated:
         return _takes(annotation.__origin__, names)
-    if type(annotation).__name__ == "TypeAliasType":  # what the statement `type` makes
+    if type(annotation).__name__ == "TypeAliasType":  # made by the statement `type`
         return _takes(annotation.__value__, names)
     return isinstance(annotation, type) and origin is None and annotation.__name__ == _NAME
 
@@ -114,7 +114,7 @@ def _text_takes(text: str, names: Dict[str, Any]) -> bool:
 
 
 def _node_takes(node: ast.AST, names: Dict[str, Any]) -> bool:
-    """As `_takes`, of an annotation that is text: nothing in it is called, and names may be unknown here."""
+    """As `_takes`, for an annotation that is text: nothing in it is called, and names may be unknown here."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _text_takes(node.value, names)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -143,7 +143,7 @@ def _resolved(node: ast.AST, names: Dict[str, Any]) -> Any:
     if isinstance(node, ast.Name):
         return names.get(node.id, getattr(builtins, node.id, _UNKNOWN))
     if isinstance(node, ast.Attribute):
-        with contextlib.suppress(Exception):  # whatever the object does when it is asked
+        with contextlib.suppress(Exception):  # attribute access may raise anything
             return getattr(_resolved(node.value, names), node.attr)
     return _UNKNOWN
 

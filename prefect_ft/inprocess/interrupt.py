@@ -1,8 +1,8 @@
-"""Gets the main thread out of the wrapped function, wherever it is in it but in C.
+"""Gets the main thread out of the wrapped function, wherever it is in Python code.
 
-Owns one signal, SIGURG, which nothing happens by where it is not caught. The kernel sends it as soon as the
-store's alert arrives, so that a busy main thread does not have to hand the interpreter to another thread
-first; the watch sends it again where that is not enough.
+Owns one signal, SIGURG, which is ignored by default. The kernel sends it as soon as the store's alert
+arrives, so that a busy main thread need not first hand the interpreter to another thread; the watch
+sends it again where that is not enough.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ Result = TypeVar("Result")
 
 
 class Interrupter:
-    """Interrupts what `run` and `run_hook` call. All but `press` and `ended` is the main thread's.
+    """Interrupts what `run` and `run_hook` call. Everything but `press` and `ended` is for the main thread only.
 
     `ended` is the highest iteration that is known to have ended; the watch keeps it.
     """
 
     def __init__(self, alert: socket.socket) -> None:
-        """Raises InProcessError where this is not the main thread: it alone can be interrupted."""
+        """Raises InProcessError outside the main thread, the only one that can be interrupted."""
         if threading.current_thread() is not threading.main_thread():
             raise InProcessError("the wrapper has to be called in the main thread")
         self.ended = self.iteration = -1
         self.since_s = time.monotonic()
-        """When the main thread entered or left what it is in."""
+        """When the main thread last entered or left the function or a hook."""
         self.due_s: Optional[float] = None
-        """Until when what is called may take; None: until its iteration ends."""
+        """The deadline of the current call; None: the end of its iteration."""
         self._alert = alert
         self._expects: Optional[Type[BaseException]] = None
-        """What is raised in what runs now; None: nothing may be interrupted."""
+        """What is raised in the current call; None: nothing may be interrupted."""
         self._insists = self._has_raised = False
         self._atomic_depth = 0
         self._was_signalled = True
-        """Whether something may have arrived that has not been looked at."""
+        """Whether something may have arrived that has not been read."""
         self._main, self._pid = threading.get_ident(), os.getpid()
         self._previous = signal.signal(SIGNAL, self._handle)
         self.has_kernel_signal = _have_kernel_signal(alert)
         """Whether the main thread is signalled without the watch."""
 
     def close(self) -> None:
-        """Return the signal back."""
+        """Restore the signal's handler."""
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._alert, fcntl.F_SETFL, fcntl.fcntl(self._alert, fcntl.F_GETFL) & ~os.O_ASYNC)
         signal.signal(SIGNAL, self._previous or signal.SIG_DFL)
@@ -88,7 +88,7 @@ class Interrupter:
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
-        """Put an interruption off until the block is left."""
+        """Delay an interruption until the block is left."""
         self._atomic_depth += 1
         try:
             yield
@@ -111,11 +111,11 @@ class Interrupter:
                 return call()
             finally:
                 self._expects = None
-        finally:  # what interrupts comes once: in the first `finally` at worst
+        finally:  # the interruption is raised once, at worst in the first `finally`
             self.disarm()
 
     def disarm(self) -> None:
-        """Let nothing be interrupted. Idempotent."""
+        """Stop interrupting. Idempotent."""
         self._expects, self.since_s = None, time.monotonic()
 
     def _is_over(self) -> bool:
@@ -140,13 +140,13 @@ class Interrupter:
     # -- the watch --------------------------------------------------------------------------------
 
     def press(self, insists: bool) -> None:
-        """Interrupt; if it `insists` also where that was done: what was raised may have been caught."""
+        """Interrupt; if it `insists`, even a second time: the first exception may have been caught."""
         self._insists = insists
         signal.pthread_kill(self._main, SIGNAL)
 
 
 def _have_kernel_signal(alert: socket.socket) -> bool:
-    """Have the kernel signal the main thread when something arrives; False: it does not, the watch has to."""
+    """Have the kernel signal the main thread when something arrives; False: it cannot, so the watch must."""
     try:
         fcntl.fcntl(alert, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_TID, threading.get_native_id()))
         fcntl.fcntl(alert, _F_SETSIG, SIGNAL)
@@ -157,7 +157,7 @@ def _have_kernel_signal(alert: socket.socket) -> bool:
 
 
 def has_come(alert: socket.socket) -> bool:
-    """Return whether something has arrived, or nothing can any more."""
+    """Return whether something has arrived, or the connection is closed."""
     try:
         alert.recv(1, _LOOK)
     except BlockingIOError:
@@ -168,7 +168,7 @@ def has_come(alert: socket.socket) -> bool:
 
 
 def _announces_end(alert: socket.socket, iteration: int) -> bool:
-    """Look at what has arrived without taking it: it is the watch's."""
+    """Peek at what has arrived without reading it, which is up to the watch."""
     try:
         data = alert.recv(_ALERT_BYTES, _LOOK)
     except BlockingIOError:

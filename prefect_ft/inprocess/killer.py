@@ -1,7 +1,7 @@
 """Kills a rank that cannot be interrupted: a small process beside it, with a deadline that the rank moves.
 
-Owns that process and the page of memory that both see. It works while the rank is stopped, or holds the
-interpreter in C for good.
+Owns that process and the shared page of memory. It works while the rank is stopped, or stuck in C with
+the interpreter.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ main(*map(int, sys.argv[2:]))
 
 
 class Killer:
-    """The rank's side. Until the first `allow` nothing is killed."""
+    """The rank's side. Before the first `allow` nothing is killed."""
 
     def __init__(self, grace_s: float = 0.0) -> None:
         """Raises OSError where the process cannot be started.
 
-        `grace_s` is how long a rank may live after SIGTERM before it gets SIGKILL; 0: it gets SIGKILL alone.
+        `grace_s` is how long a rank may live after SIGTERM before it gets SIGKILL; 0: only SIGKILL is sent.
         """
         page = os.memfd_create("prefect-ft-deadline")
         try:
@@ -61,15 +61,15 @@ class Killer:
             os.close(page)
 
     def allow(self, until_s: float) -> None:
-        """Have the rank killed at that time of the monotonic clock, unless another is named before."""
+        """Have the rank killed at that time of the monotonic clock, unless the deadline is moved before."""
         self._deadline_ns[0] = int(until_s * 1e9)
 
     def spare(self) -> None:
-        """Have nothing killed until the next `allow`."""
+        """Clear the deadline until the next `allow`."""
         self._deadline_ns[0] = 0
 
     def close(self) -> None:
-        """Let the rank live. Idempotent."""
+        """End the process without killing the rank. Idempotent."""
         self.spare()
         if self._process.returncode is None:
             self._held.send(signal.SIGKILL)
@@ -82,7 +82,7 @@ def main(page: int, pid: int, grace_ms: int) -> None:
     deadline_ns = memoryview(mmap.mmap(page, _PAGE, prot=mmap.PROT_READ)).cast("q")
     with contextlib.suppress(ProcessLookupError):
         rank = Held(pid)
-        if os.getppid() != pid:  # the rank has ended, and its number may be another's by now
+        if os.getppid() != pid:  # the rank has ended, and its pid may have been reused
             return
         while not rank.ends(_sleep_s(deadline_ns[0])):
             due_ns = deadline_ns[0]

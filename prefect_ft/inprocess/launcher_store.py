@@ -1,6 +1,6 @@
-"""The rendezvous store that torchrun keeps for its ranks: rank 0 tells the others by it which port it has taken.
+"""The rendezvous store that torchrun keeps for its ranks: rank 0 publishes there which port it has taken.
 
-Without it the port has to be one that all ranks know, and the application may want that one for itself.
+Without it the port must be one that all ranks know, and the application may need that one itself.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _KEY = "prefect_ft/inprocess/%s/%d"
 
 
 def is_there() -> bool:
-    """Return whether a launcher keeps a store for these ranks, and they have the torch that it takes to speak to it."""
+    """Return whether a launcher keeps a store for these ranks, and they have a torch that can use it."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and "torch" in sys.modules
 
 
 class LauncherStore:
-    """The store, about one call. Where `is_there()`."""
+    """The store, for one call. Only where `is_there()`."""
 
     def __init__(self, call: int, timeout_s: float) -> None:
-        """Raises RuntimeError where it is not reached, or does not tell, within `timeout_s`."""
+        """Raises RuntimeError where the store is not reached, or has no port, within `timeout_s`."""
         from torch.distributed import TCPStore  # noqa: PLC0415  (only where a rank has imported torch)
 
         self._key = _KEY % (os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), call)
@@ -36,9 +36,9 @@ class LauncherStore:
         )
 
     def tell(self, port: int) -> None:
-        """Tell the others where rank 0 listens."""
+        """Publish the port on which rank 0 listens."""
         self._store.set(self._key, str(port))
 
     def port(self) -> int:
-        """Wait for what rank 0 tells, and return it."""
+        """Wait for the port that rank 0 publishes, and return it."""
         return int(self._store.get(self._key))

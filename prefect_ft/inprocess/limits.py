@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple, Optional, Union
 
 Duration = Union[float, timedelta]
-"""Seconds, or what says them."""
+"""Seconds, or a timedelta."""
 
 
 class Limits(NamedTuple):

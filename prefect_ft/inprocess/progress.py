@@ -1,7 +1,7 @@
-"""Whether the main thread gets on: what it says by `ping`, and that it runs Python at all.
+"""Whether the main thread progresses: what it reports by `ping`, and that it runs Python at all.
 
-Owns the two clocks. Life is asked for by a pending call of the interpreter, which the main thread makes
-between two bytecodes: a POSIX semaphore is posted, so that no Python code runs at an unexpected place.
+Owns the two clocks. A sign of life is requested by a pending call of the interpreter, which the main thread
+makes between two bytecodes: a POSIX semaphore is posted, so that no Python code runs at an unexpected place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SEMAPHORE_BYTES = 64
 
 
 class Progress:
-    """The progress of one rank. `step` is the highest that it named in any iteration; None: none."""
+    """The progress of one rank. `step` is the highest that it reported in any iteration; None: none."""
 
     def __init__(self) -> None:
         self.step: Optional[int] = None
@@ -27,13 +27,13 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew: the function is entered."""
+        """Reset: the function is entered."""
         self._alive_s = time.monotonic()
         self._pinged_s: Optional[float] = None
         self._pinged_step: Optional[int] = None
 
     def ping(self, step: Optional[int] = None) -> None:
-        """Say that the training got on; a step that is not above the last one says nothing."""
+        """Report progress; a step that is not above the last one is ignored."""
         if step is not None:
             last = self._pinged_step
             if last is not None and step <= last:
@@ -44,7 +44,7 @@ class Progress:
         self._pinged_s = time.monotonic()
 
     def unwatched(self) -> None:
-        """Let it take as long as it wants, until `watched`."""
+        """Suspend the time limits until `watched`."""
         self.is_watched = False
 
     def watched(self) -> None:
@@ -55,7 +55,7 @@ class Progress:
         self.is_watched = True
 
     def last_s(self) -> float:
-        """Return when there was progress last, by the monotonic clock; asks for another sign of life."""
+        """Return when there was last progress, by the monotonic clock; requests another sign of life."""
         if self._libc.sem_trywait(self._semaphore) == 0:
             self._alive_s = time.monotonic()
             self._is_asked = False

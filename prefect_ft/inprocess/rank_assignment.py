@@ -1,7 +1,7 @@
-"""Who runs the next iteration, and as which rank. Pure; every rank computes it and comes to the same.
+"""Which ranks run the next iteration, under which numbers. Pure; every rank computes the same result.
 
-An assignment takes the ranks that take part and gives those that run, in the order of their new numbers;
-the others wait in reserve. `compose` puts several one after the other.
+An assignment takes the ranks that take part and returns those that run, in the order of their new numbers;
+the others wait in reserve. `compose` chains several.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 class Member(NamedTuple):
     """A rank that takes part. `rank` is its number in the iteration before; None: it was in reserve.
 
-    `key` is what the wrapper's `rank_key` gave there: its host, say.
+    `key` is what the wrapper's `rank_key` returned there: its host, for example.
     """
 
     initial_rank: int
@@ -43,7 +43,7 @@ def fill_gaps(members: List[Member]) -> List[Member]:
 
 
 def whole_groups(size: int) -> Assignment:
-    """Leave out groups of `size` processes (those of a node, say) that have lost one."""
+    """Leave out groups of `size` processes (for example a node's) that have lost one."""
 
     def assign(members: List[Member]) -> List[Member]:
         there = Counter(member.initial_rank // size for member in members)
@@ -53,7 +53,7 @@ def whole_groups(size: int) -> Assignment:
 
 
 def whole_keys(size: int) -> Assignment:
-    """Leave out groups of ranks with one key (a host's, say) of which fewer than `size` are there."""
+    """Leave out groups of ranks with one key (for example a host's) that have fewer than `size` left."""
 
     def assign(members: List[Member]) -> List[Member]:
         there = Counter(member.key for member in members)
@@ -63,17 +63,17 @@ def whole_keys(size: int) -> Assignment:
 
 
 def divisible_by(number: int) -> Assignment:
-    """Let as many ranks run as can be divided by `number`, the first ones."""
+    """Let the first ranks run, as many as are divisible by `number`."""
     return lambda members: members[: len(members) // number * number]
 
 
 def max_active(number: int) -> Assignment:
-    """Let at most `number` ranks run, the first ones; the others are spares."""
+    """Let at most the first `number` ranks run; the others are spares."""
     return lambda members: members[:number]
 
 
 def compose(*assignments: Assignment) -> Assignment:
-    """Put assignments one after the other; what one leaves out the next does not see."""
+    """Chain assignments; each sees only the ranks that the one before keeps."""
 
     def assign(members: List[Member]) -> List[Member]:
         for assignment in assignments:

@@ -27,7 +27,7 @@ main(*map(int, sys.argv[2:]))
 
 
 def listener(host: str, port: int, heartbeat_s: float) -> socket.socket:
-    """Take the port; raises OSError where it is not free. What comes in by it inherits its options."""
+    """Bind the port; raises OSError where it is not free. Accepted connections inherit its options."""
     listening = socket.create_server((host, port), backlog=BACKLOG)
     tune(listening, heartbeat_s)
     return listening
@@ -45,7 +45,7 @@ def start(listening: socket.socket, call: int) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(number,),
-            start_new_session=True,  # what is typed at a terminal ends the ranks, and they end it
+            start_new_session=True,  # Ctrl-C ends the ranks, and so the store
         )
 
 

@@ -1,6 +1,6 @@
-"""One call of the wrapper in one rank: its connections, its watch, and what it says to the store.
+"""One call of the wrapper in one rank: its connections, its watch, and its messages to the store.
 
-Owns everything that has to be closed again. What is done when is the wrapper's.
+Owns everything that must be closed again. The wrapper owns the order of events.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from prefect_ft.worker import frames
 from prefect_ft.worker.coordination import KEY_VARIABLE, STORE_VARIABLE, port_served_at
 
 PORT_VARIABLE = "PREFECT_FT_INPROCESS_PORT"
-"""The store's port on MASTER_ADDR where no agent serves it; if that is not set, torchrun's store tells of a free one,
+"""The store's port on MASTER_ADDR where no agent serves it; if that is not set, torchrun's store has a free one,
 else it is the one after MASTER_PORT."""
 
 _ENTER = '{"op":"enter","rank":%d,"size":%d,"iteration":%d,"step":%s,"without":%s,"barrier_s":%r%s}'
-"""Written by hand: json's encoder is set up anew for each message, which is a tenth of a rank's part in a restart."""
+"""Formatted by hand: setting up json's encoder for each message would take a tenth of a rank's share of a restart."""
 
 _BIND_S = 5.0
 _BIND_RETRY_S = 0.01
 
 
 class Round(NamedTuple):
-    """What begins an iteration: the ranks that take no part in it, and what ended the one before.
+    """The start of an iteration: the ranks that take no part in it, and what ended the one before.
 
-    `step` is the highest that any rank has named; None: none. `keys` are those that ranks entered with.
+    `step` is the highest that any rank has reported; None: none. `keys` are those with which ranks entered.
     """
 
     without: FrozenSet[int]
@@ -48,10 +48,10 @@ class Round(NamedTuple):
 
 
 def address(limits: Limits, call: int, store_port: Optional[int] = None) -> Tuple[Address, bool]:
-    """Return where the store of this job is, and whether the agent serves it; port 0: `launcher_store` tells.
+    """Return where the store of this job is, and whether the agent serves it; port 0: `launcher_store` has it.
 
-    `store_port` is where it is unless an agent serves it or the environment names a port. Raises KeyError where
-    nothing does.
+    `store_port` is used unless an agent serves it or the environment names a port. Raises KeyError where
+    nothing names one.
     """
     key, master_port = os.environ.get(KEY_VARIABLE, ""), os.environ.get("MASTER_PORT", "")
     agents = port_served_at(os.environ.get(STORE_VARIABLE, ""), master_port)
@@ -64,7 +64,7 @@ def _usual_port() -> int:
 
 
 class Session:
-    """A rank's part in one call; `close` it in the end."""
+    """A rank's part in one call; `close` it at the end."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Session:
     ) -> None:
         """Rank 0 starts the store, unless the agent hosts it. Raises OSError, StoreLostError.
 
-        `abort` is as the watch takes it; `call` is the number of the call, the same in all ranks.
+        `abort` is the watch's; `call` is the number of the call, the same in all ranks.
         """
         self.rank, self.size, self.limits = rank, size, limits
         self.address, is_served = address(limits, call, store_port)
@@ -102,7 +102,7 @@ class Session:
         )
 
     def enter(self, iteration: int, without: Collection[int], key: Optional[str] = None) -> Round:
-        """Wait for all others that live; raises RestartAbort, ExcludedError, StoreLostError.
+        """Wait for all other living ranks; raises RestartAbort, ExcludedError, StoreLostError.
 
         `without` are ranks that an earlier call has lost; `key` is sent to all others.
         """
@@ -134,12 +134,12 @@ class Session:
         return bool(answer["ev"] == "complete")
 
     def give_up(self, why: str) -> None:
-        """Have all ranks give up. The store may have gone already."""
+        """Make all ranks give up. The store may have gone already."""
         with contextlib.suppress(StoreLostError):
             self._control.send(op="give_up", why=why)
 
     def close(self) -> None:
-        """Close everything; for the others this rank is lost, unless all is over."""
+        """Close everything; to the others this rank is lost, unless the call is over."""
         if self._killer is not None:
             self._killer.close()
         self._watch.stop()
@@ -186,7 +186,7 @@ def _start_store(where: Address) -> int:
     while True:
         try:
             listening = server.listener(where.host, where.port, where.heartbeat_s)
-        except OSError as exc:  # the store of the call before may be about to leave
+        except OSError as exc:  # the previous call's store may still be about to end
             if exc.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
                 raise
             time.sleep(_BIND_RETRY_S)

@@ -38,7 +38,7 @@ class State(NamedTuple):
     fault: Optional[Fault]
 
     def export(self) -> None:
-        """Set RANK and WORLD_SIZE as the function and what it starts are to see them."""
+        """Set RANK and WORLD_SIZE for the function and its children."""
         if self.rank is not None:
             os.environ["RANK"], os.environ["WORLD_SIZE"] = str(self.rank), str(self.world_size)
 
@@ -54,14 +54,14 @@ class CallWrapper:
         address: Optional[Address] = None,
         store_timeout_s: float = 0.0,
     ) -> None:
-        """Where only `state` is given nothing restarts, and the handle does nothing."""
+        """With only `state`, nothing restarts and the handle does nothing."""
         self.state = state
         self._progress, self._interrupter = progress, interrupter
         self._address, self._store_timeout_s = address, store_timeout_s
 
     @property
     def iteration(self) -> int:
-        """How often the function has been entered anew: 0 at first."""
+        """How often the function has been re-entered: 0 at first."""
         return self.state.iteration
 
     @property
@@ -76,11 +76,11 @@ class CallWrapper:
         return self.state.world_size
 
     def ping(self, step: Optional[int] = None) -> None:
-        """Say that the training got on; costs less than a microsecond.
+        """Report progress; takes less than a microsecond.
 
-        Once it was called in an iteration it must go on to be, at least every `soft_timeout`. With `step`
-        only a step above the last one counts, and restarts without a new highest step are counted. It is a
-        heartbeat, too.
+        Once called in an iteration, it must be called at least every `soft_timeout`. With `step`
+        only a step above the last one counts, and restarts without a new highest step are counted. It is
+        also a heartbeat.
         """
         if self._progress is not None:
             self._progress.ping(step)
@@ -88,7 +88,7 @@ class CallWrapper:
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
-        """Put a restart off until the block is left; for what must not be left half done. Main thread only."""
+        """Delay a restart until the block is left; for work that must not be left half done. Main thread only."""
         if self._interrupter is None:
             yield
         else:
@@ -97,7 +97,7 @@ class CallWrapper:
 
     @contextlib.contextmanager
     def unwatched(self) -> Iterator[None]:
-        """Let no timeout hold until the block is left; for what takes long and is known to end."""
+        """Suspend timeouts until the block is left; for work that takes long and is known to end."""
         if self._progress is None:
             yield
             return

@@ -11,7 +11,7 @@ from prefect_ft.inprocess.client import Store
 
 
 class _TorchStore(dist.Store):  # type: ignore[misc]  # torch may not be there when types are checked
-    """Bytes travel as text, each as the character of its number."""
+    """Sends bytes as text, each as the character of its number."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -48,5 +48,5 @@ class _TorchStore(dist.Store):  # type: ignore[misc]  # torch may not be there w
 
 
 def torch_store(store: Store) -> dist.Store:
-    """Return the store that torch.distributed takes."""
+    """Return the store for torch.distributed."""
     return _TorchStore(store)

@@ -1,6 +1,6 @@
-"""The thread beside the function: hears that the iteration has ended, and sees whether this rank gets on.
+"""The thread beside the function: learns that the iteration has ended, and checks whether this rank progresses.
 
-It looks for the store's alert now and then where the kernel signals the main thread at once, and blocks on it
+It polls for the store's alert where the kernel signals the main thread at once, and blocks on it
 where it does not. Owns the time-outs of this rank, and the abort where the main thread cannot be interrupted.
 """
 
@@ -20,23 +20,23 @@ from prefect_ft.inprocess.killer import Killer
 from prefect_ft.inprocess.progress import Progress
 
 LOOK_S = 0.1
-"""How often it looks: threads of all ranks that woke up with every alert would take the processors from those that it
-is for."""
+"""The polling period: if the watches of all ranks woke up at every alert, they would take the processors from the
+main threads."""
 
 STUCK_S = 0.08
 """How long the main thread may take to leave before the abort hooks are called for it, in this thread."""
 
 LEAD_S = 0.02
-"""How long the main thread is left alone with the kernel's signal: this thread would only take the interpreter,
-or a core, away from it."""
+"""How long to leave the kernel's signal to the main thread: this thread would only take the interpreter, or a
+core, away from it."""
 
 AGAIN_S = 1.0
-"""How long until what was raised in the main thread is raised once more."""
+"""How long until the exception is raised in the main thread again."""
 
 MAX_TICK_S = 1.0
 
 NEVER = 1 << 62
-"""An iteration that does not come: every one has ended before."""
+"""An iteration above all others: all of them have ended."""
 
 
 class Watch:
@@ -54,7 +54,7 @@ class Watch:
         hard_s: Optional[float],
         abort: Callable[[int], None],
     ) -> None:
-        """`abort(iteration)` is called when the main thread does not come out of that iteration."""
+        """`abort(iteration)` is called when the main thread does not leave that iteration."""
         self._rank, self._alert, self._interrupter = rank, alert, interrupter
         self._progress, self._killer = progress, killer
         self._soft_s, self._hard_s, self._abort = soft_s, hard_s, abort
@@ -110,7 +110,7 @@ class Watch:
         return self._interrupter.is_in_function and self._interrupter.ended >= self._interrupter.iteration
 
     def _hear(self) -> bool:
-        """Take what alerts there are; False: there will be no more, and with the store everything ends."""
+        """Read the pending alerts; False: the store is gone, and with it the call."""
         try:
             self._interrupter.ended = self._alert.receive_alert()
             while has_come(self._alert.socket):
@@ -149,7 +149,7 @@ class Watch:
             if self._killer is not None:
                 self._killer.spare()
         elif not interrupter.is_in_function:
-            self._allow(now_s)  # it waits for others: that it lives is enough
+            self._allow(now_s)  # it waits for others: being alive is enough
         else:
             last_s = self._progress.last_s()
             self._allow(last_s)

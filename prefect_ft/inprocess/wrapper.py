@@ -45,10 +45,10 @@ STORM_S = 0.1
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
 _call_numbers = itertools.count()
-"""By them ranks that call several wrapped functions one after the other know which they speak of."""
+"""They identify the calls of ranks that call several wrapped functions in turn."""
 
 _lost_ranks: Set[int] = set()
-"""Those that earlier calls have lost: they do not come any more."""
+"""Ranks that earlier calls have lost: they will not come back."""
 
 
 class Wrapper:
@@ -107,15 +107,15 @@ class Wrapper:
         self._enabled = enabled
 
     def _ends_by(self, failure: Optional[BaseException], abort: RestartAbort) -> BaseException:
-        """Return what this rank ends by where there is no further restart; `failure` is its own."""
+        """Return what this rank raises where there is no further restart; `failure` is its own."""
         return failure or abort
 
     def _handle(self, *arguments: Any) -> CallWrapper:
-        """Return what the function is given."""
+        """Return the function's handle."""
         return CallWrapper(*arguments)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, wrapped; for a rank that ends in reserve it gives None."""
+        """Return the wrapped function; in a rank that ends in reserve it returns None."""
         injection = Injection(function)
 
         @functools.wraps(function)
@@ -132,7 +132,7 @@ class Wrapper:
 
 
 class _Settings:
-    """What a wrapper was made with."""
+    """The arguments of a wrapper."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Call:
         self._ran_s = math.inf
         """How long the function ran in the last iteration; infinite for a rank in reserve."""
         self._failure: Optional[BaseException] = None
-        """What this rank itself failed with, until the others have come so far."""
+        """This rank's own failure, until the others have arrived."""
         self._session = Session(
             rank,
             size,
@@ -188,9 +188,9 @@ class _Call:
         )
 
     def run(self) -> Any:
-        """Return the function's result, of the iteration in which all ranks completed it.
+        """Return the function's result in the iteration in which all ranks completed it.
 
-        Raises what this rank itself failed with where there is no further restart, RestartAbort elsewhere.
+        If there is no further restart, raises this rank's own failure, or RestartAbort on other ranks.
         """
         try:
             return self._iterate()
@@ -254,7 +254,7 @@ class _Call:
         )
         session.progress.begin()
         entered_s = time.monotonic()
-        excepthook = sys.excepthook  # each process group of torch's puts its own around it
+        excepthook = sys.excepthook  # each of torch's process groups adds its own around it
         try:
             value = session.interrupter.run(state.iteration, lambda: self._enter(handle))
         except Interrupted:
@@ -279,12 +279,12 @@ class _Call:
 
     def _failed(self, exc: Exception) -> None:
         self._session.announce(self._state.iteration, "exception", _in_words(exc))
-        if logger.isEnabledFor(logging.WARNING):  # the text costs a rank as much as all the rest of a restart
+        if logger.isEnabledFor(logging.WARNING):  # the text takes a rank as long as all the rest of a restart
             trace = "".join(traceback.format_exception(type(exc), exc, _below_us(exc.__traceback__)))
             logger.warning(
                 "iteration=%d rank=%d failed\n%s", self._state.iteration, self._state.initial_rank, trace
             )
-        # What the function held is let go before anything is set up anew.
+        # Release what the function held before anything is set up again.
         traceback.clear_frames(exc.__traceback__)
         self._failure = exc
 
@@ -304,7 +304,7 @@ class _Call:
             for hook in self._settings.abort:
                 try:
                     self._run_hooks([hook])
-                except Exception as exc:  # the others are to be called too, and the health check judges
+                except Exception as exc:  # the other hooks must run too, and the health check decides
                     logger.warning("iteration=%d abort hook failed: %s", iteration, _in_words(exc))
 
     def _run_hooks(self, hooks: Sequence[Hook]) -> None:
@@ -316,7 +316,7 @@ class _Call:
                 hook(self._state)
 
     def _report(self, fault: Fault) -> None:
-        """One rank tells of the restart: the one that failed, or the first where that has gone."""
+        """Report the restart from one rank: the failed one, or the first where that is gone."""
         ranks = [member.initial_rank for member in self._members]
         if self._state.initial_rank != (fault.rank if fault.rank in ranks else ranks[0]):
             return
@@ -335,7 +335,7 @@ class _Call:
     # -- leaving ----------------------------------------------------------------------------------
 
     def _leave(self, exc: BaseException) -> None:
-        """Tell why this rank leaves."""
+        """Report why this rank leaves."""
         self._session.interrupter.disarm()
         with contextlib.suppress(StoreLostError):
             self._session.announce(self._state.iteration, "exit", _in_words(exc))
@@ -346,7 +346,7 @@ class _Call:
 
 
 class _Budget:
-    """How often a call may restart. All ranks see the same and decide the same."""
+    """How often a call may restart. All ranks see and decide the same."""
 
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
@@ -360,7 +360,7 @@ class _Budget:
     ) -> Optional[str]:
         """Count a restart, where a fault led here; return why there may not be one. None: there may.
 
-        `ran_s` is how long the function ran here. Ranks may see a storm one after the other: the first has all give up.
+        `ran_s` is how long the function ran here. Ranks may detect a storm in turn: the first makes all give up.
         """
         settings = self._settings
         if fault is not None:

@@ -53,18 +53,18 @@ from prefect_ft.supervisor.bucket import Bucket
 from prefect_ft.worker.checkpoints import Finder
 from prefect_ft.worker.checkpoints.entry import FILE_SYSTEM
 
-own_server()  # at once: a flow of a user's own has it started before it calls anything of ours
+own_server()  # on import: a user's own flow starts it before calling anything of ours
 
 DRAIN_S = 15.0
 """How long the end of a run waits until Prefect's engine has left the last task."""
 
 RETRIES = 1_000_000
-"""Prefect's own limit, which must never be reached. The budgets are the policy's."""
+"""Prefect's own limit, which must never be reached. The policy has the budgets."""
 
 _logger = logging.getLogger(__name__)
 
 Progress = Callable[[], "int | None"]
-"""Tells the step that is saved; None: it is not known."""
+"""Returns the saved step; None: unknown."""
 
 Handler = Callable[["Task[..., Any]", TaskRun, "State[Any]"], bool]
 
@@ -80,12 +80,12 @@ def restart_handler(
 
     `@task(retries=…, retry_condition_fn=restart_handler(AutoRestart(max_num_restarts=3)))`: Prefect asks it
     before it retries, so `retries` should be more than the policy allows. Each decision is recorded in
-    `journal` before it takes effect. Without one each run of the task has a history of its own, which ends
-    with the process; a journal that is given is one history for all runs, in all threads of this process, and
+    `journal` before it takes effect. Without one, each run of the task has a history of its own, which ends
+    with the process; a given journal is one history for all runs, in all threads of this process, and
     keeps the handler from being sent to another: docs/prefect.md says what that means for each task runner.
-    `progress` is called after each failure and returns the step that is saved, None: it is not known. `checkpoints`
-    is where the task saves instead, looked at then. A failure after a higher step begins the budget anew; with
-    neither, nothing does. What `progress` raises is logged, and the step is not known.
+    `progress` is called after each failure and returns the saved step, None: unknown. `checkpoints`
+    is where the task saves instead, and is scanned then. A failure after a higher step resets the budget; with
+    neither, nothing does. What `progress` raises is logged, and the step counts as unknown.
     A policy with `restart_delay_s` sets the task's `retry_delay_seconds`. JournalError is logged by Prefect,
     and nothing is restarted. Raises ConfigError where both sources of steps are given.
     """
@@ -119,7 +119,7 @@ def restart_handler(
 def _source_of_steps(
     progress: Progress | None, checkpoints: str | os.PathLike[str] | Checkpoints | None
 ) -> Progress:
-    """Return what tells the step that a task of a user's own has saved."""
+    """Return the function that finds the step that a user's own task has saved."""
     if checkpoints is None:
         return progress or (lambda: None)
     if progress is not None:
@@ -127,7 +127,7 @@ def _source_of_steps(
     places = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(path=os.fspath(checkpoints))
 
     def highest() -> int | None:
-        """Look anew: the handler may be in any thread, and in a process that has never looked."""
+        """Scan again: the handler may be in any thread, and in a process that has never scanned."""
         where = places.path if places.is_remote else os.path.expanduser(places.path)
         place = Bucket(where) if places.is_remote else FILE_SYSTEM
         finder = Finder(where, places.layout, places.pattern, places.settle_s, place=place)
@@ -138,24 +138,24 @@ def _source_of_steps(
 
 
 def _step(step_now: Progress, logger: Any) -> int | None:
-    """Return the step that is saved; None: unknown."""
+    """Return the saved step; None: unknown."""
     try:
         step = step_now()
         return None if step is None else max(0, index(step))
-    except Exception:  # of the user's function
+    except Exception:  # an error of the user's function
         logger.warning("cannot find out which step is saved", exc_info=True)
         return None
 
 
 class _Histories(defaultdict[UUID, MemoryJournal]):
-    """The histories of task runs in this process; another process begins with none."""
+    """The histories of task runs in this process; another process starts with none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Histories, (MemoryJournal,)
 
 
 def _incident_of(state: State[Any], t: float) -> Incident:
-    """Return the incident that the failure of a user's own task is."""
+    """Return the failure of a user's own task as an incident."""
     error: Any = state.data
     is_raised = isinstance(error, BaseException)
     text = "".join(traceback.format_exception(error)) if is_raised else state.message or ""
@@ -164,7 +164,7 @@ def _incident_of(state: State[Any], t: float) -> Incident:
 
 
 class Attempts:
-    """A phase's attempts, as Prefect is shown them: one each time that it enters the task."""
+    """A phase's attempts, as shown to Prefect: one each time that it enters the task."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -179,7 +179,7 @@ class Attempts:
 
 # A plain function: see `restart_handler`.
 def _phase_handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    """Restart as was decided about the end of this attempt; whatever else ends the task ends the phase."""
+    """Restart as decided about the end of this attempt; any other end of the task ends the phase."""
     error: Any = state.data
     if not isinstance(error, AttemptFailedError):
         return False
@@ -194,7 +194,7 @@ def _phase_handler(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> b
     retry_condition_fn=_phase_handler,
 )
 def train_phase(attempts: Attempts) -> State[Any] | None:
-    """Follow one attempt of a phase; Prefect enters it again for each restart."""
+    """Follow one attempt of a phase; Prefect enters the task again for each restart."""
     error = attempts.next_end()
     if error is None:
         return None
@@ -231,8 +231,8 @@ def shown(live: Live) -> Iterator[None]:
 def run_phase(job: JobConfig, phase: int | str = 0) -> PhaseSummary:
     """Run one phase of a job to its end, as a task of the flow that calls this; return what it cost.
 
-    `phase` is a name or an index. It is a run of its own. A phase that gives up is a summary with `status`
-    `failed`, not an exception. Raises ConfigError, RunHeldError or UnfinishedRunError for a model directory
+    `phase` is a name or an index. It is a run of its own. A phase that gives up results in a summary with `status`
+    `failed`, not in an exception. Raises ConfigError, RunHeldError or UnfinishedRunError for a model directory
     that has a run which has not ended, and SystemHeldError for a system that serves another one, before
     anything starts; JournalError if the journal cannot be written, LeaseLostError if another orchestrator has
     taken the run over. Relative paths start at the working directory.

@@ -1,7 +1,7 @@
-"""The time-outs of the flow and the task around a run, where Prefect itself can't interrupt what waits.
+"""The timeouts of the flow and the task around a run, where Prefect itself cannot interrupt a wait.
 
 Prefect raises an error between two instructions of a thread, or where an asynchronous flow awaits something: a
-thread that waits for its ranks comes to neither.
+thread that waits for its ranks reaches neither.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from prefect_ft.clock import epoch_now
 from prefect_ft.supervisor import TIMED_OUT
 
 LATER_S = 0.5
-"""How long Prefect's own way of telling has."""
+"""How long to wait for Prefect's own error first."""
 
 
 @contextmanager
 def heeding_timeouts(ask: Callable[[str], None]) -> Iterator[None]:
-    """Have `ask` called, with what asks for the stop, once a flow or task of this context has timed out."""
+    """Call `ask` with the source of the stop once a flow or task of this context has timed out."""
     ends = _ends_s()
     if not ends:
         yield

@@ -11,7 +11,7 @@ from prefect_ft.inprocess.abort import abort_process_groups
 
 
 class Abort(abc.ABC):
-    """Called after a fault, to take down what ranks may hang in."""
+    """Called after a fault, to tear down what ranks may hang in."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
@@ -19,7 +19,7 @@ class Abort(abc.ABC):
 
 
 class AbortTorchDistributed(Abort):
-    """Take down all process groups of this rank, as `prefect_ft.inprocess.abort.AbortTorchDistributed` does.
+    """Tear down all process groups of this rank, as `prefect_ft.inprocess.abort.AbortTorchDistributed` does.
 
     `torch_fr_trace_path` is accepted: flight-recorder traces are not collected.
     """
@@ -34,7 +34,7 @@ class AbortTorchDistributed(Abort):
 
 
 class AbortTransformerEngine(Abort):
-    """Release what Transformer Engine holds of process groups: userbuffers and FP8 state. Never run on a device."""
+    """Release the process groups that Transformer Engine holds: userbuffers and FP8 state. Never run on a device."""
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Do nothing where it is not loaded."""

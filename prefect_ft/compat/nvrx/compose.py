@@ -26,7 +26,7 @@ class Compose:
         return made
 
     def __init__(self, *instances: Callable[..., Any]) -> None:
-        """Nothing is left to do."""
+        """Do nothing: `__new__` has done it."""
 
     def __call__(self, *arguments: Any) -> Any:
         result = None

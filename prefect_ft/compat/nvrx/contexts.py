@@ -1,4 +1,4 @@
-"""What every rank assignment is called with, and is an instance of."""
+"""The argument and the base class of every rank assignment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KeyOrFn = Union[str, int, Callable[[State], Any]]
 
 
 class RankDiscarded(RestartError):  # noqa: N818  (the name that users know)
-    """This rank does not take part any more."""
+    """This rank no longer takes part."""
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""What the machine says of its GPUs, NVLinks and InfiniBand ports. Nothing here was ever run on a device."""
+"""The state of the machine's GPUs, NVLinks and InfiniBand ports. Nothing here was ever run on a device."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class HealthCheck(abc.ABC):
 
 
 class CudaHealthCheck(HealthCheck):
-    """Wait, at most `timeout`, for all that LOCAL_RANK's CUDA device has to do; raises its error if it has failed."""
+    """Synchronize LOCAL_RANK's CUDA device, for at most `timeout`; raises its error if it has failed."""
 
     def __init__(self, timeout: datetime.timedelta = datetime.timedelta(seconds=30)) -> None:
         self.timeout = timeout
@@ -83,17 +83,17 @@ class ChainedGPUHealthCheck(_DeviceCheck):
 
 
 class ChainedNVLHealthCheck(_DeviceCheck):
-    """Log the GPU's NVLinks that are down; theirs ends no rank by it either. Never run on a device."""
+    """Log the GPU's NVLinks that are down; as in theirs, that ends no rank. Never run on a device."""
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Return the state whatever is down."""
+        """Return the state, whatever is down."""
         for link in devices.links_down(self.device_index):
             logger.warning("NVLink is down: %s", link)
         return state
 
 
 class ChainedNicHealthCheck(_DeviceCheck):
-    """Look whether an InfiniBand port that was up when this was made is down. Never run on a device."""
+    """Check whether an InfiniBand port that was up when this was created is down. Never run on a device."""
 
     def __init__(self, device_index: Optional[int] = None) -> None:
         super().__init__(device_index)

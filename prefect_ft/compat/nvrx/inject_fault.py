@@ -48,7 +48,7 @@ def maybe_raise_workload_exception() -> None:
 
 
 def clear_workload_exception() -> None:
-    """Let WORKLOAD_EXC ask for nothing any more."""
+    """Clear the request of WORKLOAD_EXC."""
     _is_wanted.clear()
 
 
@@ -108,7 +108,7 @@ def inject_fault(  # noqa: PLR0917  (their arguments, in their order)
     seed: Optional[int] = None,
     callback: Callback = None,
 ) -> None:
-    """Let some ranks have a fault, drawn by chance; the first `keep_alive` have none. Seed it alike on all ranks.
+    """Inject a fault into some ranks, drawn at random, but not the first `keep_alive`. Use one seed on all ranks.
 
     `num_faults` and `delay` (seconds) may be ranges.
     """

@@ -1,4 +1,4 @@
-"""Hooks that log where the in-process restarter stands, in the form that NVRx's launcher and its log parsers read."""
+"""Hooks that log the state of the in-process restarter, in the form that NVRx's launcher and its log parsers read."""
 
 from __future__ import annotations
 

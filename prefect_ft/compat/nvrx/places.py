@@ -1,4 +1,4 @@
-"""The places of all ranks of one call, as one rank computes them; every rank comes to the same."""
+"""The places of all ranks of one call, as one rank computes them; every rank gets the same."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Places:
         return dataclasses.replace(self._states[self._rank].freeze(), iteration=iteration)
 
     def failed(self, exc: BaseException | None) -> None:
-        """Take note of what the function raised here; None: it is entered."""
+        """Note what the function raised here; None: it is entered."""
         self._states[self._rank].fn_exception = exc
 
     def keys(self) -> str:
-        """Return what this rank tells all others before an assignment, as JSON."""
+        """Return what this rank sends to all others before an assignment, as JSON."""
         own = self._states[self._rank]
         return json.dumps([part.keys(own) if hasattr(part, "keys") else [] for part in self._parts])
 
@@ -49,7 +49,7 @@ class Places:
         keys = {n: json.loads(there[n].key or "[]") for n in contexts}
         self._run(contexts, keys)
         for ctx in contexts.values():
-            if ctx.state.mode == Mode.INITIALIZED:  # an assignment that says nothing of it lets all run
+            if ctx.state.mode == Mode.INITIALIZED:  # an assignment that does not set it lets all run
                 ActivateAllRanks()(ctx)
         for number, state in self._states.items():
             if number in contexts:

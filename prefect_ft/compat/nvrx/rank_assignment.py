@@ -1,7 +1,7 @@
-"""Who runs the next iteration, and as which rank: assignments that change one rank's place.
+"""Which ranks run the next iteration, under which numbers: assignments that change one rank's place.
 
-Each is called with the context of one rank, as theirs. `Places` has one wrapper's assignment made for all ranks at
-once, in each rank: what it depends on that is not the same everywhere (a host's name) ranks exchange as keys.
+Each is called with the context of one rank, as theirs. `Places` computes one wrapper's assignment for all ranks at
+once, in each rank: ranks exchange as keys what it depends on and differs between them, such as a host's name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ActivateAllRanks(RankFilter):
 
 
 class MaxActiveWorldSize(RankFilter):
-    """Let at most so many ranks run, the first ones; None: no limit."""
+    """Let at most the first so many ranks run; None: no limit."""
 
     def __init__(self, max_active_world_size: Optional[int] = None) -> None:
         self.max_active_world_size = max_active_world_size
@@ -103,7 +103,7 @@ class MaxActiveWorldSize(RankFilter):
 
 
 class ActiveWorldSizeDivisibleBy(RankFilter):
-    """Let as many ranks run as can be divided by `divisor`, the first ones."""
+    """Let the first ranks run, as many as are divisible by `divisor`."""
 
     def __init__(self, divisor: int = 1) -> None:
         self.divisor = divisor
@@ -131,7 +131,7 @@ def _limited(ctx: RankAssignmentCtx, size: int) -> RankAssignmentCtx:
 
 
 class FilterCountGroupedByKey(RankAssignment):
-    """Take all ranks of a key for gone whose number does not meet a condition; another assignment moves the rest."""
+    """Treat all ranks of a key as gone if their number does not meet a condition; another assignment moves the rest."""
 
     _numbers = itertools.count()
 

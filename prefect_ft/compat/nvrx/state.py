@@ -18,7 +18,7 @@ class Mode(enum.Enum):
     INACTIVE = enum.auto()
     """It waits in reserve."""
     TERMINATED = enum.auto()
-    """It does not take part any more."""
+    """It no longer takes part."""
 
 
 @dataclasses.dataclass
@@ -52,7 +52,7 @@ class State:
         return cls(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
 
     def set_distributed_vars(self) -> None:
-        """Set RANK and WORLD_SIZE as the function is to see them."""
+        """Set RANK and WORLD_SIZE for the function."""
         os.environ["RANK"], os.environ["WORLD_SIZE"] = str(self.active_rank), str(self.active_world_size)
 
     def advance(self) -> None:

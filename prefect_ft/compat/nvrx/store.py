@@ -1,4 +1,4 @@
-"""Stores of torch with what rank assignments need of one; the wrapper itself uses its own store, and none of these."""
+"""Torch's stores with what rank assignments need; the wrapper itself uses its own store, and none of these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DEFAULT = datetime.timedelta(seconds=300)
 
 
 class StoreMixin:
-    """What a store of torch needs besides: a barrier of some ranks."""
+    """What torch's stores lack: a barrier of some ranks."""
 
     def barrier(
         self: Any,
@@ -21,7 +21,7 @@ class StoreMixin:
         rendezvous_count: int,
         timeout: datetime.timedelta = _DEFAULT,
     ) -> None:
-        """Wait until `rendezvous_count` ranks have come; `ranks` are those that come by this call."""
+        """Wait until `rendezvous_count` ranks have come; `ranks` are those that this call brings."""
         arrived = self.add(f"{group_name}/arrived", len(ranks))
         round_number, missing = divmod(arrived, rendezvous_count)
         if missing:

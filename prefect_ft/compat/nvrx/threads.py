@@ -1,4 +1,4 @@
-"""Work in a thread that may be given up."""
+"""Work in a thread that may be abandoned."""
 
 from __future__ import annotations
 

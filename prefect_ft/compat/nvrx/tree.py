@@ -1,6 +1,6 @@
 """Rank assignment by a tree of groups: hosts in racks in a cluster, say.
 
-Each layer says how many ranks a group needs and may run, and whether its ranks stand in for one another.
+Each layer says how many ranks a group needs and may run, and whether its ranks replace one another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prefect_ft.compat.nvrx.state import Mode, State
 
 
 class LayerFlag(enum.Flag):
-    """Who takes the place of an active rank that is gone."""
+    """Which rank replaces an active one that is gone."""
 
     RESERVE = enum.auto()
     """A rank in reserve of the same group."""
@@ -229,7 +229,7 @@ class Tree(RankAssignment):
                 leaf.state.active_rank -= bisect_left(vacant, leaf.state.active_rank)
 
     def _backfilled(self, ended: List[Leaf]) -> Iterator[int]:
-        """Let the highest active ranks stand in where their groups allow it; yield the numbers that are vacant then."""
+        """Replace ranks by the highest active ones where their groups allow it; yield the vacant numbers."""
         in_group: Dict[int, List[Leaf]] = defaultdict(list)
         for leaf in ended:
             if leaf.backfilled_in is None:
@@ -256,7 +256,7 @@ class Tree(RankAssignment):
                 leaf.rest()
 
     def _number(self, world_size: int) -> None:
-        """Number those that are left; who is gone has no number."""
+        """Number the remaining ranks; lost ones have no number."""
         numbers = itertools.count()
         for leaf in self._leaves:
             is_gone = leaf.state.mode == Mode.TERMINATED

@@ -70,7 +70,7 @@ class CallWrapper(engine_state.CallWrapper):
         return self._places.own(self.iteration)
 
     def disable_hang_protection(self) -> ContextManager[None]:
-        """Let no timeout hold until the block is left."""
+        """Suspend timeouts until the block is left."""
         return self.unwatched()
 
 
@@ -200,16 +200,16 @@ class Wrapper(engine.Wrapper):
 
 
 def _collect(_: engine_state.State) -> None:
-    """Free what lies in reference cycles, stores of process groups among it, as their wrapper does."""
+    """Free reference cycles, including stores of process groups, as their wrapper does."""
     while gc.collect():
         pass
 
 
 @contextlib.contextmanager
 def _frozen() -> Iterator[None]:
-    """Keep what is there already out of the collections of each restart: that of torch's modules takes tens of ms.
+    """Exclude existing objects from the garbage collection of each restart: torch's modules take tens of ms.
 
-    Only what was there before the call: a restart must free what the failed iteration made.
+    Only those from before the call: a restart must free what the failed iteration made.
     """
     was_frozen = gc.get_freeze_count() > 0
     gc.collect()
@@ -223,7 +223,7 @@ def _frozen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _aborting() -> Iterator[None]:
-    """Have the engine end all ranks by what a hook or the function raises for that."""
+    """Have the engine end all ranks when a hook or the function raises RestartAbort."""
     try:
         yield
     except exception.RestartAbort as exc:
@@ -231,7 +231,7 @@ def _aborting() -> Iterator[None]:
 
 
 def _restart_check(health_check: Optional[HealthCheck]) -> Any:
-    """Return what is checked after a fault: the user's checks, and those of LOCAL_RANK's devices."""
+    """Return the checks after a fault: the user's, and those of LOCAL_RANK's devices."""
     checks: List[Any] = [] if health_check is None else [*getattr(health_check, "instances", [health_check])]
     local_rank = os.environ.get("LOCAL_RANK", "")
     if local_rank.isdecimal():

@@ -10,12 +10,12 @@ from prefect.settings import get_current_settings
 
 
 def own_server() -> None:
-    """Have the temporary server that this process may start end with it.
+    """Make the temporary server that this process may start end with it.
 
-    Idempotent. A server that runs already stays as it is.
+    Idempotent. A server that already runs stays as it is.
     """
     if get_current_settings().api.url is not None:
         return
     from prefect_ft.prefect_edge.embedded.owned import OwnedServer  # noqa: PLC0415  (loads the server: costs seconds)
 
-    OwnedServer()  # Prefect keeps one for each process, and this is the first
+    OwnedServer()  # Prefect keeps one for each process, and this is the first use

@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 GRACE_S = 5.0
-"""How long the server may take to store what it has received; as long as Prefect gives it."""
+"""How long the server may take to store what it has received, as in Prefect."""
 
 
 def main(owner: int, port: int) -> None:
@@ -20,7 +20,7 @@ def main(owner: int, port: int) -> None:
         pidfd = os.pidfd_open(owner)
     except ProcessLookupError:
         return
-    if os.getppid() != owner:  # it has ended as well, and the pid is another's now
+    if os.getppid() != owner:  # it has ended as well, and its pid has been reused
         return
     threading.Thread(target=_end_with, args=(pidfd,), daemon=True).start()
 

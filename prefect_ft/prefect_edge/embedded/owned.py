@@ -12,7 +12,7 @@ from prefect.settings import get_current_settings
 
 
 class OwnedServer(SubprocessASGIServer):
-    """Prefect's temporary server, in a session of its own; Prefect starts, asks and stops it as ever."""
+    """Prefect's temporary server, in a session of its own; Prefect starts, queries and stops it as usual."""
 
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         return subprocess.Popen(

@@ -1,6 +1,6 @@
-"""Shows a run in Prefect: states, lines of log, events, a table, a page, progress. The journal is what it shows.
+"""Shows a run in Prefect: states, log lines, events, a table, a page, progress, all from the journal.
 
-All of it is done by one thread, in order; recovery waits for none of it. docs/decisions/0019 says why it is so.
+One thread does all of it, in order; recovery never waits for it. docs/decisions/0019 says why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prefect_ft.run import Run
 __all__ = ["DIED", "ENDED", "report_end", "reporting"]
 
 ENDED = "prefect-ft.ended"
-"""The event of a flow run that has come to its end."""
+"""The event of a flow run that has ended."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def reporting(
     on_cancel: Callable[[str], None],
     passed_on: Callable[[Observer], AbstractContextManager[None]] = observed_by,
 ) -> Iterator[None]:
-    """Show the run of the flow run of this context while entered; nothing outside of a flow run.
+    """Show the run of this context's flow run while entered; do nothing outside of a flow run.
 
     `passed_on(observer)` tells an observer what happens while entered: in this context, or in another thread.
 
@@ -61,10 +61,10 @@ def reporting(
 
 
 def report_end() -> None:
-    """Say in an event that the flow run of this context has come to its end; nothing outside of a flow run.
+    """Send an event that this context's flow run has ended; do nothing outside of a flow run.
 
-    Its states' events wait for the ones before them, and are lost with them. The automation that acts on
-    silence has to hear of the end all the same.
+    The events of its states wait for earlier ones, and are lost with them. The automation that acts on
+    silence needs this one in any case.
     """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow is None:

@@ -40,7 +40,7 @@ LOGGER = "prefect.flow_runs"
 
 
 class FlowRunApi:
-    """One flow run. Not for more than one thread."""
+    """One flow run. Not thread-safe."""
 
     def __init__(self, flow_run_id: UUID, flow_id: UUID | None, flow: str) -> None:
         self._id = flow_run_id
@@ -88,18 +88,18 @@ class OpenApi:
         return cancelled_in(sorted(states, key=lambda state: state.timestamp))
 
     def name_state(self, name: str, message: str | None) -> None:
-        """Call the flow run's running by another name.
+        """Rename the flow run's running state.
 
-        Not by force: a flow run that is to be cancelled stays so.
+        Without force, so that a flow run that is to be cancelled stays so.
         """
         state: State[Any] = State(type=StateType.RUNNING, name=name, message=message)
         self._client.set_flow_run_state(self._id, state)
 
     def ask(self, question: Question) -> None:
-        """Pause the flow run until the question's form is filled in; its process goes on.
+        """Pause the flow run until the question's form is filled in; its process continues.
 
-        Where it holds a slot of a concurrency limit its state only has the name: a pause would give the slot up,
-        and Prefect ends a process whose slot is gone. A pause has no time-out: Prefect would fail the flow run.
+        Where it holds a slot of a concurrency limit, only the state's name changes: a pause would release the slot,
+        and Prefect ends a process without its slot. A pause has no timeout: Prefect would fail the flow run.
         """
         state = self._client.read_flow_run(self._id).state
         if state is None or not state.is_running():
@@ -121,7 +121,7 @@ class OpenApi:
         try:
             self._client.create_flow_run_input(self._id, key, json.dumps(value))
         except PrefectHTTPStatusError as exc:
-            if exc.response.status_code != HTTPStatus.CONFLICT:  # else an earlier life has put it there
+            if exc.response.status_code != HTTPStatus.CONFLICT:  # else an earlier process has created it
                 raise
 
     def answer_to(self, question: Question) -> Answer | None:
@@ -142,7 +142,7 @@ class OpenApi:
         self._client.create_logs([line])
 
     def has_log(self, message: str, utc: str) -> bool:
-        """Whether a line has come, of which that is not known."""
+        """Whether a line whose arrival is unknown has arrived."""
         moment = _moment(utc)
         near = LogFilterTimestamp(
             after_=moment - timedelta(milliseconds=1), before_=moment + timedelta(milliseconds=1)
@@ -152,7 +152,7 @@ class OpenApi:
         return any(log.message == message for log in found)
 
     def event(self, note: EventNote) -> None:
-        """Send an event; one of an id that is there already changes nothing."""
+        """Send an event; one with a known id changes nothing."""
         place = note.place
         systems = [
             {"prefect.resource.id": f"prefect-ft.system.{name}", "prefect.resource.role": "system"}
@@ -174,7 +174,7 @@ class OpenApi:
         self._client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
     def put_artifact(self, key: str, kind: str, data: Any, description: str) -> None:
-        """Make an artifact of the flow run, or bring the one that it has up to date."""
+        """Create an artifact of the flow run, or update the existing one."""
         known = self._artifacts.get(key) or self._find_artifact(key)
         if known is not None:
             self._artifacts[key] = known
@@ -186,13 +186,13 @@ class OpenApi:
         self._artifacts[key] = made.id
 
     def _find_artifact(self, key: str) -> UUID | None:
-        """Look for an artifact that was made by an earlier life, or without an answer."""
+        """Find an artifact that an earlier process created, or whose creation was not confirmed."""
         asked = {"artifacts": {"flow_run_id": {"any_": [str(self._id)]}, "key": {"any_": [key]}}, "limit": 1}
         found = self._client.request("POST", "/artifacts/filter", json=asked).json()
         return UUID(found[0]["id"]) if found else None
 
     def end_orphaned_tasks(self, began: datetime) -> None:
-        """Mark the task runs of an earlier life, which nothing else will end, as crashed."""
+        """Mark the task runs of an earlier process, which nothing else will end, as crashed."""
         flow_run = FlowRunFilter(id=FlowRunFilterId(any_=[self._id]))
         state_type = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
         running = TaskRunFilter(state=TaskRunFilterState(type=state_type))

@@ -1,4 +1,4 @@
-"""Asks in Prefect about the decision that waits for a person, and hands on what is answered; the gate finds it."""
+"""Asks in Prefect about the decision that waits for a person, and passes the answer on to the gate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Asking:
         self.is_waiting = False
 
     def look(self, api: OpenApi, phases: Iterable[Tail]) -> None:
-        """Ask what has not been asked, and take what has been answered: each once."""
+        """Ask new questions, and take new answers, each once."""
         self.is_waiting = False
         for phase in phases:
             question = question_in(self._run.run_id, phase.directory.name, phase.lines)

@@ -1,4 +1,4 @@
-"""Texts from elsewhere within Markdown that Prefect renders: what a rank printed makes no link and no picture.
+"""Foreign texts within Markdown that Prefect renders: a rank's output must not become a link or a picture.
 
 The one escape for Markdown, as GitHub specifies it: Prefect's page makes links of bare addresses too.
 """
@@ -13,14 +13,14 @@ __all__ = ["as_code", "as_text"]
 
 _MEANING = re.compile(
     r"[\\`*\[\]<>#|!$~&@]"
-    r"|(?<![^\W_])_|_(?![^\W_])"  # within a word it means nothing, and names are full of it
-    r"|:(?=//)|(?<=[wW]{3})\."  # what an address begins with
-    r"|\A[-+=]|\A(?P<number>\d{1,9})(?=[.)](?:\s|\Z))"  # what a list begins with
+    r"|(?<![^\W_])_|_(?![^\W_])"  # within a word it has no effect, and names often contain it
+    r"|:(?=//)|(?<=[wW]{3})\."  # the beginning of an address
+    r"|\A[-+=]|\A(?P<number>\d{1,9})(?=[.)](?:\s|\Z))"  # the beginning of a list
 )
 
 
 def as_text(content: str) -> str:
-    """Return it as one line that Markdown leaves as it is, wherever it stands."""
+    """Return a text as one line that Markdown leaves unchanged anywhere."""
     return _MEANING.sub(_escaped, as_line(content).strip())
 
 
@@ -29,5 +29,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def as_code(content: str) -> str:
-    """Return it as a span of code, in which nothing has a meaning but backticks; those become apostrophes."""
+    """Return a text as a code span, in which only backticks have a meaning; those become apostrophes."""
     return f"`{as_line(content).replace('`', chr(39)) or ' '}`"

@@ -1,6 +1,6 @@
 """The run's artifacts as Prefect shows them, from its story: the table `restart-ledger`, the page `fault-recovery`.
 
-Pure. Each page is written in full, so that an artifact that is replaced says all that its predecessor said.
+Pure. Each page is written in full, so an artifact contains all that the one it replaces did.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEDGER_KEY = "restart-ledger"
 PAGE_KEY = "fault-recovery"
 LEDGER_ROWS = 500
 PAGE_EVENTS = 50
-"""The newest that table and page hold; the journal holds all."""
+"""How many of the newest events table and page hold; the journal has all."""
 
 
 def ledger(story: Story) -> list[dict[str, Any]]:
@@ -118,6 +118,6 @@ def _happening(event: Event) -> str:
 
 
 def _with_code(said: str) -> str:
-    """Leave what stands between backticks as what is to be typed."""
+    """Escape a text except for commands between backticks."""
     parts = said.split("`")
     return "".join(as_code(part) if number % 2 else as_text(part) for number, part in enumerate(parts))

@@ -1,4 +1,4 @@
-"""How far the phases have come, as progress artifacts: noted at each step, given out now and then."""
+"""The progress of phases, as progress artifacts: noted at each step, published periodically."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from prefect_ft.observe import PhaseEnded, PhaseStarted, StepReached
 from prefect_ft.prefect_edge.reporting.markdown import as_text
 
 PROGRESS_S = 10.0
-"""How often a progress artifact is brought up to date, at most."""
+"""The shortest interval between two updates of a progress artifact."""
 
 
 class Progress:
-    """The steps of phases that have a target. Noted by the supervisor's thread, given out by the reporter's."""
+    """The steps of phases that have a target. Noted by the supervisor's thread, published by the reporter's."""
 
     def __init__(self) -> None:
         self._targets: dict[str, int] = {}
@@ -22,16 +22,16 @@ class Progress:
         self._given_s = 0.0
 
     def begin(self, fact: PhaseStarted | PhaseEnded) -> None:
-        """Take note of a phase's target."""
+        """Note a phase's target."""
         if isinstance(fact, PhaseStarted) and fact.target_step:
             self._targets[fact.phase] = fact.target_step
 
     def reached(self, fact: StepReached) -> None:
-        """Take note of a step; after a restart it may be a lower one than before."""
+        """Note a step; after a restart it may be lower than before."""
         self._steps[fact.phase] = fact.step
 
     def due(self, now_s: float, *, is_last: bool) -> Iterator[tuple[str, float, str]]:
-        """Return what has changed, as key, per cent and description; nothing if that was just done."""
+        """Return what has changed, as key, per cent and description; nothing if the last update is recent."""
         if now_s - self._given_s < PROGRESS_S and not is_last:
             return
         for phase, target in list(self._targets.items()):

@@ -1,7 +1,7 @@
 """The form in which Prefect asks about a decision that waits for a person, and what its answers mean.
 
-Pure. A choice is one word or two with the meaning that `prefect-ft approve` gives them: what cannot be done cannot
-be chosen.
+Pure. A choice is one or two words with the same meaning as in `prefect-ft approve`: what cannot be done is not
+offered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prefect_ft.plaintext import as_line
 from prefect_ft.prefect_edge.reporting.markdown import as_text
 
 WAITING = "Waiting for approval"
-"""What the flow run's state is called while a decision waits for a person."""
+"""The name of the flow run's state while a decision waits for a person."""
 
 UNNAMED = "somebody in Prefect"
 """Who answered, where the form does not say: Prefect knows no names."""
@@ -37,9 +37,9 @@ _CHOICES: Mapping[str, tuple[str, Answer]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """About the decision `number` of the phase in `directory`; `key` names it among a flow run's inputs.
+    """A question about the decision `number` of the phase in `directory`; `key` names it among a flow run's inputs.
 
-    (In the letters that Prefect takes: lower case, digits, dashes.)
+    The key has the characters that Prefect allows: lower case, digits, dashes.
     """
 
     key: str

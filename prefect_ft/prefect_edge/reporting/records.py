@@ -25,14 +25,14 @@ STATE_NAMES: Mapping[Action, str] = {
     "rebuild": "Rebuilding",
     "isolate_and_rebuild": "Isolating",
 }
-"""What the flow run's state is called while such a decision is carried out."""
+"""The name of the flow run's state while such a decision is carried out."""
 
 _EVENT_IDS = UUID("5f0d6a0e-8a52-4b69-9a6b-6a5a2f1f0c11")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The phase that a record is of: its run, its directory's name and its own."""
+    """The phase of a record: its run, its directory's name and its own."""
 
     run: str
     directory: str
@@ -70,7 +70,7 @@ Record = DecisionRecord | EndRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventNote:
-    """An event as Prefect gets it, without what only Prefect knows; `systems` are related to it."""
+    """An event for Prefect, without what only Prefect knows; `systems` are its related resources."""
 
     id: UUID
     name: str
@@ -111,7 +111,7 @@ def records_of(run: str, directory: str, lines: Sequence[Line], after: int) -> l
 
 
 def state_name(decision: Decision) -> str | None:
-    """Return what the flow run's state is called while a decision is carried out; None: it changes nothing."""
+    """Return the name of the flow run's state while a decision is carried out; None: it does not change."""
     name = STATE_NAMES.get(decision.action)
     if decision.isolate and name is not None:
         return as_line(f"Isolating {', '.join(decision.isolate)}")
@@ -122,7 +122,7 @@ def state_name(decision: Decision) -> str | None:
 
 
 def level_of(record: DecisionRecord) -> int:
-    """Return the level of a record's line: a completion is no warning."""
+    """Return the log level of a record's line: a completion is not a warning."""
     return logging.INFO if record.decision.completes else logging.WARNING
 
 

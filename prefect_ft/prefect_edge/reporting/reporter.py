@@ -1,7 +1,7 @@
 """The reporter's thread: notifications only wake it; it reads what it shows from the run's journals.
 
-Lines of log and events are records: each is shown once, in order, and tried again until it was. A state's name is
-about now: a late one is skipped. Table, page and progress say how it stands: the newest is enough.
+Log lines and events are records: each is shown once, in order, and retried until it has been. A state's name is
+about the present: a late one is skipped. Table, page and progress show the current state: the newest is enough.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from prefect_ft.report.tail import phase_directories_of
 from prefect_ft.run import Run
 
 QUIET_S = 1.0
-"""How long a restart is left alone before it is shown: what starts would share interpreter and cores with that."""
+"""How long to wait before a restart is shown: showing it would compete with it for interpreter and cores."""
 
 ASK_S = 5.0
-"""How often it is asked whether the flow run is to be cancelled, while nothing happens."""
+"""How often to ask whether the flow run is to be cancelled, while nothing happens."""
 
 AGAIN_S = 2.0
-"""After so long is tried again what could not be shown."""
+"""How long until a failed update is retried."""
 
 REFRESH_S = 2.0
-"""How often table and page are made anew, at most."""
+"""The shortest interval between two updates of table and page."""
 
 STALE_S = 30.0
 """How long until the name of a state is outdated."""
@@ -63,7 +63,7 @@ DRAIN_IDLE_S = 15.0
 """How long the end of a run waits for an API that does not answer."""
 
 CANCELLED = "cancelled in Prefect"
-"""The source of a stop that is wanted there."""
+"""The source of a stop that was requested there."""
 
 DRAIN_MAX_S = 120.0
 """How long it waits for one that answers slowly."""
@@ -123,7 +123,7 @@ class Reporter:
                 pass
 
     def close(self) -> None:
-        """Wait until everything is shown; not for long where the API does not answer."""
+        """Wait until everything is shown, but not for long where the API does not answer."""
         self._closing = True
         self._over.set()
         self._wakes.put(None)
@@ -150,7 +150,7 @@ class Reporter:
                 self._wait(AGAIN_S if not is_done else REFRESH_S if is_soon else ASK_S)
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait until something happens, or it is time to look by oneself; leave a restart alone meanwhile."""
+        """Wait until something happens, or the next periodic look is due; do not disturb a restart."""
         try:
             facts = [self._wakes.get(timeout=timeout_s)]
         except queue.Empty:
@@ -177,12 +177,12 @@ class Reporter:
             self._is_recovering = False
 
     def _try(self) -> bool:
-        """Show what there is to show; return whether all of it has been."""
+        """Show everything pending; return whether all of it has been shown."""
         try:
             self._show(self._connected())
         except (ConfigError, JournalError) as exc:
             self._fail(exc)
-            return True  # a journal that is damaged is so the next time too
+            return True  # a damaged journal will still be damaged the next time
         except Exception as exc:
             self._fail(exc)
             return False
@@ -222,12 +222,12 @@ class Reporter:
             self._succeeded()
         self._show_standing(api)
         if self._is_idle and not self._closing and api.is_cancelled():
-            if self._cancel_seen:  # a worker's SIGTERM is given the time to come first
+            if self._cancel_seen:  # let a worker's SIGTERM arrive first
                 self._on_cancel(CANCELLED)
             self._cancel_seen = True
 
     def _settle(self, api: OpenApi) -> None:
-        """See to what was left by, and wanted of, an earlier life of the flow run."""
+        """Handle what an earlier process of the flow run left behind, and requests made meanwhile."""
         if api.was_cancelled():
             self._on_cancel(CANCELLED)
         api.end_orphaned_tasks(self._began)
@@ -270,7 +270,7 @@ class Reporter:
             self._succeeded()
 
     def _show_standing(self, api: OpenApi) -> None:
-        """Show how it stands: table and page after news, progress now and then."""
+        """Show the current state: table and page after changes, progress periodically."""
         now_s = time.monotonic()
         for key, data, description in self._progress.due(now_s, is_last=self._closing):
             api.put_artifact(key, "progress", data, description)

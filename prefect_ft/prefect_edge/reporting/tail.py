@@ -9,11 +9,11 @@ from prefect_ft.files import read_json, write_json
 from prefect_ft.report.tail import Tail
 
 MARK = "shown.json"
-"""Beside the journal: up to which record it has been shown in Prefect."""
+"""The file beside the journal that says up to which record it has been shown in Prefect."""
 
 
 class ShownTail(Tail):
-    """A tail that remembers, for a later life too, what has been shown of it."""
+    """A tail that remembers, also for later processes, what has been shown."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -21,7 +21,7 @@ class ShownTail(Tail):
         self.shown: int = shown if isinstance(shown, int) else 0
 
     def mark(self, number: int) -> None:
-        """Take down that everything up to a record has been shown."""
+        """Record that everything up to a record has been shown."""
         self.shown = number
-        with suppress(OSError):  # a full disk; then a comeback shows it again, under the same names
+        with suppress(OSError):  # a full disk: a comeback shows it again, under the same names
             write_json(self.directory / MARK, {"shown": number})

@@ -1,4 +1,4 @@
-"""What was wanted of a flow run in Prefect while it had no process, as its states say."""
+"""What was requested of a flow run in Prefect while it had no process, according to its states."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from itertools import takewhile
 from prefect.client.schemas.objects import State
 
 DIED = "The orchestrator died."
-"""The message of the state by which an automation has a worker start a flow run again."""
+"""The message of the state by which an automation makes a worker restart a flow run."""
 
 
 def cancelled_in(states: Sequence[State]) -> bool:
-    """Whether a flow run that runs, of these states, was to be cancelled and only came back because its process died.
+    """Return whether a running flow run with these states was to be cancelled and only came back after a crash.
 
-    The oldest state is the first.
-
-    A person who has it run again after it was cancelled wants it to run.
+    The oldest state is the first. If a person restarts it after its cancellation, it is to run.
     """
     before = list(states)
     while before and before[-1].is_running():
