@@ -8,7 +8,7 @@ from prefect_ft.config.fields import HOUR_S, Seconds, Section, Words
 
 
 class Advisor(Section):
-    """Who is asked why an attempt failed where the classifier does not know, or is not sure."""
+    """The command that is asked why an attempt failed where the classifier does not know, or is not sure."""
 
     command: Words = Field(
         description="Command that reads an excerpt of the output from standard input, as a JSON object, and answers "

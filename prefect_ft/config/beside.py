@@ -1,4 +1,4 @@
-"""What stands in a front door's document beside what it rewrites, and what of the file itself its defaults need."""
+"""The keys in a front door's document beside those it rewrites, and the facts about the file for its defaults."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from prefect_ft.config.source import Document
 
 KEYS = ("mode", "command", "resume_args", "nproc_per_worker", "checkpoints", "target_step", "elastic")
-"""Keys of a phase that may stand at the top of a document that has no phases of its own."""
+"""Keys of a phase that may be at the top of a document without phases of its own."""
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def at_the_top(document: Document) -> dict[str, Any]:
-    """Return the keys of a phase that stand at the top of a document."""
+    """Return the keys of a phase at the top of a document."""
     return {key: document.value[key] for key in KEYS if key in document.value}
 
 

@@ -1,6 +1,6 @@
-"""`{block: docker-training/gpu-box}` in a document: what is saved under that name takes its place.
+"""`{block: docker-training/gpu-box}` in a document: replaced by the block that is saved under that name.
 
-Who looks a name up is given: nothing here knows where blocks are saved.
+The caller passes the lookup: nothing here knows where blocks are saved.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _KEY = "block"
 
 
 def with_blocks(document: Document, lookup: BlockLookup | None) -> Document:
-    """The document with what blocks say; keys that stand beside `block` win. Raises `ConfigError`.
+    """Return the document with its blocks filled in; keys beside `block` take precedence. Raises `ConfigError`.
 
-    `lookup` is None where blocks cannot be had.
+    `lookup` is None where blocks are not available.
     """
     value = document.value
     origins: dict[FieldPath, FieldPath] = {}
@@ -35,7 +35,7 @@ def with_blocks(document: Document, lookup: BlockLookup | None) -> Document:
 
 
 def _with_a_block(value: Mapping[str, Any]) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
-    """Return the infrastructures that name a block, each with where it stands."""
+    """Return the infrastructures that name a block, each with its path."""
     phases = value.get("phases")
     holders: list[tuple[FieldPath, Any]] = [((), value)]
     holders += [
@@ -62,7 +62,7 @@ def _looked_up(
 
 
 def _replaced(here: Any, path: FieldPath, value: object) -> Any:
-    """A copy of `here` with `value` at `path`, which is there."""
+    """Return a copy of `here` with `value` at the existing `path`."""
     if not path:
         return value
     part, rest = path[0], path[1:]

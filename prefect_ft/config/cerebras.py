@@ -1,6 +1,6 @@
 """The front door for trainer configurations (Cerebras, "Automatic Job Restart"): each becomes a phase.
 
-Owns what such a configuration says about restarts, checkpoints and its end. The command is handed all of it but
+Owns what such a configuration says about restarts, checkpoints and its end. The command gets all of it except
 `autorestart`: its trainer would restart itself, within an attempt of ours.
 """
 
@@ -19,10 +19,10 @@ from prefect_ft.config.yaml_text import FieldPath, dotted
 
 _KEY = "trainer"
 _MODEL_DIR = "model_dir"
-"""Where their trainer saves, if its configuration does not say; and the key that says it, in `init`."""
+"""Where their trainer saves by default; and the key for it, in `init`."""
 
 _CHECKPOINT_NAME = "checkpoint_{step}.mdl"
-"""What their trainer calls a checkpoint, if its configuration does not say."""
+"""How their trainer names a checkpoint by default."""
 
 _RESUME_ARGS = ["--checkpoint_path", "{resume_from}"]
 _MAX_RESTARTS = 128
@@ -35,12 +35,12 @@ _MODES = {
     "eval": "eval",
     "eval_all": "eval",
 }
-"""What the words of their commands ask for."""
+"""The modes by the words of their commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trainer:
-    """One configuration, what stands beside it alone, and where both are written."""
+    """One configuration, the keys beside it, and the places of both."""
 
     mapping: dict[str, Any]
     at: FieldPath
@@ -69,7 +69,7 @@ class _Trainer:
 
     @property
     def handed_over(self) -> dict[str, Any]:
-        """What the command finds: a file that its trainer loads."""
+        """What the command gets: a file that its trainer loads."""
         mapping = dict(self.mapping)
         if "autorestart" in self.init:
             mapping["init"] = {key: value for key, value in self.init.items() if key != "autorestart"}
@@ -78,7 +78,7 @@ class _Trainer:
 
 @dataclass(slots=True)
 class _Rewriting:
-    """What becomes of a document: phases, where they come from, and what is not used."""
+    """The result for a document: phases, where they come from, and what is not used."""
 
     phases: list[dict[str, Any]] = field(default_factory=list)
     origins: dict[FieldPath, FieldPath] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Rewriting:
 
 
 def phases_of_trainers(document: Document) -> Document:
-    """Put phases `trainer-1`, `trainer-2`, … in the place of trainers. Raises `ConfigError`."""
+    """Replace trainers by phases `trainer-1`, `trainer-2`, …. Raises `ConfigError`."""
     if document.value.get("phases") is not None:
         raise document.error((_KEY,), "cannot stand beside phases; keep one of the two")
     trainers = _trainers(document)
@@ -119,7 +119,7 @@ def _add_phase(document: Document, index: int, trainer: _Trainer, becomes: _Rewr
 
 
 def _origins(phase: FieldPath, trainer: _Trainer, written: Mapping[str, Any]) -> dict[FieldPath, FieldPath]:
-    """Lead from a phase and its keys to what was written for them."""
+    """Map a phase and its keys to what was written for them."""
     init = (*trainer.at, "init")
     led: dict[FieldPath, FieldPath] = {
         ("params",): trainer.at,
@@ -136,7 +136,7 @@ def _origins(phase: FieldPath, trainer: _Trainer, written: Mapping[str, Any]) ->
 
 
 def _mode(trainer: _Trainer, command: object) -> str:
-    """Return what a command does: by its words, else by what the configuration has."""
+    """Return what a command does: by its words, else by the configuration."""
     words = command if isinstance(command, (list, tuple)) else ()
     asked = [_MODES[word] for word in words if isinstance(word, str) and word in _MODES]
     if asked:
@@ -152,14 +152,14 @@ def _validations(trainer: _Trainer) -> Iterator[str]:
 
 
 def _saves(trainer: _Trainer, mode: object, cwd: object) -> dict[str, Any]:
-    """Return where a trainer saves, how it loads, and the step of its last checkpoint where it says that."""
+    """Return where a trainer saves, how it loads, and the step of its last checkpoint if it is given."""
     if mode == "eval":
         return {}
     checkpoint, loop = (_mapping(trainer.init.get(name)) for name in ("checkpoint", "loop"))
     path, name = trainer.model_dir, checkpoint.get("checkpoint_name", _CHECKPOINT_NAME)
     if isinstance(cwd, str) and isinstance(path, str):
         path = os.path.join(cwd, path)  # relative, it starts where the command runs
-    # Where there is a file of that name already, theirs adds the time behind the step.
+    # If a file of that name exists, theirs appends the time to the step.
     pattern = re.sub(r"\{step[^}]*\}", "{step}*", name, count=1) if isinstance(name, str) else name
     checkpoints = {"path": path, "pattern": pattern}
     found: dict[str, Any] = {"checkpoints": checkpoints, "resume_args": _RESUME_ARGS}
@@ -170,7 +170,7 @@ def _saves(trainer: _Trainer, mode: object, cwd: object) -> dict[str, Any]:
 
 
 def _restarts(trainer: _Trainer, *, has_pool: bool) -> tuple[object, list[tuple[FieldPath, str]]]:
-    """Return `autorestart` as ours, and what of theirs it does not do."""
+    """Return `autorestart` as ours, and the parts of theirs that it does not support."""
     section, at = trainer.autorestart, trainer.autorestart_at
     if not isinstance(section, dict):
         return section, []
@@ -195,7 +195,7 @@ def _count(value: object) -> int | None:
 def _unused(
     trainer: _Trainer, mode: object, *, has_pool: bool, saves_elsewhere: bool
 ) -> Iterator[tuple[FieldPath, str]]:
-    """Say what is written and does something else here, or nothing."""
+    """Yield warnings about keys with another effect here, or none."""
     init = (*trainer.at, "init")
     cluster = _mapping(_mapping(trainer.init.get("backend")).get("cluster_config"))
     if "num_csx" in cluster and not has_pool:
@@ -268,7 +268,7 @@ def _trainer(
 
 
 def _check_restarts(document: Document, trainers: Sequence[_Trainer]) -> None:
-    """Refuse a list in which only some restart, and restarts that are said twice."""
+    """Refuse a list in which only some restart, and restarts that are given twice."""
     carrying = [trainer.autorestart_at for trainer in trainers if trainer.autorestart is not None]
     lacking = [trainer.autorestart_at for trainer in trainers if trainer.autorestart is None]
     if carrying and lacking:

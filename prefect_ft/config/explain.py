@@ -1,6 +1,6 @@
-"""Turns what pydantic says of a document into the one error that a user sees.
+"""Turns pydantic's errors about a document into the one error that a user sees.
 
-The first problem in the order of the file, its file and line, its field, and plain words: what is
+That is the first problem in the order of the file, with file, line and field, in plain words: what is
 wrong, and what to write instead.
 """
 
@@ -24,15 +24,15 @@ from prefect_ft.errors import ConfigError
 
 
 def first_problem(error: ValidationError, document: Document, other_keys: Iterable[str] = ()) -> ConfigError:
-    """The error for the problem that stands first in the document.
+    """Return the error for the first problem in the document.
 
-    `other_keys` may stand at the top beside the job's own.
+    `other_keys` are allowed at the top besides the job's own.
     """
     begins = {path: number for number, path in enumerate(document.places)}
     ends = {path[:end]: number for path, number in begins.items() for end in range(len(path) + 1)}
 
     def position(found: tuple[FieldPath, ErrorDetails, str | None]) -> tuple[int, bool]:
-        """Where it stands in the document's order; a missing key is missed where its section ends."""
+        """Return its place in the document's order; a missing key counts as at the end of its section."""
         path = document.origin(found[0])
         missing = path not in begins
         return (ends.get(document.known(path), 0) if missing else begins[path]), missing
@@ -47,7 +47,7 @@ def first_problem(error: ValidationError, document: Document, other_keys: Iterab
 def _located(
     details: ErrorDetails, document: Document
 ) -> Iterator[tuple[FieldPath, ErrorDetails, str | None]]:
-    """The paths of an error, and the messages that our own validators have given it."""
+    """Yield the paths of an error, and the messages of our own validators."""
     if details["type"] == "job":
         for at, message in details["ctx"]["problems"]:
             yield _as_written(details["loc"] + at, document), details, message
@@ -83,7 +83,7 @@ def _mapping(_: dict[str, Any], got: str) -> str:
 
 
 def _bound(number: float) -> str:
-    """Write a bound as it stands in a job file, without an exponent."""
+    """Return a bound as a job file has it, without an exponent."""
     return str(int(number)) if number == int(number) else f"{number:g}"
 
 
@@ -123,7 +123,7 @@ def _unknown_key(path: FieldPath, other_keys: Iterable[str]) -> str:
 
 
 def _section_at(path: FieldPath) -> type[BaseModel]:
-    """The model of the section to which a path leads; the type of an infrastructure is a part of the path."""
+    """Return the model of the section at a path; the type of an infrastructure is a part of the path."""
     sections: list[type[BaseModel]] = [JobConfig]
     for part in path:
         if tagged := [each for each in sections if _type_of(each) == part]:
@@ -134,7 +134,7 @@ def _section_at(path: FieldPath) -> type[BaseModel]:
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    if parts := get_args(annotation):  # asked first: Python 3.10 takes tuple[X, ...] for a class
+    if parts := get_args(annotation):  # checked first: Python 3.10 takes tuple[X, ...] for a class
         return [found for part in parts for found in _sections_in(part)]
     if annotation is Infrastructure:
         return [kind.config for kind in kinds.usable_kinds()]
@@ -143,13 +143,13 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _type_of(section: type[BaseModel]) -> str | None:
-    """The one `type` that a section may have, if it has one at all."""
+    """Return the one `type` that a section may have, if it has one."""
     field = section.model_fields.get("type")
     return get_args(field.annotation)[0] if field is not None else None
 
 
 def untagged(path: FieldPath) -> FieldPath:
-    """Return `path` without what pydantic puts into it for the choice of a type."""
+    """Return `path` without the parts that pydantic adds for the choice of a type."""
     return tuple(
         part
         for index, part in enumerate(path)
@@ -158,7 +158,7 @@ def untagged(path: FieldPath) -> FieldPath:
 
 
 def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a section by all the names that they have."""
+    """Return the fields of a section by all their names."""
     return {name: field for first, field in section.model_fields.items() for name in _names(first, field)}
 
 
@@ -168,7 +168,7 @@ def _names(name: str, field: FieldInfo) -> list[str]:
 
 
 def _as_written(path: FieldPath, document: Document) -> FieldPath:
-    """`path` with the name that the document uses for the last field."""
+    """Return `path` with the document's name for the last field."""
     fields = _fields(_section_at(path[:-1]))
     path = untagged(path)
     if path and document.origin(path) not in document.places and isinstance(path[-1], str):

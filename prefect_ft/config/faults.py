@@ -1,6 +1,6 @@
 """Faults of devices: where reports of them come from, and how severe a code is.
 
-The presets' codes stand in `device_faults.yaml`, with their sources.
+The presets' codes are in `device_faults.yaml`, with their sources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Detector = Literal["nvml", "dcgm", "kernel", "npu"]
 
 
 class Faults(Section):
-    """Who reports faults of devices and losses of systems, besides the ranks themselves."""
+    """What reports faults of devices and losses of systems, besides the ranks themselves."""
 
     detect: Annotated[Literal["auto"] | tuple[Detector, ...] | None, ADDED] = Field(
         default=None,
@@ -68,7 +68,7 @@ class Faults(Section):
 
     @property
     def detectors(self) -> list[Detector]:
-        """The sources that workers are to look at."""
+        """The sources that workers watch."""
         return list(get_args(Detector) if self.detect == "auto" else self.detect or ())
 
     def severity_of(self, code: str, said: Severity | None = None) -> Severity | None:
@@ -76,19 +76,19 @@ class Faults(Section):
         return self.severities.get(code) or said or self._documented().get(code)
 
     def _documented(self) -> Mapping[str, Severity]:
-        """What documents say of codes: the preset's, and every vendor's where devices are looked at."""
+        """Return the documented severities of codes: the preset's, and every vendor's where devices are watched."""
         if not self.detectors:
             return documented_severities(self.preset)
         return documented_severities(*([self.preset] if self.preset else get_args(Preset)), "detected")
 
     def knows(self, code: str) -> bool:
-        """Whether the severity of a code is known without its reporter's word."""
+        """Return whether the severity of a code is known without its reporter's."""
         return self.severity_of(code) is not None
 
 
 @cache
 def documented_severities(*sections: str | None) -> Mapping[str, Severity]:
-    """Return the severities of the codes of these sections of the table; None is none."""
+    """Return the severities of the codes of these sections of the table; None is no section."""
     table: dict[str, Any] = yaml.safe_load(
         files(__package__).joinpath("device_faults.yaml").read_text("utf-8")
     )

@@ -1,7 +1,7 @@
-"""The kinds of value that a job is made of: each says in plain words what is wrong with a value.
+"""The types of a job's values: each says in plain words what is wrong with a value.
 
-Pydantic's own kinds convert where they can; these refuse what YAML has misread (a word that became a
-number or a truth value) and show how to write it instead.
+Pydantic's own types convert where they can; these refuse what YAML has misread (a word that became a
+number or a boolean) and show how to write it instead.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ class Added:
 ADDED = Added()
 
 Problems = list[tuple[FieldPath, str]]
-"""Complaints, each with the way from the value under validation to the field that it means."""
+"""Messages, each with the path from the validated value to its field."""
 
 HOUR_S, DAY_S = 3600, 86_400
 MONTH_S, YEAR_S = 30 * DAY_S, 365 * DAY_S
-"""The longest times that fields take: what is longer is a mistake, or another word for never."""
+"""The longest times that fields accept: anything longer is a mistake, or means never."""
 
 MAX_COUNT = 10**9
-"""Of what is counted one by one."""
+"""The highest count."""
 
 MAX_MB = 1 << 20
 """A terabyte, in megabytes."""
 
 MAX_RANKS = 4096
-"""Of a worker: more than any machine has accelerators or processors for, and an agent starts them in seconds."""
+"""The most ranks of a worker: more than any machine has accelerators or processors for."""
 
 MAX_STEP = 10**15
-"""What a number in JSON holds exactly."""
+"""The highest step, which JSON numbers represent exactly."""
 
 MAX_WORD_BYTES = (128 << 10) - 1
-"""Of a word of a command, or a variable with its name: Linux takes no longer one (MAX_ARG_STRLEN)."""
+"""The longest word of a command, or variable with its name, on Linux (MAX_ARG_STRLEN)."""
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
 """PATH_MAX, without the NUL at the end, and NAME_MAX."""
@@ -56,7 +56,7 @@ _COMMAND_EXAMPLE = ["python", "train.py"]
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: on one line, and not long."""
+    """Return a value as messages show it: on one line, and short."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -70,7 +70,7 @@ def shown(value: object) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """What a message says of a key that is not among the known ones."""
+    """Return the message about a key that is not among the known ones."""
     names = list(known)
     close = get_close_matches(key, names, n=1)
     return (
@@ -81,24 +81,24 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 
 
 def problem(message: str, *at: str | int) -> PydanticCustomError:
-    """What a validator raises; `at` leads from the value under validation to the field that it means."""
+    """Return the error for a validator to raise; `at` leads from the validated value to the field."""
     return as_error([(at, message)])
 
 
 def as_error(problems: Problems) -> PydanticCustomError:
-    """All that a validator found, as the one error that it may raise."""
+    """Return all problems that a validator found, as the one error that it may raise."""
     problems = [(at, _printable(message)) for at, message in problems]
     message = "; ".join(message for _, message in problems)
     return PydanticCustomError("job", "{message}", {"message": message, "problems": problems})
 
 
 def _printable(message: str) -> str:
-    """Show half a surrogate pair, which no terminal takes and pydantic raises for, as its number."""
+    """Replace lone surrogates, which terminals and pydantic refuse, by their numbers."""
     return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def text_problem(value: object) -> str | None:
-    """What keeps a value from being text that can be written down and handed on; `None`: nothing."""
+    """Return why a value is not text that can be stored and passed on; `None`: it is."""
     if isinstance(value, str):
         if SURROGATE.search(value):
             return "must not contain half a surrogate pair; take it out"
@@ -125,7 +125,7 @@ def _name(pattern: str, says: str) -> Callable[[str], str]:
 
 
 def path_problem(value: str) -> str | None:
-    """What keeps a path of this machine from being used wherever it leads; `None`: nothing."""
+    """Return why a path of this machine can never be used; `None`: it can."""
     if not value:
         return "must not be empty; write a path"
     if value.startswith("~") and os.path.expanduser(value).startswith("~"):
@@ -168,7 +168,7 @@ def _file(value: str) -> str:
 
 
 def _number(value: object) -> object:
-    """Only refuse what pydantic would take for 0 or 1."""
+    """Refuse only booleans, which pydantic would take for 0 or 1."""
     if isinstance(value, bool):
         raise problem(f"must be a number, got {shown(value)}")
     return value
@@ -182,20 +182,20 @@ def _processes(value: object) -> object:
 
 
 def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Stands for pydantic's length, which also complains of a list whose items are all invalid."""
+    """Replaces pydantic's length check, which also complains about a list of only invalid items."""
     if not value:
         raise problem("must not be empty; write at least one item")
     return value
 
 
 def _as_list(words: list[str]) -> str:
-    """Words as one writes them in YAML, on one line; what would not be seen is escaped."""
+    """Return words as in YAML, on one line; invisible characters are escaped."""
     text = json.dumps(words, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def _word_problem(value: object, room: int = MAX_WORD_BYTES) -> str | None:
-    """What keeps a text from being handed to a program, which takes `room` bytes of it."""
+    """Return why a text cannot be passed to a program, which accepts `room` bytes; `None`: it can."""
     if message := text_problem(value):
         return message
     length = len(os.fsencode(str(value)))
@@ -221,17 +221,17 @@ def _words(value: object) -> object:
 
 
 def _arguments(value: object) -> object:
-    """As `_words`, and there may be none: they follow a command."""
+    """As `_words`, but there may be none: they follow a command."""
     return value if isinstance(value, (list, tuple)) and not value else _words(value)
 
 
 def _env(value: object) -> object:
-    """Whole numbers become the text that they were; anything else that is no text is refused."""
+    """Turn whole numbers back into their text; refuse anything else that is not text."""
     return _variables(value, may_be_unset=False)
 
 
 def _rank_env(value: object) -> object:
-    """As `Env`, and null unsets a variable."""
+    """As `Env`, but null unsets a variable."""
     return _variables(value, may_be_unset=True)
 
 
@@ -269,7 +269,7 @@ def unset_in(env: Mapping[str, str | None]) -> list[str]:
 
 
 def complete_schema(schema: dict[str, Any]) -> None:
-    """Return every field in a section's JSON schema a title, and say its bounds and default in words."""
+    """Give every field in a section's JSON schema a title, and its bounds and default in words."""
     for name, entry in schema.get("properties", {}).items():
         entry.setdefault("title", name.replace("_", " ").title())
         kinds = [entry, *entry.get("anyOf", ())]
@@ -284,7 +284,7 @@ _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mo
 
 
 def _default(value: object) -> str | None:
-    """A default in words; `None` where the description says what holds."""
+    """Return a default in words; `None` where the description has it."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return f"[{', '.join(value)}]"
     if isinstance(value, (bool, str)):
@@ -324,9 +324,9 @@ RankEnv = Annotated[dict[str, str | None], BeforeValidator(_rank_env)]
 
 
 class Section(BaseModel):
-    """A mapping of a job file: frozen, and without a key that it does not know.
+    """A mapping of a job file: frozen, and without unknown keys.
 
-    What pydantic itself says of an error shows no input: there may be a secret in it.
+    Pydantic's own error messages show no input: it may contain a secret.
     """
 
     model_config = ConfigDict(

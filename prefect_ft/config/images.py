@@ -1,4 +1,4 @@
-"""The kinds of value that every infrastructure with images has: their names, and sizes as users write them."""
+"""The types of values in every infrastructure with images: their names, and sizes as users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the workers of a job run: what every kind of infrastructure has. `kinds` tells which there are."""
+"""Where the workers of a job run: what all kinds of infrastructure have. `kinds` lists them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class System(Section):
 
 
 def named(value: object) -> object:
-    """Return what a system is read from: one that is written as its name alone has nothing else."""
+    """Return a system's mapping: one written as a name alone has only that."""
     return value if isinstance(value, (dict, System)) else {"name": value}
 
 
 class Infrastructure(Section, ABC):
-    """What all kinds of infrastructure have, and what the rest of the program has to know of each.
+    """What all kinds of infrastructure have, and what the rest of the program must know of each.
 
-    What cannot be said without looking at a machine is asked of its `Kind`.
+    Its `Kind` answers what takes a look at a machine.
     """
 
     type: str
@@ -104,15 +104,15 @@ class Infrastructure(Section, ABC):
 
     @abstractmethod
     def keeps(self, path: str) -> bool:
-        """Whether a file of the workers is still there when the worker that wrote it has been removed."""
+        """Return whether a file of the workers survives the removal of the worker that wrote it."""
 
     @abstractmethod
     def mounts(self, path: str) -> bool:
-        """Whether a path of the workers is in what the user has mounted there: then it is none of this machine's."""
+        """Return whether a path of the workers is on a volume that the user has mounted, and so not this machine's."""
 
     @abstractmethod
     def refusal_of_ranks(self, ranks: int) -> str | None:
-        """Return why a worker cannot have that many ranks by what is written here, and what to do; None: it can."""
+        """Return why a worker with this configuration cannot have that many ranks, and what to do; None: it can."""
 
     @abstractmethod
     def lost_ranks_last_s(self) -> float | None:

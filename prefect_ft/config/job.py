@@ -1,7 +1,7 @@
-"""A job as users describe it: its phases, and what every part of the program may ask about one of them.
+"""A job as users describe it: its phases, and the settings that apply to each.
 
-A section of a phase replaces the job's section as a whole; environments are merged, the narrower wins.
-Nothing here reads a file: `load` does, and gives the same `JobConfig` that Python code can build.
+A section of a phase replaces the job's section as a whole; environments are merged, and the narrower scope takes
+precedence. Nothing here reads a file: `load` does, and returns the same `JobConfig` that Python code can build.
 """
 
 from __future__ import annotations
@@ -160,37 +160,37 @@ class JobConfig(Section):
     )
 
     def autorestart_of(self, phase_index: int) -> AutoRestart | None:
-        """The restarts of a phase; `None`: it is never restarted."""
+        """Return the restarts of a phase; `None`: it is never restarted."""
         return self.phases[phase_index].autorestart or self.autorestart
 
     def suspension_of(self, phase_index: int) -> Suspension:
-        """What happens when a phase gets nowhere; its time may be overruled: `hang_detect_time_s`."""
+        """Return what happens when a phase makes no progress; `hang_detect_time_s` may override its time."""
         return self.phases[phase_index].suspension or self.suspension
 
     def numeric_of(self, phase_index: int) -> Numeric:
-        """What is watched of a phase's losses and gradient norms."""
+        """Return how a phase's losses and gradient norms are watched."""
         return self.phases[phase_index].numeric or self.numeric
 
     def resume_of(self, phase_index: int) -> Resume:
-        """What a phase begins with."""
+        """Return what a phase begins with."""
         return self.phases[phase_index].resume or self.resume
 
     def infrastructure_of(self, phase_index: int) -> Infrastructure:
-        """Where the workers of a phase run."""
+        """Return where the workers of a phase run."""
         return self.phases[phase_index].infrastructure or self.infrastructure
 
     def env_of(self, phase_index: int, system: str | None = None) -> dict[str, str | None]:
-        """The environment variables of a phase's ranks on a system; `None`: without any system's own."""
+        """Return the environment variables of a phase's ranks on a system; `None`: without any system's own."""
         on = (each.env for each in self.infrastructure_of(phase_index).systems if each.name == system)
         return self.env | self.phases[phase_index].env | next(on, {})
 
     def hang_detect_time_s(self, phase_index: int) -> float:
-        """Seconds of silence that make a suspension; MA_HANG_DETECT_TIME wins where it is in range."""
+        """Return the seconds of silence that make a suspension: MA_HANG_DETECT_TIME's, where it is in range."""
         minutes = _hang_detect_minutes(self.env_of(phase_index).get(_HANG_DETECT))
         return self.suspension_of(phase_index).hang_detect_time_s if minutes is None else 60.0 * minutes
 
     def policy(self, phase_index: int, isolated: Iterable[str] = ()) -> Policy:
-        """What the core may know of a phase; `isolated` are systems that are out of use when it begins."""
+        """Return the policy of a phase; `isolated` are systems that are out of use when it begins."""
         phase, infrastructure = self.phases[phase_index], self.infrastructure_of(phase_index)
         base = Policy(
             systems=tuple(system.name for system in infrastructure.systems),
@@ -206,7 +206,7 @@ class JobConfig(Section):
         return base if section is None else section.onto(base)
 
     def on(self, infrastructure: Infrastructure) -> Self:
-        """The job on another infrastructure; raises ConfigError where that does not fit it."""
+        """Return the job on another infrastructure; raises ConfigError where that does not fit it."""
         said = {name: getattr(self, name) for name in self.model_fields_set}
         try:
             return self.model_validate({**said, "infrastructure": infrastructure})
@@ -214,14 +214,14 @@ class JobConfig(Section):
             raise ConfigError(error.errors()[0]["msg"], field="infrastructure") from error
 
     def from_scratch(self) -> Self:
-        """The job whose phases all begin without the checkpoints that are there."""
+        """Return the job with all phases beginning without existing checkpoints."""
         phases = tuple(phase.model_copy(update={"resume": None}) for phase in self.phases)
         return self.model_copy(update={"resume": "never", "phases": phases})
 
     def at(self, base_dir: str | os.PathLike[str]) -> Self:
-        """The job with absolute paths: relative ones start at `base_dir`, where commands run by default.
+        """Return the job with absolute paths: relative ones start at `base_dir`, where commands run by default.
 
-        `~` is a home directory; URLs stay as they are. Doing it again changes nothing.
+        `~` is a home directory; URLs stay as they are. Idempotent.
         """
         base = os.path.abspath(base_dir)
         cwd = absolute(self.cwd, base) or base
@@ -252,12 +252,12 @@ class JobConfig(Section):
 
 
 def resolved(job: JobConfig) -> dict[str, Any]:
-    """The job with all defaults, in plain values and a fixed order; validating it gives the job again."""
+    """Return the job with all defaults, in plain values and a fixed order; validating it returns the same job."""
     return job.model_dump(mode="json")
 
 
 def warnings(job: JobConfig) -> list[str]:
-    """What is allowed and has no effect, or another than one may expect, each as `FIELD: MESSAGE`."""
+    """Return settings without effect, or with an unexpected one, each as `FIELD: MESSAGE`."""
     said: dict[str, None] = {}
     for index, phase in enumerate(job.phases):
         if (section := job.autorestart_of(index)) is not None:
@@ -281,7 +281,7 @@ def warnings(job: JobConfig) -> list[str]:
 
 
 MAX_SKIPPED_WORDS = 50_000
-"""Steps that a command may name: with their pointers half of what Linux gives a command and its environment."""
+"""How many steps a command may name: with their pointers, half of Linux's limit for arguments and environment."""
 
 _HANG_DETECT = "MA_HANG_DETECT_TIME"
 _NONE_LEFT = (
@@ -298,17 +298,17 @@ _EARLIER_RULES: dict[FailureClass, str] = {
     "cancelled": "cancelled",
     "none": "completed",
 }
-"""The classes about which a rule before `transient` always decides, and that rule."""
+"""The classes for which a rule before `transient` always decides, and that rule."""
 
 
 def _hang_detect_minutes(written: str | None) -> int | None:
-    """The minutes that the variable asks for; `None` where it is absent or has no effect."""
+    """Return the minutes that the variable sets; `None` where it is absent or has no effect."""
     in_range = written is not None and re.fullmatch("[0-9]{2,3}", written) and 10 <= int(written) <= 720
     return int(written) if written is not None and in_range else None
 
 
 def _without_a_spare(job: JobConfig) -> Iterator[str]:
-    """Name the pools with the first system of which, taken out of use, a phase fails that is restarted."""
+    """Yield the pools in which isolating a single system fails a phase that is restarted."""
     for index in range(len(job.phases)):
         policy = job.policy(index)
         is_smaller_enough = policy.elastic and policy.workers - 1 >= policy.min_num_systems
@@ -328,13 +328,13 @@ def _useless_classes(section: AutoRestart) -> Iterator[str]:
 
 
 def _where(job: JobConfig, phase_index: int, section: str) -> FieldPath:
-    """The way to the section that holds for a phase: the phase's own, else the job's."""
+    """Return the path of the section that applies to a phase: the phase's own, else the job's."""
     own = getattr(job.phases[phase_index], section) is not None
     return ("phases", phase_index, section) if own else (section,)
 
 
 def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
-    """What one part of a job demands of another and does not find."""
+    """Yield requirements of one part of a job that another does not meet."""
     first: dict[str, int] = {}
     for index, phase in enumerate(job.phases):
         if (other := first.setdefault(phase.name, index)) != index:
@@ -370,7 +370,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[FieldPath, str]]:
 
 
 def _too_many_ranks(job: JobConfig, index: int) -> Iterator[tuple[FieldPath, str]]:
-    """Hold a phase's ranks against what its infrastructure lets a worker have."""
+    """Check a phase's ranks against its infrastructure's limit for a worker."""
     ranks = job.phases[index].nproc_per_worker
     if ranks != "auto" and (refusal := job.infrastructure_of(index).refusal_of_ranks(ranks)) is not None:
         yield ("phases", index, "nproc_per_worker"), refusal

@@ -1,6 +1,6 @@
-"""The kinds of infrastructure that there are: those of this package, and those that installed packages add.
+"""The kinds of infrastructure: those of this package, and those that installed packages add.
 
-A kind is known by the word that a job file has in `infrastructure.type`. It is loaded when a job names it.
+A job file names a kind in `infrastructure.type`. It is loaded when a job names it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OWN = {name: f"prefect_ft.backends.{name}.kind" for name in (DEFAULT, "docker",
 
 
 class Registered(Protocol):
-    """What is taken for granted here of a kind; `prefect_ft.backends.kind.Kind` is all of it."""
+    """The part of a kind's interface that is used here; `prefect_ft.backends.kind.Kind` is all of it."""
 
     @property
     def config(self) -> type[Infrastructure]:
@@ -60,7 +60,7 @@ def kind_named(name: str) -> Registered:
 
 
 def usable_kinds() -> Iterator[Registered]:
-    """Return every kind that there is, but those of other packages that cannot be loaded: the log says which."""
+    """Yield every kind except those of other packages that cannot be loaded, which are logged."""
     for name in names():
         try:
             yield kind_named(name)
@@ -70,12 +70,12 @@ def usable_kinds() -> Iterator[Registered]:
 
 @cache
 def _added() -> dict[str, EntryPoint]:
-    """Return the kinds that packages add; one of the name of a kind of this package's is none."""
+    """Return the kinds that packages add, except those with the name of a kind of this package."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in _OWN}
 
 
 def default_infrastructure() -> Infrastructure:
-    """Return what a job has that says nothing of where it runs."""
+    """Return the infrastructure of a job that does not say where it runs."""
     return kind_named(DEFAULT).config.model_validate({})
 
 
@@ -84,7 +84,7 @@ def _validated(value: Any) -> Infrastructure:
         message = "is looked up in job files only; give train_flow the block itself, as infrastructure"
         raise problem(message, "block")
     given = _given_type(value)
-    # The type alone is judged first: what stands beside an unknown one is not this section's to judge.
+    # The type alone is checked first: the keys beside an unknown one cannot be judged.
     if not isinstance(given, str) or (given not in _OWN and given not in _added()):
         raise problem(f"unknown type {shown(given)}; known types: {', '.join(names())}", "type")
     try:
@@ -96,7 +96,7 @@ def _validated(value: Any) -> Infrastructure:
 
 @cache
 def _adapter(*sections: type[Infrastructure]) -> TypeAdapter[Infrastructure]:
-    """Return what reads these sections; in its errors the type is a part of the path."""
+    """Return the reader of these sections; in its errors the type is a part of the path."""
     choices = tuple(Annotated[each, Tag(type_of(each))] for each in sections)
     union: Any = Union[choices]  # noqa: UP007  (known only when this runs)
     return TypeAdapter(Annotated[union, Discriminator(_given_type)])
@@ -112,7 +112,7 @@ def type_of(section: type[Infrastructure]) -> str:
 
 
 class _OfItsKind:
-    """Reads an infrastructure as its `type` says; written, it has all its fields."""
+    """Reads an infrastructure by its `type`, and writes it with all its fields."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -128,4 +128,4 @@ class _OfItsKind:
 
 
 AnyInfrastructure = Annotated[Infrastructure, _OfItsKind]
-"""The infrastructure of a job or a phase, of whatever kind."""
+"""The infrastructure of a job or a phase, of any kind."""

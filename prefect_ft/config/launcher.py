@@ -1,7 +1,7 @@
-"""torchrun's command line, taken apart: which command its workers run, and what it says of their number.
+"""torchrun's command line, parsed: which command its workers run, and how many there are.
 
-Pure. What torchrun itself would refuse is refused, and what a gang of prefect-ft cannot keep. Whether the
-rest of a job agrees is checked where that is known.
+Pure. Options that torchrun itself would refuse are refused, and those that a gang of prefect-ft does not support.
+Whether the rest of a job agrees is checked where that is known.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _WITHOUT_EFFECT = (
     "--duplicate-stdout-filters",
     "--duplicate-stderr-filters",
 )
-"""Options with a value about which something else decides here: restarts, the rendezvous, output, stopping."""
+"""Options with a value that something else determines here: restarts, the rendezvous, output, stopping."""
 
 _REFUSED = {
     "--run-path": "leave it out: a script is run by Python itself",
     "--numa-binding": "bind the ranks in the script, or start them by numactl with --no-python",
     "--virtual-local-rank": "have the script choose its device by LOCAL_RANK",
 }
-"""Options that change what a rank is, in a way that is not offered here."""
+"""Options that change what a rank is, in a way that is not supported here."""
 
 _KNOWN = (*_FLAGS, *_HEEDED, *_WITHOUT_EFFECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """What a launcher's command asks for; `None` is what it does not say.
+    """What a launcher's command asks for; `None`: not given.
 
-    `command` is what each rank runs. `run_id` is the name that the user gives the group. `without_effect`
-    are the options about which something else decides.
+    `command` is what each rank runs. `run_id` is the user's name of the group. `without_effect`
+    are the options that something else determines.
     """
 
     command: tuple[str, ...]
@@ -73,7 +73,7 @@ class Launched:
 
 
 def launched(command: Sequence[str]) -> Launched:
-    """Take the command of a phase apart; raises what a validator of the phase may raise."""
+    """Parse the command of a phase; raises what a validator of the phase may raise."""
     python, begin = _launcher(command)
     said, script = _options(command, begin)
     is_module, is_alone = "--module" in said, "--no-python" in said
@@ -98,9 +98,9 @@ def launched(command: Sequence[str]) -> Launched:
 
 
 def _launcher(command: Sequence[str]) -> tuple[str, int]:
-    """Return the Python that the launcher runs its workers with, and where the launcher's options begin.
+    """Return the Python that the launcher uses for its workers, and where the launcher's options begin.
 
-    Options of the interpreter are not handed on by torchrun; -u it has for its workers anyway.
+    torchrun does not pass on the interpreter's options; its workers always get -u.
     """
     directory, name = os.path.split(command[0])
     if name == "torchrun":
@@ -115,7 +115,7 @@ def _launcher(command: Sequence[str]) -> tuple[str, int]:
 
 
 def _options(command: Sequence[str], begin: int) -> tuple[dict[str, str], int]:
-    """Return torchrun's own options, the last of each, and where the script stands."""
+    """Return torchrun's own options, the last of each, and the index of the script."""
     said: dict[str, str] = {}
     words = iter(enumerate(command[begin:], start=begin))
     for at, word in words:
@@ -130,7 +130,7 @@ def _options(command: Sequence[str], begin: int) -> tuple[dict[str, str], int]:
 
 
 def _taken_apart(word: str, at: int) -> tuple[str, str | None]:
-    """Return an option by its long name, and the value that stands in the same word."""
+    """Return an option by its long name, and the value in the same word."""
     if word.startswith("--"):
         written, equals, text = word.partition("=")
         name, value = written.replace("_", "-"), text if equals else None
@@ -148,7 +148,7 @@ def _taken_apart(word: str, at: int) -> tuple[str, str | None]:
 
 
 def _value(name: str, value: str | None, at: int, words: Iterator[tuple[int, str]]) -> str:
-    """Return an option's value: what its word holds, else the next word."""
+    """Return an option's value: from its own word, else the next word."""
     if value is None:
         value = next((word for _, word in words), None)
         if value is None or (value.startswith("-") and not re.fullmatch(r"-\d+", value)):
@@ -168,7 +168,7 @@ def _ranks_per_worker(written: str | None) -> int | Literal["auto"] | None:
 
 
 def _workers(written: str | None, *, is_standalone: bool) -> int | None:
-    """Return the number of nodes; of a range its end, because what may be missing is for `autorestart` to say."""
+    """Return the number of nodes; of a range its end, because `autorestart` says how many may be missing."""
     if written is None:
         return 1 if is_standalone else None
     match = re.fullmatch(r"(?:([0-9]{1,9}):)?([0-9]{1,9})", written)

@@ -1,7 +1,7 @@
-"""From a job file to a `JobConfig`: read, put the command line over it, validate, make paths absolute.
+"""From a job file to a `JobConfig`: read, apply the command line, validate, make paths absolute.
 
-Whatever else users may write in place of a job's own keys is rewritten to them between reading and
-validating, by the front doors, so that there is one set of models and one set of checks.
+Other formats that users may write are rewritten to a job's own keys between reading and validating, by the
+front doors, so that there is one set of models and one set of checks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FRONT_DOORS: Mapping[str, Callable[[Document], Document]] = {
     "trainer": cerebras.phases_of_trainers,
     **dict.fromkeys(("metadata", "algorithm", "spec", "tasks", "endpoints"), modelarts.job_of_request),
 }
-"""What rewrites a document, by the key at its top that asks for it; in this order.
+"""The front doors, by the key at the top of a document that selects each; in this order.
 
-Annotations come after trainers: they must not stand beside restarts that these have brought.
+Annotations come after trainers: they must not occur beside restarts of trainers.
 """
 
 
@@ -43,10 +43,10 @@ def load_job(
 ) -> JobConfig:
     """Read a job file; relative paths in it start at its directory.
 
-    `overrides` are the `KEY=VALUE` of `--set`. `model_dir`, from the command line, wins over both; a
-    relative one starts at the current directory. `command`, as a shell takes it, is that of a file without phases
-    (a trainer configuration, a request of ModelArts'). `blocks` gives what a saved block says of an infrastructure;
-    None: there are none here. Raises `ConfigError` for the first thing that is wrong.
+    `overrides` are the `KEY=VALUE` of `--set`. `model_dir`, from the command line, overrides both; a
+    relative one starts at the current directory. `command`, in shell syntax, is that of a file without phases
+    (a trainer configuration, a request of ModelArts). `blocks` looks up the infrastructure in a saved block;
+    None: blocks are not available. Raises `ConfigError` for the first problem.
     """
     return job_in(job_document(path, overrides, model_dir, command=command, blocks=blocks), path)
 
@@ -59,7 +59,7 @@ def job_document(
     command: str | None = None,
     blocks: BlockLookup | None = None,
 ) -> Document:
-    """What a user wrote for a job, in its own keys, with the places; arguments as of `load_job`."""
+    """Return what a user wrote for a job, in its own keys, with the places; arguments as of `load_job`."""
     document = apply_overrides(read_document(path), overrides)
     if model_dir is not None:
         document = document.put(("model_dir",), _from_here(os.fspath(model_dir)), Place("--model-dir"))
@@ -80,11 +80,11 @@ def _with_command(document: Document, command: str) -> Document:
 
 
 def job_in(document: Document, path: str | os.PathLike[str]) -> JobConfig:
-    """The job that a document describes, which was read from `path`. Raises `ConfigError`."""
+    """Return the job of a document that was read from `path`. Raises `ConfigError`."""
     job = validate(document).at(os.path.dirname(os.path.abspath(path)))
     try:
         check_places(job)
-        own_signatures(job.signatures)  # a file that cannot be used is said before anything starts
+        own_signatures(job.signatures)  # an unusable file is reported before anything starts
     except ConfigError as error:
         raise document.located(error) from error
     return job
@@ -104,7 +104,7 @@ def _through_front_doors(document: Document) -> Document:
 
 
 def validate(document: Document) -> JobConfig:
-    """The job that a document describes, with paths as they were written. Raises `ConfigError`."""
+    """Return the job of a document, with paths as they were written. Raises `ConfigError`."""
     document = _through_front_doors(document)
     try:
         return JobConfig.model_validate(document.value)

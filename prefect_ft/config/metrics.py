@@ -10,7 +10,7 @@ from prefect_ft.config.fields import NotBool, Section, Text
 
 
 class Metrics(Section):
-    """Where a run serves its metrics to Prometheus, as long as it lasts."""
+    """Where a run serves its metrics to Prometheus while it lasts."""
 
     port: Annotated[int, Field(ge=1, le=65535), NotBool] = Field(
         description="TCP port; the path is /metrics", examples=[9464]

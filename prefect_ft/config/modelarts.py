@@ -1,7 +1,7 @@
 """The front door for ModelArts' jobs: `kind`, and `fault-tolerance/…` in `metadata.annotations`.
 
 Owns what these mean in a job's own keys (ModelArts, "Recovering a Training Job" and "Enabling Unconditional
-Auto Restart"). The rest of a request is `modelarts_request`'s.
+Auto Restart"). `modelarts_request` owns the rest of a request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COUNT, _TRUTH = (_count, "a whole number from 1 to 128"), (_truth, "true or fal
 
 
 class _Annotation(NamedTuple):
-    """The field for which an annotation stands; what reads it, `None` where it cannot; what it asks for."""
+    """The field of an annotation; what reads it, `None` where it is invalid; its text."""
 
     field: FieldPath
     read: Callable[[object], int | None]
@@ -58,7 +58,7 @@ _KNOWN: Mapping[str, _Annotation] = {
 
 
 def without_kind(document: Document) -> Document:
-    """Take away `kind: job`, which is the case anyway. Raises `ConfigError` for every other kind."""
+    """Remove `kind: job`, the only kind. Raises `ConfigError` for every other one."""
     if (kind := document.value["kind"]) != "job":
         message = f"must be job, got {shown(kind)}; the kinds {', '.join(_OTHER_KINDS)} are not supported"
         raise document.error(("kind",), message)
@@ -66,14 +66,14 @@ def without_kind(document: Document) -> Document:
 
 
 def job_of_request(document: Document) -> Document:
-    """Put a job's own keys in the place of a request's. Raises `ConfigError`."""
+    """Replace a request's keys by a job's own. Raises `ConfigError`."""
     if "metadata" in document.value:
         document = restarts_of_annotations(document)
     return phase_of_algorithm(document)
 
 
 def restarts_of_annotations(document: Document) -> Document:
-    """Put `autorestart`, `faults` and `suspension.restart` in the place of annotations. Raises `ConfigError`."""
+    """Replace annotations by `autorestart`, `faults` and `suspension.restart`. Raises `ConfigError`."""
     written = _annotations(document)
     said = _said(document, written)
     value = {**document.value, "metadata": _without("annotations", document.value["metadata"])}
@@ -100,7 +100,7 @@ def restarts_of_annotations(document: Document) -> Document:
 
 
 def _preset(value: Mapping[str, Any]) -> str:
-    """Return whose fault codes are read from the ranks' lines: NPUs', unless the request is for GPUs."""
+    """Return the preset of fault codes for the ranks' output: of NPUs, unless the request is for GPUs."""
     spec = value.get("spec")
     resource = spec.get("resource") if isinstance(spec, dict) else None
     flavor = resource.get("flavor_id") if isinstance(resource, dict) else None
@@ -108,7 +108,7 @@ def _preset(value: Mapping[str, Any]) -> str:
 
 
 def _without_healing(value: Mapping[str, Any]) -> Iterator[tuple[FieldPath, str]]:
-    """Say what in-place recovery needs to heal a device."""
+    """Return the warning about what in-place recovery needs to heal a device."""
     infrastructure = value.get("infrastructure")
     pool = infrastructure if isinstance(infrastructure, dict) else {}
     if pool.get("type", "process") != "process" and not pool.get("heal"):
@@ -147,7 +147,7 @@ def _mapping(document: Document, at: FieldPath, value: object) -> dict[str, Any]
 
 
 def _check_restarts(document: Document, said: Iterable[str]) -> None:
-    """Refuse annotations without the one that they need, and restarts that are said twice."""
+    """Refuse annotations without the one that they require, and restarts that are given twice."""
     if _JOB_RETRY not in said:
         first = next(iter(said))
         raise document.error((*_ANNOTATIONS, first), f'needs {_JOB_RETRY}; write {_JOB_RETRY}: "3"')
@@ -165,7 +165,7 @@ def _check_restarts(document: Document, said: Iterable[str]) -> None:
 
 
 def _sections(value: Mapping[str, Any], name: str) -> Iterator[tuple[FieldPath, Any]]:
-    """Return a section of the job and those of its phases, where they are written."""
+    """Return a section of the job and those of its phases, where they exist."""
     if value.get(name) is not None:
         yield (name,), value[name]
     for index, phase in enumerate(_phases(value)):
@@ -174,7 +174,7 @@ def _sections(value: Mapping[str, Any], name: str) -> Iterator[tuple[FieldPath, 
 
 
 def _with_suspension_restart(value: Mapping[str, Any], restart: bool) -> dict[str, Any]:
-    """Say it in the job's section, and in those of phases, which replace the job's as a whole."""
+    """Set it in the job's section, and in those of phases, which replace the job's as a whole."""
     said = {**value, "suspension": _restarting(value.get("suspension", {}), restart)}
     if phases := _phases(value):
         said["phases"] = [

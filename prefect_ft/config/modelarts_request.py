@@ -1,7 +1,7 @@
-"""The front door for a whole request of ModelArts': `metadata`, `algorithm` and `spec` become a job.
+"""The front door for a whole request of ModelArts: `metadata`, `algorithm` and `spec` become a job.
 
-Owns which of its fields has a counterpart here; each of the others is named in a warning. Nothing is fetched from
-OBS, and nothing written there.
+Owns which of its fields have a counterpart here; a warning names each of the others. Nothing is read from OBS or
+written there.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from prefect_ft.config.source import Document
 from prefect_ft.config.yaml_text import FieldPath
 
 METADATA = ("id", "description", "workspace_id", "create_time", "user_name", "training_experiment_reference")
-"""What `metadata` may hold besides `name` and `annotations`, and what has no counterpart."""
+"""The keys of `metadata` besides `name` and `annotations`, which have no counterpart."""
 
 _PHASE = "train"
 _CODE_DIR, _BOOT_FILE, _COMMAND = "code_dir", "boot_file", "command"
 _ALGORITHM, _RESOURCE, _NODES = ("algorithm",), ("spec", "resource"), ("spec", "resource", "node_count")
 NO_COUNTERPART = "has no effect: there is no counterpart"
-"""What is said of a field that is not used."""
+"""The warning about a field that is not used."""
 
 _NOT_FETCHED = "is not fetched from OBS"
 _READ = {_CODE_DIR, _BOOT_FILE, _COMMAND, "parameters", "inputs", "outputs", "environments"}
 
 
 class _Handed(NamedTuple):
-    """A value that the script is handed: an argument, or a variable of its environment."""
+    """A value that the script gets: an argument, or a variable of its environment."""
 
     name: str
     value: str
@@ -39,7 +39,7 @@ class _Handed(NamedTuple):
 
 @dataclass(slots=True)
 class _Rewriting:
-    """What becomes of a request."""
+    """The result for a request."""
 
     document: Document
     value: dict[str, Any]
@@ -58,7 +58,7 @@ class _Rewriting:
         return value
 
     def items(self, at: FieldPath, value: object) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
-        """Return the items of a list of mappings that have names."""
+        """Return the items of a list of named mappings."""
         if not isinstance(value, list):
             raise self.document.error(at, f"must be a list, like [{{name: …}}], got {shown(value)}")
         for index, each in enumerate(value):
@@ -69,9 +69,9 @@ class _Rewriting:
 
 
 def phase_of_algorithm(document: Document) -> Document:
-    """Put a job's own keys in the place of a request's, whose annotations have been read. Raises `ConfigError`.
+    """Replace a request's keys, after its annotations, by a job's own. Raises `ConfigError`.
 
-    Where there are phases already, the request has none.
+    Where there are phases already, the request adds none.
     """
     request = _Rewriting(document, dict(document.value))
     if request.taken("tasks"):
@@ -143,7 +143,7 @@ _MAX_NODES = 4096
 
 
 def _add_phase(request: _Rewriting, algorithm: dict[str, Any]) -> None:
-    """Make the request's one phase of its algorithm, and of what stands at the top."""
+    """Make the request's one phase from its algorithm, and from the keys at the top."""
     document = request.document
     request.value.setdefault("name", beside.name_for(document, "job"))
     model_dir = request.value.setdefault("model_dir", f"runs/{request.value['name']}")
@@ -169,7 +169,7 @@ def _add_phase(request: _Rewriting, algorithm: dict[str, Any]) -> None:
 
 
 def _saves(request: _Rewriting, written: dict[str, Any], outputs: list[_Handed], model_dir: object) -> str:
-    """Return where checkpoints are looked for: in the first output."""
+    """Return where to look for checkpoints: in the first output."""
     if outputs:
         return outputs[0].value
     path = os.path.join(str(model_dir), "checkpoints")
@@ -183,7 +183,7 @@ def _saves(request: _Rewriting, written: dict[str, Any], outputs: list[_Handed],
 def _command(
     request: _Rewriting, algorithm: dict[str, Any], written: object, handed: list[_Handed]
 ) -> object:
-    """Return the words that start the training; None: nothing says them."""
+    """Return the words that start the training; None: there are none."""
     arguments = [f"--{each.name}={each.value}" for each in handed]
     given = [key for key in (_COMMAND, _BOOT_FILE) if algorithm.get(key)]
     if algorithm.get(_CODE_DIR):
@@ -221,7 +221,7 @@ def _parameters(request: _Rewriting, algorithm: dict[str, Any]) -> Iterator[_Han
 
 
 def _inputs(request: _Rewriting, algorithm: dict[str, Any]) -> Iterator[_Handed]:
-    """Hand over where inputs are on this machine, for those that say so."""
+    """Pass on where inputs are on this machine, for those with a path."""
     for at, item in request.items((*_ALGORITHM, "inputs"), algorithm.get("inputs") or []):
         local = item.get("local_dir")
         if isinstance(local, str) and local:
@@ -235,7 +235,7 @@ def _inputs(request: _Rewriting, algorithm: dict[str, Any]) -> Iterator[_Handed]
 
 
 def _outputs(request: _Rewriting, algorithm: dict[str, Any], model_dir: object) -> Iterator[_Handed]:
-    """Hand over where outputs go, which is a directory of this machine."""
+    """Pass on where outputs go, a directory of this machine."""
     folder = os.path.dirname(os.path.abspath(beside.file_of(request.document) or "."))
     for at, item in request.items((*_ALGORITHM, "outputs"), algorithm.get("outputs") or []):
         local = item.get("local_dir")

@@ -1,4 +1,4 @@
-"""The watch over losses and gradient norms as users describe it: what is out of the usual, and what happens then."""
+"""The watch over losses and gradient norms as users describe it: what is unusual, and what happens then."""
 
 from __future__ import annotations
 

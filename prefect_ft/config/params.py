@@ -1,6 +1,6 @@
-"""The values that a phase hands to its command as a YAML file: any mapping, read as it was meant.
+"""The values that a phase passes to its command as a YAML file: any mapping, read as it was meant.
 
-Owns what may be in it. What it means is the command's; the run writes the file.
+Owns what may be in it. The command interprets it; the run writes the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _params(value: object) -> object:
 
 
 def _read(value: object, at: FieldPath, found: Problems) -> object:
-    """A copy of a value, with doubtful text read as the number that it is; complaints join `found`."""
+    """Return a copy of a value, with doubtful text read as the number that it is; problems are added to `found`."""
     if isinstance(value, dict):
         if wrong := [name for name in value if not isinstance(name, str) or SURROGATE.search(name)]:
             found.append((at, f"a key must be text, got {shown(wrong[0])}"))
@@ -41,7 +41,7 @@ def _read(value: object, at: FieldPath, found: Problems) -> object:
 
 
 def _single_problem(value: object) -> str | None:
-    """What keeps a value that is neither list nor mapping from reaching the command as it was meant."""
+    """Return why a value that is neither list nor mapping would not reach the command as it was meant."""
     if isinstance(value, DoubtfulText):
         return (
             f"{value} is more than text to some readers of YAML; put it in quotes, or write a decimal number"

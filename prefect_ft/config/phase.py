@@ -51,7 +51,7 @@ def _steps(value: str | None) -> str | None:
 
 
 class Phase(Section):
-    """One trainer configuration: a command that the whole gang runs until it is done."""
+    """One trainer configuration: a command that the whole gang runs until it completes."""
 
     name: Name = Field(description="Its name, unique in the job", examples=["pretrain"])
     mode: Mode = Field(
@@ -145,7 +145,7 @@ class Phase(Section):
     @model_validator(mode="before")
     @classmethod
     def _ranks_of_the_launcher(cls, value: Any) -> Any:
-        """Take over the number of ranks that the launcher asks for where the phase itself says none."""
+        """Take over the launcher's number of ranks where the phase itself has none."""
         if not isinstance(value, dict) or value.get("rewrite_launcher") is not True:
             return value
         command = value.get("command")

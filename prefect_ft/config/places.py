@@ -1,7 +1,7 @@
-"""The directories of a job that must not lie in each other: what runs leave behind, and checkpoints.
+"""The directories of a job that must not contain each other: those of runs, and checkpoints.
 
-What a run leaves may read like a checkpoint, and a script that keeps only its newest checkpoints deletes what
-lies beside them. Reads links, and nothing else.
+A run's files may look like a checkpoint, and a script that keeps only its newest checkpoints deletes what is
+beside them. Reads links, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from prefect_ft.errors import ConfigError
 from prefect_ft.worker.checkpoints.names import OF_A_RUN, PatternNames, UsualNames
 
 _MADE = (".prefect-ft", "20000101_000000_restartable", "20000101_000000_restartable-1")
-"""Names of what runs make in their model directory."""
+"""Names that runs create in their model directory."""
 
 
 def check_places(job: JobConfig) -> None:
-    """Raise ConfigError, with the field, where a job with absolute paths mixes what has to be kept apart."""
+    """Raise ConfigError, with the field, where a job with absolute paths mixes such directories."""
     for field, message in _problems(job):
         raise ConfigError(message, field=field)
 
@@ -48,7 +48,7 @@ def _problems(job: JobConfig) -> Iterator[tuple[str, str]]:
 
 
 def _names_no_run(checkpoints: Checkpoints) -> bool:
-    """Whether checkpoints are known by a pattern that takes nothing for one that a run makes beside them."""
+    """Return whether checkpoints have a pattern that matches none of a run's files beside them."""
     if checkpoints.pattern is None:
         return False
     names = PatternNames(checkpoints.pattern)
@@ -57,18 +57,18 @@ def _names_no_run(checkpoints: Checkpoints) -> bool:
 
 
 def _is_here(path: str, infrastructure: Infrastructure) -> bool:
-    """Whether a path of checkpoints is one of this machine."""
+    """Return whether a path of checkpoints is one of this machine."""
     return "://" not in path and not infrastructure.mounts(path)
 
 
 def _below(directory: str, path: str) -> list[str]:
-    """The names that lead from a directory to a path below it; none if it is not."""
+    """Return the names that lead from a directory to a path below it; none if it is not below."""
     inside = os.path.relpath(path, directory).split(os.sep)
     return [] if inside[0] in (os.curdir, os.pardir) else inside
 
 
 def _step_of(names: list[str], checkpoints: Checkpoints) -> int | None:
-    """The step of the checkpoint for which one would take the first of these names, or the first two."""
+    """Return the step of the checkpoint that the first of these names, or the first two, look like."""
     reader = UsualNames() if checkpoints.pattern is None else PatternNames(checkpoints.pattern)
     read = (reader.read("/".join(names[:depth])) for depth in (1, 2) if len(names) >= depth)
     return next((step for step in read if isinstance(step, int)), None)

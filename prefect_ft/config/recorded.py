@@ -1,6 +1,6 @@
-"""A job as a run records it, for whichever version takes the run up: unknown fields are ignored.
+"""A job as a run records it, for any version that resumes the run: unknown fields are ignored.
 
-Only for job.json. In what a person writes an unknown field stays an error (`load`).
+Only for job.json. In a person's file, an unknown field is an error (`load`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prefect_ft.errors import ConfigError
 
 
 class RecordedJob(NamedTuple):
-    """A job that was recorded; `warnings` say what was ignored or changed, each as `FIELD: MESSAGE`."""
+    """A recorded job; `warnings` say what was ignored or changed, each as `FIELD: MESSAGE`."""
 
     job: JobConfig
     warnings: tuple[str, ...]
@@ -28,18 +28,18 @@ class RecordedJob(NamedTuple):
 
 _BOUNDS = {"less_than_equal": "le", "greater_than_equal": "ge"}
 _STAND_INS: Mapping[str, Any] = {"command": ["true"], "name": "unreadable", "model_dir": "."}
-"""What stands for a field that every job has, where a run is only to be ended."""
+"""Substitutes for required fields, where a run is only to be ended."""
 
 _INFRASTRUCTURE, _FOR_RANKS_ALONE = "infrastructure", "secret_env"
 _LAUNCHER = "rewrite_launcher"
-"""What a phase's command has to fit, which may be one that this version cannot read."""
+"""The setting that constrains a phase's command, which this version may not be able to read."""
 
 _NOT_FOR_AN_END = ("signatures", "metrics")
-"""What leads to files and ports, and ends nothing."""
+"""Sections about files and ports that ending a run does not need."""
 
 
 def recorded(job: JobConfig) -> dict[str, Any]:
-    """Return what job.json has: the resolved job, without later fields that have their default.
+    """Return the content of job.json: the resolved job, without later fields at their defaults.
 
     So an earlier version reads the job of a run that uses nothing new.
     """
@@ -64,7 +64,7 @@ def _leave_out_added(section: BaseModel, content: dict[str, Any]) -> None:
 def read_recorded(content: Mapping[str, Any], *, only_to_end: bool = False) -> RecordedJob:
     """Read a recorded job: unknown fields are ignored, values beyond a bound of this version become the bound.
 
-    `only_to_end`: its workers are to be found and ended, and of what concerns anything else defaults will do.
+    `only_to_end`: its workers are only to be found and ended, so defaults will do for everything else.
     Raises ConfigError, with the field, for what cannot be read.
     """
     value: dict[str, Any] = deepcopy(dict(content))
@@ -82,7 +82,7 @@ def read_recorded(content: Mapping[str, Any], *, only_to_end: bool = False) -> R
             new = [each for each in found if (each.path, each.details["type"]) not in mended]
             mended |= {(each.path, each.details["type"]) for each in new}
             said = [text for each in new if (text := _mended(value, each, only_to_end=only_to_end))]
-            if not said:  # or what was mended is wrong again: a stand-in will not do either
+            if not said:  # or a mended value is wrong again: a substitute will not do either
                 raise ConfigError(found[0].message, field=dotted(found[0].path) or None) from error
             warnings += said
 
@@ -99,7 +99,7 @@ class _Problem(NamedTuple):
 
 
 def _places(details: ErrorDetails) -> Iterator[_Problem]:
-    """Return the problems of an error; validators of our own find several, with their messages."""
+    """Yield the problems of an error; our own validators report several, with their messages."""
     if details["type"] != "job":
         yield _Problem(untagged(details["loc"]), details, message_of(details))
         return
@@ -108,7 +108,7 @@ def _places(details: ErrorDetails) -> Iterator[_Problem]:
 
 
 def _mended(value: dict[str, Any], problem: _Problem, *, only_to_end: bool) -> str | None:
-    """Mend what one error is about, and say so; None: it stays as it is."""
+    """Fix one error, and return a warning about it; None: it cannot be fixed."""
     path, details, _ = problem
     section, key = _nearest(value, path)
     kind = details["type"]
@@ -130,7 +130,7 @@ def _mended(value: dict[str, Any], problem: _Problem, *, only_to_end: bool) -> s
 
 
 def _nearest(value: dict[str, Any], path: FieldPath) -> tuple[dict[str, Any], str]:
-    """Return the innermost mapping that a path leads through, and the key that it takes there."""
+    """Return the innermost mapping on a path, and the path's key in it."""
     section, key = value, ""
     here: Any = value
     for part in path:
@@ -144,7 +144,7 @@ def _nearest(value: dict[str, Any], path: FieldPath) -> tuple[dict[str, Any], st
 
 
 def _may_be_left_out(path: FieldPath) -> bool:
-    """Whether workers are found and ended without a field: infrastructures say where they are."""
+    """Return whether workers can be found and ended without a field: only infrastructures say where they are."""
     if _INFRASTRUCTURE not in path:
         return path != ("phases",)
     return path[path.index(_INFRASTRUCTURE) + 1 :][:1] == (_FOR_RANKS_ALONE,)

@@ -1,6 +1,6 @@
-"""Environment variables that are shown nowhere: how they are written, and how a job is kept without them.
+"""Environment variables that are never shown: how they are written, and how a job is stored without them.
 
-Wherever a job is printed or written down their values are masked; the run keeps them apart from it.
+Wherever a job is printed or stored, their values are masked; the run stores them separately.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from prefect_ft.config.job import JobConfig
 
 MASK = str(SecretStr("any"))
-"""Stands for a value wherever it is not shown."""
+"""The substitute for a value that is not shown."""
 
 Kept = Mapping[str, Mapping[str, str]]
-"""The values of a job, by the name of the phase whose infrastructure says them; the job's own by an empty name."""
+"""The values of a job, by the name of the phase whose infrastructure has them; the job's own by an empty name."""
 
 
 def _secret_env(value: object) -> object:
-    """As `Env`, but that no complaint repeats a value."""
+    """As `Env`, but messages never repeat a value."""
     if not isinstance(value, dict):
         raise problem(f"must be a mapping of names to text, got {shown(value)}")
     texts = {name: str(text) if type(text) is int else text for name, text in value.items()}
@@ -49,18 +49,18 @@ SecretEnv = Annotated[dict[str, SecretStr], BeforeValidator(_secret_env)]
 
 
 def plain(values: Mapping[str, SecretStr]) -> dict[str, str]:
-    """Return what is kept secret as it is."""
+    """Return secret values in plain text."""
     return {name: value.get_secret_value() for name, value in values.items()}
 
 
 def secrets_of(job: JobConfig) -> dict[str, dict[str, str]]:
-    """Return what a job's resolved form does not tell, for `with_secrets`."""
+    """Return the values that a job's resolved form masks, for `with_secrets`."""
     parts = [("", job.infrastructure), *((phase.name, phase.infrastructure) for phase in job.phases)]
     return {name: plain(part.secret_env) for name, part in parts if part is not None and part.secret_env}
 
 
 def with_secrets(resolved: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
-    """Return a job's resolved form with what it does not tell; where nothing is kept, it is still masked."""
+    """Return a job's resolved form with its secret values; without stored ones they stay masked."""
 
     def completed(section: Mapping[str, Any], name: str) -> dict[str, Any]:
         if name not in kept:

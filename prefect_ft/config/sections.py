@@ -1,6 +1,6 @@
-"""The parts that a job and its phases may have: restarts, checkpoints.
+"""The sections that a job and its phases may have: restarts, checkpoints.
 
-Each checks what it can know alone; what one demands of another is checked by the job.
+Each checks itself; the job checks requirements between sections.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ENVIRONMENT_CLASSES: tuple[FailureClass, ...] = (
     "collective_timeout",
     "port_in_use",
 )
-"""The failures of what surrounds the program, about which neither its code nor its data can do anything."""
+"""The failures of the program's environment, which neither its code nor its data can prevent."""
 
 _DEFAULT = Policy(systems=(), workers=1)
-"""Says the defaults of a policy once for the core and for users."""
+"""The source of a policy's defaults, for the core and for users."""
 
 
 def _autorestart_schema(schema: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class AutoRestart(Section):
         return self
 
     def onto(self, base: Policy) -> Policy:
-        """The policy `base` with these restarts."""
+        """Return the policy `base` with these restarts."""
         return replace(
             base,
             autorestart=True,
@@ -344,7 +344,7 @@ class Checkpoints(Section):
         return "://" in self.path
 
     def places(self, systems: Iterable[str]) -> list[str]:
-        """Return the directories of these systems' own disks, or the one that all share."""
+        """Return the directories on these systems' own disks, or the one that all share."""
         from prefect_ft.worker.checkpoints.names import place_on  # noqa: PLC0415  # as for the layouts
 
         return sorted({place_on(self.path, system) for system in systems}) if self.local else [self.path]

@@ -1,7 +1,7 @@
 """A user's own signatures of failures: in the job file, or in files that it names.
 
-Owns the reading of those files and the places of what is wrong in them; what an entry may say is
-`prefect_ft.signatures`'s.
+Owns the reading of those files and the places of problems in them; `prefect_ft.signatures` owns what an
+entry may contain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 20
 
 
 def _items(value: object) -> object:
-    """Check the entries that stand in the job itself; a single path may stand without its list."""
+    """Check the entries in the job itself; a single path need not be in a list."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)):
         raise problem(f"must be a list of signatures and paths of files with them, got {shown(value)}")
@@ -50,7 +50,7 @@ Signatures = Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(_items)
 
 
 def own_signatures(items: Iterable[str | Mapping[str, Any]]) -> tuple[Signature, ...]:
-    """Return a job's own signatures in their order. Raises `ConfigError` for a file that cannot be used."""
+    """Return a job's own signatures in order. Raises `ConfigError` for a file that cannot be used."""
     origins: dict[str, int] = {}
     signatures: list[Signature] = []
     listed = list(items)
@@ -66,7 +66,7 @@ def own_signatures(items: Iterable[str | Mapping[str, Any]]) -> tuple[Signature,
 
 
 def _file_of(path: str, field: str) -> list[Signature]:
-    """Read a file that a job names; what keeps it from being read at all is the fault of that field."""
+    """Read a file that a job names; an error that it cannot be read names that field."""
     try:
         return read_signatures(path)
     except UnreadableError as error:

@@ -1,6 +1,6 @@
-"""What a user wrote, before anyone judges it: a file, `--set` over it, and where each part stands.
+"""What a user wrote, before validation: a file, changed by `--set`, and the place of each part.
 
-Knows none of the keys of a job; `explain` brings the models' complaints and these places together.
+Knows none of the keys of a job; `explain` combines the models' errors with these places.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _COMMAND_LINE = Place("--set")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A mapping of plain values, and the places of the keys and items that the user wrote, in their order.
+    """A mapping of plain values, and the places of the keys and items that the user wrote, in order.
 
-    `origins` leads from fields of `value` to those that the user wrote in their place, where these are
-    others; what is below them follows. `warnings` say what of it has no effect here, or another, each as
+    `origins` maps fields of `value` to the different ones that the user wrote for them, including
+    everything below. `warnings` say which have no effect here, or another one, each as
     `FIELD: MESSAGE`.
     """
 
@@ -32,25 +32,25 @@ class Document:
     warnings: tuple[str, ...] = ()
 
     def origin(self, path: FieldPath) -> FieldPath:
-        """The field that the user wrote for the field at `path`."""
+        """Return the field that the user wrote for the field at `path`."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.origins:
                 return self.origins[path[:end]] + path[end:]
         return path
 
     def known(self, path: FieldPath) -> FieldPath:
-        """`path` up to where it is written: a key that is missing stands where its parent does."""
+        """Return `path` as far as it was written: a missing key has its parent's place."""
         while path and path not in self.places:
             path = path[:-1]
         return path
 
     def error(self, path: FieldPath, message: str) -> ConfigError:
-        """The error that says `message` of the field that the user wrote at `path`."""
+        """Return the error with `message` about the field that the user wrote at `path`."""
         place = self.places.get(self.known(path), Place(None))
         return ConfigError(message, file=place.file, line=place.line, field=dotted(path) or None)
 
     def located(self, error: ConfigError) -> ConfigError:
-        """The same error with the place of the field that it names; one that has a place keeps it."""
+        """Return the same error with the place of its field; one that has a place keeps it."""
         if error.file is not None or error.field is None:
             return error
         ways = {dotted(path): path for path in _ways(self.value) if _leads(dotted(path), error.field)}
@@ -62,9 +62,9 @@ class Document:
         return ConfigError(error.message, file=place.file, line=place.line, field=field)
 
     def put(self, path: FieldPath, value: object, place: Place) -> Document:
-        """A copy with `value` at `path`; missing mappings are made, a list grows by one item at most.
+        """Return a copy with `value` at `path`; missing mappings are created, a list grows by one item at most.
 
-        Raises `ConfigError` where the way leads through something that is neither.
+        Raises `ConfigError` where the path leads through something that is neither.
         """
         written = _put(self.value, path, 0, value, place)
         kept = {at: where for at, where in self.places.items() if at[: len(path)] != path}
@@ -77,7 +77,7 @@ class Document:
         origins: Mapping[FieldPath, FieldPath],
         warnings: Iterable[tuple[FieldPath, str]] = (),
     ) -> Document:
-        """A copy that says `value` instead; `origins` leads from what is new in it to what the user wrote.
+        """Return a copy with another `value`; `origins` maps its new fields to what the user wrote.
 
         `warnings` name fields that the user wrote.
         """
@@ -88,7 +88,7 @@ class Document:
 
 
 def _ways(value: object, path: FieldPath = ()) -> Iterator[FieldPath]:
-    """The ways to all parts of a value, and to itself."""
+    """Yield the paths of all parts of a value, and of itself."""
     yield path
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
@@ -96,14 +96,14 @@ def _ways(value: object, path: FieldPath = ()) -> Iterator[FieldPath]:
 
 
 def _leads(way: str, field: str) -> bool:
-    """Whether a way leads to a field, or to what holds it."""
+    """Return whether a path leads to a field, or to its parent."""
     return not way or field == way or field.startswith((f"{way}.", f"{way}["))
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:
     """Read a file that holds one mapping.
 
-    Raises `ConfigError` for whatever keeps it from being read: the file, its encoding, its syntax.
+    Raises `ConfigError` if it cannot be read: the file, its encoding, its syntax.
     """
     file = os.fspath(path)
     value, places = parse(_read_text(file), file)
@@ -116,7 +116,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """Put each `KEY=VALUE` of a `--set` over the document, the later ones over the earlier.
+    """Apply each `KEY=VALUE` of `--set` to the document, later ones over earlier ones.
 
     KEY is dotted (`phases.0.command` or `phases[0].command`), VALUE is YAML. Raises `ConfigError`.
     """
@@ -136,7 +136,7 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
 
 
 def _as_path(here: Any, parts: list[str]) -> FieldPath:
-    """Read the parts that number an item of a list as indices; all others stay text."""
+    """Turn parts that are list indices into numbers; all others stay text."""
     path: list[str | int] = []
     for part in parts:
         if isinstance(here, list):
@@ -150,7 +150,7 @@ def _as_path(here: Any, parts: list[str]) -> FieldPath:
 
 
 def _put(here: Any, path: FieldPath, done: int, value: object, place: Place) -> Any:
-    """A copy of `here`, which stands at `path[:done]`, with `value` at `path`."""
+    """Return a copy of `here`, which is at `path[:done]`, with `value` at `path`."""
     if done == len(path):
         return value
     part, parent = path[done], dotted(path[:done])

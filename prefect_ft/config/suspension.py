@@ -1,4 +1,4 @@
-"""Suspension as users describe it: when ranks that live count as getting nowhere, and what happens then."""
+"""Suspension as users describe it: when living ranks count as making no progress, and what happens then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prefect_ft.model import Policy, Stage
 from prefect_ft.signatures import compiled
 
 _DEFAULT = Policy(systems=(), workers=1)
-"""Says the defaults of a policy once for the core and for users."""
+"""The source of a policy's defaults, for the core and for users."""
 
 
 def _regex(value: str) -> str:
@@ -28,7 +28,7 @@ Pattern = Annotated[Text, AfterValidator(_regex)]
 
 
 class RecurringLine(Section):
-    """A line that the ranks print again and again as long as they get on."""
+    """A line that the ranks print repeatedly as long as they make progress."""
 
     pattern: Pattern = Field(description="Regular expression (re2) of the line", examples=["step \\d+ loss"])
     every_s: Seconds = Field(
@@ -47,7 +47,7 @@ class RecurringLine(Section):
 
 
 class Suspension(Section):
-    """What happens when the ranks live and no longer get anywhere."""
+    """What happens when the ranks are alive but make no progress."""
 
     restart: StrictBool = Field(
         default=_DEFAULT.suspension_restart, description="Restart a suspended phase; off: only report it"

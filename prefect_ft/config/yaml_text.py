@@ -1,11 +1,11 @@
 """YAML text (and JSON, which is YAML) to one plain value, and the line of every part of it.
 
-Owns the reading of plain words, and what may not stand in a document: tags, keys that are no text,
-keys that stand twice, aliases without end. Opens no files and knows none of the keys of a job.
+Owns the reading of plain words, and what a document must not contain: tags, keys that are not text,
+duplicate keys, endless aliases. Opens no files and knows none of the keys of a job.
 
-As little as possible is read into plain words: `true`, `yes` and their kind, `null`, decimal numbers.
-Everything else (dates, `010`, `1e5`, `12:30`) is text, exactly as it was written; where others read more
-into it, it is `DoubtfulText`.
+As few plain words as possible are converted: `true`, `yes` and the like, `null`, decimal numbers.
+Everything else (dates, `010`, `1e5`, `12:30`) is text, exactly as it was written; where other readers would
+convert it, it is `DoubtfulText`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 from prefect_ft.errors import ConfigError
 
 FieldPath = tuple[str | int, ...]
-"""The way to a field: keys of mappings and indices of lists, from the top of the document."""
+"""The path of a field: keys of mappings and indices of lists, from the top of the document."""
 
 MAX_DEPTH = 64
 """The length of the longest path to a field."""
@@ -37,7 +37,7 @@ _Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is written; `line` counts from 1, `None` where there are no lines."""
+    """The place of a part; `line` counts from 1, `None` where there are no lines."""
 
     file: str | None
     line: int | None = None
@@ -47,14 +47,14 @@ class DoubtfulText(str):
     """Text without quotes that other readers of YAML may take for a number, a date or a time."""
 
     def decimal(self) -> int | float | None:
-        """The number that it is to every reader who takes it for one; `None` where they differ."""
+        """Return the number that all readers that convert it agree on; `None` where they differ."""
         if not _DECIMAL.fullmatch(self):
             return None
         return float(self) if re.search("[.eE]", self) else int(self)
 
 
 def dotted(path: FieldPath) -> str:
-    """A path as people write it: `phases[0].command`; keys that need it are quoted."""
+    """Return a path as people write it: `phases[0].command`; keys that need it are quoted."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -89,7 +89,7 @@ def parse(text: str, file: str) -> tuple[Any, dict[FieldPath, Place]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain words as the module's docstring says."""
+    """Converts plain words as the module's docstring says."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # hides what the library would resolve
 
@@ -101,7 +101,7 @@ class _Loader(yaml.SafeLoader):
             super().scan_to_next_token()
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        """Treat a tag like quotes: both say that a text is nothing but text."""
+        """Treat a tag like quotes: both mean that a text stays text."""
         is_tagged = self.peek_event().tag is not None  # type: ignore[no-untyped-call]
         node = super().compose_scalar_node(anchor)
         node.style = node.style or ("'" if is_tagged else None)
@@ -140,7 +140,7 @@ _REMEDIES = (
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> ConfigError:
-    """One line of what the library says over several, and what to do about it."""
+    """Return the library's message of several lines as one, with what to do about it."""
     said = " ".join(f"{error.context or ''} {error.problem or ''}".split())
     remedy = next((advice for sign, advice in _REMEDIES if sign in said), "correct it")
     mark = error.problem_mark or error.context_mark
@@ -156,7 +156,7 @@ class _Reading:
         self._visited = 0
 
     def value(self, node: yaml.Node, path: FieldPath) -> Any:
-        """The value of `node`, whose parts are added to the places."""
+        """Return the value of `node`, and add its parts to the places."""
         self._enter(node, path)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
@@ -172,7 +172,7 @@ class _Reading:
         return self.value(node, path)
 
     def _pairs(self, node: yaml.Node, path: FieldPath) -> _Pairs:
-        """The keys of a mapping with their nodes: what `<<` brings first, so that its own keys win."""
+        """Yield the keys of a mapping with their nodes: those of `<<` first, so that its own keys take precedence."""
         self._enter(node, path)
         own: _Pairs = {}
         brought: _Pairs = {}
@@ -223,7 +223,7 @@ class _Reading:
         return common != _TAG + "str" or _DECIMAL.fullmatch(node.value) is not None
 
     def _whole_characters(self, text: str, node: yaml.Node, path: FieldPath) -> str:
-        """Join the surrogate pairs in which JSON escapes write the rarer characters."""
+        """Join the surrogate pairs by which JSON escapes write rarer characters."""
         if not SURROGATE.search(text):
             return text
         try:
@@ -233,7 +233,7 @@ class _Reading:
             raise self._error(node, path, message) from error
 
     def _enter(self, node: yaml.Node, path: FieldPath) -> None:
-        """Refuse what aliases can blow up without end."""
+        """Refuse documents that aliases blow up without limit."""
         self._visited += 1
         if len(path) > MAX_DEPTH:
             raise self._error(node, (), f"is nested too deeply; at most {MAX_DEPTH} levels are read")
