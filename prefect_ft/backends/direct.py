@@ -45,7 +45,7 @@ class DirectWay:
         nothing answers.
         """
         timeout_s = self._connect_timeout_s if within_s is None else min(within_s, self._connect_timeout_s)
-        connection = _reached(host, self._port if port is None else port, timeout_s)
+        connection = _tcp_connection(host, self._port if port is None else port, timeout_s)
         try:
             end_when_silent(connection, self._silence_timeout_s)
             connection.settimeout(HANDSHAKE_TIMEOUT_S)
@@ -56,7 +56,7 @@ class DirectWay:
             connection.close()  # the TLS socket has taken the descriptor over
 
 
-def _reached(host: str, port: int, timeout_s: float) -> socket.socket:
+def _tcp_connection(host: str, port: int, timeout_s: float) -> socket.socket:
     try:
         return descriptors.moved(socket.create_connection((host, port), timeout_s))
     except TimeoutError as exc:

@@ -72,9 +72,9 @@ class Recorder:
                 case _:
                     pass
         self._read = len(lines)
-        self._tell_troubles()
+        self._report_errors()
 
-    def _tell_troubles(self) -> None:
+    def _report_errors(self) -> None:
         with suppress(queue.Empty):
             while True:
                 tell(Notice(text=self._troubles.get_nowait()))
@@ -94,7 +94,7 @@ class Recorder:
             self._troubles.put(
                 f"{self._quarantine} does not answer: systems may be missing in the quarantine"
             )
-        self._tell_troubles()
+        self._report_errors()
 
     # -- in the thread ----------------------------------------------------------------------------
 

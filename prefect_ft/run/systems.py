@@ -65,7 +65,7 @@ def hold(root: Path, systems: Iterable[str], service: Service) -> HeldSystems:
     directory = made_runtime_directory(root / SYSTEMS)
     held = [_locked_directory(directory)]
     try:
-        held += [_held(directory / name, service, takes=True) for name in names]
+        held += [_locked(directory / name, service, takes=True) for name in names]
     except BaseException:
         HeldSystems(held).release()
         raise
@@ -76,10 +76,10 @@ def check(root: Path, systems: Iterable[str], run: str | None = None) -> None:
     """Raise SystemHeldError for the first system that serves a run other than `run`. Takes none."""
     for name in sorted(set(systems)):
         if (path := root / SYSTEMS / name).exists():
-            os.close(_held(path, Service(run or "", "", ""), takes=False))
+            os.close(_locked(path, Service(run or "", "", ""), takes=False))
 
 
-def _held(path: Path, service: Service, *, takes: bool) -> int:
+def _locked(path: Path, service: Service, *, takes: bool) -> int:
     """Return a descriptor with a lock on a system's file; `takes`: also assign the system to the run."""
     deadline = time.monotonic() + SETTLED_S
     while True:

@@ -77,7 +77,7 @@ class Supervisor:
             loss=lambda worker: self._loss(worker.system, worker),
             all_look=plan.saves is not None and plan.saves.is_local,
         )
-        self._lifecycle = self._put_together(log, Gang(self._roster, key), epoch, gate)
+        self._lifecycle = self._build_context(log, Gang(self._roster, key), epoch, gate)
         self._driver = driven_by(
             self._lifecycle,
             backend,
@@ -87,7 +87,7 @@ class Supervisor:
             check=check,
         )
 
-    def _put_together(self, log: RunLog, gang: Gang, epoch: int, gate: Gate | None) -> Lifecycle:
+    def _build_context(self, log: RunLog, gang: Gang, epoch: int, gate: Gate | None) -> Lifecycle:
         plan, journal, clock, roster = self.plan, self.journal, self.clock, self._roster
         saves = Saves()
         parts = Parts() if plan.saves is not None and plan.saves.is_local else None
@@ -111,7 +111,7 @@ class Supervisor:
             parts=parts,
         )
         resuming = Resuming(plan, saves, journal, clock, log)
-        remote = self._remote = self._remote_looks(listener)
+        remote = self._remote = self._remote_scan(listener)
         ending = Ending(plan, saves, journal, clock, self._evidence)
         context = Context(
             plan=plan,
@@ -134,7 +134,7 @@ class Supervisor:
         )
         return Lifecycle(context, ending=ending, unsaved=unsaved, loss=self._loss)
 
-    def _remote_looks(self, listener: Listener) -> Remote | None:
+    def _remote_scan(self, listener: Listener) -> Remote | None:
         """Return the scan of a URL; None: agents scan a directory."""
         saves = self.plan.saves
         if saves is None or saves.look is None:
@@ -240,15 +240,15 @@ class Supervisor:
 
     def close(self) -> None:
         """End the workers and everything that runs in them. Idempotent."""
-        self._hear_no_more()
+        self._stop_listening()
         self._driver.close()
 
     def hang_up(self) -> None:
         """Leave the workers, with everything that runs in them, to the next orchestrator."""
-        self._hear_no_more()
+        self._stop_listening()
         self._driver.hang_up()
 
-    def _hear_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         if self._remote is not None:
             self._remote.close()
         self._reports.close()

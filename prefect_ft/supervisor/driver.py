@@ -25,7 +25,7 @@ from prefect_ft.supervisor.reaching import Reaching
 from prefect_ft.supervisor.roster import Exchange, Exchanged, ExchangeFailed, Fact, Order
 from prefect_ft.supervisor.stopping import StopRequest
 
-MOST_CONNECTS_AT_ONCE = 32
+MAX_CONCURRENT_CONNECTS = 32
 
 
 class Machine(Protocol):
@@ -152,13 +152,13 @@ class Driver:
         """Open connections in parallel: each waits for an agent's start and handshake, or a lost node's time limit."""
         for order in orders:
             if order.again:
-                self._reach_again(order)
+                self._reconnect(order)
         first = [order for order in orders if not order.again]
-        with ThreadPoolExecutor(MOST_CONNECTS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_CONCURRENT_CONNECTS) as pool:
             for order, outcome in pool.map(self._opened, first):
                 self._reached(order, outcome)
 
-    def _reach_again(self, order: Connect) -> None:
+    def _reconnect(self, order: Connect) -> None:
         self._reaching[order.link] = Reaching(
             order.worker,
             self._addresses[order.worker],

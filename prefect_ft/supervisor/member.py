@@ -235,11 +235,11 @@ class Member:
     def _heard(self, fact: Heard, now_s: float) -> list[Order]:
         if isinstance(fact.event, Attached):
             if self.state == "reattaching":
-                return self._let_in_again(fact.event, now_s)
+                return self._reattached(fact.event, now_s)
             self.state = "attached"
         return self._take(fact.event, now_s)
 
-    def _let_in_again(self, attached: Attached, now_s: float) -> list[Order]:
+    def _reattached(self, attached: Attached, now_s: float) -> list[Order]:
         """Take missed events, and repeat an unanswered order; an agent that does not know the conversation is gone."""
         resumed = self._conversation.resumed(attached)
         if resumed is None:

@@ -102,7 +102,7 @@ class Remote:
         return BackendError(f"checkpoints at {self.url}: {why}; resume the run once the store can be reached")
 
     @property
-    def is_looking(self) -> bool:
+    def is_scanning(self) -> bool:
         """Whether the last scan has not ended."""
         return self._looking is not None
 
@@ -144,7 +144,7 @@ class Remote:
             tell(Notice(text=f"checkpoints at {self.url}: {answer.why_not['.']}; looking again"))
 
 
-class _Retried:
+class _RetriedScan:
     """A scan that is repeated, for a limited time, while the store cannot be reached."""
 
     def __init__(self, remote: Remote, again: Callable[[], None], now_s: float) -> None:
@@ -173,7 +173,7 @@ class Chosen:
     """The wait for a remote choice, repeated while the store cannot be reached."""
 
     def __init__(self, remote: Remote, now_s: float) -> None:
-        self._remote, self._asked = remote, _Retried(remote, remote.choose_again, now_s)
+        self._remote, self._asked = remote, _RetriedScan(remote, remote.choose_again, now_s)
 
     @property
     def due_s(self) -> float:
@@ -189,12 +189,12 @@ class Chosen:
         return False
 
 
-class LookedAfter:
+class ScannedAfter:
     """A wait followed by one for a last scan of the checkpoints."""
 
     def __init__(self, first: Wait, begin: Callable[[], None], remote: Remote) -> None:
         self._first, self._begin, self._remote = first, begin, remote
-        self._asked: _Retried | None = None
+        self._asked: _RetriedScan | None = None
 
     @property
     def due_s(self) -> float | None:
@@ -210,8 +210,8 @@ class LookedAfter:
             if not self._first.look(roster, now_s):
                 return False
             self._begin()
-            self._asked = _Retried(self._remote, self._remote.look_again, now_s)
-        if not self._remote.is_looking:
+            self._asked = _RetriedScan(self._remote, self._remote.look_again, now_s)
+        if not self._remote.is_scanning:
             return True
         if not self._asked.is_over(now_s):
             return False

@@ -21,7 +21,7 @@ MAX_SKIPPED_REPORTED = 5
 NO_STEP = -1
 """The limit with which an agent chooses no checkpoint, but still learns which are known."""
 
-LOOK_LASTS_S = 0.5
+SCAN_VALID_S = 0.5
 """How long a scan of the checkpoints stays valid; a person may take hours to approve a restart."""
 
 
@@ -51,24 +51,24 @@ class Resuming:
         self._plan, self._saves = plan, saves
         self._journal, self._clock, self._log = journal, clock, log
         self.deaths: list[float] = []
-        self._last_look: tuple[float, Mapping[str, str]] | None = None
+        self._last_scan: tuple[float, Mapping[str, str]] | None = None
 
-    def looked(self, skipped: Mapping[str, str] | None) -> None:
+    def scanned(self, skipped: Mapping[str, str] | None) -> None:
         """Keep the checkpoints skipped by the last scan; None: there was no scan."""
-        self._last_look = None if skipped is None else (self._clock.now(), skipped)
+        self._last_scan = None if skipped is None else (self._clock.now(), skipped)
 
-    def already(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
+    def known_choice(self, decision: Decision | None, *, agent_knows: bool) -> Choice | None:
         """Return a choice that needs no scan: none, or what was good a moment ago; None: an agent has to choose.
 
         `agent_knows`: the agents that scan know every known checkpoint.
         """
-        looked, self._last_look = self._last_look, None
+        scanned, self._last_scan = self._last_scan, None
         if not self._plan.has_checkpoints or (agent_knows and _is_from_scratch(decision)):
             return Choice()
-        return self._seen(decision, looked)
+        return self._seen(decision, scanned)
 
     def _seen(
-        self, decision: Decision | None, looked: tuple[float, Mapping[str, str]] | None
+        self, decision: Decision | None, scanned: tuple[float, Mapping[str, str]] | None
     ) -> Choice | None:
         """Return the newest checkpoint if a restart in place was decided from it, and it was good a moment ago.
 
@@ -79,10 +79,10 @@ class Resuming:
             return None
         if decision is None or not decision.stays_in_place or decision.delay_s:
             return None
-        if looked is None or newest is None or newest[0] != decision.resume_step:
+        if scanned is None or newest is None or newest[0] != decision.resume_step:
             return None
-        looked_t, why_not = looked
-        is_fresh = self._clock.now() - looked_t < LOOK_LASTS_S
+        scanned_t, why_not = scanned
+        is_fresh = self._clock.now() - scanned_t < SCAN_VALID_S
         return Choice(*newest, why_not) if is_fresh else None
 
     def criteria(self, decision: Decision | None) -> dict[str, Any]:
@@ -126,10 +126,10 @@ class Resuming:
             chosen = Choice(*(newest or (None, None)))
         began_s = saves.run_began_s
         if began_s is not None and (earlier := self._saves.earlier(began_s)):
-            self._tell_earlier(saves, earlier, chosen.step, attempt)
+            self._report_earlier(saves, earlier, chosen.step, attempt)
         return chosen
 
-    def _tell_earlier(
+    def _report_earlier(
         self, saves: SavesPlan, earlier: Sequence[int], begins_with: int | None, attempt: int
     ) -> None:
         """Report that the directory held checkpoints before the run began, and whether they are used."""

@@ -68,7 +68,7 @@ class Saves:
         self._reported: dict[int, Identity] = {}
         """All that has ever been reported, by step, still good or not."""
         self._fences: list[tuple[float, float]] = []
-        self._strays: dict[int, Save] = {}
+        self._ignored: dict[int, Save] = {}
         """Steps that lost ranks wrote, or may have written: they do not count as progress."""
         self._set_aside: dict[int, Identity | None] = {}
         self.newest_s = 0.0
@@ -95,7 +95,7 @@ class Saves:
 
     def _learn(self, verified: Iterable[Verified]) -> list[Verified]:
         """Take verified checkpoints; return the new ones."""
-        accepted = [item for item in verified if not self._goes_astray(item)]
+        accepted = [item for item in verified if not self._ignore_if_fenced(item)]
         new = [
             item
             for item in accepted
@@ -112,7 +112,7 @@ class Saves:
         if before in self._whole and self._whole[before].path == save.path:  # and not a copy of it
             del self._whole[before]
         self._step_at[save.path] = step
-        self._strays.pop(step, None)
+        self._ignored.pop(step, None)
         self._whole[step], self._reported[step] = save, save.identity
         self._highest_step = max(step, self._highest_step or 0)
         self._is_counted = save.counted and self._is_counted is not False
@@ -135,7 +135,7 @@ class Saves:
         """Ignore checkpoints from a step on; return the time in which they were written. None: there are none."""
         late = [step for step in self._whole if step >= from_step]
         known = [mtime for step in late if (mtime := self._whole[step].mtime) is not None]
-        self._lose(late)
+        self._ignore(late)
         if self._seen_step is not None and self._seen_step >= from_step:
             below = [step for step in self._whole if step > (self._baseline_step or 0)]
             self._seen_step = max(below, default=None)
@@ -148,24 +148,26 @@ class Saves:
     def _forget_written(self, since_s: float, until_s: float) -> None:
         """Ignore known checkpoints that were written in this time: they were known when the fence was set."""
         times = {step: save.mtime for step, save in self._whole.items()}
-        self._lose(step for step, mtime in times.items() if mtime is not None and since_s <= mtime <= until_s)
+        self._ignore(
+            step for step, mtime in times.items() if mtime is not None and since_s <= mtime <= until_s
+        )
 
-    def _lose(self, steps: Iterable[int]) -> None:
+    def _ignore(self, steps: Iterable[int]) -> None:
         for step in steps:
-            self._strays[step] = self._whole.pop(step)
+            self._ignored[step] = self._whole.pop(step)
 
-    def _goes_astray(self, item: Verified) -> bool:
-        """Whether a checkpoint was written within a fence; it has replaced an earlier one of its step."""
+    def _ignore_if_fenced(self, item: Verified) -> bool:
+        """Ignore a checkpoint written within a fence, which has replaced an earlier one; return whether it was."""
         step, written_s = item.step, item.mtime
         if written_s is None or not any(since <= written_s <= until for since, until in self._fences):
             return False
         self._whole.pop(step, None)
-        self._strays[step] = Save.of(item)
+        self._ignored[step] = Save.of(item)
         return True
 
     def trust(self, since_s: float) -> None:
         """Count checkpoints written since then in spite of a fence: a completed attempt wrote them itself."""
-        for step, save in dict(self._strays).items():
+        for step, save in dict(self._ignored).items():
             if save.mtime is not None and save.mtime >= since_s:
                 self._take(step, save)
 
@@ -197,7 +199,7 @@ class Saves:
     @property
     def avoided(self) -> list[int]:
         """The steps that are set aside or ignored."""
-        return sorted({*self._set_aside, *self._strays})
+        return sorted({*self._set_aside, *self._ignored})
 
     @property
     def unreadable(self) -> list[int]:
@@ -249,7 +251,7 @@ class Saves:
     def earlier(self, than_s: float) -> tuple[int, ...]:
         """Return the steps that were written before a time, since the epoch, or that are ignored."""
         old = [step for step, save in self._whole.items() if save.mtime is not None and save.mtime < than_s]
-        return tuple(sorted({*old, *self._strays}))
+        return tuple(sorted({*old, *self._ignored}))
 
     def facts(self) -> dict[str, Any]:
         """Return an incident's fields about checkpoints."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from prefect_ft.errors import LeaseLostError
 
-ONE_WISH_S = 0.1
+ONE_REQUEST_S = 0.1
 """Signals this close together are one request: more than between the two of `timeout`, less than two Ctrl-C."""
 
 
@@ -74,7 +74,7 @@ class StopRequest:
         self.was_terminated = False
         """Whether SIGTERM has announced that."""
         self._hand_over: tuple[str, HandOver] | None = None
-        self._wish: tuple[str, bool] | None = None
+        self._request: tuple[str, bool] | None = None
         """One value, so that the requests of two threads are not mixed."""
         self.lost: LeaseLostError | None = None
         """Set once the run belongs to another orchestrator: nothing may be done any more, not even stopping it."""
@@ -85,8 +85,8 @@ class StopRequest:
 
     def ask(self, source: str, checkpoint: bool = False) -> None:
         """Request a stop, after a checkpoint or at once. Safe in a signal handler."""
-        if self._wish is None:
-            self._wish = source, checkpoint
+        if self._request is None:
+            self._request = source, checkpoint
         self._wake()
 
     def hand_over(self, why: str, ending: HandOver = HandOver.DUE) -> None:
@@ -98,7 +98,7 @@ class StopRequest:
     def take_over(self) -> None:
         """Withdraw the hand-over: the run has its next tenure."""
         self._hand_over = None
-        if self._wish is None and self.lost is None:
+        if self._request is None and self.lost is None:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._read_end, 4096):
                     pass
@@ -106,7 +106,7 @@ class StopRequest:
     @property
     def hands_over(self) -> str | None:
         """Why the run is to be handed over; None: it is not, or it is to stop."""
-        return self._hand_over[0] if self._hand_over is not None and self._wish is None else None
+        return self._hand_over[0] if self._hand_over is not None and self._request is None else None
 
     @property
     def tenure_is_over(self) -> bool:
@@ -126,12 +126,12 @@ class StopRequest:
     @property
     def wanted(self) -> str | None:
         """What asked for the stop, e.g. `SIGINT`."""
-        return self._wish[0] if self._wish is not None else None
+        return self._request[0] if self._request is not None else None
 
     @property
     def wants_checkpoint(self) -> bool:
         """Whether a checkpoint is to be saved first."""
-        return self._wish is not None and self._wish[1]
+        return self._request is not None and self._request[1]
 
     def abandon(self, error: LeaseLostError) -> None:
         """Make the waiting thread give up at once, with this error. Thread-safe."""
@@ -153,9 +153,9 @@ class StopRequest:
         Thread-safe, but not for a signal handler. Nothing is written any more when this, or `settle`, returns.
         """
         with self._recording:
-            if self._wish is not None and self._remember is not None and not self._is_settled:
+            if self._request is not None and self._remember is not None and not self._is_settled:
                 with contextlib.suppress(OSError):  # a full disk; then it ends with this process
-                    self._remember(*self._wish)
+                    self._remember(*self._request)
                     self._remember = None
 
     def fileno(self) -> int:
@@ -199,7 +199,7 @@ class StopRequest:
         now_s = self._now()
         if self._signalled_s is None:
             self._signalled_s = now_s
-        elif now_s - self._signalled_s >= ONE_WISH_S and not self._is_settled:
+        elif now_s - self._signalled_s >= ONE_REQUEST_S and not self._is_settled:
             raise KeyboardInterrupt
         self.ask(signal.Signals(number).name)
 

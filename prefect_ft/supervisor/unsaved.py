@@ -32,7 +32,7 @@ class Unsaved:
 
     def due_in_s(self, running_since_t: float, *, has_saved: bool) -> float | None:
         """Return in how many seconds `look` has to be called; None: never."""
-        if not self._after_s or has_saved or self._has_said("nothing-saved"):
+        if not self._after_s or has_saved or self._has_warned("nothing-saved"):
             return None
         return max(0.0, running_since_t + self._after_s - self._clock.now())
 
@@ -48,10 +48,10 @@ class Unsaved:
 
     def unrecognised(self, names: Mapping[str, str], attempt: int) -> None:
         """Warn of entries that look like checkpoints and are not recognised; `names` has the reason for each."""
-        if self._path and not self._has_said("unrecognised"):
+        if self._path and not self._has_warned("unrecognised"):
             self._warn("unrecognised", _text(self._path, names), attempt)
 
-    def _has_said(self, what: str) -> bool:
+    def _has_warned(self, what: str) -> bool:
         return any(isinstance(line, WarningLine) and line.what == what for line in self._journal.lines)
 
     def _warn(self, what: str, text: str, attempt: int) -> None:

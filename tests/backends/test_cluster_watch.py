@@ -155,7 +155,7 @@ def test_who_hangs_up_is_asked_at_once_only_once_more(
     api: WatchApi, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection may have been over for long; but many who lose their cluster at once must not storm it."""
-    for pause in ("LEAST_PAUSE_S", "MOST_PAUSE_S"):
+    for pause in ("MIN_PAUSE_S", "MAX_PAUSE_S"):
         monkeypatch.setattr(f"prefect_ft.backends.kubernetes.watch.{pause}", 60)
     followed(api, watch)
     api.is_away = api.hangs_up = True

@@ -93,7 +93,7 @@ def test_what_was_said_before_the_end_comes_to_a_slow_reader_too() -> None:
     """It is more than a socket's buffer holds."""
     said = bytes(range(256)) * 3000
     stream, engine = socket.socketpair()
-    reader = Pump.start(stream, elsewhere._Pieces())
+    reader = Pump.start(stream, elsewhere._OutputFrames())
     with engine:
         engine.sendall(struct.pack(">BxxxL", 1, len(said)) + said)
     heard = b""

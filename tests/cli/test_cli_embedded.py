@@ -17,7 +17,7 @@ import pytest
 from agents import processes_of, wait_until_ended
 from databases import copied
 
-from prefect_ft.supervisor.stopping import ONE_WISH_S
+from prefect_ft.supervisor.stopping import ONE_REQUEST_S
 
 JOB = """
 name: test
@@ -186,7 +186,7 @@ def test_more_of_ctrl_c_in_a_terminal_ends_the_grace_and_the_command(
     while (
         process.process.poll() is None
     ):  # and a third one, and so on, until nothing is there to be interrupted
-        time.sleep(ONE_WISH_S)
+        time.sleep(ONE_REQUEST_S)
         process.signal_group(signal.SIGINT)
     assert process.process.returncode == 3
     wait_until_ended(server.pid)

@@ -17,7 +17,7 @@ import pytest
 
 from prefect_ft.cli import main
 from prefect_ft.journal.lines import read_lines
-from prefect_ft.supervisor.stopping import ONE_WISH_S
+from prefect_ft.supervisor.stopping import ONE_REQUEST_S
 
 JOB = """
 name: test
@@ -163,7 +163,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(start: Start, tmp_path: Pat
     log = next(tmp_path.glob("model/*_restartable/run.log"))
     while "asked" not in log.read_text():
         assert process.poll() is None
-    time.sleep(ONE_WISH_S)
+    time.sleep(ONE_REQUEST_S)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 3

@@ -337,7 +337,7 @@ def test_a_checkpoint_that_was_seen_whole_is_not_looked_for_again(
     monkeypatch.setattr(
         Gang, "choose", lambda gang, *told, **named: choices.append(1) or choose(gang, *told, **named)
     )
-    monkeypatch.setattr(resuming, "LOOK_LASTS_S", fields.pop("lasts_s", 60))
+    monkeypatch.setattr(resuming, "SCAN_VALID_S", fields.pop("lasts_s", 60))
     end = fields.pop("end", "os.abort()")
     phase = make(f"if restarts: sys.exit()\nif rank == 0: save(5); save(10); {end}\nsignal.pause()", **fields)
     phase.run()

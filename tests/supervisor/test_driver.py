@@ -20,7 +20,7 @@ from heard import heard
 from prefect_ft.backends.base import Address, Found, Worker
 from prefect_ft.errors import BackendError, LeaseLostError
 from prefect_ft.supervisor.calls import Calls
-from prefect_ft.supervisor.driver import MOST_CONNECTS_AT_ONCE, Driver
+from prefect_ft.supervisor.driver import MAX_CONCURRENT_CONNECTS, Driver
 from prefect_ft.supervisor.masking import masking
 from prefect_ft.supervisor.member import Broke, Connect, Connected, HangUp, Heard, Send, Unreachable
 from prefect_ft.supervisor.roster import Exchange, Exchanged, ExchangeFailed, Fact, Order
@@ -211,21 +211,21 @@ def test_connections_are_opened_and_reported_in_the_order_of_the_orders(stage: S
 
 
 def test_so_many_connections_are_opened_at_once_and_no_more(stage: Stage) -> None:
-    all_there, now, most = threading.Barrier(MOST_CONNECTS_AT_ONCE), [], []
+    all_there, now, most = threading.Barrier(MAX_CONCURRENT_CONNECTS), [], []
 
     def before(number: int) -> None:
         now.append(number)
         most.append(len(now))
-        if number < MOST_CONNECTS_AT_ONCE:
+        if number < MAX_CONCURRENT_CONNECTS:
             all_there.wait(DEADLINE_S)
         now.remove(number)
 
-    count = MOST_CONNECTS_AT_ONCE + 8
+    count = MAX_CONCURRENT_CONNECTS + 8
     for number in range(count):
         stage.agent(number, before=lambda number=number: before(number))
     stage.order(*(Connect(worker(number), number) for number in range(count)))
     assert stage.facts() == [Connected(number, number) for number in range(count)]
-    assert max(most) == MOST_CONNECTS_AT_ONCE
+    assert max(most) == MAX_CONCURRENT_CONNECTS
 
 
 def test_an_order_is_sent_and_an_event_is_heard_without_secrets(stage: Stage) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from prefect_ft.supervisor.stopping import ONE_WISH_S, HandOver, StopRequest
+from prefect_ft.supervisor.stopping import ONE_REQUEST_S, HandOver, StopRequest
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,7 +36,7 @@ def clock(*moments_s: float) -> Callable[[], float]:
 
 @pytest.mark.parametrize("second", BOTH)
 def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
-    with StopRequest(now=clock(0, ONE_WISH_S)) as stop:
+    with StopRequest(now=clock(0, ONE_REQUEST_S)) as stop:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(second)
@@ -46,7 +46,7 @@ def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
 @pytest.mark.parametrize("number", BOTH)
 def test_one_signal_that_arrives_twice_is_one_wish(number: signal.Signals) -> None:
     """`timeout` signals its child and then the group, where the child is: both within microseconds."""
-    with StopRequest(now=clock(0, ONE_WISH_S / 2)) as stop:
+    with StopRequest(now=clock(0, ONE_REQUEST_S / 2)) as stop:
         for _ in range(2):
             signal.raise_signal(number)
         assert stop.wanted == number.name
@@ -55,7 +55,7 @@ def test_one_signal_that_arrives_twice_is_one_wish(number: signal.Signals) -> No
 @pytest.mark.parametrize("number", BOTH)
 def test_the_first_signal_after_another_wish_interrupts_nothing(number: signal.Signals) -> None:
     """Prefect's API and its worker both tell of one cancellation; `cancel` may be followed by Ctrl-C."""
-    with StopRequest(now=clock(0, ONE_WISH_S)) as stop:
+    with StopRequest(now=clock(0, ONE_REQUEST_S)) as stop:
         stop.ask("cancelled in Prefect")
         signal.raise_signal(number)
         assert stop.wanted == "cancelled in Prefect"

@@ -39,7 +39,7 @@ class AddressElsewhere(Address):
     def connect(self, timeout_s: float) -> socket.socket:
         """Open a connection; raises OSError."""
         try:
-            return _connected(
+            return _open_relay(
                 self.engine(), self.container, [*self.relay, str(self.socket_path), f"{timeout_s:g}"]
             )
         except (BackendError, DockerException, RequestException) as exc:
@@ -91,7 +91,7 @@ def read_there(client: Client, container: str, path: Path) -> Mapping[str, Any] 
     return None
 
 
-def _connected(client: Client, container: str, words: list[str]) -> socket.socket:
+def _open_relay(client: Client, container: str, words: list[str]) -> socket.socket:
     try:
         started = client.exec_create(container, words, stdin=True, stderr=False)["Id"]
         stream = client.exec_start(started, socket=True)
@@ -100,10 +100,10 @@ def _connected(client: Client, container: str, words: list[str]) -> socket.socke
         raise
     # The SDK returns a socket for TLS, and its file otherwise; `held` keeps their owners alive.
     connection: socket.socket = stream if isinstance(stream, socket.socket) else stream._sock
-    return Pump.start(connection, _Pieces(), held=(getattr(stream, "_response", stream), client))
+    return Pump.start(connection, _OutputFrames(), held=(getattr(stream, "_response", stream), client))
 
 
-class _Pieces:
+class _OutputFrames:
     """An engine's framing of a process: output in frames, input unframed."""
 
     has_ended = False  # the stream itself ends

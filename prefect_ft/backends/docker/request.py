@@ -56,7 +56,7 @@ def create_request(
         "User": infrastructure.user,
         "HostConfig": _host_config(infrastructure, system, mounted),
     }
-    whole: Request = merged(_without_nothing(request), infrastructure.create)
+    whole: Request = merged(_without_unset(request), infrastructure.create)
     return whole
 
 
@@ -84,7 +84,7 @@ def _host_config(
         "CapDrop": list(infrastructure.cap_drop),
         "SecurityOpt": ["no-new-privileges"] if infrastructure.no_new_privileges else [],
     }
-    return _without_nothing(config)
+    return _without_unset(config)
 
 
 def _places_of(directory: str | None, binds: Sequence[str]) -> list[str]:
@@ -117,7 +117,7 @@ def _device(device: str) -> dict[str, str]:
 def _device_request(request: DeviceRequest) -> dict[str, Any]:
     """Return a request for devices; without a count or ids it is for all, as in Docker's own client."""
     count = -1 if request.count is None and not request.device_ids else request.count
-    return _without_nothing(
+    return _without_unset(
         {
             "Driver": request.driver,
             "Count": count,
@@ -140,6 +140,6 @@ def merged(ours: Any, theirs: Any) -> Any:
     return theirs
 
 
-def _without_nothing(given: dict[str, Any]) -> dict[str, Any]:
+def _without_unset(given: dict[str, Any]) -> dict[str, Any]:
     """Leave out unset fields: the engine's defaults apply."""
     return {name: value for name, value in given.items() if value is not None and value not in ([], {})}

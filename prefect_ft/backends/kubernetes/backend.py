@@ -48,7 +48,7 @@ NOTICE_TIMEOUT_S = 5.0
 
 POLL_S = 0.2
 
-MOST_AT_ONCE = 32
+MAX_CONCURRENT = 32
 """Requests that are under way at the same time."""
 
 Json = Mapping[str, Any]
@@ -230,5 +230,5 @@ class KubernetesBackend:
 
 def _in_parallel(call: Callable[[Worker], _T], workers: Sequence[Worker]) -> list[_T]:
     """Call for all workers in parallel; raises the first exception once all calls are done."""
-    with ThreadPoolExecutor(min(len(workers), MOST_AT_ONCE)) as pool:
+    with ThreadPoolExecutor(min(len(workers), MAX_CONCURRENT)) as pool:
         return list(pool.map(call, workers))

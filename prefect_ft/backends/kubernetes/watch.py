@@ -17,7 +17,7 @@ from prefect_ft.errors import BackendError
 ANSWER_TIMEOUT_S = 60.0
 """How long the first list may take."""
 
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 2.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 """Between tries, where a stream ends without an event; doubled each time."""
 
 Json = Mapping[str, Any]
@@ -140,7 +140,7 @@ class Watch:
     # -- in the thread ----------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        pause_s = LEAST_PAUSE_S
+        pause_s = MIN_PAUSE_S
         while not self._is_over.is_set():
             before = self._version
             try:
@@ -152,7 +152,7 @@ class Watch:
             except BackendError as exc:
                 self._set_away(str(exc))
             has_advanced = self._version not in (None, before)
-            pause_s = LEAST_PAUSE_S if has_advanced else min(2 * pause_s, MOST_PAUSE_S)
+            pause_s = MIN_PAUSE_S if has_advanced else min(2 * pause_s, MAX_PAUSE_S)
             if not has_advanced:
                 self._is_over.wait(pause_s)
 

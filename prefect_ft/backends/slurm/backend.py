@@ -33,7 +33,7 @@ from prefect_ft.backends.slurm.nodes import END_TIMEOUT_S, NodeLink
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Evidence
 
-MOST_AT_ONCE = 64
+MAX_CONCURRENT = 64
 """How many node servers are called in parallel: ending workers takes as long as their agents do."""
 
 PEERS = 8
@@ -340,5 +340,5 @@ def _in_parallel(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """Call for all items in parallel; raises the first exception once all calls are done."""
     if not items:
         return []
-    with ThreadPoolExecutor(min(len(items), MOST_AT_ONCE)) as pool:
+    with ThreadPoolExecutor(min(len(items), MAX_CONCURRENT)) as pool:
         return list(pool.map(call, items))

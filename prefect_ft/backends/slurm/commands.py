@@ -44,7 +44,7 @@ Run = Callable[[Sequence[str], float], CommandResult]
 
 def run(words: Sequence[str], timeout_s: float) -> CommandResult:
     """Run one of Slurm's commands; a time-out and a missing command are failures with a message of ours."""
-    env = {**{name: value for name, value in os.environ.items() if not _rewrites(name)}, **ENV}
+    env = {**{name: value for name, value in os.environ.items() if not _changes_options(name)}, **ENV}
     try:
         done = subprocess.run(
             words,
@@ -63,7 +63,7 @@ def run(words: Sequence[str], timeout_s: float) -> CommandResult:
     return CommandResult(done.returncode == 0, done.stdout, done.stderr.strip())
 
 
-def _rewrites(name: str) -> bool:
+def _changes_options(name: str) -> bool:
     """Whether a variable changes commands' options: the user's formats, or options of a batch job."""
     return (
         name.startswith(("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_")) or name == "SLURM_TIME_FORMAT"

@@ -26,7 +26,7 @@ LOOK_S = 5.0
 WORTH_S = 600.0
 """The least time left of an allocation for which more nodes are requested."""
 
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """How many errors of Slurm or files end the requests for more nodes."""
 
 ASK_S = 60.0
@@ -168,7 +168,7 @@ def growing(
                 arrived = growth.look(count)
             except (BackendError, OSError) as exc:
                 failed += 1
-                if failed == MOST_FAILURES:
+                if failed == MAX_FAILURES:
                     growth.abandon(str(exc))
                     return
                 continue

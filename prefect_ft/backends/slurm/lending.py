@@ -301,14 +301,14 @@ class Lending:
             exported,
             "--open-mode=append",
             *more,
-            *asked_for(os.environ),
+            *options_around(os.environ),
         ]
         later = self._slurm.submit([*words, str(path)])
         self._allocations.note(later)
         return later
 
 
-def asked_for(env: os._Environ[str] | dict[str, str]) -> list[str]:
+def options_around(env: os._Environ[str] | dict[str, str]) -> list[str]:
     """Return the sbatch options with which the allocation around was requested, as far as the environment has them."""
     names = {
         "SLURM_JOB_NUM_NODES": "--nodes", "SLURM_JOB_PARTITION": "--partition", "SLURM_JOB_ACCOUNT": "--account",

@@ -23,7 +23,7 @@ SPARES_S = 30.0
 ASK_S = (60.0, 300.0)
 """How old Slurm's state of the awaited job may be, at first and at last."""
 
-MOST_TRIES = 3
+MAX_RESUBMISSIONS = 3
 """How often one orchestrator resubmits a job whose nodes did not begin."""
 
 KILLED = frozenset(("COMPLETING", "FAILED", "RUNNING"))
@@ -114,7 +114,7 @@ class Waiting:
 
     def _may_submit_again(self, job_state: JobState | None, was_killed: bool) -> bool:
         """Whether another job may succeed where this one did not: others took its nodes, or one of them failed."""
-        if job_state is None or self._tries >= MOST_TRIES:
+        if job_state is None or self._tries >= MAX_RESUBMISSIONS:
             return False
         if job_state.state not in NOT_ITS_FAULT and not (was_killed and job_state.state in KILLED):
             return False

@@ -70,7 +70,7 @@ class Adopting:
         if ctx.parts is not None:
             ctx.parts.recall(ctx.journal.lines, ctx.clock.epoch() - ctx.clock.now())
         if found.watched is not None:
-            self._take_up(found, found.watched)
+            self._adopt_attempt(found, found.watched)
         ctx.reports.recall()
         early, self._early = self._early, []
         for worker, event in [*_unheard(agents), *early]:
@@ -106,7 +106,7 @@ class Adopting:
                 break
         return decision
 
-    def _take_up(self, found: Standing, placement: tuple[str, ...]) -> None:
+    def _adopt_attempt(self, found: Standing, placement: tuple[str, ...]) -> None:
         """Restore the state of an attempt as if it had been watched all the time."""
         ctx = self._context
         ctx.set_out(found.attempt, placement, found.start)

@@ -18,7 +18,7 @@ from prefect_ft.supervisor.failures import AttemptFailedError, HandedOverError
 from prefect_ft.supervisor.lifecycle.context import Context
 from prefect_ft.supervisor.lifecycle.step import Finish, Go, Step
 from prefect_ft.supervisor.lifecycle.watching import Watching
-from prefect_ft.supervisor.remote import LookedAfter
+from prefect_ft.supervisor.remote import ScannedAfter
 from prefect_ft.supervisor.times import ANSWER_TIMEOUT_S
 
 FILE_CLOCK_S = 0.02
@@ -100,10 +100,10 @@ class Halting:
         ctx.gang.stop(ctx.token, grace_s, complete=is_complete)
         stopped: Wait = AllStopped(ctx.roster.reached, ctx.now_s, grace_s, ANSWER_TIMEOUT_S)
         if ctx.remote is not None and attempt is not None:
-            stopped = LookedAfter(stopped, lambda: self._look_last(complete=is_complete), ctx.remote)
+            stopped = ScannedAfter(stopped, lambda: self._last_scan(complete=is_complete), ctx.remote)
         return Go("stopping", stopped)
 
-    def _look_last(self, *, complete: bool) -> None:
+    def _last_scan(self, *, complete: bool) -> None:
         """Scan the checkpoints at a URL, now that all writers have ended."""
         ctx = self._context
         assert ctx.remote is not None
@@ -123,7 +123,7 @@ class Halting:
         ctx, ended = self._context, self._ended
         halt = ctx.gang.halt()
         assert ended is not None
-        ctx.resuming.looked(halt.passed_over if ctx.remote is None else ctx.remote.skipped)
+        ctx.resuming.scanned(halt.passed_over if ctx.remote is None else ctx.remote.skipped)
         ended.deaths, ended.reaped_t = halt.deaths, round(ctx.clock.now(), 6)
         ctx.hangs.end()
         if ended.attempt is not None:

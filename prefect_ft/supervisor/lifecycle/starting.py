@@ -121,7 +121,7 @@ class Starting:
         ctx.roster.check_usable()
         ctx.number += 1
         agent_knows = ctx.roster.knows_checkpoints or ctx.remote is not None
-        self._choice = ctx.resuming.already(ctx.decision, agent_knows=agent_knows)
+        self._choice = ctx.resuming.known_choice(ctx.decision, agent_knows=agent_knows)
         if self._choice is not None:
             return Go("choosing", Until(lambda: True))
         if ctx.remote is not None:

@@ -50,7 +50,7 @@ class Watching:
         if attempt.over:
             return Halt()
         if ctx.hangs.found is not None:
-            return self._look_into(ctx.hangs.found)
+            return self._diagnose(ctx.hangs.found)
         return self._watch_on()
 
     def take_reports(self, attempt: Attempt) -> None:
@@ -72,7 +72,7 @@ class Watching:
 
     # -- suspensions ------------------------------------------------------------------------------
 
-    def _look_into(self, hang: Hang) -> Step:
+    def _diagnose(self, hang: Hang) -> Step:
         """Diagnose where hanging ranks are; a policy in shadow mode touches nothing."""
         ctx = self._context
         self._hang = hang
