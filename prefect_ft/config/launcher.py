@@ -123,13 +123,13 @@ def _options(command: Sequence[str], begin: int) -> tuple[dict[str, str], int]:
             return said, at + 1
         if not word.startswith("-"):
             return said, at
-        name, value = _taken_apart(word, at)
+        name, value = _split_option(word, at)
         said.pop(name, None)
         said[name] = "" if name in _FLAGS else _value(name, value, at, words)
     return said, len(command)
 
 
-def _taken_apart(word: str, at: int) -> tuple[str, str | None]:
+def _split_option(word: str, at: int) -> tuple[str, str | None]:
     """Return an option by its long name, and the value in the same word."""
     if word.startswith("--"):
         written, equals, text = word.partition("=")

@@ -73,16 +73,16 @@ def read_recorded(content: Mapping[str, Any], *, only_to_end: bool = False) -> R
     for phase in _phases_in(value) if only_to_end else ():
         phase.pop(_LAUNCHER, None)
     warnings: list[str] = []
-    mended: set[tuple[FieldPath, str]] = set()
+    repaired: set[tuple[FieldPath, str]] = set()
     while True:
         try:
             return RecordedJob(JobConfig.model_validate(value), tuple(dict.fromkeys(warnings)))
         except ValidationError as error:
             found = [place for details in error.errors(include_url=False) for place in _places(details)]
-            new = [each for each in found if (each.path, each.details["type"]) not in mended]
-            mended |= {(each.path, each.details["type"]) for each in new}
-            said = [text for each in new if (text := _mended(value, each, only_to_end=only_to_end))]
-            if not said:  # or a mended value is wrong again: a substitute will not do either
+            new = [each for each in found if (each.path, each.details["type"]) not in repaired]
+            repaired |= {(each.path, each.details["type"]) for each in new}
+            said = [text for each in new if (text := _repaired(value, each, only_to_end=only_to_end))]
+            if not said:  # or a repaired value is wrong again: a substitute will not do either
                 raise ConfigError(found[0].message, field=dotted(found[0].path) or None) from error
             warnings += said
 
@@ -107,7 +107,7 @@ def _places(details: ErrorDetails) -> Iterator[_Problem]:
         yield _Problem(untagged(details["loc"] + at), details, message)
 
 
-def _mended(value: dict[str, Any], problem: _Problem, *, only_to_end: bool) -> str | None:
+def _repaired(value: dict[str, Any], problem: _Problem, *, only_to_end: bool) -> str | None:
     """Fix one error, and return a warning about it; None: it cannot be fixed."""
     path, details, _ = problem
     section, key = _nearest(value, path)

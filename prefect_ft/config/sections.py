@@ -81,7 +81,7 @@ class AutoRestart(Section):
     )
     environment_only: StrictBool = Field(
         default=_DEFAULT.environment_only,
-        description="Restart after no failure that an older checkpoint or a second try might mend; "
+        description="Restart after no failure that an older checkpoint or a second try might cure; "
         f"restart_on then names none but {', '.join(ENVIRONMENT_CLASSES)}",
     )
     rebuild_only: StrictBool = Field(

@@ -7,7 +7,7 @@ from prefect_ft.decide.situation import Situation
 SAME_DEVICE_FAULTS = 3
 
 
-def anyhow(_: Situation) -> bool:
+def any_incident(_: Situation) -> bool:
     """Match every incident of the rule's kinds."""
     return True
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from prefect_ft.decide import moves
 from prefect_ft.decide.conditions import (
-    anyhow,
+    any_incident,
     asks_for_confirmation,
     is_any_class_restarted,
     is_doubted,
@@ -80,7 +80,7 @@ class Rule:
     name: RuleName
     kinds: tuple[Kind, ...] = ()
     classes: tuple[FailureClass, ...] | None = None
-    when: Callable[[Situation], bool] = anyhow
+    when: Callable[[Situation], bool] = any_incident
     then: Callable[[Situation], Move]
     effects: Effects = ONLY_A_FAILURE
     needs_autorestart: bool = True
@@ -175,7 +175,7 @@ RULES: tuple[Rule, ...] = (
         name="in-process",
         kinds=("in_process",),
         then=always("continue"),
-        meaning="the ranks have mended it by themselves",
+        meaning="the ranks have recovered by themselves",
     ),
     Rule(
         name="non-recoverable",
@@ -226,14 +226,14 @@ RULES: tuple[Rule, ...] = (
         then=always("restart_in_place"),
         effects=Effects(counted=NOTHING),
         standing=lambda _: "costs nothing",
-        meaning="the device has been mended, so the same workers can go on, and it uses up no restart",
+        meaning="the device has been repaired, so the same workers can continue, and it uses up no restart",
     ),
     Rule(
         name="fault-heal-failed",
         kinds=DEVICE_FAULT,
         when=is_unhealed,
         then=moves.isolate,
-        meaning="the device could not be mended, so its system is used no more",
+        meaning="the device could not be repaired, so its system is no longer used",
     ),
     Rule(
         name="fault-critical",

@@ -77,7 +77,7 @@ class Series:
             return None
         self._odd_ones += 1
         if self._odd_ones > self._limits.window and odd.oddness == "spike":
-            self._begin_anew(value)  # it has become usual
+            self._reset(value)  # it has become usual
         return odd if self._odd_ones == 1 else None
 
     def _judge(self, step: int, value: float) -> Odd | None:
@@ -100,7 +100,7 @@ class Series:
         if len(self._recent) > self._limits.window:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
 
-    def _begin_anew(self, value: float) -> None:
+    def _reset(self, value: float) -> None:
         self._recent.clear()
         self._sorted.clear()
         self._odd_ones = 0

@@ -36,14 +36,14 @@ def enter(
 ) -> Entered:
     """Get hold of a run; `own` is that of the flow run. Raises what `begin_run` and `resume_run` do."""
     latest = latest_run(Path(job.model_dir))
-    if latest is not None and _is_to_go_on(latest, own, unfinished):
+    if latest is not None and _must_resume(latest, own, unfinished):
         check_places_of(latest)
     preflight.check(job)
     free = vacancy(Path(job.model_dir), job.lease_s)
     before = free.previous
-    if before is not None and _is_to_go_on(before, own, unfinished):
+    if before is not None and _must_resume(before, own, unfinished):
         by_hand = own is None and not (before.status == "running" and is_kept_alive())
-        holding = _take_up(free, flow_run_id, by_hand=by_hand)
+        holding = _resume(free, flow_run_id, by_hand=by_hand)
         return Entered(job_of(holding.run), holding, by_hand)
     if before is not None and before.status == "running" and unfinished == "fresh":
         preflight.quarantined(job)  # a run that cannot begin must not end another
@@ -53,13 +53,13 @@ def enter(
     return Entered(job, begin_run(job, free, flow_run_id=flow_run_id))
 
 
-def _is_to_go_on(before: Run, own: Run | None, unfinished: Unfinished) -> bool:
+def _must_resume(before: Run, own: Run | None, unfinished: Unfinished) -> bool:
     if unfinished == "resume":
         return before.status != "completed"
     return own is not None and before.status == "running"
 
 
-def _take_up(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:
+def _resume(free: Vacancy, flow_run_id: str | None, *, by_hand: bool) -> Holding:
     holding = resume_run(free)
     warn_of_unread(holding.run)
     if by_hand:

@@ -58,7 +58,7 @@ class Agent:
         self._epoch: int = config["epoch"]
         self._done = False
         self._stop_requested = False
-        self._goes_at: Optional[float] = None
+        self._leaves_at: Optional[float] = None
         """When it leaves after a signal that came while ranks ran; None: no signal came."""
         io_directory = os.path.join(config["directory"], "io")
         os.makedirs(io_directory, mode=0o700, exist_ok=True)
@@ -134,7 +134,7 @@ class Agent:
     def run(self) -> None:
         """Serve until asked to leave, or until no orchestrator has attached for `orphan_timeout_s`."""
         if self._checkpoints is not None:
-            self._loop.watch(self._checkpoints, lambda _: self._tell_looks())
+            self._loop.watch(self._checkpoints, lambda _: self._report_looks())
         self._orphaned()
         self._tick()
         try:
@@ -191,24 +191,24 @@ class Agent:
         If no orchestrator is attached, the agent asks them to save. A second signal ends it at once.
         """
         notice_s = self._config["notice_s"]
-        if self._goes_at is not None and NOTICE_VARIABLE in os.environ:
+        if self._leaves_at is not None and NOTICE_VARIABLE in os.environ:
             return  # the scheduler's own signal, besides that of this agent's parent
-        if not notice_s or self._execution.is_idle or self._goes_at is not None:
+        if not notice_s or self._execution.is_idle or self._leaves_at is not None:
             self.leave()
             return
-        self._goes_at = time.monotonic() + notice_s
+        self._leaves_at = time.monotonic() + notice_s
         self._loop.after("go", notice_s, self.leave)
         self._save_alone()
-        self._tell_going()
+        self._send_leaving()
 
     def _save_alone(self) -> None:
         """Ask the ranks to save before the worker goes, where no orchestrator is attached to do so."""
-        if self._goes_at is not None and self._reporter.peer is None:
+        if self._leaves_at is not None and self._reporter.peer is None:
             self._execution.ask_checkpoint(None)
 
-    def _tell_going(self) -> None:
-        if self._goes_at is not None:
-            self._reporter.send("leaving", within_s=max(0.0, self._goes_at - time.monotonic()))
+    def _send_leaving(self) -> None:
+        if self._leaves_at is not None:
+            self._reporter.send("leaving", within_s=max(0.0, self._leaves_at - time.monotonic()))
 
     def _tick(self) -> None:
         self._loop.after("tick", self._config["sample_period_s"], self._tick)
@@ -221,7 +221,7 @@ class Agent:
         if self._checkpoints is not None:
             self._checkpoints.look_again()
 
-    def _tell_looks(self) -> None:
+    def _report_looks(self) -> None:
         assert self._checkpoints is not None
         for answer in self._checkpoints.answers():
             if self._reporter.peer is not None:
@@ -230,10 +230,10 @@ class Agent:
             if answer.number is None:
                 continue
             if answer.number == self._choosing:
-                self._tell_chosen(answer)
+                self._send_chosen(answer)
             self._execution.on_looked(answer.number, answer.why_not)
 
-    def _tell_chosen(self, answer: Answer) -> None:
+    def _send_chosen(self, answer: Answer) -> None:
         chosen = answer.chosen
         step, path = (chosen.step, chosen.path) if chosen else (None, None)
         self._reporter.send("chosen", step=step, path=path, why_not=answer.why_not)
@@ -280,7 +280,7 @@ class Agent:
             **self._execution.describe(),
         )
         self._execution.report_to_newcomer(message["have"])
-        self._tell_going()
+        self._send_leaving()
         self._announcements.forget()
         self._look_again()
 
@@ -350,7 +350,7 @@ class Agent:
         """Start waiting for an orchestrator, unless ranks are running: training goes on without one."""
         if self._reporter.peer is not None or not self._execution.is_idle:
             return
-        if self._goes_at is not None:
+        if self._leaves_at is not None:
             self.leave()
         else:
             self._loop.after("orphan", self._config["orphan_timeout_s"], self._leave_alone)

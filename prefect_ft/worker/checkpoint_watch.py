@@ -243,7 +243,7 @@ class CheckpointWatch:
     ) -> Optional[Checkpoint]:
         """Choose a checkpoint; a copy is put back first, and where that fails the reason is added."""
         try:
-            if self._finder.mend(criteria.limit, criteria.avoid, criteria.unreadable):
+            if self._finder.replace_damaged(criteria.limit, criteria.avoid, criteria.unreadable):
                 self._scan(question)
         except OSError as exc:
             why_not["."] = f"a copy cannot be put back: {exc}"

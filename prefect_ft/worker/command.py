@@ -80,7 +80,7 @@ def program_of(command: Sequence[str], cwd: str, env: Dict[str, str]) -> Optiona
     words = list(command[1:])
     options: List[str] = []
     while words:
-        taken = _taken_apart(words.pop(0), words)
+        taken = _parsed_word(words.pop(0), words)
         if taken is None:
             return None
         mine, kind, target = taken
@@ -90,7 +90,7 @@ def program_of(command: Sequence[str], cwd: str, env: Dict[str, str]) -> Optiona
     return None
 
 
-def _taken_apart(word: str, words: List[str]) -> Optional[Tuple[List[str], str, str]]:
+def _parsed_word(word: str, words: List[str]) -> Optional[Tuple[List[str], str, str]]:
     """Parse one word, and take its arguments off `words`; None for an unknown one.
 
     Returns the interpreter's own options, and the kind and target of the program if it ends them.

@@ -54,7 +54,7 @@ class DeviceMeter:
             self._wanted.clear()
             try:
                 if self._rests:
-                    self._let_go()
+                    self._release()
                 else:
                     self.latest = self._read()
             except Exception:  # any error of a library or command: its usage is unknown
@@ -70,7 +70,7 @@ class DeviceMeter:
                 self._is_missing = True
         return _rates(*self._nvml) if self._nvml is not None else None
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         opened, self._nvml = self._nvml, None
         if opened is not None:
             opened[0].nvmlShutdown()

@@ -214,7 +214,7 @@ class Execution:
         """Hand on the last beats, and each rank's output from the offset on at which the reader stopped."""
         self._forwarder.rewind(have)
         self._warm.report_to_newcomer()
-        self._tell_detected()
+        self._send_detected()
         self._forwarder.hand_on()
         self._sampling.send_all()
 
@@ -235,7 +235,7 @@ class Execution:
         del self._faults[:-MAX_FAULTS]
         self._reporter.send("detected", **fields)
 
-    def _tell_detected(self) -> None:
+    def _send_detected(self) -> None:
         if self._detects is not None:
             self._reporter.send("detecting", **self._detects)
         for fault in self._faults:

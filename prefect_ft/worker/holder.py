@@ -116,7 +116,7 @@ class Holder:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
         self._start()
-        self._tell()
+        self._write_allocation()
         try:
             return self._hold()
         finally:
@@ -125,7 +125,7 @@ class Holder:
     def _on_sigterm(self) -> None:
         self._stop_requested = True
 
-    def _tell(self) -> None:
+    def _write_allocation(self) -> None:
         _write(os.path.join(self._directory, ALLOCATION), json.dumps(self._allocation))
 
     def _start(self) -> None:
@@ -185,7 +185,7 @@ class Holder:
             there = len(nodes & _names_in(self._directory))
             has_begun = has_begun or there > 0
             if there == len(nodes):
-                self._let_go_of_srun()
+                self._detach_srun()
             srun_ended = self._srun is not None and self._srun.poll() is not None
             if srun_ended and there < len(nodes) and self._start_without():
                 has_begun, alone_since = False, None
@@ -216,10 +216,10 @@ class Holder:
         sys.stderr.write("prefect-ft: begins again without %s\n" % ", ".join(sorted(failed)))
         self._allocation = {**self._allocation, "nodes": nodes}
         self._start()
-        self._tell()
+        self._write_allocation()
         return True
 
-    def _let_go_of_srun(self) -> None:
+    def _detach_srun(self) -> None:
         """End srun, after the process that would end the step when srun dies: the step then continues alone."""
         if self._srun is None:
             return

@@ -83,7 +83,7 @@ class Partition:
         self._loop.drop("partition")
         self._silence = None
         for connection in list(self._asked):
-            self._let_go(connection)
+            self._close(connection)
 
     def _look(self) -> None:
         assert self._silence is not None
@@ -105,7 +105,7 @@ class Partition:
     def _ask(self) -> None:
         """Probe every target; probes of the last round that are still unanswered are given up."""
         for waiting in list(self._asked):
-            self._let_go(waiting)
+            self._close(waiting)
         for target in self._targets:
             connection = _connecting(target)
             if connection is not None:
@@ -116,9 +116,9 @@ class Partition:
     def _answered(self, connection: socket.socket, _: int) -> None:
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 and self._silence is not None:
             self._silence.hear_answer(now_s())
-        self._let_go(connection)
+        self._close(connection)
 
-    def _let_go(self, connection: socket.socket) -> None:
+    def _close(self, connection: socket.socket) -> None:
         self._asked.discard(connection)
         self._loop.forget(connection)
         connection.close()

@@ -125,7 +125,7 @@ class Spool:
         new = data[len(self._tail) :]
         if data.startswith(self._tail) and (new or self._size() >= self.position - self._base):
             return new
-        self._begin_anew()
+        self._restart_after_truncation()
         return os.pread(self._fd, MAX_PIECE, 0)
 
     def sift(self, final: bool) -> bool:
@@ -194,7 +194,7 @@ class Spool:
         """Return the offset after the last byte; notices a file that has become shorter."""
         size = self._size()
         if size < self.position - self._base:
-            self._begin_anew()
+            self._restart_after_truncation()
         return self._base + size
 
     def _size(self) -> int:
@@ -203,7 +203,7 @@ class Spool:
     def _jump(self, position: int) -> None:
         self.position, self._tail = position, b""
 
-    def _begin_anew(self) -> None:
+    def _restart_after_truncation(self) -> None:
         """Count the file's first byte as the one after what was handed on."""
         self._base = self._first = self.position
         self._tail = b""

@@ -52,10 +52,10 @@ class Forked:
 
 
 class WarmStart:
-    """One worker's warm start. `tell(...)` gets the fields of the event `warm` whenever they have changed."""
+    """One worker's warm start. `report(...)` gets the fields of the event `warm` whenever they have changed."""
 
     def __init__(
-        self, directory: str, settings: Optional[Dict[str, Any]], loop: Loop, tell: Callable[..., None]
+        self, directory: str, settings: Optional[Dict[str, Any]], loop: Loop, report: Callable[..., None]
     ) -> None:
         """`directory` is for what the zygote prints. `settings`: `modules` and `memory_mb`; None: always cold."""
         self._log = os.path.join(directory, "zygote.log")
@@ -66,7 +66,7 @@ class WarmStart:
         self._modules: List[str] = list(settings["modules"]) if settings and not is_auto else []
         self._memory_kb = settings["memory_mb"] << 10 if settings else 0
         self._loop = loop
-        self._tell = tell
+        self._report = report
         self._zygote: Optional[Zygote] = None
         self._parked: List[Parked] = []
         self._left_out: Dict[str, str] = {}
@@ -179,19 +179,19 @@ class WarmStart:
 
     def _starts_cold(self, why: str) -> None:
         self._why = why
-        self._tell_changes()
+        self._report_changes()
 
     def report_to_newcomer(self) -> None:
         """Send all fields, unless no warm start was ever tried."""
         self._last_sent = {}
         if self._tries or self._why is not None:
-            self._tell_changes()
+            self._report_changes()
 
-    def _tell_changes(self) -> None:
+    def _report_changes(self) -> None:
         fields = {name: value for name, value in self.describe().items() if name != "memory_kb"}
         if fields != self._last_sent:
             self._last_sent = fields
-            self._tell(**self.describe())
+            self._report(**self.describe())
 
     # -- the zygote -------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class WarmStart:
             return
         self._left_out.update({name: f"{kind} at its import" for name, kind in answer["failed"].items()})
         self._why = None
-        self._tell_changes()
+        self._report_changes()
         self._park_soon()
 
     def _end_zygote(self) -> None:
@@ -254,7 +254,7 @@ class WarmStart:
             self._tries = MAX_TRIES
             self._end_zygote()
             self._starts_cold(f"{used_kb >> 10} MB are more than warm_memory_mb allows")
-        self._tell_changes()
+        self._report_changes()
 
     def _fill(self, count: int) -> None:
         """Have ranks forked until `count` are parked."""

@@ -34,7 +34,7 @@ def ended_with(code, failure_class, hint, recoverable=None):
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "signal", "got_on", "expected"),
+    ("exit_code", "signal", "had_progress", "expected"),
     [
         pytest.param(None, None, False, None, id="nothing-known"),
         pytest.param(0, None, False, None, id="zero"),
@@ -75,8 +75,8 @@ def ended_with(code, failure_class, hint, recoverable=None):
         pytest.param(250, None, False, ended_with(250, "unknown", ""), id="no-signal-of-that-number"),
     ],
 )
-def test_what_a_status_says(exit_code, signal, got_on, expected):
-    assert by_status(exit_code, signal, got_on=got_on) == expected
+def test_what_a_status_says(exit_code, signal, had_progress, expected):
+    assert by_status(exit_code, signal, had_progress=had_progress) == expected
 
 
 @pytest.mark.parametrize(

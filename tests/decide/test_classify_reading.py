@@ -308,13 +308,13 @@ def test_what_is_said_between_them_has_its_place() -> None:
 def test_what_was_read_within_a_traceback_is_read_again() -> None:
     steps = b"".join(b"step %d\n" % number for number in range(20))
     found = read(HEAD + FRAME + steps + b"KeyError: 'x'\n" + b"kaboom\n" + steps + QUIET * 30)
-    assert (places(found), found.got_on) == ([], True)
+    assert (places(found), found.had_progress) == ([], True)
 
 
 def test_what_says_where_a_run_is_is_read_each_time() -> None:
     trials = b"".join(b"trial %d: ozone %d\n" % (number, number) for number in range(20))
     found = read(b"trial 1: ozone 1\n" * 20 + b"kaboom\n" + trials + QUIET * 30)
-    assert (found.findings, found.got_on) == ((), True)
+    assert (found.findings, found.had_progress) == ((), True)
 
 
 def test_an_end_is_read_each_time() -> None:
@@ -335,12 +335,12 @@ def steps(count: int) -> bytes:
 )  # fmt: skip
 def test_how_many_places_show_that_it_was_no_end(said: bytes, needed: int) -> None:
     few, enough = (read(said + b"\n" + steps(count) + QUIET * 30) for count in (needed - 1, needed))
-    assert (len(few.findings), few.got_on) == (1, needed > 2)
-    assert (len(enough.findings), enough.got_on) == (0, True)
+    assert (len(few.findings), few.had_progress) == (1, needed > 2)
+    assert (len(enough.findings), enough.had_progress) == (0, True)
 
 
 @pytest.mark.parametrize(
-    ("after", "got_on"),
+    ("after", "had_progress"),
     [
         pytest.param(b"step 1\nstep 1\n", False, id="one-place"),
         pytest.param(b"step 1\rstep 2\n", True, id="a-bar"),
@@ -364,14 +364,14 @@ def test_how_many_places_show_that_it_was_no_end(said: bytes, needed: int) -> No
         pytest.param(b"step 1\nkaboom\nstep 2\n", False, id="from-the-last-finding-on"),
     ],
 )
-def test_what_shows_that_a_run_gets_on(after: bytes, got_on: bool) -> None:
+def test_what_shows_that_a_run_gets_on(after: bytes, had_progress: bool) -> None:
     found = read(b"kaboom\n" + after + QUIET * 30)
-    assert (found.got_on, found.findings == ()) == (got_on, got_on)
+    assert (found.had_progress, found.findings == ()) == (had_progress, had_progress)
 
 
 def test_the_last_lines_alone_may_show_it() -> None:
-    assert read(steps(2)).got_on
-    assert not read(steps(1)).got_on
+    assert read(steps(2)).had_progress
+    assert not read(steps(1)).had_progress
 
 
 @pytest.mark.parametrize(
@@ -383,12 +383,12 @@ def test_the_last_lines_alone_may_show_it() -> None:
 )
 def test_others_may_get_on_while_one_raises(log: bytes, expected: list[str]) -> None:
     found = read(log + QUIET * 30)
-    assert ([one.signature.id for one in found.findings], found.got_on) == (expected, not expected)
+    assert ([one.signature.id for one in found.findings], found.had_progress) == (expected, not expected)
 
 
 @pytest.mark.parametrize("log", [HEAD + FRAME + steps(3), b"kaboom\nozone step 1\nozone step 2\n"])
 def test_what_does_not_show_it(log: bytes) -> None:
-    assert not read(log + QUIET * 30).got_on
+    assert not read(log + QUIET * 30).had_progress
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_line_that_is_given_whole_stays_one_line() -> None:
 def test_a_run_that_got_on_has_got_on_whatever_comes_later() -> None:
     scanner = LogScanner("log")
     scanner.feed_lines([OOM, *(f"step {number} loss 2.1" for number in range(50)), *["some words"] * 500])
-    assert scanner.findings().got_on
+    assert scanner.findings().had_progress
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_pauses_are_those_of_the_stage_in_which_they_began() -> None:
 def test_it_may_count_anew() -> None:
     track = tracked(BEGUN, (30.0, {"state": "T"}), (50.0, {"state": "T"}))
     assert (track.silent_s, track.io_quiet_s, track.still_s) == (40, 40, 20)
-    track.count_anew()
+    track.restart_quiet()
     assert (track.silent_s, track.io_quiet_s, track.still_s) == (0, 0, 0)
 
 
@@ -343,10 +343,15 @@ FLAT = sign("utilisation", "load flat at 0.00 cores for 50 s", 50.0)
     ],
 )  # fmt: skip
 def test_what_speaks_against_a_rank(told: list[Told], limits: Limits, expected: tuple[Any, ...]) -> None:
-    signs, is_hung, gets_on, is_quiet = expected
+    signs, is_hung, progresses, is_quiet = expected
     found = judged(7, tracked(*told), limits, (), ())
     assert (found.rank, found.limit_s) == (7, 100.0)
-    assert (found.signs, found.is_hung, found.gets_on, found.is_quiet) == (signs, is_hung, gets_on, is_quiet)
+    assert (found.signs, found.is_hung, found.progresses, found.is_quiet) == (
+        signs,
+        is_hung,
+        progresses,
+        is_quiet,
+    )
 
 
 def test_late_lines_speak_against_all() -> None:

@@ -180,7 +180,7 @@ def test_a_version_that_could_not_be_loaded_gives_way_to_a_copy(
         put(path, whole(str(step)), 100.0 - step)
         finder.keep(finder.scan(NOW, step_at=lambda _, step=step: step), lambda: True)
     finder.scan(NOW)
-    assert finder.mend(limit, [30], [30]) == (limit != -1)
+    assert finder.replace_damaged(limit, [30], [30]) == (limit != -1)
     assert (path.read_bytes() if path.exists() else None) == (whole(held) if held else None)
     assert (tmp_path / "last.ckpt.old").exists() == (limit != -1)
 
@@ -194,7 +194,7 @@ def test_a_copy_that_is_older_than_a_name_with_a_step_is_put_back_under_its_own_
     put(tmp_path / "step-20.ckpt", whole("20"), 80.0)
     put(path, whole("21"), 79.0)
     assert found(finder, step=21) == [(10, False), (20, False), (21, False)]
-    assert finder.mend(10, [20, 21], [20, 21])
+    assert finder.replace_damaged(10, [20, 21], [20, 21])
     chosen = choose(finder.scan(NOW), 10, [20, 21])
     assert chosen is not None
     assert finder.put_back(chosen).path == str(path)
@@ -207,7 +207,7 @@ def test_a_whole_file_that_is_older_than_a_name_with_a_step_is_left_where_it_is(
     put(tmp_path / "step-20.ckpt", whole("20"), 80.0)
     finder = Finder(str(tmp_path), keep_copies=True)
     assert found(finder) == [(20, False)]
-    assert (finder.mend(None, [], []), path.exists()) == (False, True)
+    assert (finder.replace_damaged(None, [], []), path.exists()) == (False, True)
 
 
 def test_of_several_files_that_are_overwritten_the_newest_counts_and_looking_again_is_no_progress(
@@ -244,7 +244,7 @@ def test_what_the_script_itself_set_aside_is_not_overwritten(tmp_path: Path) -> 
     finder, path = Finder(str(tmp_path), keep_copies=True), put(tmp_path / "ckpt.pt", whole()[:-9], 10.0)
     put(tmp_path / "ckpt.pt.old", b"the script's", 20.0)
     finder.scan(NOW)
-    assert finder.mend(None, [], [])
+    assert finder.replace_damaged(None, [], [])
     assert (tmp_path / "ckpt.pt.old").read_bytes() == b"the script's"
     assert (tmp_path / "ckpt.pt.old-1").read_bytes() == whole()[:-9]
     assert not path.exists()
@@ -254,7 +254,7 @@ def test_weights_that_never_were_a_checkpoint_are_left_alone(tmp_path: Path) -> 
     path = put(tmp_path / "model.pt", whole(), 100.0)
     finder = Finder(str(tmp_path), keep_copies=True)
     finder.scan(NOW)
-    assert (finder.mend(None, [1], [1]), path.exists()) == (False, True)
+    assert (finder.replace_damaged(None, [1], [1]), path.exists()) == (False, True)
 
 
 def test_a_copy_of_bytes_without_a_format_is_whole_by_its_name(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ __all__ = [
     "MENTIONED",
     "REPORT",
     "ROOT",
-    "only_tells",
+    "only_reports",
     "says_nothing",
     "weight",
     "wraps",
@@ -92,7 +92,7 @@ def says_nothing(finding: Finding) -> bool:
     return raised is not None and not raised.message and raised.plain_name in _WRAPPERS
 
 
-def only_tells(finding: Finding) -> bool:
+def only_reports(finding: Finding) -> bool:
     """Return whether an exception only reports another one."""
     return finding.raised is not None and _only_tells(finding.raised)
 

@@ -60,7 +60,7 @@ def confidence_in(
         return "high"
     is_doubtful = (
         chosen.signature.id in _MAY_PASS
-        or (log.got_on and chosen.signature.id in _HELD_BEFORE)
+        or (log.had_progress and chosen.signature.id in _HELD_BEFORE)
         or (chosen.signature.id in _BY_STATUS and _REFUSED.search(chosen.text) is not None)
         or weight(chosen) != ROOT
         or _is_only_said_early(chosen, log)

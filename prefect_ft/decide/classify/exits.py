@@ -120,10 +120,10 @@ def signal_of(exit_code: int | None, signal: int | None) -> int | None:
     return signal if signal in _SIGNAL_NAMES else None
 
 
-def by_status(exit_code: int | None, signal: int | None, *, got_on: bool) -> ExitFinding | None:
-    """Read how a process ended; `got_on`: its run was progressing, so a SIGTERM came from outside."""
+def by_status(exit_code: int | None, signal: int | None, *, had_progress: bool) -> ExitFinding | None:
+    """Read how a process ended; `had_progress`: its run was progressing, so a SIGTERM came from outside."""
     if (number := signal_of(exit_code, signal)) is not None:
-        return _by_signal(number, got_on=got_on)
+        return _by_signal(number, had_progress=had_progress)
     if exit_code is None or exit_code == 0:
         return None
     text = f"exit code {exit_code}"
@@ -132,7 +132,7 @@ def by_status(exit_code: int | None, signal: int | None, *, got_on: bool) -> Exi
     return ExitFinding(known.failure_class, evidence, text, known.recoverable)
 
 
-def _by_signal(number: int, *, got_on: bool) -> ExitFinding:
+def _by_signal(number: int, *, had_progress: bool) -> ExitFinding:
     failure_class: FailureClass = "unknown"
     hint = ""
     if number in _CRASHES:
@@ -140,7 +140,7 @@ def _by_signal(number: int, *, got_on: bool) -> ExitFinding:
     elif number == Signals.SIGINT:
         failure_class = "cancelled"
     elif number == Signals.SIGTERM:
-        failure_class, hint = ("preempted" if got_on else "unknown"), _TERMINATED_HINT
+        failure_class, hint = ("preempted" if had_progress else "unknown"), _TERMINATED_HINT
     elif number == Signals.SIGKILL:
         hint = _KILLED_HINT
     text = f"ended by {_SIGNAL_NAMES[number]}"

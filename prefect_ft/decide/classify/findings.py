@@ -15,13 +15,13 @@ from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
-__all__ = ["GOT_ON", "KEPT_LAST", "Finding", "LogFindings", "Store"]
+__all__ = ["KEPT_LAST", "WENT_ON", "Finding", "LogFindings", "Store"]
 
 _FIRST = 4  # findings of a rule
 KEPT_LAST = 4
 """How many of the last findings of a rule are kept."""
 
-GOT_ON = "the run went on after it"
+WENT_ON = "the run went on after it"
 """Why a finding was dropped: later output shows that the run went on."""
 
 _RULES = 200
@@ -55,7 +55,7 @@ class LogFindings:
     file: str
     findings: tuple[Finding, ...] = ()
     tail: tuple[str, ...] = ()
-    got_on: bool = False
+    had_progress: bool = False
     completed: int | None = None
     """The place among all lines at which the run said that it has completed; `None` if it never did."""
     begun: int = 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 
-__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "tells_end"]
+__all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "reports_end"]
 
 _LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$")
 """What torchrun and DeepSpeed's launcher print as it happens."""
@@ -58,7 +58,7 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
     return last.values()
 
 
-def tells_end(finding: Finding) -> bool:
+def reports_end(finding: Finding) -> bool:
     """Return whether a report says how a rank ended, other than by an exception."""
     found = _LINE.search(finding.text) or _ROW.search(finding.text)
     return found is not None and int(next(filter(None, found.groups()))) not in (0, _RAISED)

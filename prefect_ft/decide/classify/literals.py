@@ -59,16 +59,16 @@ def texts_of(pattern: str) -> list[str]:
 
 def _keys(choices: list[_Choice]) -> list[str]:
     best = max(choices, key=_worth)
-    if all(map(_is_telling, best)):
+    if all(map(_is_specific, best)):
         return [re.escape(text) for text in best]
     return [GAP.join(f"(?:{'|'.join(map(re.escape, choice))})" for choice in choices)]
 
 
 def _worth(choice: _Choice) -> tuple[bool, int, int]:
-    return all(map(_is_telling, choice)), min(map(len, choice)), -len(choice)
+    return all(map(_is_specific, choice)), min(map(len, choice)), -len(choice)
 
 
-def _is_telling(text: str) -> bool:
+def _is_specific(text: str) -> bool:
     word = text.strip(" :=,.'\"()[]").lower()
     if word.isdigit():
         return len(word) >= _SHORTEST_NUMBER

@@ -21,7 +21,7 @@ from prefect_ft.decide.classify.chains import (
     MENTIONED,
     REPORT,
     ROOT,
-    only_tells,
+    only_reports,
     says_nothing,
     weight,
     wraps,
@@ -36,7 +36,13 @@ from prefect_ft.decide.classify.closing import (
 from prefect_ft.decide.classify.confidence import confidence_in, confidence_of_end, confidence_of_none
 from prefect_ft.decide.classify.exits import ExitFinding, by_last_words, by_status, signal_of
 from prefect_ft.decide.classify.findings import Finding, LogFindings
-from prefect_ft.decide.classify.launchers import FirstEnd, first_end, is_of_rank, rank_named_first, tells_end
+from prefect_ft.decide.classify.launchers import (
+    FirstEnd,
+    first_end,
+    is_of_rank,
+    rank_named_first,
+    reports_end,
+)
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived, without_unheeded
 from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
@@ -223,7 +229,7 @@ def _exit_finding(
 ) -> ExitFinding | None:
     if (exit_finding := by_last_words(logs, exit_code)) is not None:
         return exit_finding
-    exit_finding = by_status(exit_code, signal, got_on=any(log.got_on for log in logs))
+    exit_finding = by_status(exit_code, signal, had_progress=any(log.had_progress for log in logs))
     if exit_finding is None or reported is None:
         return exit_finding
     file, finding = reported.log.file, reported.finding
@@ -359,7 +365,7 @@ def _group(finding: Finding) -> int:
 
 def _says_no_end(finding: Finding) -> bool:
     """Return whether a launcher reports a failure without saying how the rank ended."""
-    return weight(finding) == REPORT and not tells_end(finding)
+    return weight(finding) == REPORT and not reports_end(finding)
 
 
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
@@ -384,7 +390,7 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
 
 def _only_follows(later: Finding, known: Finding) -> bool:
     """Return whether the later exception begins where the other ends, and only reports it."""
-    if later.raised is None or not only_tells(later) or only_tells(known):
+    if later.raised is None or not only_reports(later) or only_reports(known):
         return False
     return 0 < later.raised.begun - known.order <= _AT_ONCE_LINES
 
@@ -420,7 +426,7 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
     A signal is best shown by the line that received it, a rank's end by the line of its launcher.
     """
     is_received = first.signature.failure_class in ("cancelled", "preempted") and not first.level
-    if is_received or tells_end(first):
+    if is_received or reports_end(first):
         return first
     raised = (
         end

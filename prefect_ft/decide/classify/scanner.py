@@ -18,7 +18,7 @@ import re2
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
-from prefect_ft.decide.classify.findings import GOT_ON, KEPT_LAST, Finding, LogFindings, Store
+from prefect_ft.decide.classify.findings import KEPT_LAST, WENT_ON, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
@@ -133,7 +133,7 @@ class LogScanner:
         self._little: tuple[Finding, int] | None = None
         """An exception whose first line says little, and how many further lines of its message may say more."""
         self._progress = Progress()
-        self._got_on = False
+        self._had_progress = False
         self._completed: int | None = None
         self._begun = 0
         self._is_job_over = False
@@ -188,7 +188,7 @@ class LogScanner:
             findings=self._kept.in_order(),
             held_back=self._held_back(),
             tail=tail,
-            got_on=self._got_on or _gets_on(tail),
+            had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
@@ -335,7 +335,7 @@ class LogScanner:
                 return
             start, stop = self._stretch(place.start(), max(at, place.start() - _AROUND_BYTES))
             text = self._block[start : min(stop, place.start() + _AROUND_BYTES)]
-            self._go_on(text.decode(errors="replace"))
+            self._note_place(text.decode(errors="replace"))
             at = max(stop, place.end())
 
     def _stretch(self, at: int, floor: int) -> tuple[int, int]:
@@ -346,14 +346,14 @@ class LogScanner:
         stop = _LINE_END.search(block, at, ceiling)
         return start, stop.start() if stop else ceiling
 
-    def _go_on(self, text: str) -> None:
+    def _note_place(self, text: str) -> None:
         places = self._progress.see(text)
         if places < 2:
             return
         self._catch_up()
-        self._got_on = True
+        self._had_progress = True
         self._held = (), 0
-        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), GOT_ON)
+        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), WENT_ON)
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -510,7 +510,7 @@ class LogScanner:
         match = self._catalogue.find(line.views)
         if match is None:
             if self._open and self._kept:
-                self._go_on(line.text)
+                self._note_place(line.text)
             return ""
         if match.signature.role not in ("root", "cascade"):
             return ""
@@ -551,8 +551,8 @@ class LogScanner:
         return self._stamp
 
     def _keep(self, finding: Finding, at: int) -> None:
-        if not (self._kept or self._got_on):
-            self._got_on = _gets_on(self._above(at))
+        if not (self._kept or self._had_progress):
+            self._had_progress = _is_progress(self._above(at))
         self._kept.add(finding)
         self._progress.clear()
 
@@ -561,7 +561,7 @@ def _last_places() -> deque[tuple[int, int, int]]:
     return deque(maxlen=KEPT_LAST)
 
 
-def _gets_on(tail: Iterable[str]) -> bool:
+def _is_progress(tail: Iterable[str]) -> bool:
     places = Progress()
     return any(places.see(text) >= 2 for text in tail)
 

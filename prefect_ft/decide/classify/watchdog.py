@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prefect_ft.decide.classify.chains import CASCADE, weight
-from prefect_ft.decide.classify.findings import GOT_ON, Finding, LogFindings
+from prefect_ft.decide.classify.findings import WENT_ON, Finding, LogFindings
 from prefect_ft.decide.classify.launchers import FirstEnd
 
 __all__ = ["as_aborted"]
@@ -41,7 +41,7 @@ def _recalled(log: LogFindings, reported: FirstEnd | None) -> list[Finding]:
     """Return a watchdog's last messages that did not count as an end, since other ranks made a little progress."""
     since = max(log.begun, log.completed or 0)
     timeouts = [
-        one for one, why in log.over if why == GOT_ON and one.order > since and _is_reported_timeout(one)
+        one for one, why in log.over if why == WENT_ON and one.order > since and _is_reported_timeout(one)
     ]
     if not timeouts or not log.tail:
         return []

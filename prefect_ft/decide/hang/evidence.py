@@ -17,7 +17,7 @@ SUSPICION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One rank's evidence. `gets_on`: it reports progress itself. `load` is its flat load in cores.
+    """One rank's evidence. `progresses`: it reports progress itself. `load` is its flat load in cores.
 
     `is_quiet`: it has given no sign for so long that it may be about to hang too.
     """
@@ -26,7 +26,7 @@ class Judgement:
     limit_s: float
     signs: tuple[Sign, ...]
     is_hung: bool
-    gets_on: bool
+    progresses: bool
     is_quiet: bool
     load: float | None
 
@@ -44,19 +44,19 @@ def judged(
 ) -> Judgement:
     """Judge a rank: it hangs if enough kinds of evidence hold and it does not report progress itself."""
     limit_s = track.limit_s(limits)
-    gets_on = track.speaks and track.silent_s < limit_s
+    progresses = track.speaks and track.silent_s < limit_s
     is_alone = limits.evidence == 1
     window_s = limit_s if is_alone else WINDOW * limit_s
     signs = [*_progress(rank, track, limit_s), *_io(rank, track, limit_s), *_state(rank, track, window_s)]
     load = None
-    if (signs or late_lines or is_alone) and not gets_on:
+    if (signs or late_lines or is_alone) and not progresses:
         load = track.flat_load(window_s)
         signs += _utilisation(rank, track, window_s, load, devices)
     signs += late_lines
     has_lasted = any(sign.lasted_s >= limit_s or sign.kind == "log" for sign in signs)
-    is_hung = not gets_on and has_lasted and len({sign.kind for sign in signs}) >= limits.evidence
+    is_hung = not progresses and has_lasted and len({sign.kind for sign in signs}) >= limits.evidence
     is_hung = is_hung and not track.is_starved(window_s)
-    return Judgement(rank, limit_s, tuple(signs), is_hung, gets_on, is_quiet(track, limit_s), load)
+    return Judgement(rank, limit_s, tuple(signs), is_hung, progresses, is_quiet(track, limit_s), load)
 
 
 def is_quiet(track: Track, limit_s: float) -> bool:

@@ -81,7 +81,7 @@ class GangWatch:
                 self._tracks[rank].take(sample.watched_s, rank_sample, throttled.get(rank, 0.0))
         if ended:  # those that waited for it have a limit's time to end as well
             for _, track in self._living():
-                track.count_anew()
+                track.restart_quiet()
         if sample.devices is not None:
             devices = self._devices.setdefault(worker, deque(maxlen=MAX_LOADS))
             devices.append((sample.watched_s, sample.devices))
@@ -210,7 +210,7 @@ class GangWatch:
 
     def _one_worker(self, hung: list[int], found: Mapping[int, Judgement]) -> Hang | None:
         """Condemn a worker that alone is quiet: after twice the limit, unless any rank is known to progress."""
-        if any(each.gets_on for each in found.values()):
+        if any(each.progresses for each in found.values()):
             return None
         for worker in dict.fromkeys(self._tracks[rank].worker for rank in hung):
             ranks = [rank for rank in found if self._tracks[rank].worker == worker]
@@ -236,7 +236,7 @@ class GangWatch:
         """Whether another rank works, is in a stage that may take longer, or is about to be judged; or just was."""
         now_s, limit_s = self._tracks[rank].now_s, found[rank].limit_s
         others = [each for each in found.values() if not each.is_hung]
-        if any(not each.gets_on or each.is_quiet or each.limit_s > limit_s for each in others):
+        if any(not each.progresses or each.is_quiet or each.limit_s > limit_s for each in others):
             self._excused_s[rank] = now_s
         return now_s - self._excused_s.get(rank, -limit_s) < GRACE * limit_s
 

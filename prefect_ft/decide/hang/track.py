@@ -63,7 +63,7 @@ class Track:
         self.steps: deque[tuple[float, int]] = deque(maxlen=MAX_LOADS)
         """When each step was seen."""
         self._pace = pace
-        self._kept_off_s = 0.0
+        self._delayed_s = 0.0
         """How long it was ready but got no processor, or its container was throttled."""
         self.began_s: float | None = None
         """When it was first seen."""
@@ -125,14 +125,14 @@ class Track:
         else:
             self._compare(now_s, sample)
             waited_s = (sample.wait_s or 0.0) - (self.last.wait_s or 0.0)
-            self._kept_off_s += max(waited_s, throttled_s)
+            self._delayed_s += max(waited_s, throttled_s)
         self.now_s, self.last = now_s, sample
         self.knows_io = sample.io is not None
-        self._keep_load(Load(now_s, sample.cpu_s, self._kept_off_s))
+        self._keep_load(Load(now_s, sample.cpu_s, self._delayed_s))
         if sample.step is not None:
             self.steps.append((now_s, sample.step))
 
-    def count_anew(self) -> None:
+    def restart_quiet(self) -> None:
         """Restart the count of how long it has been quiet: what it may have waited for has just come."""
         self.progress_s = self.io_s = self.state_s = self.now_s
 
@@ -142,14 +142,14 @@ class Track:
             self.io_s = now_s
         if sample.state != before.state:
             self.state_s = now_s
-        if self._gets_on(before, sample):
+        if self._progresses(before, sample):
             at_s = now_s if sample.beat_s is None else min(max(sample.beat_s, self.now_s), now_s)
             self._pace.note(self.phase_of_life, at_s - self.progress_s)
             self.progress_s = at_s
             is_second = before.beats > 0 and sample.step is None
             self.has_stepped |= is_second or (before.step is not None and sample.step != before.step)
 
-    def _gets_on(self, before: RankSample, sample: RankSample) -> bool:
+    def _progresses(self, before: RankSample, sample: RankSample) -> bool:
         """Whether there is progress: a step, another stage, or a heartbeat where there can be no step."""
         if sample.step != before.step or sample.stage != before.stage:
             return True

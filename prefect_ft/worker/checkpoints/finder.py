@@ -185,7 +185,9 @@ class Finder:
             if "/" not in name and self._names.overwritten(name) is not None and os.path.isfile(item.path):
                 copies.keep(self._path, name, item.known, is_wanted)
 
-    def mend(self, limit: Optional[int], avoid: Collection[int], unreadable: Collection[int]) -> bool:
+    def replace_damaged(
+        self, limit: Optional[int], avoid: Collection[int], unreadable: Collection[int]
+    ) -> bool:
         """Replace overwritten files that cannot be resumed from by their newest copies; return whether any was.
 
         These are incomplete ones, and those whose step is `unreadable`; without a copy they are renamed, because a

@@ -61,16 +61,16 @@ class Proofs:
         is_moved = entry.name in moment.renamed or entry.name.partition("/")[0] in moment.renamed
         if is_moved or self.of(entry) is not None:
             return None
-        if self._was_whole_with(verdict.marked_ns, entry.path):
+        if self._was_verified_with(verdict.marked_ns, entry.path):
             return f"{verdict.reason}, and was whole before that"
-        return self._time_tells(entry, verdict, moment)
+        return self._time_proves(entry, verdict, moment)
 
-    def _was_whole_with(self, marked_ns: Optional[int], path: str) -> bool:
+    def _was_verified_with(self, marked_ns: Optional[int], path: str) -> bool:
         """Return whether it was verified with the current marker: then later writes have damaged it."""
         known = self._known.get(path)
         return known is not None and marked_ns is not None and marked_ns / 1e9 <= known.mark.mtime
 
-    def _time_tells(self, entry: Entry, verdict: Verdict, moment: Moment) -> Optional[str]:
+    def _time_proves(self, entry: Entry, verdict: Verdict, moment: Moment) -> Optional[str]:
         mark = verdict.reason or "its format has no mark of its end"
         written = entry.mtime_ns / 1e9
         age_s = moment.now - written

@@ -39,7 +39,7 @@ class _Notes:
                 return
 
 
-def _step_aside() -> "str | None":
+def _remove_itself() -> "str | None":
     """Remove this directory and the variable from the rank's environment; return where to write."""
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _HERE]
@@ -50,7 +50,7 @@ def _step_aside() -> "str | None":
     return os.environ.pop(_VARIABLE, None)
 
 
-_place = _step_aside()
+_place = _remove_itself()
 _own = sys.modules.pop(__name__)
 try:
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # that it runs is all
