@@ -111,8 +111,8 @@ class UnfinishedRunError(PrefectFTError):
     def __init__(self, run_id: str, model_dir: str) -> None:
         self.run_id, self.model_dir = run_id, model_dir
         super().__init__(
-            f"{model_dir} holds run {run_id}, which has not ended: go on with it (--resume), "
-            "or end it and begin anew (--fresh)"
+            f"{model_dir} holds run {run_id}, which has not ended: resume it (--resume), "
+            "or end it and start again (--fresh)"
         )
 
 

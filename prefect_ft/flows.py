@@ -89,7 +89,7 @@ def _to_the_end(work: Callable[[], Run], *, is_own: bool) -> list[dict[str, Any]
     try:
         run = work()
     except LeaseLostError as error:
-        _step_back(f"this process lets go of the run: {error}")
+        _step_back(f"this process leaves the run: {error}")
     except (RunHeldError, RunElsewhereError) as error:
         if not is_own:
             report_end()

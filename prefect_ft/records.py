@@ -108,5 +108,5 @@ def record(cls: type[Record], name: str | None = None) -> Form:
 
 def _read(cls: type[T], value: Any) -> T:
     if not isinstance(value, dict):
-        raise FormError("is no object")
+        raise FormError("is not an object")
     return cls.read(value)

@@ -19,5 +19,5 @@ class Advisor(Section):
         default=30.0,
         gt=0,
         le=HOUR_S,
-        description="Seconds after which the restart goes on without its answer",
+        description="Seconds after which the restart continues without its answer",
     )

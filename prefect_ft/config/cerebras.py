@@ -88,7 +88,7 @@ class _Rewriting:
 def phases_of_trainers(document: Document) -> Document:
     """Replace trainers by phases `trainer-1`, `trainer-2`, …. Raises `ConfigError`."""
     if document.value.get("phases") is not None:
-        raise document.error((_KEY,), "cannot stand beside phases; keep one of the two")
+        raise document.error((_KEY,), "cannot be combined with phases; keep one of the two")
     trainers = _trainers(document)
     _check_restarts(document, trainers)
     rest = {key: value for key, value in document.value.items() if key not in (_KEY, *beside.KEYS)}
@@ -275,7 +275,7 @@ def _check_restarts(document: Document, trainers: Sequence[_Trainer]) -> None:
         message = f"missing, while there is {dotted(carrying[0])}; write it for all trainers, or for none"
         raise document.error(lacking[0], message)
     if carrying and document.value.get("autorestart") is not None:
-        message = f"cannot stand beside {dotted(carrying[0])}; keep one of the two"
+        message = f"cannot be combined with {dotted(carrying[0])}; keep one of the two"
         raise document.error(("autorestart",), message)
 
 

@@ -126,7 +126,7 @@ class JobConfig(Section):
         default=3600.0,
         gt=0,
         le=MONTH_S,
-        description="Seconds that workers go on alone when the orchestrator is gone",
+        description="Seconds for which workers continue alone when the orchestrator is gone",
     )
     max_orchestrator_restarts: WholeNumber = Field(
         default=20,

@@ -52,7 +52,7 @@ def kind_named(name: str) -> Registered:
     try:
         loaded: Registered = added.load()
         if not issubclass(loaded.config, Infrastructure):
-            raise TypeError(f"its config is no {Infrastructure.__name__}")
+            raise TypeError(f"its config is not a subclass of {Infrastructure.__name__}")
     except Exception as exc:  # another package's code
         package = added.dist.name if added.dist is not None else added.value
         raise ConfigError(f"{name!r} of the package {package} cannot be loaded: {exc}", field="type") from exc

@@ -109,7 +109,7 @@ def _launcher(command: Sequence[str]) -> tuple[str, int]:
     if _PYTHON.match(name) and list(command[begin : begin + 2]) == ["-m", _MODULE]:
         return command[0], begin + 2
     message = (
-        f"is no launcher that rewrite_launcher knows; begin it with torchrun or python -m {_MODULE}, or "
+        f"is not a launcher that rewrite_launcher knows; start it with torchrun or python -m {_MODULE}, or "
     )
     raise problem(message + "leave rewrite_launcher out", "command")
 

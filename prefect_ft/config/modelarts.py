@@ -161,7 +161,7 @@ def _check_restarts(document: Document, said: Iterable[str]) -> None:
         ]
     for name, at in twice:
         other = dotted(document.origin(at))
-        raise document.error((*_ANNOTATIONS, name), f"cannot stand beside {other}; keep one of the two")
+        raise document.error((*_ANNOTATIONS, name), f"cannot be combined with {other}; keep one of the two")
 
 
 def _sections(value: Mapping[str, Any], name: str) -> Iterator[tuple[FieldPath, Any]]:

@@ -81,7 +81,7 @@ def phase_of_algorithm(document: Document) -> Document:
     _read_metadata(request, request.taken("metadata") or {})
     algorithm, has_phases = request.taken("algorithm"), request.value.get("phases") is not None
     if algorithm is not None and has_phases:
-        raise document.error(_ALGORITHM, "cannot stand beside phases; keep one of the two")
+        raise document.error(_ALGORITHM, "cannot be combined with phases; keep one of the two")
     _read_spec(request, request.mapping(("spec",), request.taken("spec") or {}))
     if not has_phases:
         _add_phase(request, request.mapping(_ALGORITHM, algorithm or {}))

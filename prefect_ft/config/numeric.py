@@ -28,7 +28,7 @@ class Numeric(Section):
         default=32,
         ge=2,
         le=10000,
-        description="Values before which a jump is none; at most window",
+        description="Values needed before a jump counts; at most window",
     )
     deviations: Seconds = Field(
         default=12.0,

@@ -193,7 +193,9 @@ class AutoRestart(Section):
     def _says_one_thing(self) -> Self:
         others = [name for name in self.restart_on if name not in ENVIRONMENT_CLASSES]
         if self.environment_only and self.unconditional:
-            raise problem("cannot stand beside unconditional: true; keep one of the two", "environment_only")
+            raise problem(
+                "cannot be combined with unconditional: true; keep one of the two", "environment_only"
+            )
         if self.environment_only and others:
             written = f"restart_on: [{', '.join(ENVIRONMENT_CLASSES)}]"
             message = f"needs restart_on without {others[0]!r}; write {written}, or environment_only: false"
@@ -307,8 +309,8 @@ class Checkpoints(Section):
     )
     keep_copies: Annotated[bool, ADDED] = Field(
         default=False,
-        description="Keep copies of a file that each checkpoint overwrites, and put the newest whole one back where "
-        "the file is cut; needs room for three of them",
+        description="Keep copies of a file that each checkpoint overwrites, and restore the newest complete one where "
+        "the file is truncated; needs room for three of them",
     )
     local: Annotated[StrictBool, ADDED] = Field(
         default=False,
@@ -332,9 +334,9 @@ class Checkpoints(Section):
         if self.keep_copies and self.is_remote:
             raise problem("needs a directory, where a file can be put back", "keep_copies")
         if self.local and self.is_remote:
-            raise problem("cannot stand beside a URL: all workers see that; keep one of the two", "local")
+            raise problem("cannot be combined with a URL: all workers see that; keep one of the two", "local")
         if self.local and self.keep_copies:
-            message = "cannot stand beside keep_copies; save each step under a name of its own"
+            message = "cannot be combined with keep_copies; save each step under a name of its own"
             raise problem(message, "local")
         return self
 

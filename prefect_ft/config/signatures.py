@@ -59,7 +59,7 @@ def own_signatures(items: Iterable[str | Mapping[str, Any]]) -> tuple[Signature,
         for signature in _file_of(item, where) if isinstance(item, str) else [read_entry(item)]:
             if (other := origins.setdefault(signature.id, index)) != index:
                 first = listed[other] if isinstance(listed[other], str) else f"signatures[{other}]"
-                message = f"must be unique; {signature.id!r} stands in {first} too"
+                message = f"must be unique; {signature.id!r} is also in {first}"
                 raise ConfigError(message, field=where if isinstance(item, str) else f"{where}.id")
             signatures.append(signature)
     return tuple(signatures)
@@ -92,7 +92,7 @@ def read_signatures(path: str) -> list[Signature]:
             at = (index, *([error.field] if error.field else ()))
             raise _error(path, places, at, error.message) from error
         if signature.id in seen:
-            raise _error(path, places, (index, "id"), f"must be unique; {signature.id!r} stands above too")
+            raise _error(path, places, (index, "id"), f"must be unique; {signature.id!r} is already above")
         seen.add(signature.id)
         signatures.append(signature)
     return signatures

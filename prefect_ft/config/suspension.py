@@ -42,7 +42,7 @@ class RecurringLine(Section):
         description="Regular expression of a line from which on it is due; absent: its first coming",
     )
     stop: Pattern | None = Field(
-        default=None, description="Regular expression of a line from which on it is not due any more"
+        default=None, description="Regular expression of a line after which it is no longer due"
     )
 
 

@@ -183,9 +183,7 @@ class _Reading:
             name = self._key(key, path)
             if name in own:
                 first = own[name][0].start_mark.line + 1
-                raise self._error(
-                    key, (*path, name), f"the key stands twice, first in line {first}; keep one"
-                )
+                raise self._error(key, (*path, name), f"duplicate key, first in line {first}; keep one")
             own[name] = (key, item)
         return brought | own
 

@@ -217,7 +217,7 @@ RULES: tuple[Rule, ...] = (
         when=is_repeated_fault,
         then=moves.isolate,
         standing=faults_within_a_day,
-        meaning="the same device reported the same fault too often within a day, so its system is used no more",
+        meaning="the same device reported the same fault too often within a day, so its system is no longer used",
     ),
     Rule(
         name="fault-healed",
@@ -240,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         kinds=DEVICE_FAULT,
         when=lambda s: s.incident.severity == "critical",
         then=moves.isolate,
-        meaning="a device with such a fault cannot go on, so its system is used no more",
+        meaning="a device with such a fault cannot go on, so its system is no longer used",
     ),
     Rule(
         name="node-lost",
@@ -248,13 +248,13 @@ RULES: tuple[Rule, ...] = (
         classes=("hardware",),
         when=is_node_lost,
         then=moves.isolate,
-        meaning="the system is gone, or what the training printed puts the blame on it, so it goes on without it",
+        meaning="the system is gone, or the training's output blames it, so the run continues without it",
     ),
     Rule(
         name="replacement-failed",
         kinds=("replacement_failed",),
         then=always("rebuild"),
-        meaning="the affected workers could not be replaced, so all are made anew",
+        meaning="the affected workers could not be replaced, so all are created again",
     ),
     Rule(
         name="rebuild-failed",
@@ -266,7 +266,7 @@ RULES: tuple[Rule, ...] = (
         name="in-place-failed",
         kinds=("in_place_failed",),
         then=always("rebuild"),
-        meaning="a worker is gone, so nothing can be started again inside it: all workers are made anew",
+        meaning="a worker is gone, so nothing can be restarted in it: all workers are created again",
     ),
     Rule(
         name="suspended",
@@ -275,7 +275,7 @@ RULES: tuple[Rule, ...] = (
         then=moves.suspended,
         effects=Effects(counted=NOTHING, budget="consecutive_suspensions"),
         standing=suspensions,
-        meaning="nothing moved any more; the same workers start again, only so many times in a row",
+        meaning="nothing moved any more; the same workers restart, up to a limit in a row",
     ),
     Rule(
         name="suspension-reported",
@@ -329,7 +329,7 @@ RULES: tuple[Rule, ...] = (
         when=is_repeated,
         then=always("fail", "it comes back identically, which is not chance"),
         standing=lambda s: f"{s.budgets.same_failure} times in a row since step {s.incident.step}",
-        meaning="it came back in the same words at the same place, which is no chance: it would again",
+        meaning="it came back in the same words at the same place, so it is not chance: it would come back again",
     ),
     CONFIRM_ONCE,
     Rule(

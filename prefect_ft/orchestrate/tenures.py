@@ -68,7 +68,7 @@ class Tenancy:
             tell(Notice(text=f"{self._tenure.name} will have no successor: {exc}"))
             return
         if name is not None:
-            tell(Notice(text=f"{name} is queued to go on after {self._tenure.name}"))
+            tell(Notice(text=f"{name} is queued to continue after {self._tenure.name}"))
 
     def cancelled(self) -> str | None:
         """Return why the ended tenure was cancelled; None: it was not."""

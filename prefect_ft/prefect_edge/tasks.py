@@ -123,7 +123,7 @@ def _source_of_steps(
     if checkpoints is None:
         return progress or (lambda: None)
     if progress is not None:
-        raise ConfigError("cannot stand beside progress; pass one of the two", field="checkpoints")
+        raise ConfigError("cannot be combined with progress; pass one of the two", field="checkpoints")
     places = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(path=os.fspath(checkpoints))
 
     def highest() -> int | None:

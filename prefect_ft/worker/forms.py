@@ -76,7 +76,7 @@ def list_of(item: Form) -> Form:
 
     def read(value: Any) -> Any:
         if not isinstance(value, list):
-            raise FormError("is no list")
+            raise FormError("is not a list")
         return tuple(item.read(each) for each in value)
 
     return Form(f"[{item.name}]", read)
@@ -87,7 +87,7 @@ def object_of(item: Form, keys: str = "string") -> Form:
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise FormError("is no object")
+            raise FormError("is not an object")
         return {key: item.read(each) for key, each in value.items()}
 
     return Form(f"{{{keys}: {item.name}}}", read)

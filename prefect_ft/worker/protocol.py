@@ -42,7 +42,7 @@ class RefusedError(Exception):
 def _token(value: Any) -> Token:
     token: Tuple[int, ...] = INTS.read(value)
     if len(token) != 3:
-        raise FormError("is no token")
+        raise FormError("is not a token")
     return token[0], token[1], token[2]
 
 

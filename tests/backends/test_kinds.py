@@ -124,7 +124,11 @@ def test_without_the_package_it_is_unknown(tmp_path: Path) -> None:
     [
         pytest.param("raise ImportError('no lumber')", "no lumber", id="import"),
         pytest.param("KIND = 3", "no attribute 'config'", id="no-kind"),
-        pytest.param("class KIND: config = int", "its config is no Infrastructure", id="no-infrastructure"),
+        pytest.param(
+            "class KIND: config = int",
+            "its config is not a subclass of Infrastructure",
+            id="no-infrastructure",
+        ),
     ],
 )
 def test_a_package_that_is_broken_breaks_nothing_else(

@@ -171,14 +171,14 @@ def test_figures_are_a_table_and_what_is_wrong_can_be_shown(run: Run) -> None:
 @pytest.mark.parametrize(
     ("label", "error"),
     [
-        pytest.param("{", "is no label: Expecting property name", id="no-json"),
+        pytest.param("{", "is not a label: Expecting property name", id="no-json"),
         pytest.param(
             '{"file": "a.log", "class": "sorrow"}',
-            "is no label: class: got 'sorrow', expected",
+            "is not a label: class: got 'sorrow', expected",
             id="no-class",
         ),
-        pytest.param('{"file": "a.log"}', "is no label: 'class'", id="without-class"),
-        pytest.param("[]", "is no label: ", id="no-object"),
+        pytest.param('{"file": "a.log"}', "is not a label: 'class'", id="without-class"),
+        pytest.param("[]", "is not a label: ", id="no-object"),
     ],
 )
 def test_a_label_that_is_wrong_is_an_error(run: Run, label: str, error: str) -> None:

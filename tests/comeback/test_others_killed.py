@@ -53,6 +53,6 @@ def test_an_orchestrator_that_was_stopped_for_longer_than_its_lease_is_harmless(
     )
     assert sorted(starts_of(job)) == undisturbed
     assert (
-        "this process lets go of the run: an orchestrator of epoch 2 has taken over"
+        "this process leaves the run: an orchestrator of epoch 2 has taken over"
         in (tmp_path / "orchestrator.log").read_text()
     )

@@ -225,17 +225,19 @@ def test_the_command_line_reaches_trainers(tmp_path: Path) -> None:
         ),
         pytest.param(
             f"autorestart: {{max_num_restarts: 3}}\n{ONE}",
-            "1: autorestart: cannot stand beside trainer.init.autorestart; keep one of the two",
+            "1: autorestart: cannot be combined with trainer.init.autorestart; keep one of the two",
             id="beside-the-job's-own",
         ),
         pytest.param(
             f"{ONE}metadata: {{annotations: {{fault-tolerance/job-retry-num: 3}}}}\n",
-            "13: metadata.annotations.fault-tolerance/job-retry-num: cannot stand beside "
+            "13: metadata.annotations.fault-tolerance/job-retry-num: cannot be combined with "
             "trainer.init.autorestart; keep one of the two",
             id="beside-annotations",
         ),
         pytest.param(
-            f"{ONE}phases: []\n", "6: trainer: cannot stand beside phases; keep one of the two", id="phases"
+            f"{ONE}phases: []\n",
+            "6: trainer: cannot be combined with phases; keep one of the two",
+            id="phases",
         ),
     ],
 )

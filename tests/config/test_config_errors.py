@@ -485,7 +485,7 @@ def test_an_unknown_layout_is_answered_with_the_known_ones(tmp_path: Path) -> No
         ),
         pytest.param(
             autorestart("environment_only: true\n  restart_on: [network]\n  unconditional: true"),
-            "job.yaml:9: autorestart.environment_only: cannot stand beside unconditional: true; "
+            "job.yaml:9: autorestart.environment_only: cannot be combined with unconditional: true; "
             "keep one of the two",
             id="environment-only-and-whatever-the-cause",
         ),

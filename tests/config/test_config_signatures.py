@@ -78,12 +78,12 @@ def test_a_job_that_is_written_out_has_the_same(tmp_path: Path) -> None:
             "  - own.yaml\n", FILE.replace("storage", "x"), "own.yaml:2: [0].class: must be one of", id="in-a-file"
         ),
         pytest.param(
-            "  - own.yaml\n", FILE + FILE, "own.yaml:6: [1].id: must be unique; 'quota' stands above too",
+            "  - own.yaml\n", FILE + FILE, "own.yaml:6: [1].id: must be unique; 'quota' is already above",
             id="twice-in-a-file",
         ),
         pytest.param(
             "  - own.yaml\n" + INLINE.replace("licence\n", "quota\n", 1), FILE,
-            "job.yaml:6: signatures[1].id: must be unique; 'quota' stands in /", id="in-a-file-and-inline",
+            "job.yaml:6: signatures[1].id: must be unique; 'quota' is also in /", id="in-a-file-and-inline",
         ),
         pytest.param("  - own.yaml\n", "a: 1\n", "own.yaml:1: must hold a list of entries", id="no-list"),
     ],

@@ -221,12 +221,12 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         ),
         pytest.param(
             b"a:\n  x: 1\nb: 2\na: 3\n",
-            "job.yaml:4: a: the key stands twice, first in line 1; keep one",
+            "job.yaml:4: a: duplicate key, first in line 1; keep one",
             id="key-twice",
         ),
         pytest.param(
             b"env:\n  A: x\n  'A': y\n",
-            "job.yaml:3: env.A: the key stands twice, first in line 2; keep one",
+            "job.yaml:3: env.A: duplicate key, first in line 2; keep one",
             id="key-twice-inside",
         ),
         pytest.param(b"a:\n  1: x\n", 'job.yaml:2: a: a key must be text; write "1"', id="number-for-a-key"),

@@ -96,14 +96,14 @@ def test_what_a_command_asks_for(command: str, expected: Launched) -> None:
         pytest.param(
             "bash run.sh",
             ("command",),
-            "is no launcher that rewrite_launcher knows; begin it with torchrun or python -m "
+            "is not a launcher that rewrite_launcher knows; start it with torchrun or python -m "
             "torch.distributed.run, or leave rewrite_launcher out",
             id="no-launcher",
         ),
         pytest.param(
             "python -X dev -m torch.distributed.run t.py",
             ("command",),
-            "is no launcher that rewrite_launcher knows; begin it with torchrun or python -m "
+            "is not a launcher that rewrite_launcher knows; start it with torchrun or python -m "
             "torch.distributed.run, or leave rewrite_launcher out",
             id="options-of-python",
         ),

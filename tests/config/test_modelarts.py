@@ -232,24 +232,24 @@ OTHERS = "edge_job, hetero_job, mrs_job, autosearch_job, diag_job, visualization
         ),
         pytest.param(
             annotated(f"{RETRY}: 3") + "autorestart: {max_num_restarts: 3}\n",
-            f"8: metadata.annotations.{RETRY}: cannot stand beside autorestart; keep one of the two",
+            f"8: metadata.annotations.{RETRY}: cannot be combined with autorestart; keep one of the two",
             id="restarts-of-the-job",
         ),
         pytest.param(
             annotated(f"{RETRY}: 3").replace("{path: k}", "{path: k}, autorestart: {max_num_restarts: 3}"),
-            f"8: metadata.annotations.{RETRY}: cannot stand beside phases[0].autorestart; keep one of the two",
+            f"8: metadata.annotations.{RETRY}: cannot be combined with phases[0].autorestart; keep one of the two",
             id="restarts-of-a-phase",
         ),
         pytest.param(
             annotated(f"{RETRY}: 3", f"{HANG}: true") + "suspension: {restart: true}\n",
-            f"9: metadata.annotations.{HANG}: cannot stand beside suspension.restart; keep one of the two",
+            f"9: metadata.annotations.{HANG}: cannot be combined with suspension.restart; keep one of the two",
             id="suspension-of-the-job",
         ),
         pytest.param(
             annotated(f"{RETRY}: 3", f"{HANG}: true").replace(
                 "{path: k}", "{path: k}, suspension: {restart: no}"
             ),
-            f"9: metadata.annotations.{HANG}: cannot stand beside phases[0].suspension.restart; "
+            f"9: metadata.annotations.{HANG}: cannot be combined with phases[0].suspension.restart; "
             "keep one of the two",
             id="suspension-of-a-phase",
         ),

@@ -248,7 +248,7 @@ def test_a_request_that_does_not_say_where_it_saves(tmp_path: Path) -> None:
         ),
         pytest.param(
             {**REQUEST, "phases": []},
-            "algorithm: cannot stand beside phases; keep one of the two",
+            "algorithm: cannot be combined with phases; keep one of the two",
             id="phases",
         ),
         pytest.param(

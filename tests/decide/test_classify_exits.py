@@ -117,7 +117,7 @@ def megatron(rule, text, hint):
 
 
 ELSEWHERE = (
-    "the result came again on this device: resume from the checkpoint on another one to see who is wrong"
+    "the result came again on this device: resume from the checkpoint on another one to see which is wrong"
 )
 NO_MORE = "the trainer has rejected a result after trying it again: its own output says what came of that"
 

@@ -144,8 +144,8 @@ if not restarts:
 @pytest.mark.parametrize(
     ("checkpoints", "message"),
     [
-        ({"path": "s3://bucket/ck", "local": True}, "cannot stand beside a URL"),
-        ({"path": "ck", "local": True, "keep_copies": True}, "cannot stand beside keep_copies"),
+        ({"path": "s3://bucket/ck", "local": True}, "cannot be combined with a URL"),
+        ({"path": "ck", "local": True, "keep_copies": True}, "cannot be combined with keep_copies"),
     ],
 )
 def test_what_cannot_be_local_is_refused(job: Make, checkpoints: dict[str, Any], message: str) -> None:

@@ -187,7 +187,7 @@ def test_a_run_that_is_let_go_of_is_not_ended_in_prefect(job: Job, client: SyncP
     assert execution.begun is not None
     execution.begun.stop.abandon(LeaseLostError("another orchestrator has it"))
     execution.thread.join(DEADLINE_S)
-    with pytest.raises(BaseException, match="lets go of the run: another orchestrator has it"):
+    with pytest.raises(BaseException, match="leaves the run: another orchestrator has it"):
         execution.follow()
     end_unwatched(vacancy(Path(config.model_dir)).resume(), "the test is over")
     del execution

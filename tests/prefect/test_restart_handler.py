@@ -181,7 +181,7 @@ def test_a_source_of_steps_that_fails_keeps_nothing_from_its_restart() -> None:
     [
         pytest.param(
             {"progress": lambda: 1, "checkpoints": "ck"},
-            "cannot stand beside progress; pass one of the two",
+            "cannot be combined with progress; pass one of the two",
             id="two-sources",
         ),
     ],

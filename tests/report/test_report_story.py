@@ -112,7 +112,7 @@ CAME_THROUGH = [
     "1.0 s until training resumed, 253 steps repeated",
     "A machine or device failed (rank 2, on node-c)",
     "Took node-c out of use, recreated all workers and restarted with node-d from step 2,400.",
-    "the system is gone, or what the training printed puts the blame on it, so it goes on without it",
+    "the system is gone, or the training's output blames it, so the run continues without it",
     "Check node-c before using it again: the device is gone until the node is power-cycled. This run isolated it",
     "Checkpoint step-2700.pt was damaged (cut off at 1048576 of 8388608 bytes), so an older one was used.",
     "2 failures in 5 h 31 min of work: one every 2 h 45 min (few failures: a rough estimate).",
@@ -131,7 +131,7 @@ GAVE_UP = [
     (
         "The run tabular gave up at step 140, after 11 min 8 s: Some training data could "
         "not be used (rank 0, on node-a, exit code 1) «ValueError: shard-0017.tar: record 88 is truncated»; it came "
-        "back in the same words at the same place, which is no chance: it would again."
+        "back in the same words at the same place, so it is not chance: it would come back again."
     ),
     (
         "Fix the cause of the failure («ValueError: shard-0017.tar: record 88 is truncated»): the run does not "

@@ -100,7 +100,7 @@ def read_labels(path: str) -> list[Label]:
             try:
                 labels.append(_label(json.loads(line)))
             except (TypeError, ValueError, KeyError) as error:
-                raise ConfigError(f"is no label: {error}", file=f"{path}:{number}") from error
+                raise ConfigError(f"is not a label: {error}", file=f"{path}:{number}") from error
     return labels
 
 

@@ -71,7 +71,7 @@ _LAST_WORDS = (
         re.compile(r".*[Ee]xiting now\. Please resume the job from the (?:same )?checkpoint"),
         (RESUME_ELSEWHERE,),
         "numeric",
-        "the result came again on this device: resume from the checkpoint on another one to see who is wrong",
+        "the result came again on this device: resume from the checkpoint on another one to see which is wrong",
     ),
     _LastWords(
         "megatron-result-rejected",

@@ -52,7 +52,7 @@ def safetensors(file: Readable, size: int) -> Verdict:
     if length > MAX_SAFETENSORS_HEADER_BYTES:
         return Verdict(False, f"header of {length} bytes is larger than the format allows")
     header = parsed(read_at(file, length, 8))
-    spans = _tensor_spans(header) if isinstance(header, dict) else "header is no JSON object"
+    spans = _tensor_spans(header) if isinstance(header, dict) else "header is not a JSON object"
     if isinstance(spans, str):
         return Verdict(False, spans)
     place = 0
