@@ -134,7 +134,7 @@ def _check(signature: Signature) -> None:
         pattern = re2.compile(signature.pattern, re2_options(_ENTRY_MEMORY_BYTES))
         matched = pattern.search(signature.example or "")
         if pattern.search("") is not None:
-            raise EntryError("matches the empty text; ask for something that stands in the line", "pattern")
+            raise EntryError("matches the empty text; require something that is in the line", "pattern")
     except re2.error as exc:
         raise EntryError(f"is not a pattern of RE2: {_said(exc)}", "pattern") from exc
     if signature.example and matched is None:

@@ -105,7 +105,7 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
 
 def _code_for_a_keeper(code: int, job: JobConfig) -> int:
-    """Return 0 once the run has come to its end, whatever that is: there is nothing to start again."""
+    """Return 0 once the run has ended in any way: there is nothing to restart."""
     latest = latest_run(Path(job.model_dir))
     has_ended = latest is not None and latest.status != "running"
     return COMPLETED if has_ended and code in (FAILED, CANCELLED) else code

@@ -155,7 +155,7 @@ RULES: tuple[Rule, ...] = (
         name="completed",
         kinds=("completed",),
         then=always("complete"),
-        meaning="the training came to its own good end",
+        meaning="the training has completed",
     ),
     Rule(
         name="cancelled",

@@ -6,4 +6,4 @@ Everything here is the standard library alone and imports nothing of the orchest
 import os
 
 PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-"""What stands on the path of ranks: the directory that holds this package."""
+"""The directory that holds this package, which is put on the path of ranks."""

@@ -127,7 +127,7 @@ class Sieve:
             at = self._keep_spot(block, spot)
 
     def _keep_spot(self, block: _Block, spot: int) -> int:
-        """Keep what is of interest and what stands before it; return where the next line begins."""
+        """Keep a place of interest with the lines before it; return where the next line begins."""
         start, stop = block.stretch(spot)
         form = block.text[start:stop].translate(None, _DIGITS)
         if len(self._forms) >= _FORMS:

@@ -41,7 +41,7 @@ class Termination:
         self._current, self._loop, self._checkpoints = current, loop, checkpoints
         self._on_killed, self._on_stopped = on_killed, on_stopped
         self._deaths: Set[float] = set()
-        """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
+        """When ranks of this attempt died without completing; seconds since the epoch."""
         self.is_complete = False
         """Whether the attempt is known to have completed in all workers."""
         self._awaited: Set[str] = set()
@@ -55,7 +55,7 @@ class Termination:
 
     @property
     def deaths(self) -> List[float]:
-        """When ranks of this attempt died, not having come to their own end; seconds since the epoch."""
+        """When ranks of this attempt died without completing; seconds since the epoch."""
         return sorted(self._deaths)
 
     @property

@@ -3,7 +3,7 @@
 A new layout is one check here and one line in `LAYOUTS`. A check gets an `Entry`, may open its files
 (an OSError means that the entry is looked at again later), never loads weights and never unpickles.
 `auto` takes the first layout in the registry's order that claims an entry, so what proves itself
-stands before `directory` and `file`, which only time can prove.
+comes before `directory` and `file`, which only time can prove.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Overwritten(Enum):
 
 
 SYSTEM = "{system}"
-"""What stands for a system's name in the path of checkpoints on its own disk."""
+"""The placeholder for a system's name in the path of checkpoints on its own disk."""
 
 TEMPORARY_NAME = "its name is a temporary one"
 
