@@ -248,7 +248,7 @@ RULES: tuple[Rule, ...] = (
         classes=("hardware",),
         when=is_node_lost,
         then=moves.isolate,
-        meaning="the system is gone, or the training's output blames it, so the run continues without it",
+        meaning="the system is gone, or the output of the training blames it, so the run continues without it",
     ),
     Rule(
         name="replacement-failed",

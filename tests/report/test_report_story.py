@@ -112,7 +112,7 @@ CAME_THROUGH = [
     "1.0 s until training resumed, 253 steps repeated",
     "A machine or device failed (rank 2, on node-c)",
     "Took node-c out of use, recreated all workers and restarted with node-d from step 2,400.",
-    "the system is gone, or the training's output blames it, so the run continues without it",
+    "the system is gone, or the output of the training blames it, so the run continues without it",
     "Check node-c before using it again: the device is gone until the node is power-cycled. This run isolated it",
     "Checkpoint step-2700.pt was damaged (cut off at 1048576 of 8388608 bytes), so an older one was used.",
     "2 failures in 5 h 31 min of work: one every 2 h 45 min (few failures: a rough estimate).",
