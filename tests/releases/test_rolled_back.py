@@ -148,7 +148,7 @@ def test_a_command_that_no_longer_fits_its_launcher_keeps_no_run_from_its_end(mo
     """It was put into the place of the unreadable again and again."""
     run = with_job(model, lambda job: job["phases"][0].update(rewrite_launcher=True))
     assert read_recorded(run.job(), only_to_end=True).job.phases[0].command
-    with pytest.raises(ConfigError, match="is no launcher"):
+    with pytest.raises(ConfigError, match="is not a launcher"):
         job_of(run)
 
 
