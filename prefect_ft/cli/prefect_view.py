@@ -76,6 +76,8 @@ class PrefectView:
             if self._thread.is_alive():
                 tell(Notice(text="waiting until Prefect shows the run; Ctrl-C ends this"))
                 self._thread.join(END_S if self._begun.stop.wanted is None else CANCELLED_END_S)
+        if self._thread.is_alive():
+            logging.raiseExceptions = False  # what it logs while the interpreter ends has no reader
         if self._thread.is_alive() or not self._begun.is_followed.is_set():
             tell(Notice(text="the run is not shown in Prefect; its journal has everything"))
 
