@@ -63,6 +63,7 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         "+ echo Error: the disk is full",
         "# error bars are of three runs",
         "Exception in thread router:",
+        "[skip] Failed to load model7.ckpt: no such layer",
     ],
 )
 def test_what_complains_of_no_end(line):
@@ -74,6 +75,19 @@ def test_progress_after_a_complaint_shows_that_it_was_no_end():
     assert told([line, "step 7", "step 8", "step 9"])[0] == "none"
     assert told([line, "Training complete"])[0] == "none"
     assert told([line, *["words"] * 3])[0] == "network"
+
+
+def test_a_metric_may_be_named_like_an_end():
+    rest = ["words"] * 3
+    assert told(["***bus error@trans, scale | AP@0.5, 1.0", *rest])[0] == "none"
+    assert told(["***bus error: address 7", *rest])[0] == "crash"
+
+
+def test_work_that_is_saved_shows_that_a_complaint_in_unknown_words_was_no_end():
+    line = "Error with mp-1342, confirm existence"
+    assert told([line, "Done generating relatives", 'Saved data to "list.pkl"'])[0] == "none"
+    assert told([line, "bye"])[0] == "unknown"
+    assert told(["Error: the peer at n7 hung up", 'Saved data to "list.pkl"'])[0] == "network"
 
 
 def test_of_a_job_that_has_failed_weak_words_count_too():

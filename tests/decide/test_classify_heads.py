@@ -27,6 +27,10 @@ A_DAY_S = 24 * 3600
             b"2026-01-02 03:04:05,678 boom", Line("", ("2026-01-02 03:04:05,678 boom", "boom")), id="a-time"
         ),
         pytest.param(b"ERROR: boom", Line("", ("ERROR: boom", "boom"), "E"), id="a-level"),
+        pytest.param(b"Warning: boom", Line("", ("Warning: boom", "boom"), "W"), id="a-level-as-one-speaks"),
+        pytest.param(b"[warn] boom", Line("", ("[warn] boom", "boom"), "W"), id="a-level-in-brackets"),
+        pytest.param(b"[skip] boom", Line("", ("[skip] boom", "boom"), "W"), id="what-was-skipped"),
+        pytest.param(b"Warnings: boom", Line("", ("Warnings: boom",)), id="no-level"),
         pytest.param(b"NOTICE: boom", Line("", ("NOTICE: boom", "boom"), "I"), id="a-notice-informs"),
         pytest.param(b"CRITICAL: boom", Line("", ("CRITICAL: boom", "boom"), "F"), id="critical-is-fatal"),
         pytest.param(

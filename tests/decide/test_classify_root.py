@@ -8,6 +8,7 @@ import pytest
 
 from prefect_ft.decide.classify import judge
 from prefect_ft.decide.classify.chains import GENERIC, wraps
+from prefect_ft.decide.classify.closing import Complaint
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.tracebacks import Raised
 from prefect_ft.model import Evidence, Verdict
@@ -378,3 +379,29 @@ def test_what_a_launcher_reports_is_the_same_failure_as_if_its_rank_had_been_wat
 
 def test_the_launchers_own_end_by_a_signal_counts_before_what_it_reports():
     assert judge([log(reported(5, -9))], signal=11).evidence.text == "ended by SIGSEGV"
+
+
+ARGPARSE = Signature(id="cfg-argparse", failure_class="config", pattern="x")
+INTERRUPT = Signature(id="interrupt-keyboard", failure_class="cancelled", pattern="x")
+COMPLAINT = Complaint("Error with 7", line=499, after=3, failure_class=None, is_strong=True)
+
+
+def test_of_several_usage_errors_of_one_rank_the_last_counts():
+    assert rooted([log(said(ARGPARSE, 1), said(ARGPARSE, 9))])[0] == ("cfg-argparse", "a", 10)
+    both = [said(ARGPARSE, 1, rank="0:"), said(ARGPARSE, 9, rank="1:")]
+    assert rooted([log(*both)])[0] == ("cfg-argparse", "a", 2)
+
+
+def test_a_usage_error_long_before_the_end_was_of_an_earlier_program():
+    long = {"tail": ("the end",), "complaints": (COMPLAINT,), "number_of_tail": lambda index: 500}
+    assert judge([log(said(ARGPARSE, 1), **long)]).failure_class == "unknown"
+    assert judge([log(said(ARGPARSE, 450), **long)]).failure_class == "config"
+    assert judge([log(said(ARGPARSE, 1), **long)], exit_code=2).failure_class == "config"
+
+
+def test_what_fails_as_an_interrupted_process_cleans_up_only_follows():
+    interrupted = threw(INTERRUPT, 20, name="KeyboardInterrupt", text="", rank="0:")
+    cleanup = threw(CONFIG, 60, name="RuntimeError", is_cleanup=True, rank="1:")
+    assert rooted([log(interrupted, cleanup)])[0] == ("interrupt-keyboard", "a", 21)
+    assert rooted([log(interrupted, threw(CONFIG, 60, rank="1:"))])[0] == ("config", "a", 61)
+    assert rooted([log(threw(CONFIG, 10, is_cleanup=True, rank="1:"), interrupted)])[0] == ("config", "a", 11)

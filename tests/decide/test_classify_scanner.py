@@ -173,15 +173,38 @@ def test_a_run_that_got_on_has_got_on_whatever_comes_later() -> None:
     ("lines", "is_aside"),
     [
         pytest.param(["Exception in thread Thread-7 (read):"], True, id="the-line-above-says-so"),
-        pytest.param(["Exception in thread Thread-7 (read):", "step 3"], False, id="not-one-above-that"),
+        pytest.param(
+            ["Exception in thread Thread-7 (read):", "", "bye"], True, id="a-line-soon-above-says-so"
+        ),
+        pytest.param(
+            ["Exception in thread Thread-7 (read):", *["boom: CUDA out of memory"] * 3],
+            False,
+            id="not-one-far-above",
+        ),
     ],
 )
 def test_what_makes_a_traceback_one_of_a_thread(lines: list[str], *, is_aside: bool) -> None:
     scanner = LogScanner("log")
     scanner.feed_lines([*lines, *TRACEBACK, "KeyError: 'x'"])
-    (finding,) = scanner.findings().findings
+    (finding,) = (one for one in scanner.findings().findings if one.raised is not None)
     assert finding.raised is not None
     assert finding.raised.is_aside is is_aside
+
+
+def test_tracebacks_of_threads_may_be_printed_into_each_other() -> None:
+    threads = [f"Exception in thread Thread-{number}:" for number in (1, 3)]
+    frames = [line for line in TRACEBACK for _ in threads]
+    lines = [
+        "step 1",
+        "step 2",
+        *threads,
+        "",
+        "End training....",
+        *frames,
+        *["OSError: handle is closed"] * 2,
+    ]
+    assert classify({"log": lines}).failure_class == "none"
+    assert classify({"log": [*lines, *TRACEBACK, "KeyError: 'x'"]}).failure_class == "user_code"
 
 
 def test_who_is_told_twice_is_told_by_its_id() -> None:

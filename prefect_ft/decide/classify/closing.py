@@ -38,7 +38,7 @@ _LAST_LINES = 3
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
-    r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* \w+)\b(?:\W|$)"
+    r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* \w+)\b(?:[^\w@]|$)"
 )
 """How a line begins that only says that something has failed."""
 
@@ -66,6 +66,7 @@ _NO_END = compiled(
             r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
             r"\b(?:falling back|fallback|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
+            r"(?i:^\W*\[(?:skip|retry)\w*\])",
             r"\bno such process\b|\bpossible (?:causes?|reasons?)\b",
             r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread|ignored)|Traceback \(most recent",
         )
@@ -87,6 +88,9 @@ _COMPLAINS = compiled(
     r"mismatch\w*|interrupt\w*|ctrl)\b"
 )
 """Texts of which every line that complains contains one: most lines need no further check."""
+
+_DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
+"""Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
 _WEAK_LEVELS = ("W", "I", "D")
 
@@ -145,6 +149,8 @@ def last_complaints(
                 continue
             found.append(Complaint(complaint[0], number, len(lines) - 1 - index, *complaint[1:]))
             places.clear()
+        elif _DONE.search(line.text) is not None:
+            found = [one for one in found if one.failure_class is not None]
         elif (place := place_of(line.text)) is not None:
             places.add(place)
             if _LOSS.search(line.text) is not None:

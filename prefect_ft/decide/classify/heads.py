@@ -23,6 +23,8 @@ _RANK = re.compile(
     r"|(?P<g>(?:worker|node|rank|host|gpu|ip)[-_]?[\w.-]*\d): ",
 )
 _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
+_SPOKEN = r"[Dd]ebug|[Ii]nfo|[Nn]ot(?:e|ice)|[Ww]arn(?:ing)?"
+"""Levels as programs without a logger write them."""
 _BLANKS = re.compile(r"\s*")
 # Blanks before a head are skipped first, and no alternative begins with optional blanks: with two ways to match
 # them, the time would grow with the square of their number.
@@ -44,12 +46,16 @@ _HEAD = re.compile(
     r"|[\w./()-]+\[\d+\]:(?=\s)"
     rf"|(?:\[ *)?(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s+)"
     rf"|\((?P<round>{_LEVEL})\)"
+    rf"|(?P<word>{_SPOKEN}):(?=\s)"
+    rf"|\[(?P<tag>{_SPOKEN}|[Ss]kip(?:ped)?|[Rr]etry(?:ing)?)\]:?(?=\s)"
     r"|\[[\w.:/ #=-]{1,60}\](?:\[[\w.:/ #=-]{1,60}\])*:?(?=\s)"
     r"|[\w.:]+ -(?=\s)"
     r"|- (?=\S)"
     r"|\|"
     r")\s*"
 )
+_LEVELS = str.maketrans("NCSR", "IFWW")
+"""What NOTICE, CRITICAL, and the tags of what was skipped or tried again come to."""
 _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
 _MAX_HEADS = 8
@@ -113,7 +119,7 @@ def _without_rank(text: str) -> tuple[str, str]:
 
 def _level_of(head: re.Match[str]) -> str:
     found = head[head.lastgroup] if head.lastgroup else ""
-    return found[:1].replace("N", "I").replace("C", "F")
+    return found[:1].upper().translate(_LEVELS)
 
 
 def stamp_of(text: str) -> float | None:

@@ -44,7 +44,12 @@ from prefect_ft.decide.classify.launchers import (
     reports_end,
 )
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
-from prefect_ft.decide.classify.survived import with_word_of_scheduler, without_survived, without_unheeded
+from prefect_ft.decide.classify.survived import (
+    ENDS_ITS_PROGRAM,
+    with_word_of_scheduler,
+    without_survived,
+    without_unheeded,
+)
 from prefect_ft.decide.classify.unreadable import UNREADABLE, as_resumed
 from prefect_ft.decide.classify.watchdog import as_aborted
 from prefect_ft.model import Blame, Evidence, FailureClass, Recoverable, Role, Verdict
@@ -66,9 +71,6 @@ _RAISED = 1
 _ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found"))
 """Failures of another program than the one that raises an exception after it: an interpreter that does not start,
 a command of a script."""
-
-_ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
-"""The last line of a program: an exception after it is another program's."""
 
 _ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storage"))
 """Classes that explain why processes lose each other, in whatever words a program says so."""
@@ -296,7 +298,8 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
     findings = without_survived(
         log.findings if is_known_to_fail else without_unheeded(log, _without_caught(_before_completion(log)))
     )
-    ended = _ends_of(findings)
+    findings = _without_earlier_usage(_without_echoes(findings))
+    ended = [one for one in _ends_of(findings) if not _follows_interruption(one, findings)]
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended)]
     named = rank_named_first(log)
@@ -358,6 +361,26 @@ def _without_caught(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
+def _without_echoes(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out the last lines of threads' tracebacks that were printed into each other: one has them all."""
+    aside = {one.text for one in findings if one.raised is not None and one.raised.is_aside}
+    return [one for one in findings if not (one.is_mention and one.text in aside)]
+
+
+def _follows_interruption(finding: Finding, findings: Sequence[Finding]) -> bool:
+    """Return whether an exception was raised while its process cleaned up as others were being interrupted."""
+    if finding.raised is None or not finding.raised.is_cleanup or weight(finding) != ROOT:
+        return False
+    interrupted = (one for one in findings if weight(one) == INTERRUPTED)
+    return any(0 < finding.order - one.order <= _LOGGED_LINES for one in interrupted)
+
+
+def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out usage errors of programs that were started again, and refused again, in the same log."""
+    last = {one.rank: one for one in findings if one.signature.id in ENDS_ITS_PROGRAM}
+    return [one for one in findings if one.signature.id not in ENDS_ITS_PROGRAM or one is last[one.rank]]
+
+
 def _group(finding: Finding) -> int:
     """A bare crash and what follows from another's failure: the earlier one explains the later."""
     return CASCADE if weight(finding) == BARE else weight(finding)
@@ -411,7 +434,7 @@ def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
 
     A line just before an exception explains it, unless it ended another program.
     """
-    is_end = line.signature.id in _ENDS_ITS_PROGRAM
+    is_end = line.signature.id in ENDS_ITS_PROGRAM
     near = 0 if is_end or line.signature.id in _ELSEWHERE else _NEAR_LINES
     ends = (ROOT, INTERRUPTED) if is_end else (ROOT,)
     return line.signature.failure_class in BY_EXCEPTION and any(

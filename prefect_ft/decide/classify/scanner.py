@@ -23,7 +23,7 @@ from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
-from prefect_ft.decide.classify.tracebacks import CHAINS, FRAME, HEADER, Raised, TracebackReader
+from prefect_ft.decide.classify.tracebacks import ASIDE, CHAINS, FRAME, HEADER, Raised, TracebackReader
 from prefect_ft.decide.classify.unreadable import as_read
 from prefect_ft.signatures import Signature
 
@@ -91,7 +91,7 @@ class _Counted:
 
 @lru_cache(maxsize=8)
 def _spotter(catalogue: Catalogue) -> Any:
-    return catalogue.spotter(HEADER, *CHAINS, FRAME, *RESTARTS, *ENDS_OF_JOBS, *ENDINGS)
+    return catalogue.spotter(HEADER, ASIDE, *CHAINS, FRAME, *RESTARTS, *ENDS_OF_JOBS, *ENDINGS)
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.signatures import compiled
 
 __all__ = [
+    "ENDS_ITS_PROGRAM",
     "MAY_BE_UNHEEDED",
     "end_from_outside",
     "with_word_of_scheduler",
@@ -40,6 +41,9 @@ _REPORTS = frozenset(("interrupt-aborted",))
 
 _AS_IT_BEGINS = frozenset(("ImportError", "IndentationError", "ModuleNotFoundError", "SyntaxError"))
 
+ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
+"""The last line of a program: what comes long after it is another program's."""
+
 _NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
@@ -59,13 +63,21 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
 
     Only for a log whose run ended in an unknown way.
     """
-    left = sorted(findings, key=lambda one: one.order)
-    if not left or not log.tail or any(complaint.is_strong for complaint in log.complaints):
+    if not findings or not log.tail:
         return list(findings)
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
+    left = sorted(
+        (one for one in findings if not _is_of_earlier_program(one, end)), key=lambda one: one.order
+    )
+    if any(complaint.is_strong for complaint in log.complaints):
+        return left
     while left and _is_unheeded(left[-1], end):
         left.pop()
     return left
+
+
+def _is_of_earlier_program(finding: Finding, end: int) -> bool:
+    return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > _FAR_LINES
 
 
 def _is_unheeded(finding: Finding, end: int) -> bool:

@@ -6,12 +6,13 @@ Owns the structure: headers, frames, chains, groups. The catalogue decides what 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prefect_ft.decide.classify.reading import Reading, is_library, reading_after
 
-__all__ = ["CHAINS", "FRAME", "HEADER", "Raised", "TracebackReader"]
+__all__ = ["ASIDE", "CHAINS", "FRAME", "HEADER", "Raised", "TracebackReader"]
 
 HEADER = "Traceback (most recent call last)"
 DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
@@ -42,7 +43,7 @@ _NOT_FATAL = (
     "Call stack:",
 )
 """What precedes a traceback that has ended nothing."""
-_ASIDE = "Exception in thread "
+ASIDE = "Exception in thread "
 """What precedes the traceback of a thread: the program continues without it."""
 _ENDING = re.compile(
     r"_*(?:teardown|on_exception|cleanup|clean_up|shutdown|destroy_process_group|finish|close|stop|__del__|"
@@ -52,6 +53,9 @@ _RUNS_A_PROGRAM = ("_run_code", "_run_module_as_main", "_run_module_code", "run_
 """Functions of runpy, which run a library's module as a program (`python -m`)."""
 
 _PATIENCE_LINES = 400
+_THREAD_LINES = 3
+"""How many of the lines that are read may come between the report of a thread's exception and its traceback."""
+_MAX_THREADS = 16
 _DIGITS = re.compile(r"\d+")
 
 
@@ -126,6 +130,8 @@ class TracebackReader:
         self._now: _Traceback | None = None
         self._is_fatal = True
         self._last_was_part = False
+        self._threads: deque[int] = deque(maxlen=_MAX_THREADS)
+        """The places of the reports of threads whose tracebacks have not begun: they may be printed at once."""
         self.link: str | None = None
         """How the next exception follows the one before; `None`: not at all."""
 
@@ -160,6 +166,8 @@ class TracebackReader:
         return taken, raised
 
     def _feed(self, text: str, order: int, before: Callable[[], str]) -> tuple[bool, Raised | None]:
+        if ASIDE in text:
+            self._threads.append(order)
         if HEADER in text:
             self._begin(text.partition(HEADER)[0], order, before(), has_head=True)
             return True, None
@@ -179,8 +187,15 @@ class TracebackReader:
             prefix, self.link = prefix.removesuffix("Original "), HEADER
         margin, box, _ = _IPYTHON_NAME.sub("", prefix).partition("╭")
         self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
-        self._now = _Traceback(_alike(margin), order, bool(box), _ASIDE in above, has_head)
+        self._now = _Traceback(_alike(margin), order, bool(box), self._is_of_thread(order), has_head)
         return self._now
+
+    def _is_of_thread(self, order: int) -> bool:
+        """Return whether the report of a thread's exception without a traceback came just before."""
+        while self._threads:
+            if order - self._threads.popleft() <= _THREAD_LINES:
+                return True
+        return False
 
     def _continue(self, now: _Traceback, text: str) -> tuple[bool, Raised | None]:
         now.patience -= 1
