@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from prefect_ft.decide.classify import LogScanner, judge
+from prefect_ft.decide.classify import LogScanner, classify, judge
 
 HERE = Path(__file__).parent
 VERDICTS = HERE / "verdicts.jsonl"
@@ -58,3 +58,16 @@ def test_the_verdict_about_every_log_is_recorded() -> None:
 
 if __name__ == "__main__":
     VERDICTS.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in told()))
+
+
+def test_a_wrong_set_up_beside_workers_that_were_killed_for_memory_is_doubted():
+    missing = "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."
+    raylet = "(raylet) node_manager.cc:3069: 50 Workers (tasks / actors) killed due to memory pressure (OOM)"
+    trace = [
+        f"(loop pid=5) {line}"
+        for line in ("Traceback (most recent call last):", '  File "a.py", line 1, in f', missing)
+    ]
+    assert classify({"log": trace}).confidence == "high"
+    assert classify({"log": [*trace, raylet]}).confidence == "low"
+    assert classify({"log": [raylet]}).failure_class == "oom_host"
+    assert classify({"log": [raylet.replace("50", "0")]}).failure_class == "none"
