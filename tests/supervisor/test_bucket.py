@@ -72,8 +72,7 @@ def test_an_empty_place_is_no_error(object_store: Store) -> None:
 
 @pytest.mark.parametrize("files", [1, 1001], ids=["few", "more-than-a-page"])
 def test_a_directory_may_have_many_objects(files: int, object_store: Store) -> None:
-    for number in range(files):
-        object_store.put(f"step-5/part-{number}.raw", b"x")
+    object_store.put_many((f"step-5/part-{number}.raw" for number in range(files)), b"x")
     assert [each.size for each in found(object_store)] == [files]
 
 
