@@ -82,7 +82,7 @@ class Creation:
                 os.chown(path, python.uid, python.gid)
         except PermissionError as exc:
             message = (
-                f'its containers run as user {python.uid}: as who is not root, write user: "{os.getuid()}"'
+                f'its containers run as user {python.uid}: if you are not root, set user: "{os.getuid()}"'
             )
             raise BackendError(message, system=worker.system) from exc
 
