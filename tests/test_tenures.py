@@ -170,7 +170,7 @@ def test_what_is_inside_of_the_allocation_leaves_the_run_to_who_begins_in_the_ne
     assert latest.status == "running"
     assert run(job) == "completed"
     assert [line.placement for line in of(lines_of(job), AttemptLine)] == [("s0",), ("s1",)]
-    assert scheduler.released == ["allocation-1"], "what may have been asked for to be added is given back"
+    assert scheduler.released == ["allocation-1"], "what may have been asked for to be added is released"
 
 
 class Growing(Scheduler):

@@ -147,7 +147,7 @@ class Kind(ABC, Generic[_Config]):
         return TenureEnd(kind="handed_over", reason=f"{name} has ended")
 
     def release(self, infrastructure: _Config, place: Place, tenure: Tenure) -> None:
-        """Give back the systems of a tenure, and drop requests for more: the run waits for the next tenure.
+        """Release the systems of a tenure, and drop requests for more: the run waits for the next tenure.
 
         For a tenure that contains this process, only drop the requests. Idempotent; raises nothing.
         """

@@ -24,7 +24,7 @@ from prefect_ft.worker.warm import Process, Starter
 KILL_TIMEOUT_S = 20.0
 """How long processes may take to end by SIGKILL before they count as stuck in the kernel.
 
-Giving back hundreds of gigabytes, or a device's memory, takes seconds.
+Releasing hundreds of gigabytes, or a device's memory, takes seconds.
 """
 
 ERROR = ".error.json"

@@ -33,7 +33,7 @@ def test_the_last_life_of_a_job_counts(tmp_path: Path) -> None:
     assert allocations.of_job("18") is None
 
 
-def test_what_the_run_has_given_back_is_over_before_its_holder_says_so(tmp_path: Path) -> None:
+def test_what_the_run_has_released_is_over_before_its_holder_says_so(tmp_path: Path) -> None:
     """The next tenure is looked for at once, and the holder looks only now and then."""
     allocations = Allocations(tmp_path)
     begun(allocations, "slurm-17")

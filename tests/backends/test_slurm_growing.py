@@ -108,7 +108,7 @@ def test_nodes_that_have_not_begun_are_waited_for_and_left_out_at_last(tmp_path:
     assert played.look(0) == "job 23 adds n5"
 
 
-def test_a_further_job_whose_nodes_do_not_answer_is_given_back(tmp_path: Path) -> None:
+def test_a_further_job_whose_nodes_do_not_answer_is_released(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.look()
     played.begin("slurm-23", "n4")
@@ -146,7 +146,7 @@ def test_each_further_job_has_its_own_time_to_begin(tmp_path: Path) -> None:
     assert not played.growth.is_given_up
 
 
-def test_a_further_job_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
+def test_a_further_job_that_comes_too_late_is_released(tmp_path: Path) -> None:
     played = Played(tmp_path, left_s=1000.0)
     played.look()
     played.begin("slurm-23", "n4")
@@ -265,7 +265,7 @@ def test_a_file_of_jobs_from_before_is_read(tmp_path: Path) -> None:
     assert (known.further, known.successive) == ({}, ["17", "18"])
 
 
-def test_a_further_job_of_which_all_nodes_are_isolated_is_given_back(tmp_path: Path) -> None:
+def test_a_further_job_of_which_all_nodes_are_isolated_is_released(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.look()
     played.begin("slurm-23", "n4")

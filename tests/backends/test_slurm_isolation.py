@@ -66,7 +66,7 @@ def isolate(
     return played.changed, allocations
 
 
-def test_a_lost_node_is_given_back_and_kept_out(tmp_path: Path) -> None:
+def test_a_lost_node_is_released_and_kept_out(tmp_path: Path) -> None:
     changed, allocations = isolate(tmp_path, LOST)
     assert changed == ["JobId=18 ExcNodeList=n9,n1", "JobId=17 NodeList=n0,n2,n3"]
     assert allocations.avoided == {"n1": True}
@@ -78,7 +78,7 @@ def test_unless_it_is_wanted_a_lost_node_stays_in_its_allocation(tmp_path: Path)
     assert allocations.avoided == {"n1": True}
 
 
-def test_a_suspect_is_kept_out_and_not_given_back(tmp_path: Path) -> None:
+def test_a_suspect_is_kept_out_and_not_released(tmp_path: Path) -> None:
     changed, _ = isolate(tmp_path, SUSPECT)
     assert changed == ["JobId=18 ExcNodeList=n9,n2"]
 
@@ -92,7 +92,7 @@ def test_what_would_end_a_job_or_is_not_ours_is_left(tmp_path: Path, node: str, 
     assert changed == [f"JobId=18 ExcNodeList=n9,{node}"]
 
 
-def test_a_node_of_a_further_job_is_not_given_back_with_the_allocation(tmp_path: Path) -> None:
+def test_a_node_of_a_further_job_is_not_released_with_the_allocation(tmp_path: Path) -> None:
     further = Allocations(tmp_path).directory / "slurm-23"
     further.mkdir(parents=True)
     (further / ALLOCATION).write_text(json.dumps({"job": "23", "nodes": ["n4"], "hosts": {}}))

@@ -214,7 +214,7 @@ def grown(place: Place) -> tuple[Lending, Played]:
 
 
 @pytest.mark.parametrize("contains_us", [False, True])
-def test_an_allocation_is_given_back_with_what_was_asked_for_to_be_added(
+def test_an_allocation_is_released_with_what_was_asked_for_to_be_added(
     place: Place, contains_us: bool
 ) -> None:
     """In an allocation of the user's own that alone."""

@@ -8,15 +8,18 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from prefect_ft.backends.base import AgentSettings, Worker
 from prefect_ft.backends.direct import NoAnswerError
 from prefect_ft.backends.slurm.allocations import Allocations
-from prefect_ft.backends.slurm.backend import PEERS, SlurmBackend, answering
+from prefect_ft.backends.slurm.backend import SlurmBackend
 from prefect_ft.backends.slurm.commands import CommandResult, Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.links import answering
+from prefect_ft.backends.slurm.peers import PEERS, Peers
 from prefect_ft.errors import BackendError
 from prefect_ft.run import certificates_of
 from prefect_ft.worker.holder import ALLOCATION
@@ -69,11 +72,9 @@ def backend(root: Path, nodes: dict[str, Any]) -> SlurmBackend:
         checkpoints=None, certificates=certificates_of(root),
     )  # fmt: skip
     running = CommandResult(True, "JobId=1 JobState=RUNNING Reason=None Restarts=0 NodeList=n[0-59]\n", "")
-    made = SlurmBackend(
-        settings, SlurmInfrastructure(type="slurm"), root, system_env={}, slurm=Slurm(run=lambda *_: running)
-    )
-    made._links = nodes
-    return made
+    infrastructure, slurm = SlurmInfrastructure(type="slurm"), Slurm(run=lambda *_: running)
+    with patch("prefect_ft.backends.slurm.backend.links_to", return_value=nodes):
+        return SlurmBackend(settings, infrastructure, root, system_env={}, slurm=slurm)
 
 
 def workers() -> list[Worker]:
@@ -156,10 +157,11 @@ def test_what_ends_a_node_of_a_further_job(tmp_path: Path, going: str | None, ru
     """Its nodes say nothing of the allocation's end, and the allocation's end is theirs."""
     nodes = links(None)
     made = backend(tmp_path, nodes)
-    further = made._allocations.directory / "slurm-2"
+    allocations = Allocations(tmp_path)
+    further = allocations.directory / "slurm-2"
     further.mkdir()
     (further / ALLOCATION).write_text(json.dumps({"job": "2", "nodes": ["n60"], "hosts": {}}))
-    made._allocations.choose("slurm-1+2")
+    allocations.choose("slurm-1+2")
     nodes["n60"] = Node("n60", 60, None)
     nodes["n60"].answers = lambda: False
     if going is not None:
@@ -170,7 +172,7 @@ def test_what_ends_a_node_of_a_further_job(tmp_path: Path, going: str | None, ru
 
 
 def test_peers_are_those_that_follow_and_each_address_is_looked_up_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_up: list[Any] = []
     look_up = socket.getaddrinfo
@@ -180,8 +182,8 @@ def test_peers_are_those_that_follow_and_each_address_is_looked_up_once(
         return look_up(host, *words, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", noted)
-    made = backend(tmp_path, links(None))
-    peers = [made._peers_of(worker.system) for worker in workers()]
+    nodes = Peers(links(None))
+    peers = [nodes.addresses(worker.system) for worker in workers()]
     assert peers[0] == [(f"127.1.0.{number + 1}", 1000 + number) for number in range(1, PEERS + 1)]
     assert peers[COUNT - 1] == [(f"127.1.0.{number + 1}", 1000 + number) for number in range(PEERS)]
     assert sorted(looked_up) == sorted({node.host for node in links(None).values()})

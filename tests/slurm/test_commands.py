@@ -139,7 +139,7 @@ def test_a_run_that_lost_its_orchestrator_in_the_queue_is_resumed_in_its_job(run
 
 @pytest.mark.long
 @pytest.mark.parametrize("where", [in_training, in_the_queue])
-def test_a_fresh_run_gives_back_what_a_killed_one_has(run: Run, where: Any) -> None:
+def test_a_fresh_run_releases_what_a_killed_one_has(run: Run, where: Any) -> None:
     jobs = killed(run, where)
     others = run.cluster.jobs().keys() - {*jobs}
     begun(run, "run", "--fresh", "job.yaml")

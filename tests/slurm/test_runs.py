@@ -60,7 +60,7 @@ def test_a_lost_node_is_done_without_long_before_slurm_says_so(run: Run) -> None
 
 @pytest.mark.long
 @pytest.mark.usefixtures("slurm_nodes")
-def test_a_lost_node_is_given_back_where_that_is_wanted(tmp_path: Path) -> None:
+def test_a_lost_node_is_released_where_that_is_wanted(tmp_path: Path) -> None:
     """In a cluster of its own: Slurm 22.05 does not get over it."""
     given = {"nodes": 2, "spares": 1, "gives_back": True}
     with slurm.slurm(nodes=4) as cluster:

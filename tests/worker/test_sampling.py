@@ -220,7 +220,7 @@ def test_of_many_processes_the_first_are_followed(tmp_path: Path) -> None:
             other.wait()
 
 
-def test_descriptors_are_given_back(tmp_path: Path) -> None:
+def test_descriptors_are_closed(tmp_path: Path) -> None:
     ranks = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
     before = len(os.listdir("/proc/self/fd"))
     forest = ForestMeter({number: rank.pid for number, rank in enumerate(ranks)})

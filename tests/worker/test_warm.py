@@ -291,7 +291,7 @@ def test_a_module_that_fails_is_named_and_the_others_are_there(make_site: MakeSi
     assert site.run([PYTHON, "p.py"])[2] == "True\n"
 
 
-def test_more_memory_than_is_allowed_is_given_back(make_site: MakeSite, tmp_path: Path) -> None:
+def test_more_memory_than_is_allowed_is_freed(make_site: MakeSite, tmp_path: Path) -> None:
     write(tmp_path, "p.py", "")
     write(tmp_path, "large.py", "kept = bytearray(64 << 20)")
     site = make_site({"modules": ["large"], "memory_mb": 32})

@@ -201,7 +201,7 @@ class Allocations:
         )
 
     def has_ended(self, name: str) -> bool:
-        """Whether a tenure is over: its first holder has recorded the end, or the run has given it back."""
+        """Whether a tenure is over: its first holder has recorded the end, or the run has released it."""
         place = self.directory / parts_of(name)[0]
         return (place / ENDED).exists() or (place / RELEASED).exists()
 
@@ -222,7 +222,7 @@ class Allocations:
         return {node: known[node][1] for node in allocation.nodes if node in known}
 
     def release(self, name: str) -> None:
-        """Tell the holders of a tenure to give it back. Idempotent."""
+        """Tell the holders of a tenure to end it. Idempotent."""
         for part in parts_of(name):
             if (place := self.directory / part).is_dir():
                 (place / RELEASED).touch()
@@ -230,7 +230,7 @@ class Allocations:
     def join(self, name: str) -> None:
         """Rebuild a tenure from its first allocation and the further ones that are usable.
 
-        A further job that has ended, or has only isolated nodes, is given back and forgotten.
+        A further job that has ended, or has only isolated nodes, is released and forgotten.
         """
         there: list[str] = []
         for job in self.further_for(job_of(name)):

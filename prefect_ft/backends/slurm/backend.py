@@ -1,55 +1,34 @@
 """Workers as processes on the nodes of an allocation, started and ended by the node servers there.
 
-Creating and destroying workers needs no call to Slurm. Losses are explained by the node servers first, and by Slurm
-only where none of them answers.
+Creating and destroying workers needs no call to Slurm.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from prefect_ft.backends.base import (
-    NODE_LOST,
-    PART_ENDED,
-    TENURE_ENDED,
-    Address,
-    AgentSettings,
-    Found,
-    Worker,
-    place_of,
-)
+from prefect_ft.backends.base import Address, AgentSettings, Found, Worker, place_of
 from prefect_ft.backends.direct import DirectWay, NoAnswerError
 from prefect_ft.backends.home import agent_config
-from prefect_ft.backends.slurm.allocations import Allocation, Allocations, node_name, parts_of
+from prefect_ft.backends.slurm.allocations import Allocations, parts_of
 from prefect_ft.backends.slurm.commands import Slurm
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
+from prefect_ft.backends.slurm.links import in_parallel, links_to
+from prefect_ft.backends.slurm.losses import Losses
 from prefect_ft.backends.slurm.nodes import END_TIMEOUT_S, NodeLink
+from prefect_ft.backends.slurm.peers import Peers
 from prefect_ft.errors import BackendError, TenureEndedError
 from prefect_ft.model import Evidence
-
-MAX_CONCURRENT = 64
-"""How many node servers are called in parallel: ending workers takes as long as their agents do."""
-
-PEERS = 8
-"""How many other node servers an agent asks whether it is cut off, and the orchestrator whether all shut down."""
-
-FRESH_S = 5.0
-"""How old Slurm's answer may be where it has to explain a loss."""
 
 LAST_WORDS_S = 3.0
 """How much of a node's remaining time an agent may take to end its ranks."""
 
 NOTICE_S = 30.0
 """How long ranks may run after the scheduler's SIGTERM: Slurm's default KillWait."""
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,28 +57,18 @@ class SlurmBackend:
     ) -> None:
         assert settings.certificates is not None
         self._settings, self._infrastructure, self._system_env = settings, infrastructure, system_env
-        self._allocations = Allocations(run_root)
-        self._slurm = slurm or Slurm()
-        self._way = DirectWay(settings.certificates.orchestrator(), 0, infrastructure.silence_timeout_s)
-        self._links: dict[str, NodeLink] = {}
-        self._allocation: Allocation | None = None
-        """The allocation whose end ends the tenure; further ones have its other nodes."""
-        self._addresses: dict[str, str] = {}
-        self._follow()
-
-    def _follow(self) -> None:
-        """Find the node servers of the present allocation."""
-        name = self._allocations.current
-        tenure = None if name is None else self._allocations.named(name)
-        if name is not None and tenure is not None:
-            self._allocation = self._allocations.named(parts_of(name)[0])
-            self._links = links_to(
-                tenure,
-                self._allocations,
-                self._way,
-                run_id=self._settings.run_id,
-                key=self._settings.key,
-            )
+        way = DirectWay(settings.certificates.orchestrator(), 0, infrastructure.silence_timeout_s)
+        allocations = Allocations(run_root)
+        name = allocations.current
+        tenure = None if name is None else allocations.named(name)
+        self._links: Mapping[str, NodeLink] = (
+            {}
+            if tenure is None
+            else links_to(tenure, allocations, way, run_id=settings.run_id, key=settings.key)
+        )
+        self._peers = Peers(self._links)
+        first = None if tenure is None else allocations.named(parts_of(tenure.name)[0])
+        self._losses = Losses(first, allocations, self._links, self._peers, slurm or Slurm())
 
     # -- creating and destroying --------------------------------------------------------------------
 
@@ -109,7 +78,7 @@ class SlurmBackend:
         Keeps a worker that exists already with a live agent.
         """
         try:
-            return _in_parallel(self._create, workers)
+            return in_parallel(self._create, workers)
         except BackendError:
             self.destroy(workers)
             raise
@@ -146,7 +115,7 @@ class SlurmBackend:
 
     def _missing(self, system: str, why: str) -> BackendError:
         """Return the error for a node server that does not answer: the node is lost, or the whole allocation."""
-        if (ended := self._allocation_end(system)) is not None:
+        if (ended := self._losses.allocation_end(system)) is not None:
             return TenureEndedError(ended)
         return BackendError(f"node {system} does not answer: {why}", system=system)
 
@@ -158,32 +127,10 @@ class SlurmBackend:
             "identity": {"own": shown.own, "trusts": shown.trusts},
             "silence_timeout_s": given.silence_timeout_s,
             "partition_timeout_s": given.partition_timeout_s,
-            "api": self._peers_of(worker.system),
+            "api": self._peers.addresses(worker.system),
         }
         settings = self._settings
         return agent_config(Path("/"), settings, worker, network=network, notice_s=NOTICE_S - LAST_WORDS_S)
-
-    def _peers_of(self, system: str) -> list[tuple[str, int]]:
-        """Return the numeric addresses of some other node servers: agents resolve no names."""
-        return [
-            (address, link.port)
-            for link in self._successors_of(system)
-            if (address := self._resolved(link.host)) is not None
-        ]
-
-    def _successors_of(self, system: str) -> list[NodeLink]:
-        """Return the links to the nodes after one, as on a ring, so that not all ask the same ones."""
-        names = list(self._links)
-        begin = names.index(system) + 1 if system in self._links else 0
-        others = [name for name in (*names[begin:], *names[:begin]) if name != system]
-        return [self._links[name] for name in others[:PEERS]]
-
-    def _resolved(self, host: str) -> str | None:
-        """Resolve a host's address, once for all callers."""
-        if host not in self._addresses:
-            with suppress(OSError):
-                self._addresses[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-        return self._addresses.get(host)
 
     def destroy(self, workers: Sequence[Worker]) -> None:
         """End these workers and everything that runs in them, and remove their files.
@@ -193,7 +140,7 @@ class SlurmBackend:
         by_system: dict[str, list[str]] = {}
         for worker in dict.fromkeys(workers):
             by_system.setdefault(worker.system, []).append(self._place(worker))
-        _in_parallel(lambda each: self._end(*each), list(by_system.items()))
+        in_parallel(lambda each: self._end(*each), list(by_system.items()))
 
     def _end(self, system: str, places: list[str]) -> None:
         link = self._links.get(system)
@@ -216,7 +163,7 @@ class SlurmBackend:
 
         In the order of epoch and decision.
         """
-        lists = _in_parallel(self._list, list(self._links.items()))
+        lists = in_parallel(self._list, list(self._links.items()))
         found = [each for listed in lists for each in listed]
         return sorted(found, key=lambda each: (each.worker.epoch, each.worker.decision, each.worker.number))
 
@@ -251,54 +198,12 @@ class SlurmBackend:
         link = self._links.get(system)
         return link is not None and link.answers()
 
-    # -- what is known of ends ----------------------------------------------------------------------
-
     def evidence(self, worker: Worker, *, is_gone: bool) -> Evidence | None:
         """Return what is known about what just ended in a worker.
 
         `is_gone`: the agent itself ended.
         """
-        if not is_gone:
-            return None
-        if (ended := self._allocation_end(worker.system)) is not None:
-            return Evidence(rule=TENURE_ENDED, text=ended)
-        if (ended := self._further_job_end(worker.system)) is not None:
-            return Evidence(rule=PART_ENDED, text=ended)
-        if not self.answers(worker.system):
-            return Evidence(rule=NODE_LOST, text=f"nothing answers on the node {worker.system}")
-        return None
-
-    def _allocation_end(self, system: str) -> str | None:
-        """Describe how the whole allocation has ended; None: it has not, as far as is known.
-
-        `system` is where the loss was seen: that node server is asked, and a few others.
-        """
-        allocation = self._allocation
-        if allocation is None:
-            return "the run has no allocation"
-        if self._allocations.has_ended(allocation.name):
-            return f"{allocation.name} has ended"
-        asked = [link for link in (self._links.get(system), *self._successors_of(system)) if link is not None]
-        going = _in_parallel(_is_going, [link for link in asked if link.system in allocation.nodes])
-        if any(going):
-            return f"{allocation.name} is being ended: its nodes were told to go"
-        try:
-            job_state = self._slurm.state(allocation.job, within_s=FRESH_S)
-        except LookupError:
-            return f"{allocation.name} has ended: Slurm does not know it any more"
-        if job_state is None or not (job_state.has_ended or job_state.is_pending):
-            return None
-        return f"{allocation.name} has ended: {job_state.state}"
-
-    def _further_job_end(self, system: str) -> str | None:
-        """Describe how the further job that added a system has ended; None: there is no such job, or it runs."""
-        for part in parts_of(self._allocations.current or "")[1:]:
-            found = self._allocations.named(part)
-            if found is not None and system in found.nodes:
-                link = self._links.get(system)
-                is_ended = self._allocations.has_ended(part) or (link is not None and _is_going(link))
-                return f"job {found.job}, which has added {system}, is ended" if is_ended else None
-        return None
+        return self._losses.evidence(worker.system) if is_gone else None
 
     def close(self) -> None:
         """Close the connections; workers keep running. Idempotent, and the last call."""
@@ -307,38 +212,3 @@ class SlurmBackend:
 
     def _place(self, worker: Worker) -> str:
         return place_of(self._settings.phase_index, worker)
-
-
-def links_to(
-    allocation: Allocation, allocations: Allocations, way: DirectWay, *, run_id: str, key: str
-) -> dict[str, NodeLink]:
-    """Return links to the node servers of an allocation that have started, by node."""
-    return {
-        node: NodeLink(
-            way, node, allocation.hosts.get(node, node), port, run_id=run_id, key=key, name=node_name(run_id)
-        )
-        for node, port in allocations.ports(allocation).items()
-    }
-
-
-def answering(links: Mapping[str, NodeLink]) -> set[str]:
-    """Return the nodes whose servers answer and are not shutting down; all are asked in parallel."""
-    answers = _in_parallel(lambda link: link.answers(), list(links.values()))
-    return {node for node, answers_now in zip(links, answers, strict=True) if answers_now}
-
-
-def is_going(links: Mapping[str, NodeLink]) -> list[bool]:
-    """Return for each node server whether it is shutting down; all are asked in parallel."""
-    return _in_parallel(_is_going, list(links.values()))
-
-
-def _is_going(link: NodeLink) -> bool:
-    return link.is_going() is True
-
-
-def _in_parallel(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Call for all items in parallel; raises the first exception once all calls are done."""
-    if not items:
-        return []
-    with ThreadPoolExecutor(min(len(items), MAX_CONCURRENT)) as pool:
-        return list(pool.map(call, items))

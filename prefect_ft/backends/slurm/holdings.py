@@ -12,9 +12,9 @@ from prefect_ft.clock import utc_at
 from prefect_ft.worker.holder import ENDED
 
 LOOK_S = 0.2
-"""How often to check whether a returned allocation has ended."""
+"""How often to check whether a released allocation has ended."""
 
-GIVE_BACK_S = 10.0
+RELEASE_S = 10.0
 """How long a holder may take to end before its job is cancelled."""
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def standing(run_root: Path) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Give back a run's jobs, by its run-time directory; an allocation that it did not submit stays."""
+    """Release a run's jobs, by its run-time directory; an allocation that it did not submit stays."""
     allocations = recorded_in(directory)
     if allocations is None:
         name, jobs = jobs_left(directory)
@@ -51,7 +51,7 @@ def clear(directory: Path) -> None:
     for name in names:
         allocations.release(name)
     own = [name for name in names if job_of(name) in jobs]
-    deadline = time.monotonic() + GIVE_BACK_S
+    deadline = time.monotonic() + RELEASE_S
     while own and time.monotonic() < deadline:
         own = [name for name in own if not (allocations.directory / name / ENDED).exists()]
         time.sleep(LOOK_S)

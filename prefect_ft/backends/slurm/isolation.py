@@ -1,4 +1,4 @@
-"""Keeps isolated nodes out of later allocations, and gives lost ones back where configured."""
+"""Keeps isolated nodes out of later allocations, and releases lost ones where configured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def keeping_out(
             allocations.avoid(node, is_lost=is_lost)
             _exclude(infrastructure, allocations, asked)
             if is_lost and infrastructure.gives_back:
-                _give_back(node, allocations, asked)
+                _shrink(node, allocations, asked)
 
     return following(lines, isolated)
 
@@ -54,7 +54,7 @@ def _exclude(infrastructure: SlurmInfrastructure, allocations: Allocations, slur
             _log.warning("job %s may be given isolated nodes (%s): %s", job, shlex.quote(avoided), wrong)
 
 
-def _give_back(node: str, allocations: Allocations, slurm: Slurm) -> None:
+def _shrink(node: str, allocations: Allocations, slurm: Slurm) -> None:
     """Shrink the allocation by a lost node, unless the batch script runs there or the job is the user's own.
 
     Slurm would keep it, and charge for it, until it notices the loss itself.
@@ -67,4 +67,4 @@ def _give_back(node: str, allocations: Allocations, slurm: Slurm) -> None:
     left = [first, *(each for each in others if not allocations.avoided.get(each))]
     wrong = slurm.update(allocation.job, NodeList=",".join(left), cwd=allocations.directory)
     if wrong is not None:
-        _log.warning("the lost node %s is not given back: %s", node, wrong)
+        _log.warning("the lost node %s stays in the allocation: %s", node, wrong)

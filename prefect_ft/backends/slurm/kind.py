@@ -51,7 +51,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         return _lending(infrastructure, place).end_of(name)
 
     def release(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> None:
-        """Give back the nodes: the successor begins when they are free."""
+        """Release the nodes: the successor begins when they are free."""
         _lending(infrastructure, place).release(tenure)
 
     def succeed(self, infrastructure: SlurmInfrastructure, place: Place, tenure: Tenure) -> str | None:
@@ -93,7 +93,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         *,
         ends_with_the_run: bool,
     ) -> AbstractContextManager[None]:
-        """Keep isolated nodes out of later allocations, and give back lost ones if configured."""
+        """Keep isolated nodes out of later allocations, and release lost ones if configured."""
         from prefect_ft.backends.slurm.isolation import keeping_out  # noqa: PLC0415  (a job is read without it)
 
         del run_id, ends_with_the_run
@@ -108,7 +108,7 @@ class SlurmKind(Kind[SlurmInfrastructure]):
         return standing(run_root)
 
     def clear(self, directory: Path) -> None:
-        """Give back the allocations that a run submitted, and cancel its queued successors."""
+        """Release the allocations that a run submitted, and cancel its queued successors."""
         if (directory / POINTER).exists():
             from prefect_ft.backends.slurm.holdings import clear  # noqa: PLC0415  (a job is read without it)
 

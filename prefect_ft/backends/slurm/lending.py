@@ -1,4 +1,4 @@
-"""Gets and returns the allocations of one run: submits or finds them, waits, queues successors, gives them back.
+"""Gets and returns the allocations of one run: submits or finds them, waits, queues successors, releases them.
 
 An allocation that contains this process belongs to the user: it is used, and never ended.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from prefect_ft.backends.direct import DirectWay
-from prefect_ft.backends.kind import SUCCESSOR_OF, Place, Tenure, TenureEnd
+from prefect_ft.backends.kind import Place, Tenure, TenureEnd
 from prefect_ft.backends.slurm.allocations import (
     Allocation,
     Allocations,
@@ -23,14 +21,14 @@ from prefect_ft.backends.slurm.allocations import (
     life_of,
     parts_of,
 )
-from prefect_ft.backends.slurm.backend import answering, is_going, links_to
 from prefect_ft.backends.slurm.commands import Slurm, job_here
 from prefect_ft.backends.slurm.config import SlurmInfrastructure
 from prefect_ft.backends.slurm.growing import Growth, further
+from prefect_ft.backends.slurm.links import answering, is_any_going, links_to
 from prefect_ft.backends.slurm.nodes import NodeLink
 from prefect_ft.backends.slurm.queue import Queue, shared_directory
-from prefect_ft.backends.slurm.script import job_name, options, script
 from prefect_ft.backends.slurm.states import end_of
+from prefect_ft.backends.slurm.submission import Submission
 from prefect_ft.backends.slurm.waiting import Waiting
 from prefect_ft.errors import BackendError
 from prefect_ft.observe import Notice, tell
@@ -39,9 +37,6 @@ from prefect_ft.run import certificates_of
 FRESH_S = 20.0
 """How old Slurm's answer about the end of the present allocation may be."""
 
-ORPHAN_S = 600.0
-"""How long node servers without an agent wait for an orchestrator."""
-
 BEING_ENDED_S = 45.0
 """How long to wait for the final state of an allocation that is completing: more than Slurm's KillWait."""
 
@@ -49,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lending:
-    """Gets and gives back the nodes of one run."""
+    """Gets and releases the nodes of one run."""
 
     def __init__(
         self,
@@ -62,24 +57,25 @@ class Lending:
         self._allocations = Allocations(place.run_root)
         self._slurm = slurm or Slurm()
         self._queue = queue or Queue(self._slurm.queue, shared_directory(os.environ))
+        self._submission = Submission(infrastructure, place, self._allocations, self._slurm)
         self._waits = Waiting(infrastructure, self._allocations, self._slurm, self._queue)
 
     # -- the present one ----------------------------------------------------------------------------
 
     def tenure(self, is_stopped: Callable[[], bool]) -> Tenure | None:
         """Return the run's tenure, or wait for the next one; None: `is_stopped` returned True. Raises BackendError."""
-        payload = self._prepare()
+        payload = self._submission.prepare()
         here = job_here(os.environ)
         while True:
-            job = here or self._waiting() or self._submit(payload)
+            job = here or self._waiting() or self._submission.submit(payload)
             if here is not None and self._allocations.of_job(here) is None:
-                self._start_holder(payload)
+                self._submission.start_holder(payload)
             self._drop_further_jobs(
                 *{base for base in self._allocations.further.values() if base not in (None, job)}
             )
             allocation = self._joined(self._waits.until_it_begins(job, is_stopped))
             if allocation is not None and (
-                (nodes := self._answering(allocation)) or not self._waits.give_back_once(job)
+                (nodes := self._answering(allocation)) or not self._waits.release_once(job)
             ):
                 break
             if is_stopped():
@@ -97,21 +93,13 @@ class Lending:
             reserve_s=self._infrastructure.reserve_s,
         )
 
-    def _prepare(self) -> Path:
-        """Write what nodes need to start; return the directory of their code."""
-        place, certificates = self._place, certificates_of(self._place.run_root)
-        self._allocations.point_from(place.directory, self._name)
-        return self._allocations.prepare(
-            self._infrastructure, certificates, run_id=place.run_id, key=place.key, orphan_timeout_s=ORPHAN_S
-        )
-
     def _waiting(self) -> str | None:
         """Return the first job of the run that is not known to have ended; None: there is none.
 
         Raises BackendError where an orchestrator died while submitting one, and Slurm does not answer whether it did.
         """
         if self._allocations.is_submitting:
-            found = self._slurm.named(self._name)
+            found = self._slurm.named(self._submission.name)
             if found is None:
                 raise BackendError(
                     "Slurm does not answer, and a job of this run may have been submitted: try again",
@@ -126,47 +114,12 @@ class Lending:
                 return job
         return None
 
-    @property
-    def _name(self) -> str:
-        return job_name(self._place.job, self._place.run_id)
-
     def _joined(self, allocation: Allocation | None) -> Allocation | None:
         """Return an allocation together with those joined to it."""
         now = self._allocations.current
         if allocation is None or now is None or parts_of(now)[0] != allocation.name:
             return allocation
         return self._allocations.named(now)
-
-    def _submit(
-        self, payload: Path, *more: str, given: SlurmInfrastructure | None = None, more_for: str | None = None
-    ) -> str:
-        """Submit a job for `given`, by default the run's infrastructure; `more_for`: to add nodes to that job."""
-        place, name = self._place, self._name
-        given = given or self._infrastructure
-        path = self._allocations.directory / "holder.sh"
-        path.write_text(script(given.python, payload, self._allocations.directory))
-        log = self._allocations.directory / "holder-%j.log"
-        avoided = self._allocations.avoided
-        words = options(given, name=name, log=log, cwd=place.model_dir, exclude=list(avoided))
-        self._allocations.begin_submission(more_for=more_for)
-        job = self._slurm.submit([*words, *more, str(path)])
-        self._allocations.note(job)
-        count = (given.nodes or 1) + given.spares
-        tell(Notice(text=f"submitted job {job} to Slurm: {count} node{'' if count == 1 else 's'}"))
-        return job
-
-    def _start_holder(self, payload: Path) -> None:
-        """Start a holder, which outlives this process, for the allocation that this process is in."""
-        words = (
-            self._infrastructure.python,
-            "-I",
-            "-S",
-            str(payload),
-            "holder",
-            str(self._allocations.directory),
-        )
-        with (self._allocations.directory / "holder.log").open("ab") as log:
-            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def _answering(self, allocation: Allocation) -> tuple[str, ...]:
         """Return the nodes whose servers answer, in Slurm's order."""
@@ -237,7 +190,7 @@ class Lending:
 
     def _submit_more(self, tenure: Tenure, count: int) -> str:
         given = further(self._infrastructure, count, tenure.ends_s, env=os.environ)
-        return self._submit(self._prepare(), given=given, more_for=job_of(tenure.name))
+        return self._submission.submit(self._submission.prepare(), given=given, more_for=job_of(tenure.name))
 
     def join(self, tenure: Tenure) -> bool:
         """Join the further jobs that have begun to this tenure for the next one; False: this one itself is ending."""
@@ -245,19 +198,19 @@ class Lending:
         if first is None or self._allocations.has_ended(first.name):
             return False
         with self._linked(first) as links:
-            if any(is_going(links)):
+            if is_any_going(links.values()):
                 return False
         self._allocations.join(tenure.name)
         return True
 
     def release(self, tenure: Tenure) -> None:
-        """Give back the nodes of a tenure, and its further jobs."""
+        """Release the nodes of a tenure, and its further jobs."""
         self._drop_further_jobs(job_of(tenure.name))
         if not tenure.contains_us:
             self._allocations.release(tenure.name)
 
     def _drop_further_jobs(self, *bases: str | None) -> None:
-        """Give back, or cancel, the further jobs for these jobs."""
+        """Release, or cancel, the further jobs for these jobs."""
         for job in [each for base in bases if base for each in self._allocations.further_for(base)]:
             if (begun := self._allocations.of_job(job)) is not None:
                 self._allocations.release(begun.name)
@@ -280,41 +233,11 @@ class Lending:
             else [f"--deadline={self._infrastructure.queue_deadline}"]
         )
         if tenure.contains_us:
-            return f"job {self._submit_again(job, more)}"
-        return f"job {self._submit(self._prepare(), '--dependency=singleton', *more)}"
+            return f"job {self._submission.submit_again(job, more)}"
+        return f"job {self._submission.submit(self._submission.prepare(), '--dependency=singleton', *more)}"
 
     def _queued_after(self, job: str) -> str | None:
         """Return the job queued after another one, if it has not ended."""
         known = self._allocations.successive
         behind = known[known.index(job) + 1 :] if job in known else known
         return next((each for each in behind if not self._waits.is_over(each)), None)
-
-    def _submit_again(self, job: str, more: Sequence[str]) -> str:
-        """Resubmit the batch script of the allocation that this process is in."""
-        path = self._allocations.directory / f"again-{job}.sh"
-        self._slurm.batch_script(job, str(path))
-        exported = f"--export=ALL,{SUCCESSOR_OF}={self._place.run_id}"
-        limit = self._slurm.time_limit(job)  # the script lacks one that was given on the command line
-        words = [
-            *([] if limit is None else [f"--time={limit}"]),
-            f"--dependency=afterany:{job}",
-            exported,
-            "--open-mode=append",
-            *more,
-            *options_around(os.environ),
-        ]
-        later = self._slurm.submit([*words, str(path)])
-        self._allocations.note(later)
-        return later
-
-
-def options_around(env: os._Environ[str] | dict[str, str]) -> list[str]:
-    """Return the sbatch options with which the allocation around was requested, as far as the environment has them."""
-    names = {
-        "SLURM_JOB_NUM_NODES": "--nodes", "SLURM_JOB_PARTITION": "--partition", "SLURM_JOB_ACCOUNT": "--account",
-        "SLURM_JOB_QOS": "--qos", "SLURM_JOB_NAME": "--job-name",
-    }  # fmt: skip
-    found = [
-        f"{option}={env[name]}" for name, option in names.items() if env.get(name) not in (None, "", "(null)")
-    ]
-    return [*found, f"--chdir={env.get('SLURM_SUBMIT_DIR', os.getcwd())}"]

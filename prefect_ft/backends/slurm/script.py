@@ -53,6 +53,6 @@ def _option(name: str, value: str | None) -> str | None:
 
 
 def script(python: str, payload: PurePath, directory: PurePath) -> str:
-    """Return the batch script: it starts the node servers, and waits until the run gives the allocation back."""
+    """Return the batch script: it starts the node servers, and waits until the run releases the allocation."""
     words = shlex.join((python, "-I", "-S", str(payload), "holder", str(directory)))
     return f"#!/bin/sh\n# The allocation of a run of prefect-ft.\nexec {words}\n"

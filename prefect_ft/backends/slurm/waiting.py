@@ -125,8 +125,8 @@ class Waiting:
         self._tries += 1
         return True
 
-    def give_back_once(self, job: str) -> bool:
-        """Give back a job of which no node answers, once; return whether it did.
+    def release_once(self, job: str) -> bool:
+        """Release a job of which no node answers, once; return whether it did.
 
         It may have lost its batch host just as it began.
         """
@@ -137,9 +137,7 @@ class Waiting:
             self._allocations.release(begun.name)
         self._slurm.cancel([job])
         tell(
-            Notice(
-                text=f"no node of job {job} can be reached from here: it is given back, and submitted anew"
-            )
+            Notice(text=f"no node of job {job} can be reached from here: it is released, and submitted anew")
         )
         return True
 
