@@ -64,6 +64,15 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         "# error bars are of three runs",
         "Exception in thread router:",
         "[skip] Failed to load model7.ckpt: no such layer",
+        "*** Best metric: OrderedDict([('loss', 4.518), ('top1', 4.95)]) (epoch 110)",
+        "03/23/2021 21:06:45 - INFO - __main__ -   *** Evaluate ***",
+        "Failed this run (check error log) : 0",
+        "CRITICAL:__main__:Starting finetuning",
+        "The attention mask is not set. As a consequence, you may observe unexpected behavior.",
+        '{"time":"2025-12-12T12:15:18.5Z","level":"ERROR","msg":"HTTP error","status":403,"method":"POST"}',
+        "2024-11-09 02:30:14,629 ERROR   gpu       :356 [interfaces.py:monitor():144] Failed to sample: GPU is lost",
+        "Checkpoint tracker file does not exist: /runs/7/latest_checkpointed_iteration.txt",
+        "[node-7:368188] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
     ],
 )
 def test_what_complains_of_no_end(line):
@@ -448,3 +457,21 @@ def test_what_a_library_runs_as_a_program_is_no_import():
     head, end = "Traceback (most recent call last):", "acme.VaultError: x"
     assert told([head, *imported, *frames, end], 1)[0] == "config"
     assert told([head, *started, *frames, end], 1)[0] == "user_code"
+
+
+def test_complaints_about_one_item_after_the_other_are_about_no_end():
+    """https://github.com/TheDingodile/ML_final"""
+    items = [
+        line
+        for number in (5161, 5165, 5167, 5169)
+        for line in (f"Error executing query {number}: Unexpected token", "select count(*) from t1")
+    ]
+    assert told([*items, "Correct count: 1158"])[0] == "none"
+    assert told([*items[:2], "Correct count: 1158"])[0] == "unknown"
+    assert told([f"Error of rank {rank}: Unexpected token" for rank in range(4)])[0] == "unknown"
+
+
+def test_what_stands_above_many_empty_lines_is_the_end():
+    """https://github.com/luo7297605/Eagle-YOLO"""
+    assert told([""] * 9000)[0] == "none"
+    assert told(["Error: the volume /scratch7 is full", *[""] * 9000])[:2] == ("storage", len(WELL) + 1)

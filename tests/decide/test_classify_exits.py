@@ -251,14 +251,19 @@ def test_what_is_dropped_among_the_last_leaves_no_more_room_than_before():
     assert kept(store) == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
-def test_whole_classes_are_forgotten():
+def test_what_is_over_is_forgotten():
     store = Store()
     store.add(finding(0, "a", "crash"))
     store.add(finding(1, "b", "config"))
-    store.forget(lambda failure_class: failure_class == "crash", "why")
+    store.forget(lambda one: one.signature.failure_class == "crash", "why")
     assert kept(store) == [1]
     store.clear("why")
     assert kept(store) == []
+    for order in range(12):
+        store.add(finding(order))
+    store.forget(lambda one: one.order in (1, 9), "some of a rule")
+    assert kept(store) == [0, 2, 3, 8, 10, 11]
+    assert [(one.order, why) for one, why in store.over()] == [(0, "why"), (1, "why"), (1, "some of a rule")]
 
 
 @pytest.mark.parametrize(
@@ -270,6 +275,9 @@ def test_whole_classes_are_forgotten():
         pytest.param("3/9 [00:01<00:02, 1it/s]", "bar 3", id="a-bar"),
         pytest.param("loss = 0.25 at once", "loss 0.25", id="a-loss"),
         pytest.param("step 10 loss 0.25", "step 10", id="the-step-before-the-loss"),
+        pytest.param("Collect Round:  12", "step 12", id="a-round"),
+        pytest.param("Episode 7 reward -3.5", "step 7", id="an-episode"),
+        pytest.param("|    total_timesteps      | 2048     |", "step 2048", id="a-table"),
         pytest.param("saved at step 10", None, id="a-checkpoint"),
         pytest.param("wandb: step 10", None, id="a-tracker"),
         pytest.param('  File "x.py" step 10', None, id="a-frame"),

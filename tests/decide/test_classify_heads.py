@@ -32,7 +32,7 @@ A_DAY_S = 24 * 3600
         pytest.param(b"[skip] boom", Line("", ("[skip] boom", "boom"), "W"), id="what-was-skipped"),
         pytest.param(b"Warnings: boom", Line("", ("Warnings: boom",)), id="no-level"),
         pytest.param(b"NOTICE: boom", Line("", ("NOTICE: boom", "boom"), "I"), id="a-notice-informs"),
-        pytest.param(b"CRITICAL: boom", Line("", ("CRITICAL: boom", "boom"), "F"), id="critical-is-fatal"),
+        pytest.param(b"CRITICAL: boom", Line("", ("CRITICAL: boom", "boom"), "E"), id="critical-is-an-error"),
         pytest.param(
             b"2026-01-02 03:04:05 [rank1]: WARNING: ERROR: boom",
             Line(

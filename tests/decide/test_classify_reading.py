@@ -251,9 +251,11 @@ def test_what_did_not_come_is_passed_over() -> None:
     ("log", "tail", "first"),
     [
         pytest.param(b"".join(b"%d\n" % number for number in range(30)), [str(n) for n in range(10, 30)], 11, id="20"),
-        pytest.param(b"x" * 3000 + b"\n" + b"y" * 2000 + b"\n", ["x" * 1998, "y" * 2000], 1, id="4000-bytes"),
+        pytest.param(b"x" * 3000 + b"\n" + b"y" * 2000 + b"\n", ["y" * 2000], 2, id="4000-bytes"),
+        pytest.param(b"y" * 5000 + b"\n", ["y" * 4000], 1, id="the-end-of-one-that-is-longer"),
         pytest.param(b"a\n\n  \nb\nX\r\n", ["a", "b", "X"], 1, id="no-empty-ones"),
         pytest.param(b"1%\r2%\r\n3%\r4%\r\r\n", ["2%", "4%"], 1, id="what-is-left-of-a-bar"),
+        pytest.param(b"a\nb" + b"\n" * 9000, ["a", "b"], 1, id="above-empty-ones"),
         pytest.param(b"5%\r  \nb\n", ["b"], 2, id="nothing-of-one-that-was-wiped"),
     ],
 )  # fmt: skip

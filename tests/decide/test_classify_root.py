@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prefect_ft.decide.classify import judge
+from prefect_ft.decide.classify import classify, judge
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.closing import Complaint
 from prefect_ft.decide.classify.findings import Finding, LogFindings
@@ -405,3 +405,56 @@ def test_what_fails_as_an_interrupted_process_cleans_up_only_follows():
     assert rooted([log(interrupted, cleanup)])[0] == ("interrupt-keyboard", "a", 21)
     assert rooted([log(interrupted, threw(CONFIG, 60, rank="1:"))])[0] == ("config", "a", 61)
     assert rooted([log(threw(CONFIG, 10, is_cleanup=True, rank="1:"), interrupted)])[0] == ("config", "a", 11)
+
+
+TRACKER = """\
+2025-04-11 01:54:20,779 ERROR   MsgRouterThr:2134484 [router.py:message_loop():77] message_loop has been closed
+Traceback (most recent call last):
+  File "/env/lib/python3.10/site-packages/wandb/sdk/lib/sock_client.py", line 270, in _read_packet_bytes
+    raise SockClientClosedError
+wandb.sdk.lib.sock_client.SockClientClosedError
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/env/lib/python3.10/site-packages/wandb/sdk/interface/router.py", line 70, in message_loop
+    msg = self._read_message()
+OSError: [Errno 122] Disk quota exceeded
+2025-04-11 01:54:20,794 INFO    MsgRouterThr:2134484 [mailbox.py:close():115] Closing mailbox
+"""
+
+
+def test_what_a_tracker_s_own_processes_caught_ended_no_training():
+    """https://github.com/cpu095/IPA_easycontrol"""
+    lines = TRACKER.splitlines()
+    assert classify({"debug.log": lines}).failure_class == "none"
+    assert classify({"debug.log": lines[1:]}).failure_class == "storage"
+
+
+LOST_STORE = (
+    "[rank4]:[W410 16:32:58 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): Connection reset"
+)
+ENDED_WELL = "[2026-03-12 11:54:24,450] [INFO] [launch.py:367:main] Process 195465 exits successfully."
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure_class"),
+    [
+        pytest.param([LOST_STORE, ENDED_WELL], "none", id="before"),
+        pytest.param([ENDED_WELL, LOST_STORE], "none", id="after"),
+        pytest.param([LOST_STORE], "network", id="nothing-else"),
+        pytest.param(
+            [
+                "Traceback (most recent call last):",
+                '  File "train.py", line 7, in <module>',
+                "KeyError: 'a'",
+                ENDED_WELL,
+            ],
+            "user_code",
+            id="another-process-raised",
+        ),
+    ],
+)
+def test_a_process_that_ended_well_shows_what_was_only_said_to_have_ended_nothing(lines, failure_class):
+    """https://github.com/stark-sim/megatron-deepspeed-lock-clock"""
+    assert classify({"run.log": lines}).failure_class == failure_class

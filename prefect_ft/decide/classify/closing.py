@@ -38,7 +38,8 @@ _LAST_LINES = 3
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
-    r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* \w+)\b(?:[^\w@]|$)"
+    r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* .{0,60}?(?:abort|caught|corrupt|crash|detect|"
+    r"error|exception|fail|fatal|kill|signal|sig[a-z]{3,5}|terminat)\w*)\b(?:[^\w@]|$)"
 )
 """How a line begins that only says that something has failed."""
 
@@ -61,10 +62,12 @@ _NO_END = compiled(
     "|".join(
         (
             r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])",
+            r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed)\b[^:=]{0,40}[:=]\s*0\s*$)",
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
             r"\b(?:falling back|fallback|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b",
+            r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
             r"\bno such process\b|\bpossible (?:causes?|reasons?)\b",
@@ -92,6 +95,10 @@ _COMPLAINS = compiled(
 _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
+_ITEMS = 3
+"""How many complaints alike are about the items that a program works on, and not about its end."""
+
+_NUMBER = compiled(r"\d+")
 _WEAK_LEVELS = ("W", "I", "D")
 
 
@@ -157,7 +164,22 @@ def last_complaints(
                 found = [one for one in found if one.failure_class != "numeric"]
             if len(places) >= 2:
                 found.clear()
-    return tuple(found) or _diverged(lines)
+    return tuple(_without_items(found)) or _diverged(lines)
+
+
+def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:
+    """Leave out complaints of no known kind about one item after the other, with other lines between them."""
+    places: dict[str, list[int]] = {}
+    for one in complaints:
+        places.setdefault(_form_of(one), []).append(one.line)
+    items = {
+        form for form, at in places.items() if len(at) >= _ITEMS and 2 * (at[-1] - at[0]) >= 3 * (len(at) - 1)
+    }
+    return [one for one in complaints if one.failure_class is not None or _form_of(one) not in items]
+
+
+def _form_of(complaint: Complaint) -> str:
+    return str(_NUMBER.sub("", complaint.text.partition(":")[0]))
 
 
 def _says_nothing_new(line: Line, is_known: Callable[[Line], bool]) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from prefect_ft.decide.classify.closing import Complaint
 from prefect_ft.decide.classify.tracebacks import Raised
 from prefect_ft.decide.classify.unreadable import Resumption
-from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
 __all__ = ["KEPT_LAST", "WENT_ON", "Finding", "LogFindings", "Store"]
@@ -119,12 +118,15 @@ class Store:
         if not kept.all():
             del self._rules[rule]
 
-    def forget(self, is_over: Callable[[FailureClass], bool], why: str) -> None:
-        """Drop whole classes, and remember why the first finding of each rule was dropped."""
+    def forget(self, is_over: Callable[[Finding], bool], why: str) -> None:
+        """Drop findings, and remember why the first one dropped of each rule was."""
         for rule, kept in list(self._rules.items()):
-            first = kept.all()[0]
-            if is_over(first.signature.failure_class):
-                self._over.append((first, why))
+            if (first := next(filter(is_over, kept.all()), None)) is None:
+                continue
+            self._over.append((first, why))
+            kept.first = [one for one in kept.first if not is_over(one)]
+            kept.last = deque((one for one in kept.last if not is_over(one)), maxlen=KEPT_LAST)
+            if not kept.all():
                 del self._rules[rule]
 
     def clear(self, why: str) -> None:

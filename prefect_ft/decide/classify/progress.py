@@ -10,7 +10,7 @@ import re
 __all__ = ["PLACES", "Progress", "is_no_progress", "place_of"]
 
 _SOURCES = (
-    r"(?i:(?:\b|_)(?:step|epoch|iter|iteration|batch|update|trial)s?\b['\"]?[\s:=#/\[(]{0,12}\d)",
+    r"(?i:(?:\b|_)(?:step|timestep|epoch|iter|iteration|batch|update|trial|episode|round)s?\b['\"]?[\s:=#/\[(|]{0,16}\d)",
     r"\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
     r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
 )

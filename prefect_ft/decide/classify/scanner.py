@@ -25,6 +25,7 @@ from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import ASIDE, CHAINS, FRAME, HEADER, Raised, TracebackReader
 from prefect_ft.decide.classify.unreadable import as_read
+from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
 __all__ = ["LogScanner"]
@@ -36,6 +37,7 @@ _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so m
 _RANKS = 1024
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
 _CLOSING_LINES, _CLOSING_BYTES = 60, 8000  # in which complaints are looked for
+_GAP_BYTES = 1 << 16  # of them with the empty lines below
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
 _NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
@@ -65,6 +67,9 @@ RESTARTS = (
 ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
 """Texts that close a scheduler's report of a job: what is after them is another job's."""
 
+ENDED_WELL = " exits successfully."
+"""How DeepSpeed's launcher reports a process that has ended well: it ends the others where one has failed."""
+
 ENDINGS = (
     "'train_runtime':",
     "raining complete",
@@ -74,11 +79,16 @@ ENDINGS = (
     "raining is complete",
     "`Trainer.fit` stopped: `max_",
     " epochs completed in ",
+    ENDED_WELL,
 )
 """Texts of a completed run; a script prints them too, after any end."""
 
 _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
 """How many different places show that a finding did not end the run; two, where other ranks cannot continue."""
+
+
+def _needed(failure_class: FailureClass) -> int:
+    return _PROGRESS_NEEDED.get(failure_class, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +278,9 @@ class LogScanner:
         if self._count is None and self._block:
             rest = self._block.count(b"\n", self._here.at)
             self._lines = _Counted(self._fed + self._length, self._lines.lines + self._here.lines + rest)
-        self._last = (self._last + self._block)[-_CLOSING_BYTES:]
+        recent = self._last + self._block
+        text = recent.rstrip(b"\r\n")
+        self._last = (text[-_CLOSING_BYTES:] + recent[len(text) :])[-_GAP_BYTES:]
         self._fed += self._length
         self._length = len(block)
         self._here = _Counted()
@@ -300,9 +312,12 @@ class LogScanner:
 
     def _closing(self, size: int = _CLOSING_BYTES) -> list[tuple[int, Line]]:
         """Return the last lines, each with how many line ends follow its beginning."""
-        recent = (self._last + self._block)[-size:]
-        last = recent.split(b"\n")[-2 * _CLOSING_LINES :]
-        after = len(last) - 1
+        recent = self._last + self._block
+        text = recent.rstrip(b"\r\n")
+        last = text[-size:].split(b"\n")[-2 * _CLOSING_LINES :]
+        after = len(last) - 1 + recent.count(b"\n", len(text))
+        if len(text) > size and len(last) > 1:
+            last[0] = b""  # the end of a line says something else than the whole
         lines: list[tuple[int, Line]] = []
         for number, raw in enumerate(last):
             line = read_line(ESCAPES.sub(b"", raw.rstrip(b"\r").rpartition(b"\r")[2]))
@@ -353,7 +368,7 @@ class LogScanner:
         self._catch_up()
         self._had_progress = True
         self._held = (), 0
-        self._kept.forget(lambda failure_class: places >= _PROGRESS_NEEDED.get(failure_class, 2), WENT_ON)
+        self._kept.forget(lambda one: places >= _needed(one.signature.failure_class), WENT_ON)
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -373,7 +388,7 @@ class LogScanner:
             return
         is_end = _END.search(line.text) is not None
         if is_end:
-            self._complete()
+            self._complete(is_stated=ENDED_WELL in line.text)
         if self._little is not None:
             self._read_on(self._little[0], line, at)
         if self._read_traceback(line, at):
@@ -395,8 +410,13 @@ class LogScanner:
         self._completed = None
         self._begun = self._order
 
-    def _complete(self) -> None:
-        """Note that the run reports its completion, which counts if it progressed after the earlier findings."""
+    def _complete(self, *, is_stated: bool) -> None:
+        """Note that the run reports its completion, which counts if it progressed after the earlier findings.
+
+        `is_stated`: its launcher does, so that only an exception still counts.
+        """
+        if is_stated:
+            self._kept.forget(lambda one: one.raised is None, _THROUGH)
         if not self._kept or self._progress.places:
             self._kept.clear(_THROUGH)
             self._chain.clear()

@@ -43,6 +43,10 @@ _NOT_FATAL = (
     "Call stack:",
 )
 """What precedes a traceback that has ended nothing."""
+_OF_A_TRACKER = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:WARNING|ERROR)\s+[\w-]+\s*:\d+ \[\w+\.py:\w+\(\):\d+\]"
+)
+"""How wandb's own processes log what they caught: training continues without them."""
 ASIDE = "Exception in thread "
 """What precedes the traceback of a thread: the program continues without it."""
 _ENDING = re.compile(
@@ -186,7 +190,10 @@ class TracebackReader:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
         margin, box, _ = _IPYTHON_NAME.sub("", prefix).partition("╭")
-        self._is_fatal = not any(notice in above for notice in _NOT_FATAL)
+        if self.link is None:  # the parts of a chain are all of one exception
+            self._is_fatal = not (
+                any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.match(above) is not None
+            )
         self._now = _Traceback(_alike(margin), order, bool(box), self._is_of_thread(order), has_head)
         return self._now
 
