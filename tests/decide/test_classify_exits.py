@@ -272,7 +272,7 @@ def test_what_is_over_is_forgotten():
         pytest.param("step 10", "step 10", id="a-step"),
         pytest.param("epoch: 3, batch 7", "step 3 7", id="two-places"),
         pytest.param("global_step=12.5", "step 12.5", id="a-part-of-a-name"),
-        pytest.param("3/9 [00:01<00:02, 1it/s]", "bar 3", id="a-bar"),
+        pytest.param("3/9 [00:01<00:02, 1it/s]", "bar 3/9", id="a-bar"),
         pytest.param("loss = 0.25 at once", "loss 0.25", id="a-loss"),
         pytest.param("step 10 loss 0.25", "step 10", id="the-step-before-the-loss"),
         pytest.param("Collect Round:  12", "step 12", id="a-round"),
@@ -300,3 +300,17 @@ def test_places_are_counted_once_and_up_to_a_bound():
     assert progress.places == 64
     progress.clear()
     assert progress.places == 0
+
+
+def test_of_bars_the_one_counts_that_has_moved_most():
+    progress = Progress()
+    bars = (
+        "2/20 [22:41<3:24",
+        "230/445 [04:18<04:01",
+        "step 1",
+        "231/445 [04:19<04:00",
+        "229/445 [04:17<04:02",
+    )
+    assert [progress.see(text) for text in bars] == [1, 1, 2, 3, 4]
+    progress.clear()
+    assert progress.see("3/20 [22:41<3:24") == 1

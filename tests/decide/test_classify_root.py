@@ -458,3 +458,90 @@ ENDED_WELL = "[2026-03-12 11:54:24,450] [INFO] [launch.py:367:main] Process 1954
 def test_a_process_that_ended_well_shows_what_was_only_said_to_have_ended_nothing(lines, failure_class):
     """https://github.com/stark-sim/megatron-deepspeed-lock-clock"""
     assert classify({"run.log": lines}).failure_class == failure_class
+
+
+MODULE = 'File "train.py", line 3, in <module>'
+FAR = [f"instance {number} took a while" for number in range(600)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure_class"),
+    [
+        pytest.param(
+            [
+                "Traceback (most recent call last):",
+                f"  {MODULE}",
+                "ImportError: No module named pathlib",
+                *FAR[:120],
+            ],
+            "none",
+            id="another-program-was-loaded",
+        ),
+        pytest.param(
+            [
+                "Traceback (most recent call last):",
+                f"  {MODULE}",
+                "ImportError: No module named pathlib",
+                *FAR[:50],
+            ],
+            "config",
+            id="a-few-lines",
+        ),
+        pytest.param(
+            ["Traceback (most recent call last):", f"  {MODULE}", "KeyError: 'a'", *FAR], "none", id="went-on"
+        ),
+        pytest.param(
+            ["Traceback (most recent call last):", f"  {MODULE}", "KeyError: 'a'", *FAR[:400]],
+            "user_code",
+            id="less-far",
+        ),
+        pytest.param(
+            [
+                "Traceback (most recent call last):",
+                f"  {MODULE}",
+                "KeyError: 'a'",
+                *FAR,
+                "srun: error: n1: task 0: Exited",
+            ],
+            "user_code",
+            id="reported-in-the-end",
+        ),
+        pytest.param(
+            [
+                *(
+                    "Traceback (most recent call last):",
+                    f"  {MODULE}",
+                    "ModuleNotFoundError: No module named 'torch'",
+                ),
+                "wandb: Tracking run",
+                *(
+                    "Traceback (most recent call last):",
+                    '  File "/env/torch/nn/conv.py", line 7, in _conv_forward',
+                ),
+                "RuntimeError: Input type (double) and weight type (float) should be the same",
+            ],
+            "user_code",
+            id="a-later-one-that-says-what-it-is",
+        ),
+        pytest.param(
+            ["step 1", "step 2", "^CTraceback (most recent call last):"], "cancelled", id="by-a-key"
+        ),
+        pytest.param(
+            [
+                *("Traceback (most recent call last):", '  File "train.py", line 7, in step'),
+                "RuntimeError: CUDA out of memory. Tried to allocate 646.00 MiB",
+                "epoch:  10%|#         | 2/20 [22:41<3:24:13, 680.75s/it]",
+                "batch:  52%|#####     | 230/445 [04:18<04:01,  1.12s/it]",
+            ],
+            "oom_device",
+            id="each-bar-is-shown-once-more",
+        ),
+        pytest.param(
+            ["step 1", "Episode 30/30, Avg Score: 44.80, Avg TD Error: 414.078789, Alpha: 0.09"],
+            "none",
+            id="an-error-that-is-measured",
+        ),
+    ],
+)
+def test_what_a_log_of_unknown_end_comes_to(lines, failure_class):
+    assert classify({"run.log": lines}).failure_class == failure_class

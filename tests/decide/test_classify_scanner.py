@@ -69,7 +69,7 @@ def test_the_rank_of_a_line(line: str, rank: str) -> None:
         ("step 40 loss 2.1", "step 40"),
         ("Epoch: [3][10/200]", "step 3"),
         (" iteration       10/  500 | consumed samples", "step 10"),
-        (" 40%|####  | 17/44 [00:10<00:15, 5.1s/it]", "bar 17"),
+        (" 40%|####  | 17/44 [00:10<00:15, 5.1s/it]", "bar 17/44"),
         ("{'loss': 0.51, 'epoch': 1.25}", "step 1.25"),
         ("wandb: step 40", None),
         ("saved step 40", None),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from prefect_ft.decide.classify.kinds import says_little
 from prefect_ft.signatures import Signature
 
 if TYPE_CHECKING:
@@ -111,6 +112,6 @@ def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
         return True
     if not is_direct and last.raised.is_cleanup and not cause.raised.is_cleanup:
         return True
-    says_little = last.signature.failure_class == "user_code"
-    is_wrapper = is_direct or last.raised.plain_name in _WRAPPERS
-    return says_little and is_wrapper and cause.signature.failure_class != "user_code"
+    is_wrapper = is_direct or (last.raised.plain_name in _WRAPPERS and says_little(last.signature))
+    is_own = last.signature.failure_class == "user_code"
+    return is_own and is_wrapper and cause.signature.failure_class != "user_code"

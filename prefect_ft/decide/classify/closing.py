@@ -62,6 +62,7 @@ _NO_END = compiled(
     "|".join(
         (
             r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])",
+            r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:\s|$|[,;|)%]))",
             r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed)\b[^:=]{0,40}[:=]\s*0\s*$)",
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",

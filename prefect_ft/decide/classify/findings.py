@@ -65,6 +65,8 @@ class LogFindings:
     """Whether the log ends within a traceback."""
     held_back: tuple[Finding, ...] = ()
     """Findings before a line that reports a beginning, but may have been printed late."""
+    earlier: tuple[Finding, ...] = ()
+    """Findings before lines that only look like another start: several processes print them too."""
     complaints: tuple[Complaint, ...] = ()
     """The complaints of the last lines, in any words."""
     over: tuple[tuple[Finding, str], ...] = ()

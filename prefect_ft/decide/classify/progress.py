@@ -17,7 +17,7 @@ _SOURCES = (
 PLACES = "|".join(_SOURCES)
 """Patterns of a line of progress, in the syntax of both RE2 and Python."""
 
-_STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?))")
+_STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?)(?![\d.%]))")
 _BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
 _ANY = re.compile(PLACES)
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
@@ -28,6 +28,7 @@ _NOT_PROGRESS = re.compile(
     r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"
 )
 _COLUMNS = 400
+_BAR_AT = "bar "
 
 
 def is_no_progress(text: str) -> bool:
@@ -43,28 +44,36 @@ def place_of(text: str) -> str | None:
     if steps := _STEP.findall(text):
         return f"step {' '.join(steps)}"
     # a program that has failed may still print bars that are at their end
-    if bars := [at for at, end in _BAR.findall(text) if at != end]:
-        return f"bar {' '.join(bars)}"
+    if bars := [f"{at}/{end}" for at, end in _BAR.findall(text) if at != end]:
+        return f"{_BAR_AT}{' '.join(bars)}"
     losses = _LOSS.findall(text)
     return f"loss {' '.join(losses)}" if losses else None
 
 
 class Progress:
-    """Counts the different places seen since the last finding."""
+    """Counts the different places seen since the last finding; of bars those of the one that has moved most.
+
+    A program that ends shows each of its bars once more.
+    """
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
+        self._bars: dict[str, set[str]] = {}
 
     def see(self, text: str) -> int:
         """Take a line; return how many places have been seen."""
         place = place_of(text)
         if place is not None and len(self._seen) < 64:
             self._seen.add(place)
-        return len(self._seen)
+            if place.startswith(_BAR_AT):
+                self._bars.setdefault(place.rpartition("/")[2], set()).add(place)
+        return self.places
 
     @property
     def places(self) -> int:
-        return len(self._seen)
+        bars = self._bars.values()
+        return len(self._seen) - sum(map(len, bars)) + max(map(len, bars), default=0)
 
     def clear(self) -> None:
         self._seen.clear()
+        self._bars.clear()

@@ -91,10 +91,24 @@ _Place = tuple[LogFindings, Finding]
 def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: int | None = None) -> Verdict:
     """Return why a job failed; `exit_code` and `signal` are those of the rank that ended first."""
     verdict = _judge(logs, exit_code=exit_code, signal=signal)
+    if any(log.earlier for log in logs) and _only_follows_another(verdict, logs):
+        logs = [replace(log, findings=(*log.earlier, *log.findings), earlier=()) for log in logs]
+        verdict = _judge(logs, exit_code=exit_code, signal=signal)
     if not any(log.held_back for log in logs) or not _says_nothing(verdict, exit_code, signal):
         return verdict
     logs = [replace(log, findings=(*log.held_back, *log.findings), held_back=()) for log in logs]
     return _judge(logs, exit_code=exit_code, signal=signal)
+
+
+def _only_follows_another(verdict: Verdict, logs: Sequence[LogFindings]) -> bool:
+    """Return whether a failure is known only by what follows from one, or by how its process ended."""
+    evidence = verdict.evidence
+    if verdict.failure_class in ("cancelled", "preempted"):
+        return False
+    if evidence is None:
+        return verdict.failure_class == "unknown"
+    of_it = (one for log in logs for one in log.findings if one.signature.id == evidence.rule)
+    return evidence.rule == "exit-code" or any(weight(one) >= CASCADE for one in of_it)
 
 
 def _says_nothing(verdict: Verdict, exit_code: int | None, signal: int | None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import re2
 
+from prefect_ft.decide.classify.beginnings import Beginning
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps
 from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
@@ -82,6 +83,9 @@ ENDINGS = (
     ENDED_WELL,
 )
 """Texts of a completed run; a script prints them too, after any end."""
+
+_KEY = "^C"
+"""What a terminal shows where a person has pressed it."""
 
 _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
 """How many different places show that a finding did not end the run; two, where other ranks cannot continue."""
@@ -151,6 +155,9 @@ class LogScanner:
         self._held: tuple[tuple[Finding, ...], int] = (), 0
         """The findings before the last line that may be printed late, and that line's place."""
         self._stamp: float | None = None
+        self._beginning = Beginning(self._is_failure)
+        self._earlier: tuple[Finding, ...] = ()
+        """The findings before the last start that was recognised by its lines."""
         self._repeats = Repeats(self._catalogue.signatures)
         self._skipped: defaultdict[str, deque[tuple[int, int, int]]] = defaultdict(_last_places)
         """The last lines of a rule in this block that were not read: order, beginning, end."""
@@ -197,6 +204,7 @@ class LogScanner:
             file=self.file,
             findings=self._kept.in_order(),
             held_back=self._held_back(),
+            earlier=self._earlier,
             tail=tail,
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
@@ -227,14 +235,16 @@ class LogScanner:
             block = ESCAPES.sub(b"", block)
         spotter, at, end = _spotter(self._catalogue), 0, len(block)
         self._block = block
+        self._beginning.take(block)
         while at < end:
             if self._open:
                 at = self._step(at, at)
                 continue
             hit = spotter.search(block, at)
             spotted = end if hit is None else hit.start()
-            if self._kept or self._held[0]:
+            if self._kept or self._held[0] or self._earlier:
                 self._watch(at, spotted)
+                self._find_beginning(at, spotted)
             at = end if hit is None else self._meet(at, spotted)
         self._catch_up()
 
@@ -294,6 +304,8 @@ class LogScanner:
                 start = spotted - _BEFORE_BYTES
             stop = after = min(stop, start + _LINE_BYTES)
         if stop > start:
+            if self._kept:
+                self._find_beginning(start, stop)
             self._read(self._block[start:stop], start)
         return after
 
@@ -344,7 +356,7 @@ class LogScanner:
 
     def _watch(self, at: int, end: int) -> None:
         """Check whether the run progresses between two places: then earlier findings did not end it."""
-        while (self._kept or self._held[0]) and at < end:
+        while (self._kept or self._held[0] or self._earlier) and at < end:
             place = _places().search(self._block, at, end)
             if place is None:
                 return
@@ -352,6 +364,18 @@ class LogScanner:
             text = self._block[start : min(stop, place.start() + _AROUND_BYTES)]
             self._note_place(text.decode(errors="replace"))
             at = max(stop, place.end())
+
+    def _find_beginning(self, at: int, end: int) -> None:
+        """Check whether the program starts again between two places: what was before is of an earlier run."""
+        if self._beginning.is_found(self._block, at, end, self._fed):
+            self._catch_up()
+            earlier = self._kept.in_order()
+            self._begin_run(None)
+            self._earlier = earlier
+
+    def _is_failure(self, line: Line) -> bool:
+        match = self._catalogue.find(line.views)
+        return HEADER in line.text or (match is not None and match.signature.role in ("root", "cascade"))
 
     def _stretch(self, at: int, floor: int) -> tuple[int, int]:
         """Return the bounds of the text around a place, between line ends or carriage returns."""
@@ -368,6 +392,7 @@ class LogScanner:
         self._catch_up()
         self._had_progress = True
         self._held = (), 0
+        self._earlier = ()
         self._kept.forget(lambda one: places >= _needed(one.signature.failure_class), WENT_ON)
         self._chain.clear()
 
@@ -391,7 +416,7 @@ class LogScanner:
             self._complete(is_stated=ENDED_WELL in line.text)
         if self._little is not None:
             self._read_on(self._little[0], line, at)
-        if self._read_traceback(line, at):
+        if self._read_traceback(line, at) and not line.text.startswith(_KEY):
             return
         rule = self._read_message(line, at)
         if not (self._open or is_end or place_of(line.text)):
@@ -405,6 +430,7 @@ class LogScanner:
         if printed_late is not None:
             self._held = self._kept.in_order(), self._fed + printed_late
         self._kept.clear(_NEW_RUN)
+        self._earlier = ()
         self._chain.clear()
         self._progress.clear()
         self._completed = None
@@ -575,6 +601,7 @@ class LogScanner:
             self._had_progress = _is_progress(self._above(at))
         self._kept.add(finding)
         self._progress.clear()
+        self._beginning.clear()
 
 
 def _last_places() -> deque[tuple[int, int, int]]:

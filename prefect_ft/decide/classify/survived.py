@@ -53,6 +53,8 @@ _ENDS_ALL = frozenset(("hardware", "oom_host"))
 _FAR_LINES = 100
 """How many lines may follow a failure that ends a program: tracebacks of other ranks, reports of launchers."""
 
+_VERY_FAR_LINES = 500
+"""How many lines may follow an exception that ended the run, and after which nothing reports a failure."""
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """Classes that one part of a program may report while the program as a whole continues."""
@@ -66,8 +68,10 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if not findings or not log.tail:
         return list(findings)
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
+    last = max(one.order for one in findings)
     left = sorted(
-        (one for one in findings if not _is_of_earlier_program(one, end)), key=lambda one: one.order
+        (one for one in findings if not _is_of_earlier_program(one, end, is_last=one.order == last)),
+        key=lambda one: one.order,
     )
     if any(complaint.is_strong for complaint in log.complaints):
         return left
@@ -76,12 +80,15 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     return left
 
 
-def _is_of_earlier_program(finding: Finding, end: int) -> bool:
-    return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > _FAR_LINES
+def _is_of_earlier_program(finding: Finding, end: int, *, is_last: bool) -> bool:
+    ends_it = finding.signature.id in ENDS_ITS_PROGRAM or (is_last and _begins(finding))
+    return ends_it and end - finding.line > _FAR_LINES
 
 
 def _is_unheeded(finding: Finding, end: int) -> bool:
-    is_said = finding.raised is None and finding.signature.failure_class in MAY_BE_UNHEEDED
+    if finding.raised is not None:
+        return end - finding.line > _VERY_FAR_LINES
+    is_said = finding.signature.failure_class in MAY_BE_UNHEEDED
     return is_said and weight(finding) == ROOT and end - finding.line > _FAR_LINES
 
 

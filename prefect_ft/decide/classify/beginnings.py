@@ -1,0 +1,98 @@
+"""The first lines of a log, by which another start of the same program in it is recognised.
+
+A file that several attempts append to has no other bound that holds for all programs: their times go forward, and
+their steps count only once they train. Knows lines only by their texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import re2
+
+from prefect_ft.decide.classify.heads import Line, read_line
+from prefect_ft.decide.classify.progress import place_of
+
+__all__ = ["Beginning"]
+
+_LINES = 40  # of a log among which its first ones are looked for
+_KEYS = 12  # of them that are known again
+_NEEDED = 3  # of those that show another start, one after the other
+_EARLY = 3  # among the first of which the first one must be
+_APART_BYTES = 8000  # between two of them at most
+_TEXT_BYTES = 160  # of each
+_LETTERS = 8  # in each at least
+
+_NUMBER = re.compile(r"\d+")
+_LETTER = re.compile(r"[A-Za-z]")
+_OTHER = re.compile(r"\s|Traceback |nohup: |\s*warnings\.warn")
+
+
+class Beginning:
+    """The first lines of one log; `is_end` returns whether a line reports a failure, which ends a beginning."""
+
+    def __init__(self, is_end: Callable[[Line], bool]) -> None:
+        self._is_end = is_end
+        self._left = _LINES
+        self._keys: list[str] = []
+        self._pattern: Any = None
+        self._last, self._found, self._at = -1, 0, 0
+
+    def take(self, block: bytes) -> None:
+        """Take the next whole lines of the log, without escapes; only the first ones of all matter."""
+        start = 0
+        while self._left and (stop := block.find(b"\n", start)) != -1:
+            self._take(block[start : min(stop, start + _TEXT_BYTES)].rstrip(b"\r"))
+            start = stop + 1
+
+    def _take(self, raw: bytes) -> None:
+        self._left -= 1
+        line = read_line(raw)
+        if self._is_end(line):
+            self._left = 0
+        elif _is_telling(line.text) and (key := _key_of(raw.decode(errors="replace"))) not in self._keys:
+            self._keys.append(key)
+            self._left *= len(self._keys) < _KEYS
+        if not self._left and len(self._keys) >= _NEEDED:
+            self._pattern = re2.compile("(?m)^(?:" + "|".join(f"({key})" for key in self._keys) + ")")
+
+    def is_found(self, block: bytes, at: int, end: int, fed: int) -> bool:
+        """Return whether the program starts again in a part of a block; `fed` bytes of the log are before the block.
+
+        Such a start may begin in one part, and go on in the next.
+        """
+        is_found = False
+        while self._pattern is not None and at < end:
+            match = self._pattern.search(block, at, end)
+            if match is None:
+                break
+            at = match.end()
+            is_found |= self._see(match.lastindex - 1, fed + match.start())
+        return is_found
+
+    def _see(self, index: int, place: int) -> bool:
+        is_next = index >= self._last and place - self._at <= _APART_BYTES
+        if not (self._found and is_next):
+            self._found = int(index < _EARLY)
+        elif index > self._last:
+            self._found += 1
+        self._last, self._at = index, place
+        if self._found < _NEEDED:
+            return False
+        self.clear()
+        return True
+
+    def clear(self) -> None:
+        """Forget what was found."""
+        self._last, self._found, self._at = -1, 0, 0
+
+
+def _is_telling(text: str) -> bool:
+    """Return whether a line may be known again: no code, no separator, no place of a run."""
+    return _OTHER.match(text) is None and len(_LETTER.findall(text)) >= _LETTERS and place_of(text) is None
+
+
+def _key_of(text: str) -> str:
+    return r"\d+".join(re.escape(part) for part in _NUMBER.split(text))

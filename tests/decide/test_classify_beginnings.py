@@ -1,0 +1,111 @@
+"""A file to which several attempts have appended: which of them is judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify import LogScanner, judge
+from prefect_ft.decide.classify.beginnings import Beginning
+
+BANNER = [
+    "/env/sklearn/utils/validation.py:37: DeprecationWarning: distutils Version classes are deprecated",
+    "  LARGE_SPARSE_SUPPORTED = LooseVersion(scipy_version) >= '0.14.0'",
+    "[2023-03-06 19:38:04] loading the configuration of model 7",
+    "[2023-03-06 19:38:05] device: 1, driver API version: 11.7",
+    "[2023-03-06 19:38:06] numba is used where it helps",
+]
+AGAIN = [
+    line.replace("2023-03-06 19:3", "2023-04-11 08:0").replace("device: 1", "device: 3") for line in BANNER
+]
+FAILED = ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "KeyError: 'a'"]
+OTHER = ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: b"]
+
+
+def rule(lines: list[str], exit_code: int | None = None, size: int = 1 << 20) -> tuple[str, int | None]:
+    reading, log = LogScanner("job.log"), "".join(f"{line}\n" for line in lines).encode()
+    for start in range(0, len(log), size):
+        reading.feed(log[start : start + size])
+    verdict = judge([reading.findings()], exit_code=exit_code)
+    return verdict.failure_class, verdict.evidence and verdict.evidence.line
+
+
+@pytest.mark.parametrize("size", [1, 97, 1 << 20])
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param([*BANNER, *FAILED], ("user_code", 8), id="one-attempt"),
+        pytest.param([*BANNER, *FAILED, *AGAIN], ("none", None), id="a-second-one-has-begun"),
+        pytest.param([*BANNER, *FAILED, *AGAIN, *OTHER], ("user_code", 16), id="a-second-one-has-failed"),
+        pytest.param([*BANNER, *FAILED, *AGAIN[:3]], ("user_code", 8), id="two-of-its-lines-are-not-enough"),
+        pytest.param([*BANNER, *FAILED, *reversed(AGAIN)], ("user_code", 8), id="in-another-order"),
+        pytest.param(
+            [*BANNER, *FAILED, *(line for each in AGAIN for line in (each, "x" * 9000))],
+            ("user_code", 8),
+            id="far-apart",
+        ),
+        pytest.param(
+            [*BANNER[:3], *FAILED, *AGAIN], ("user_code", 6), id="a-beginning-too-short-to-be-known"
+        ),
+        pytest.param([*FAILED, *BANNER], ("user_code", 3), id="no-beginning"),
+    ],
+)
+def test_what_was_before_the_program_started_again_is_of_an_earlier_attempt(
+    lines: list[str], expected: tuple[str, int | None], size: int
+) -> None:
+    """As in https://github.com/SMATousi/graph-vls and many others' nohup.out."""
+    assert rule(lines, size=size) == expected
+
+
+FOLLOWS = (
+    "[rank1]:[W410 16:32:58 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): Connection reset"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "exit_code", "expected"),
+    [
+        pytest.param(
+            [*BANNER, *FAILED, *AGAIN, FOLLOWS], None, ("user_code", 8), id="which-then-lost-the-first"
+        ),
+        pytest.param([*BANNER, *FAILED, *AGAIN], 1, ("user_code", 8), id="and-the-job-has-failed"),
+        pytest.param(
+            [*BANNER, *FAILED, *AGAIN, "step 1", "step 2", FOLLOWS],
+            None,
+            ("network", 16),
+            id="unless-it-got-on",
+        ),
+        pytest.param(
+            [*BANNER, *FAILED, *AGAIN, "step 1", "step 2"], 0, ("none", None), id="and-all-ended-well"
+        ),
+    ],
+)
+def test_another_process_may_start_while_the_first_one_fails(
+    lines: list[str], exit_code: int | None, expected: tuple[str, int | None]
+) -> None:
+    assert rule(lines, exit_code) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        pytest.param("  indented code of a warning", 0, id="code"),
+        pytest.param("-------------------------", 0, id="a-separator"),
+        pytest.param("epoch 3 of the training", 0, id="a-place"),
+        pytest.param("nohup: ignoring input", 0, id="nohup"),
+        pytest.param("loading the data set 3", 1, id="a-message"),
+    ],
+)
+def test_lines_by_which_a_start_is_known_again(text: str, keys: int) -> None:
+    beginning = Beginning(lambda line: line.text == "boom")
+    beginning.take(f"{text}\n{text}\nboom\nloading the model now\n".encode())
+    assert len(beginning._keys) == keys
+
+
+def test_only_the_first_lines_are_looked_at() -> None:
+    beginning = Beginning(lambda line: False)
+    lines = [f"line {'abcdefghijklmnopqrstuvwxyz'[number]} of the beginning" for number in range(20)]
+    beginning.take("".join(f"{line}\n" for line in lines).encode())
+    assert len(beginning._keys) == 12
+    late = Beginning(lambda line: False)
+    late.take(b"\n" * 40 + b"a line of the beginning\n" * 3)
+    assert late._keys == []
