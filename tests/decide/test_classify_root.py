@@ -428,6 +428,8 @@ def test_what_a_tracker_s_own_processes_caught_ended_no_training():
     """https://github.com/cpu095/IPA_easycontrol"""
     lines = TRACKER.splitlines()
     assert classify({"debug.log": lines}).failure_class == "none"
+    info = lines[0].replace("ERROR  ", "INFO   ")
+    assert classify({"debug.log": [info, *lines[1:]]}).failure_class == "none"
     assert classify({"debug.log": lines[1:]}).failure_class == "storage"
 
 

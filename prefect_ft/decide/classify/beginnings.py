@@ -7,6 +7,7 @@ their steps count only once they train. Knows lines only by their texts.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -58,21 +59,16 @@ class Beginning:
         if not self._left and len(self._keys) >= _NEEDED:
             self._pattern = re2.compile("(?m)^(?:" + "|".join(f"({key})" for key in self._keys) + ")")
 
-    def is_found(self, block: bytes, at: int, end: int, fed: int) -> bool:
-        """Return whether the program starts again in a part of a block; `fed` bytes of the log are before the block.
-
-        Such a start may begin in one part, and go on in the next.
-        """
-        is_found = False
-        while self._pattern is not None and at < end:
-            match = self._pattern.search(block, at, end)
-            if match is None:
-                break
+    def known_again(self, block: bytes, at: int) -> deque[tuple[int, int]]:
+        """Return where in a block, from `at` on, the first lines of the log stand again: place and which of them."""
+        found: deque[tuple[int, int]] = deque()
+        while self._pattern is not None and (match := self._pattern.search(block, at)) is not None:
+            found.append((match.start(), match.lastindex - 1))
             at = match.end()
-            is_found |= self._see(match.lastindex - 1, fed + match.start())
-        return is_found
+        return found
 
-    def _see(self, index: int, place: int) -> bool:
+    def is_another(self, index: int, place: int) -> bool:
+        """Take such a line, by which it is and its place in the log; return whether the program has started again."""
         is_next = index >= self._last and place - self._at <= _APART_BYTES
         if not (self._found and is_next):
             self._found = int(index < _EARLY)

@@ -59,21 +59,20 @@ class Progress:
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._bars: dict[str, set[str]] = {}
+        self.places = 0
 
     def see(self, text: str) -> int:
         """Take a line; return how many places have been seen."""
         place = place_of(text)
-        if place is not None and len(self._seen) < 64:
+        if place is not None and place not in self._seen and len(self._seen) < 64:
             self._seen.add(place)
             if place.startswith(_BAR_AT):
                 self._bars.setdefault(place.rpartition("/")[2], set()).add(place)
+            bars = self._bars.values()
+            self.places = len(self._seen) - sum(map(len, bars)) + max(map(len, bars), default=0)
         return self.places
-
-    @property
-    def places(self) -> int:
-        bars = self._bars.values()
-        return len(self._seen) - sum(map(len, bars)) + max(map(len, bars), default=0)
 
     def clear(self) -> None:
         self._seen.clear()
         self._bars.clear()
+        self.places = 0

@@ -80,6 +80,8 @@ ENDINGS = (
     "raining is complete",
     "`Trainer.fit` stopped: `max_",
     " epochs completed in ",
+    "训练完成",
+    "训练结束",
     ENDED_WELL,
 )
 """Texts of a completed run; a script prints them too, after any end."""
@@ -156,6 +158,8 @@ class LogScanner:
         """The findings before the last line that may be printed late, and that line's place."""
         self._stamp: float | None = None
         self._beginning = Beginning(self._is_failure)
+        self._starts: deque[tuple[int, int]] | None = None
+        """The log's first lines that stand again in this block, once they have been looked for."""
         self._earlier: tuple[Finding, ...] = ()
         """The findings before the last start that was recognised by its lines."""
         self._repeats = Repeats(self._catalogue.signatures)
@@ -294,6 +298,7 @@ class LogScanner:
         self._fed += self._length
         self._length = len(block)
         self._here = _Counted()
+        self._starts = None
 
     def _step(self, at: int, spotted: int) -> int:
         """Read the stretch of text around `spotted`; return where the one after begins."""
@@ -367,11 +372,15 @@ class LogScanner:
 
     def _find_beginning(self, at: int, end: int) -> None:
         """Check whether the program starts again between two places: what was before is of an earlier run."""
-        if self._beginning.is_found(self._block, at, end, self._fed):
-            self._catch_up()
-            earlier = self._kept.in_order()
-            self._begin_run(None)
-            self._earlier = earlier
+        if self._starts is None:
+            self._starts = self._beginning.known_again(self._block, at)
+        while self._starts and self._starts[0][0] < end:
+            place, index = self._starts.popleft()
+            if place >= at and self._beginning.is_another(index, self._fed + place):
+                self._catch_up()
+                earlier = self._kept.in_order()
+                self._begin_run(None)
+                self._earlier = earlier
 
     def _is_failure(self, line: Line) -> bool:
         match = self._catalogue.find(line.views)

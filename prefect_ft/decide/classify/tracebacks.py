@@ -44,7 +44,7 @@ _NOT_FATAL = (
 )
 """What precedes a traceback that has ended nothing."""
 _OF_A_TRACKER = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:WARNING|ERROR)\s+[\w-]+\s*:\d+ \[\w+\.py:\w+\(\):\d+\]"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+\s+[\w-]+\s*:\d+ \[\w+\.py:\w+\(\):\d+\]"
 )
 """How wandb's own processes log what they caught: training continues without them."""
 ASIDE = "Exception in thread "
