@@ -36,6 +36,11 @@ def told(lines, exit_code=None):
         pytest.param("error: matrices have incompatible shapes", "user_code", id="shapes"),
         pytest.param("Error: trial was cancelled", "cancelled", id="cancelled"),
         pytest.param("Fatal: this instance is being reclaimed", "preempted", id="reclaimed"),
+        pytest.param(
+            "/opt/torch/bin/luajit: train.lua:166: $ Torch: not enough memory: you tried to allocate 0GB. Buy new RAM!",
+            "oom_host",
+            id="host-memory",
+        ),
         pytest.param("Error: Whatever", "unknown", id="nothing-that-is-known"),
         pytest.param("**Killed**", "unknown", id="a-kill-in-an-issue"),
     ],

@@ -48,7 +48,7 @@ _NAMES = compiled(
         (
             r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, ",
             r"(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: ",
-            r"^[\w.+-]+: \S+:\d+: ",
+            r"^[\w./@+-]+: \S+:\d+: ",
             r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)",
             r"\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b",
             r"(?i:\bkeyboard ?interrupt|\bctrl ?[-+]? ?c\b|\binterrupted by (?:the )?user\b)",

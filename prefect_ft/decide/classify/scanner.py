@@ -86,6 +86,9 @@ ENDINGS = (
 )
 """Texts of a completed run; a script prints them too, after any end."""
 
+_FROM_BELOW = frozenset(("hardware", "oom_host"))
+"""Classes that explain a run's end wherever in its processes they are reported."""
+
 _KEY = "^C"
 """What a terminal shows where a person has pressed it."""
 
@@ -493,10 +496,10 @@ class LogScanner:
     def _end_of(self, raised: Raised, reader: TracebackReader, line: Line, at: int) -> None:
         """Note an exception, or what it only wraps."""
         link, reader.link = reader.link, None
-        if not reader.is_fatal:
-            return
         match = self._catalogue.find((raised.text,), is_raised=True) or Match(GENERIC, raised.text)
         if match.signature.role == "noise":
+            return
+        if not reader.is_fatal and match.signature.failure_class not in _FROM_BELOW:
             return
         match = match._replace(signature=as_kind(as_read(match.signature, raised), raised))
         finding = self._finding(match, line, at, raised)
