@@ -47,6 +47,31 @@ def rule(lines: list[str], exit_code: int | None = None, size: int = 1 << 20) ->
             [*BANNER[:3], *FAILED, *AGAIN], ("user_code", 6), id="a-beginning-too-short-to-be-known"
         ),
         pytest.param([*FAILED, *BANNER], ("user_code", 3), id="no-beginning"),
+        pytest.param(
+            [*(line for each in BANNER for line in (each, each)), *FAILED, *AGAIN],
+            ("user_code", 13),
+            id="of-two-processes",
+        ),
+        pytest.param([*BANNER, *AGAIN, *FAILED, *BANNER], ("none", None), id="and-once-more"),
+        pytest.param(
+            [f"\r  0%|   | 0/100 [00:00<?, ?it/s]\r{line}" for line in (*BANNER, *FAILED, *AGAIN)],
+            ("none", None),
+            id="behind-bars",
+        ),
+        pytest.param(
+            [
+                each
+                for line in (*BANNER, *FAILED, *AGAIN)
+                for each in ("[rank9]: I0102 prefetching data", line)
+            ],
+            ("none", None),
+            id="beside-another-rank",
+        ),
+        pytest.param(
+            ["KeyError: 'b'", "worker group: Restarting worker group", *BANNER, *FAILED, *AGAIN],
+            ("none", None),
+            id="after-a-start-that-a-launcher-tells-of",
+        ),
     ],
 )
 def test_what_was_before_the_program_started_again_is_of_an_earlier_attempt(
@@ -97,15 +122,15 @@ def test_another_process_may_start_while_the_first_one_fails(
 )
 def test_lines_by_which_a_start_is_known_again(text: str, keys: int) -> None:
     beginning = Beginning(lambda line: line.text == "boom")
-    beginning.take(f"{text}\n{text}\nboom\nloading the model now\n".encode())
-    assert len(beginning._keys) == keys
+    beginning.take(f"{text}\nboom\nloading the model now\n".encode())
+    assert len(beginning.keys) == keys
 
 
 def test_only_the_first_lines_are_looked_at() -> None:
     beginning = Beginning(lambda line: False)
     lines = [f"line {'abcdefghijklmnopqrstuvwxyz'[number]} of the beginning" for number in range(20)]
     beginning.take("".join(f"{line}\n" for line in lines).encode())
-    assert len(beginning._keys) == 12
+    assert len(beginning.keys) == 12
     late = Beginning(lambda line: False)
     late.take(b"\n" * 40 + b"a line of the beginning\n" * 3)
-    assert late._keys == []
+    assert late.keys == []

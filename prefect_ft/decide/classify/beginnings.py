@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import re2
@@ -37,7 +38,7 @@ class Beginning:
     def __init__(self, is_end: Callable[[Line], bool]) -> None:
         self._is_end = is_end
         self._left = _LINES
-        self._keys: list[str] = []
+        self._read: list[str] = []
         self._pattern: Any = None
         self._last, self._found, self._at = -1, 0, 0
 
@@ -45,7 +46,7 @@ class Beginning:
         """Take the next whole lines of the log, without escapes; only the first ones of all matter."""
         start = 0
         while self._left and (stop := block.find(b"\n", start)) != -1:
-            self._take(block[start : min(stop, start + _TEXT_BYTES)].rstrip(b"\r"))
+            self._take(block[start:stop].rstrip(b"\r").rpartition(b"\r")[2][:_TEXT_BYTES])
             start = stop + 1
 
     def _take(self, raw: bytes) -> None:
@@ -53,11 +54,20 @@ class Beginning:
         line = read_line(raw)
         if self._is_end(line):
             self._left = 0
-        elif _is_telling(line.text) and (key := _key_of(raw.decode(errors="replace"))) not in self._keys:
-            self._keys.append(key)
-            self._left *= len(self._keys) < _KEYS
-        if not self._left and len(self._keys) >= _NEEDED:
-            self._pattern = re2.compile("(?m)^(?:" + "|".join(f"({key})" for key in self._keys) + ")")
+        elif _is_telling(line.text):
+            self._read.append(_key_of(raw.decode(errors="replace")))
+        if not self._left and len(keys := self.keys) >= _NEEDED:
+            self._pattern = re2.compile("(?m)(?:^|\r)(?:" + "|".join(f"({key})" for key in keys) + ")")
+
+    @property
+    def keys(self) -> list[str]:
+        """The patterns of the lines that are known again: not those that each of several processes has printed."""
+        return [key for key in dict.fromkeys(self._read) if not self._is_of_each(key)][:_KEYS]
+
+    def _is_of_each(self, key: str) -> bool:
+        """Return whether a line comes again with fewer than `_NEEDED` others in between."""
+        at = [index for index, one in enumerate(self._read) if one == key]
+        return any(len({*self._read[one + 1 : next_one]}) < _NEEDED for one, next_one in pairwise(at))
 
     def known_again(self, block: bytes, at: int) -> deque[tuple[int, int]]:
         """Return where in a block, from `at` on, the first lines of the log stand again: place and which of them."""

@@ -36,6 +36,7 @@ _BLOCK_BYTES = 1 << 18  # that are read in one go: some steps cost more in longe
 _LINE_BYTES = 4000  # of a line that is looked at: of a longer one what is around the spotted place
 _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so much before the place is enough
 _RANKS = 1024
+_RUNS = 64  # whose first lines are looked at
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
 _CLOSING_LINES, _CLOSING_BYTES = 60, 8000  # in which complaints are looked for
 _GAP_BYTES = 1 << 16  # of them with the empty lines below
@@ -161,6 +162,7 @@ class LogScanner:
         """The findings before the last line that may be printed late, and that line's place."""
         self._stamp: float | None = None
         self._beginning = Beginning(self._is_failure)
+        self._runs = 0
         self._starts: deque[tuple[int, int]] | None = None
         """The log's first lines that stand again in this block, once they have been looked for."""
         self._earlier: tuple[Finding, ...] = ()
@@ -385,6 +387,14 @@ class LogScanner:
                 self._begin_run(None)
                 self._earlier = earlier
 
+    def _take_beginning(self, at: int) -> None:
+        """Take the lines from a place on for the first ones of a run."""
+        if self._runs < _RUNS:
+            self._runs += 1
+            self._beginning = Beginning(self._is_failure)
+            self._beginning.take(self._block[at:].lstrip(b"\r\n"))
+            self._starts = None
+
     def _is_failure(self, line: Line) -> bool:
         match = self._catalogue.find(line.views)
         return HEADER in line.text or (match is not None and match.signature.role in ("root", "cascade"))
@@ -422,6 +432,7 @@ class LogScanner:
             self._begin_run(at if PRINTED_LATE in line.text else None)
         self._is_job_over = bound is not None and not is_restart
         if bound is not None:
+            self._take_beginning(at + len(raw))
             return
         is_end = _END.search(line.text) is not None
         if is_end:
