@@ -134,3 +134,69 @@ def test_only_the_first_lines_are_looked_at() -> None:
     late = Beginning(lambda line: False)
     late.take(b"\n" * 40 + b"a line of the beginning\n" * 3)
     assert late.keys == []
+
+
+KEYS = [f"line {letter} of the beginning" for letter in "abcdefg"]
+
+
+def beginning() -> Beginning:
+    found = Beginning(lambda line: line.text == "boom")
+    found.take("".join(f"{key}\n" for key in (*KEYS, "boom")).encode())
+    return found
+
+
+def starts(lines: str, apart: int = 100) -> list[bool]:
+    """Give lines by their letters, so many bytes apart; return for each whether it is another start."""
+    found = beginning()
+    return [found.is_another("abcdefg".index(line), 50_000 + apart * at) for at, line in enumerate(lines)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        pytest.param("abc", [2], id="the-first-three"),
+        pytest.param("aabbc", [4], id="each-twice"),
+        pytest.param("ace", [2], id="some-of-them"),
+        pytest.param("cde", [2], id="from-the-third-on"),
+        pytest.param("def", [], id="from-the-fourth-on"),
+        pytest.param("cba", [], id="backwards"),
+        pytest.param("abababa", [], id="two-of-them-again-and-again"),
+        pytest.param("abdabc", [2, 5], id="twice"),
+        pytest.param("bade", [3], id="after-one-that-stands-alone"),
+        pytest.param("gabc", [3], id="after-a-late-one"),
+    ],
+)
+def test_three_of_the_first_lines_in_their_order_are_another_start(lines: str, at: list[int]) -> None:
+    assert [number for number, is_start in enumerate(starts(lines)) if is_start] == at
+
+
+@pytest.mark.parametrize(("apart", "is_start"), [(8000, True), (8001, False)])
+def test_they_stand_close_to_each_other(apart: int, is_start: bool) -> None:
+    assert starts("abc", apart)[-1] is is_start
+
+
+def test_what_was_found_before_a_failure_is_not_of_the_start_after_it() -> None:
+    found = beginning()
+    found.is_another(0, 10)
+    found.is_another(1, 20)
+    found.clear()
+    assert not found.is_another(2, 30)
+    assert not found.is_another(3, 40)
+    assert found.is_another(4, 50)
+
+
+def test_where_first_lines_stand_again() -> None:
+    block = (
+        b"other\nline b of the beginning, and more\n line c of the beginning\nx\rline c of the beginning\n"
+    )
+    assert list(beginning().known_again(block, 0)) == [(6, 1), (block.index(b"\rline c"), 2)]
+    assert list(beginning().known_again(block, 20)) == [(block.index(b"\rline c"), 2)]
+    assert not beginning().known_again(b"nothing\n", 0)
+
+
+def test_a_first_line_may_come_in_pieces_and_be_long() -> None:
+    found = Beginning(lambda line: False)
+    found.take(b"a line that has not end")
+    assert found.keys == []
+    found.take(b"line a of the beginning" + b"x" * 500 + b"\r\nline b of the beginning\n")
+    assert [len(key) for key in found.keys] == [164, 27]
