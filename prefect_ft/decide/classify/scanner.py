@@ -81,8 +81,6 @@ ENDINGS = (
     "raining is complete",
     "`Trainer.fit` stopped: `max_",
     " epochs completed in ",
-    "训练完成",
-    "训练结束",
     ENDED_WELL,
 )
 """Texts of a completed run; a script prints them too, after any end."""
