@@ -75,6 +75,21 @@ def test_no_second_job_is_submitted_while_nobody_knows_of_the_first(place: Place
     assert found._allocations.is_submitting
 
 
+def test_a_submission_is_recorded_before_slurm_hears_of_it(place: Place) -> None:
+    """An orchestrator may be killed while `sbatch` runs: the next one must look for the job."""
+    recorded: list[bool] = []
+
+    class Noted(Played):
+        def __call__(self, words: Sequence[str], timeout_s: float) -> CommandResult:
+            if words[0] == "sbatch":
+                recorded.append(Allocations(place.run_root).is_submitting)
+            return super().__call__(words, timeout_s)
+
+    found = lending(place, Noted({"sbatch": CommandResult(True, "19\n", "")}))
+    assert found.tenure(lambda: bool(recorded)) is None
+    assert recorded == [True]
+
+
 def test_a_submission_that_slurm_has_answered_is_over(place: Place) -> None:
     played = Played({"sbatch": CommandResult(True, "19\n", "")})
     found = lending(place, played)

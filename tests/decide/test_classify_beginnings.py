@@ -1,4 +1,4 @@
-"""A file to which several attempts have appended: which of them is judged."""
+"""Which run is judged in a file to which several have appended."""
 
 from __future__ import annotations
 
@@ -104,10 +104,11 @@ FOLLOWS = (
         ),
     ],
 )
+@pytest.mark.parametrize("size", [1, 1 << 20])
 def test_another_process_may_start_while_the_first_one_fails(
-    lines: list[str], exit_code: int | None, expected: tuple[str, int | None]
+    lines: list[str], exit_code: int | None, expected: tuple[str, int | None], size: int
 ) -> None:
-    assert rule(lines, exit_code) == expected
+    assert rule(lines, exit_code, size) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,35 +121,46 @@ def test_another_process_may_start_while_the_first_one_fails(
         pytest.param("loading the data set 3", 1, id="a-message"),
     ],
 )
-def test_lines_by_which_a_start_is_known_again(text: str, keys: int) -> None:
-    beginning = Beginning(lambda line: line.text == "boom")
-    beginning.take(f"{text}\nboom\nloading the model now\n".encode())
+def test_lines_that_mark_a_start(text: str, keys: int) -> None:
+    beginning = Beginning()
+    beginning.take(f"{text}\nboom\nloading the model now\n".encode(), 100)
+    beginning.close(100 + len(text) + 1)
     assert len(beginning.keys) == keys
 
 
 def test_only_the_first_lines_are_looked_at() -> None:
-    beginning = Beginning(lambda line: False)
+    beginning = Beginning()
     lines = [f"line {'abcdefghijklmnopqrstuvwxyz'[number]} of the beginning" for number in range(20)]
-    beginning.take("".join(f"{line}\n" for line in lines).encode())
+    beginning.take("".join(f"{line}\n" for line in lines).encode(), 0)
+    beginning.close(10_000)
     assert len(beginning.keys) == 12
-    late = Beginning(lambda line: False)
-    late.take(b"\n" * 40 + b"a line of the beginning\n" * 3)
+    late = Beginning()
+    late.take(b"\n" * 40 + b"a line of the beginning\n", 0)
+    late.close(10_000)
     assert late.keys == []
+    last = Beginning()
+    last.take(b"\n" * 39, 0)
+    last.take(b"a line of the beginning\nanother one of the beginning\n", 39)
+    last.close(10_000)
+    last.take(b"a later line of the log\n", 10_000)
+    last.close(20_000)
+    assert len(last.keys) == 1
 
 
 KEYS = [f"line {letter} of the beginning" for letter in "abcdefg"]
 
 
 def beginning() -> Beginning:
-    found = Beginning(lambda line: line.text == "boom")
-    found.take("".join(f"{key}\n" for key in (*KEYS, "boom")).encode())
+    found = Beginning()
+    found.take("".join(f"{key}\n" for key in KEYS).encode(), 0)
+    found.close(1000)
     return found
 
 
 def starts(lines: str, apart: int = 100) -> list[bool]:
-    """Give lines by their letters, so many bytes apart; return for each whether it is another start."""
+    """Feed lines by letter, `apart` bytes from each other; return for each whether it completes another start."""
     found = beginning()
-    return [found.is_another("abcdefg".index(line), 50_000 + apart * at) for at, line in enumerate(lines)]
+    return [found.see("abcdefg".index(line), 50_000 + apart * at) for at, line in enumerate(lines)]
 
 
 @pytest.mark.parametrize(
@@ -177,26 +189,26 @@ def test_they_stand_close_to_each_other(apart: int, is_start: bool) -> None:
 
 def test_what_was_found_before_a_failure_is_not_of_the_start_after_it() -> None:
     found = beginning()
-    found.is_another(0, 10)
-    found.is_another(1, 20)
+    found.see(0, 10)
+    found.see(1, 20)
     found.clear()
-    assert not found.is_another(2, 30)
-    assert not found.is_another(3, 40)
-    assert found.is_another(4, 50)
+    assert not found.see(2, 30)
+    assert not found.see(3, 40)
+    assert found.see(4, 50)
 
 
 def test_where_first_lines_stand_again() -> None:
     block = (
         b"other\nline b of the beginning, and more\n line c of the beginning\nx\rline c of the beginning\n"
     )
-    assert list(beginning().known_again(block, 0)) == [(6, 1), (block.index(b"\rline c"), 2)]
-    assert list(beginning().known_again(block, 20)) == [(block.index(b"\rline c"), 2)]
-    assert not beginning().known_again(b"nothing\n", 0)
+    assert list(beginning().occurrences(block, 0)) == [(6, 1), (block.index(b"\rline c"), 2)]
+    assert list(beginning().occurrences(block, 20)) == [(block.index(b"\rline c"), 2)]
+    assert not beginning().occurrences(b"nothing\n", 0)
 
 
 def test_a_first_line_may_come_in_pieces_and_be_long() -> None:
-    found = Beginning(lambda line: False)
-    found.take(b"a line that has not end")
-    assert found.keys == []
-    found.take(b"line a of the beginning" + b"x" * 500 + b"\r\nline b of the beginning\n")
-    assert [len(key) for key in found.keys] == [164, 27]
+    found = Beginning()
+    found.take(b"a line that has not end", 0)
+    found.take(b"line a of the beginning" + b"x" * 500 + b"\r\nline b of the beginning\n", 0)
+    found.close(1000)
+    assert [len(key) for key in found.keys] == [160, 23]

@@ -97,7 +97,7 @@ _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |al
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
 _ITEMS = 3
-"""How many complaints alike are about the items that a program works on, and not about its end."""
+"""How many similar complaints are about items that a program processes, and not about its end."""
 
 _NUMBER = compiled(r"\d+")
 _WEAK_LEVELS = ("W", "I", "D")
@@ -169,7 +169,7 @@ def last_complaints(
 
 
 def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Leave out complaints of no known kind about one item after the other, with other lines between them."""
+    """Leave out complaints of unknown class that repeat for one item after another, with other lines in between."""
     places: dict[str, list[int]] = {}
     for one in complaints:
         places.setdefault(_form_of(one), []).append(one.line)

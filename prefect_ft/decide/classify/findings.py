@@ -66,7 +66,7 @@ class LogFindings:
     held_back: tuple[Finding, ...] = ()
     """Findings before a line that reports a beginning, but may have been printed late."""
     earlier: tuple[Finding, ...] = ()
-    """Findings before lines that only look like another start: several processes print them too."""
+    """Findings before the last start that was recognised by the log's first lines, in case it was no new run."""
     complaints: tuple[Complaint, ...] = ()
     """The complaints of the last lines, in any words."""
     over: tuple[tuple[Finding, str], ...] = ()

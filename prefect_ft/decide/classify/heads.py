@@ -55,7 +55,7 @@ _HEAD = re.compile(
     r")\s*"
 )
 _LEVELS = str.maketrans("NCSR", "IEWW")
-"""What NOTICE, CRITICAL (also used for what is only important), and tags of what was skipped or tried again mean."""
+"""The levels of NOTICE, of CRITICAL (also used for important messages), and of tags such as [skip] and [retry]."""
 _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
 _MAX_HEADS = 8

@@ -51,9 +51,9 @@ def place_of(text: str) -> str | None:
 
 
 class Progress:
-    """Counts the different places seen since the last finding; of bars those of the one that has moved most.
+    """Counts the different places since the last finding; among bars, only those of the one that has moved most.
 
-    A program that ends shows each of its bars once more.
+    A program redraws all of its bars as it exits.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ _BLOCK_BYTES = 1 << 18  # that are read in one go: some steps cost more in longe
 _LINE_BYTES = 4000  # of a line that is looked at: of a longer one what is around the spotted place
 _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so much before the place is enough
 _RANKS = 1024
-_RUNS = 64  # whose first lines are looked at
+_RUNS = 64  # of which the first lines are read
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
 _CLOSING_LINES, _CLOSING_BYTES = 60, 8000  # in which complaints are looked for
 _GAP_BYTES = 1 << 16  # of them with the empty lines below
@@ -70,7 +70,7 @@ ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
 """Texts that close a scheduler's report of a job: what is after them is another job's."""
 
 ENDED_WELL = " exits successfully."
-"""How DeepSpeed's launcher reports a process that has ended well: it ends the others where one has failed."""
+"""How DeepSpeed's launcher reports a process that has exited with 0; once one fails, it kills the others."""
 
 ENDINGS = (
     "'train_runtime':",
@@ -86,10 +86,10 @@ ENDINGS = (
 """Texts of a completed run; a script prints them too, after any end."""
 
 _FROM_BELOW = frozenset(("hardware", "oom_host"))
-"""Classes that explain a run's end wherever in its processes they are reported."""
+"""Classes that may end a run even where an exception of that class does not end its own process."""
 
-_KEY = "^C"
-"""What a terminal shows where a person has pressed it."""
+_CTRL_C = "^C"
+"""What a terminal shows when a person presses it."""
 
 _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host": 5}
 """How many different places show that a finding did not end the run; two, where other ranks cannot continue."""
@@ -159,10 +159,10 @@ class LogScanner:
         self._held: tuple[tuple[Finding, ...], int] = (), 0
         """The findings before the last line that may be printed late, and that line's place."""
         self._stamp: float | None = None
-        self._beginning = Beginning(self._is_failure)
+        self._beginning = Beginning()
         self._runs = 0
         self._starts: deque[tuple[int, int]] | None = None
-        """The log's first lines that stand again in this block, once they have been looked for."""
+        """The first lines that this block repeats; None: not searched for yet."""
         self._earlier: tuple[Finding, ...] = ()
         """The findings before the last start that was recognised by its lines."""
         self._repeats = Repeats(self._catalogue.signatures)
@@ -242,7 +242,7 @@ class LogScanner:
             block = ESCAPES.sub(b"", block)
         spotter, at, end = _spotter(self._catalogue), 0, len(block)
         self._block = block
-        self._beginning.take(block)
+        self._beginning.take(block, self._fed)
         while at < end:
             if self._open:
                 at = self._step(at, at)
@@ -374,28 +374,24 @@ class LogScanner:
             at = max(stop, place.end())
 
     def _find_beginning(self, at: int, end: int) -> None:
-        """Check whether the program starts again between two places: what was before is of an earlier run."""
+        """Check whether the program starts again between two places; earlier findings are then an earlier run's."""
         if self._starts is None:
-            self._starts = self._beginning.known_again(self._block, at)
+            self._starts = self._beginning.occurrences(self._block, at)
         while self._starts and self._starts[0][0] < end:
             place, index = self._starts.popleft()
-            if place >= at and self._beginning.is_another(index, self._fed + place):
+            if place >= at and self._beginning.see(index, self._fed + place):
                 self._catch_up()
                 earlier = self._kept.in_order()
                 self._begin_run(None)
                 self._earlier = earlier
 
     def _take_beginning(self, at: int) -> None:
-        """Take the lines from a place on for the first ones of a run."""
+        """Read the first lines of the run that begins at a place."""
         if self._runs < _RUNS:
             self._runs += 1
-            self._beginning = Beginning(self._is_failure)
-            self._beginning.take(self._block[at:].lstrip(b"\r\n"))
+            self._beginning = Beginning()
+            self._beginning.take(self._block[at:].lstrip(b"\r\n"), self._fed + at)
             self._starts = None
-
-    def _is_failure(self, line: Line) -> bool:
-        match = self._catalogue.find(line.views)
-        return HEADER in line.text or (match is not None and match.signature.role in ("root", "cascade"))
 
     def _stretch(self, at: int, floor: int) -> tuple[int, int]:
         """Return the bounds of the text around a place, between line ends or carriage returns."""
@@ -437,7 +433,7 @@ class LogScanner:
             self._complete(is_stated=ENDED_WELL in line.text)
         if self._little is not None:
             self._read_on(self._little[0], line, at)
-        if self._read_traceback(line, at) and not line.text.startswith(_KEY):
+        if self._read_traceback(line, at) and not line.text.startswith(_CTRL_C):
             return
         rule = self._read_message(line, at)
         if not (self._open or is_end or place_of(line.text)):
@@ -460,7 +456,7 @@ class LogScanner:
     def _complete(self, *, is_stated: bool) -> None:
         """Note that the run reports its completion, which counts if it progressed after the earlier findings.
 
-        `is_stated`: its launcher does, so that only an exception still counts.
+        `is_stated`: its launcher reports it; then only exceptions still count.
         """
         if is_stated:
             self._kept.forget(lambda one: one.raised is None, _THROUGH)
@@ -622,6 +618,7 @@ class LogScanner:
             self._had_progress = _is_progress(self._above(at))
         self._kept.add(finding)
         self._progress.clear()
+        self._beginning.close(self._fed + at)
         self._beginning.clear()
 
 

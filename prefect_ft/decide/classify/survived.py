@@ -54,7 +54,7 @@ _FAR_LINES = 100
 """How many lines may follow a failure that ends a program: tracebacks of other ranks, reports of launchers."""
 
 _VERY_FAR_LINES = 500
-"""How many lines may follow an exception that ended the run, and after which nothing reports a failure."""
+"""How many lines may follow an exception that ended the run, if none of them reports a failure."""
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """Classes that one part of a program may report while the program as a whole continues."""
@@ -70,7 +70,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
     last = max(one.order for one in findings)
     left = sorted(
-        (one for one in findings if not _is_of_earlier_program(one, end, is_last=one.order == last)),
+        (one for one in findings if not _is_of_earlier_program(one, end, last)),
         key=lambda one: one.order,
     )
     if any(complaint.is_strong for complaint in log.complaints):
@@ -80,8 +80,8 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     return left
 
 
-def _is_of_earlier_program(finding: Finding, end: int, *, is_last: bool) -> bool:
-    ends_it = finding.signature.id in ENDS_ITS_PROGRAM or (is_last and _begins(finding))
+def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
+    ends_it = finding.signature.id in ENDS_ITS_PROGRAM or (finding.order == last and _begins(finding))
     return ends_it and end - finding.line > _FAR_LINES
 
 

@@ -46,7 +46,7 @@ _NOT_FATAL = (
 _OF_A_TRACKER = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+\s+[\w-]+\s*:\d+ \[\w+\.py:\w+\(\):\d+\]"
 )
-"""How wandb's own processes log what they caught: training continues without them."""
+"""The head of a line in wandb's own log: exceptions logged there do not end training."""
 ASIDE = "Exception in thread "
 """What precedes the traceback of a thread: the program continues without it."""
 _ENDING = re.compile(
