@@ -1,10 +1,11 @@
-"""Opens the logs that `classify` reads: plain, gzip or zstd, recognised by their first bytes.
+"""Opens the logs that `classify` reads: plain, gzip, zstd or UTF-16, recognised by their first bytes.
 
 Reads in pieces; never holds a whole log.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import stat
@@ -22,6 +23,7 @@ STANDARD_INPUT = "-"
 _PIECE_BYTES = 1 << 18
 _SHOWN_BYTES = 4000  # of a line that is shown again
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as PowerShell's redirection writes
 
 
 def read_log(path: str, catalogue: Catalogue) -> LogFindings:
@@ -86,7 +88,7 @@ def _recount(path: str, stream: IO[bytes], raw: _Rejoined) -> Callable[[int, int
 
     It opens the log again, since a verdict may ask for a number when all logs are closed.
     """
-    if raw.is_packed or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+    if raw.is_converted or stream is sys.stdin.buffer or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return None
 
     def count(start: int, end: int) -> int:
@@ -110,10 +112,12 @@ class _Rejoined:
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first, self._rest = first, rest
         self._is_gzip, self._is_zstd = first.startswith(_GZIP), first.startswith(_ZSTD)
+        self._is_utf_16 = first.startswith(_UTF_16)
 
     @property
-    def is_packed(self) -> bool:
-        return self._is_gzip or self._is_zstd
+    def is_converted(self) -> bool:
+        """Whether `unpacked` returns other bytes than the file has."""
+        return self._is_gzip or self._is_zstd or self._is_utf_16
 
     def read(self, size: int = _PIECE_BYTES) -> bytes:
         if not self._first:
@@ -122,9 +126,12 @@ class _Rejoined:
         return piece
 
     def unpacked(self) -> Iterator[bytes]:
-        """Return the uncompressed log, in pieces."""
+        """Return the log in UTF-8 and uncompressed, in pieces."""
         if self._is_gzip:
             return self._gunzipped()
+        if self._is_utf_16:
+            texts = codecs.iterdecode(iter(self.read, b""), "utf-16", errors="replace")
+            return (text.encode(errors="replace") for text in texts)
         return self._unzstd() if self._is_zstd else iter(self.read, b"")
 
     def _gunzipped(self) -> Iterator[bytes]:

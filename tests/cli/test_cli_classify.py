@@ -97,6 +97,8 @@ def test_how_it_ended(run: Run, ended: tuple[str, str]) -> None:
         pytest.param(
             lambda data: zstandard.compress(data[:40]) + zstandard.compress(data[40:]), id="zstd-of-frames"
         ),
+        pytest.param(lambda data: data.decode().replace("\n", "\r\n").encode("utf-16"), id="utf-16"),
+        pytest.param(lambda data: ("\ufeff" + data.decode()).encode("utf-16-be") + b"\0", id="utf-16-cut"),
     ],
 )
 def test_what_it_is_packed_in(

@@ -6,6 +6,7 @@ import pytest
 
 from prefect_ft.decide.classify import LogScanner, judge
 from prefect_ft.decide.classify.beginnings import Beginning
+from prefect_ft.decide.classify.scanner import PRINTED_LATE
 
 BANNER = [
     "/env/sklearn/utils/validation.py:37: DeprecationWarning: distutils Version classes are deprecated",
@@ -17,7 +18,14 @@ BANNER = [
 AGAIN = [
     line.replace("2023-03-06 19:3", "2023-04-11 08:0").replace("device: 1", "device: 3") for line in BANNER
 ]
+SHOWN = [
+    line
+    for name in ("numba", "numpy")
+    for line in (f"/env/{name}.py:3: UserWarning: old", f"  import {name}")
+]
 FAILED = ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "KeyError: 'a'"]
+CUT_OFF = ["Traceback (most recent call last):", '  File "train.py", line 8, in <module>', "    work()"]
+MUCH = ["words of a run"] * 200
 OTHER = ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: b"]
 
 
@@ -71,6 +79,24 @@ def rule(lines: list[str], exit_code: int | None = None, size: int = 1 << 20) ->
             ["KeyError: 'b'", "worker group: Restarting worker group", *BANNER, *FAILED, *AGAIN],
             ("none", None),
             id="after-a-start-that-a-launcher-tells-of",
+        ),
+        pytest.param(
+            ["KeyError: 'b'", f"{PRINTED_LATE} to be 1", *BANNER, *FAILED, *AGAIN, *MUCH],
+            ("none", None),
+            id="after-a-launchers-line-that-may-be-late",
+        ),
+        pytest.param(
+            [f"\r  0%|   | 0/100 [00:00<?, ?it/s]\r{line}" for line in (*BANNER, *FAILED, *CUT_OFF, *AGAIN)],
+            ("none", None),
+            id="behind-bars-while-a-traceback-is-read",
+        ),
+        pytest.param(
+            [
+                f"2026-01-02T03:04:05.{at:06d}Z {line}"
+                for at, line in enumerate((*SHOWN, *BANNER[2:], *FAILED, *BANNER[2:]))
+            ],
+            ("none", None),
+            id="behind-times-with-code-of-warnings",
         ),
     ],
 )
@@ -201,8 +227,8 @@ def test_where_first_lines_stand_again() -> None:
     block = (
         b"other\nline b of the beginning, and more\n line c of the beginning\nx\rline c of the beginning\n"
     )
-    assert list(beginning().occurrences(block, 0)) == [(6, 1), (block.index(b"\rline c"), 2)]
-    assert list(beginning().occurrences(block, 20)) == [(block.index(b"\rline c"), 2)]
+    assert list(beginning().occurrences(block, 0)) == [(6, 1), (block.index(b"\rline c") + 1, 2)]
+    assert list(beginning().occurrences(block, 20)) == [(block.index(b"\rline c") + 1, 2)]
     assert not beginning().occurrences(b"nothing\n", 0)
 
 

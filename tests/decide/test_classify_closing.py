@@ -245,8 +245,10 @@ def test_a_traceback_that_begins_within_a_library_was_caught_there():
 
 def test_a_process_dies_of_one_exception_only():
     one = [f"(Loop pid=7) {line}" for line in (HEAD, *USER, "ValueError: x")]
-    assert plain([*one, "words", *one, "words", *one])[0] == "none"
-    assert plain([*one, "words", *one, "words", *one], 1)[0] == "user_code"
+    several = [*one, "words", *one, "words", *one]
+    assert plain([*several, "words", "more", "words"])[0] == "none"
+    assert plain([*several, "words", "more", "words"], 1)[0] == "user_code"
+    assert plain([*several, "words", "more"])[0] == "user_code"  # it may be the last one that it died of
     assert plain(one) == ("user_code", 4)
 
 
@@ -400,6 +402,7 @@ def test_the_exception_counts_that_a_line_before_its_logged_traceback_tells_of()
 def test_the_last_loss_is_no_number(last, failure_class):
     assert told([last])[0] == failure_class
     assert told([last, "epoch 8 loss: 0.2"])[0] == "none"
+    assert told([f"2026-01-02 03:04:05 wandb: {last}"])[0] == "none"  # its last value, whatever ended the run
     assert told([last], 0)[0] == "none"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import re2
 
-from prefect_ft.decide.classify.heads import read_line
+from prefect_ft.decide.classify.heads import after_time, read_line
 from prefect_ft.decide.classify.progress import place_of
 from prefect_ft.decide.classify.tracebacks import HEADER
 
@@ -39,7 +39,8 @@ class Beginning:
     def __init__(self) -> None:
         self._lines: list[tuple[int, bytes]] = []
         self._read: list[str] = []
-        self._is_closed = False
+        self.is_closed = False
+        """Whether the first failure has been reported."""
         self._texts: list[bytes] = []
         """A text of each of the lines with one of which a start has to begin; none: no start can be recognised."""
         self._last, self._found, self._at = -1, 0, 0
@@ -47,18 +48,18 @@ class Beginning:
     def take(self, block: bytes, offset: int) -> None:
         """Keep the first of these whole lines, without terminal sequences; `offset` is their place in the log."""
         start = 0
-        while len(self._lines) < _LINES and not self._is_closed and (stop := block.find(b"\n", start)) != -1:
+        while len(self._lines) < _LINES and not self.is_closed and (stop := block.find(b"\n", start)) != -1:
             text = block[start:stop].rstrip(b"\r").rpartition(b"\r")[2][:_TEXT_BYTES]
             self._lines.append((offset + start, text))
             start = stop + 1
 
     def close(self, offset: int) -> None:
         """Let the beginning end where the first failure is reported. Idempotent."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         for place, raw in self._lines:
-            text = read_line(raw).text
+            text = after_time(read_line(raw).text)
             if place >= offset or HEADER in text:
                 break
             if _is_telling(text):
@@ -82,7 +83,7 @@ class Beginning:
         if not self._texts or not (self._found or any(block.find(text, at) != -1 for text in self._texts)):
             return found
         while (match := self._pattern.search(block, at)) is not None:
-            found.append((match.start(), match.lastindex - 1))
+            found.append((match.start(match.lastindex), match.lastindex - 1))
             at = match.end()
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from prefect_ft.decide.classify.heads import Line
+from prefect_ft.decide.classify.heads import Line, after_time
 from prefect_ft.decide.classify.progress import place_of
 from prefect_ft.decide.classify.said import said_by
 from prefect_ft.model import FailureClass
@@ -85,6 +85,9 @@ _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
 """Lines that report a loss, and those whose loss is NaN."""
 
+_SUMMARY = "wandb: "
+"""How wandb begins the last values of a run, which it prints after the failure, whatever that was."""
+
 _COMPLAINS = compiled(
     r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
     r"tim(?:ed?|ing) ?-?out|corrupt\w*|truncated|abort\w*|kill\w*|crash\w*|exception|denied|missing|un\w+able|out|full|"
@@ -121,7 +124,8 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     """Return the complaint in a line: its text, its class, and whether it has the form of an end."""
     text = line.text
     is_what = is_message_of_crash(text)
-    if _NO_END.search(text) is not None or (text[:1].isspace() and not is_what):
+    is_inner = after_time(text)[:1].isspace() and not is_what
+    if is_inner or any(_NO_END.search(view) is not None for view in line.views):
         return None
     shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
     is_end = (
@@ -194,6 +198,8 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
     """Return the last line that reports a loss, if that loss is NaN."""
     for index in range(len(lines) - 1, -1, -1):
         number, line = lines[index]
+        if any(view.startswith(_SUMMARY) for view in line.views):
+            continue
         if _LOSS.search(line.text) is not None:
             return ()
         if _LOST.search(line.text) is not None:

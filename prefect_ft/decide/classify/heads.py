@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["ESCAPES", "Line", "read_line"]
+__all__ = ["ESCAPES", "Line", "after_time", "read_line", "stamp_of"]
 
 ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 """Terminal sequences: colours, movements, titles and links."""
@@ -26,11 +26,15 @@ _LEVEL = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
 _SPOKEN = r"[Dd]ebug|[Ii]nfo|[Nn]ot(?:e|ice)|[Ww]arn(?:ing)?"
 """Levels as programs without a logger write them."""
 _BLANKS = re.compile(r"\s*")
+_TIME = (
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_] ?\d\d:\d\d:\d\d(?:[.,:]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?:?(?=\s|$)"
+)
+_AT_TIME = re.compile(_TIME)
 # Blanks before a head are skipped first, and no alternative begins with optional blanks: with two ways to match
 # them, the time would grow with the square of their number.
 _HEAD = re.compile(
     r"(?:"
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_] ?\d\d:\d\d:\d\d(?:[.,:]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?:?(?=\s|$)"
+    rf"{_TIME}"
     r"|\[?\d\d[-/]\d\d[-/]\d{2,4} \d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s|$)"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?=\s)"
     r"|\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d(?: \d{4})?\]? "
@@ -120,6 +124,12 @@ def _without_rank(text: str) -> tuple[str, str]:
 def _level_of(head: re.Match[str]) -> str:
     found = head[head.lastgroup] if head.lastgroup else ""
     return found[:1].upper().translate(_LEVELS)
+
+
+def after_time(text: str) -> str:
+    """Return a line without the time at its beginning and the blank that follows; further blanks are indentation."""
+    time = _AT_TIME.match(text)
+    return text[time.end() :].removeprefix(" ") if time else text
 
 
 def stamp_of(text: str) -> float | None:

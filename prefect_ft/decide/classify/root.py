@@ -310,7 +310,9 @@ def _says_more(
 def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]:
     """Return the candidates for the root in one log: what explains most first, then the earliest of its kind."""
     findings = without_survived(
-        log.findings if is_known_to_fail else without_unheeded(log, _without_caught(_before_completion(log)))
+        log.findings
+        if is_known_to_fail
+        else without_unheeded(log, _without_caught(log, _before_completion(log)))
     )
     findings = _without_earlier_usage(_without_echoes(findings))
     ended = [one for one in _ends_of(findings) if not _follows_interruption(one, findings)]
@@ -361,9 +363,11 @@ def _before_completion(log: LogFindings) -> list[Finding]:
     ]
 
 
-def _without_caught(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out exceptions of which one process had several: it can have died of one of them only."""
+def _without_caught(log: LogFindings, findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out exceptions of which one process had several and then went on: it can have died of one of them only."""
     raised = [one for one in findings if one.raised is not None and _PROCESS in one.rank]
+    if not raised or log.number_of_tail(max(-_CAUGHT, -len(log.tail))) <= raised[-1].line:
+        return list(findings)
     by_process = Counter((one.rank, one.signature.id) for one in raised)
     caught = {
         one.raised.file for one in raised if one.raised and by_process[one.rank, one.signature.id] >= _CAUGHT

@@ -375,6 +375,8 @@ class LogScanner:
 
     def _find_beginning(self, at: int, end: int) -> None:
         """Check whether the program starts again between two places; earlier findings are then an earlier run's."""
+        if not self._beginning.is_closed:
+            return
         if self._starts is None:
             self._starts = self._beginning.occurrences(self._block, at)
         while self._starts and self._starts[0][0] < end:

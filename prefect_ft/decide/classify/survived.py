@@ -56,6 +56,9 @@ _FAR_LINES = 100
 _VERY_FAR_LINES = 500
 """How many lines may follow an exception that ended the run, if none of them reports a failure."""
 
+_TIMES, _AT_END_LINES = 4, 20
+"""How often a run has to print a line, far apart, to be known to survive it; how near to the log's end it may yet be fatal."""
+
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """Classes that one part of a program may report while the program as a whole continues."""
 
@@ -75,9 +78,30 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     )
     if any(complaint.is_strong for complaint in log.complaints):
         return left
-    while left and _is_unheeded(left[-1], end):
+    habits = _habits(left)
+    while left and (_is_unheeded(left[-1], end) or _is_habit(left[-1], habits, end)):
         left.pop()
     return left
+
+
+def _habits(findings: Sequence[Finding]) -> set[str]:
+    """Return the rules of lines that the run printed, and went on, time and again."""
+    places: dict[str, list[int]] = {}
+    for one in findings:
+        if _may_be_unheeded(one):
+            at = places.setdefault(one.signature.id, [])
+            if not at or one.line - at[-1] > _NEAR_LINES:
+                at.append(one.line)
+    return {rule for rule, at in places.items() if len(at) >= _TIMES}
+
+
+def _is_habit(finding: Finding, habits: set[str], end: int) -> bool:
+    return finding.signature.id in habits and _may_be_unheeded(finding) and end - finding.line > _AT_END_LINES
+
+
+def _may_be_unheeded(finding: Finding) -> bool:
+    is_said = finding.raised is None and finding.signature.failure_class in MAY_BE_UNHEEDED
+    return is_said and weight(finding) == ROOT
 
 
 def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
@@ -88,8 +112,7 @@ def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
 def _is_unheeded(finding: Finding, end: int) -> bool:
     if finding.raised is not None:
         return end - finding.line > _VERY_FAR_LINES
-    is_said = finding.signature.failure_class in MAY_BE_UNHEEDED
-    return is_said and weight(finding) == ROOT and end - finding.line > _FAR_LINES
+    return _may_be_unheeded(finding) and end - finding.line > _FAR_LINES
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
