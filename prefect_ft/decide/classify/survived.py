@@ -56,8 +56,11 @@ _FAR_LINES = 100
 _VERY_FAR_LINES = 500
 """How many lines may follow an exception that ended the run, if none of them reports a failure."""
 
-_TIMES, _AT_END_LINES = 4, 20
-"""How often a run has to print a line, far apart, to be known to survive it; how near to the log's end it may yet be fatal."""
+_TIMES = 4
+"""How often a run has to print a line, with others in between, to be known to survive it."""
+
+_AT_END_LINES = 20
+"""How near to the end of the log such a line may be fatal after all."""
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """Classes that one part of a program may report while the program as a whole continues."""
