@@ -402,8 +402,12 @@ def test_the_exception_counts_that_a_line_before_its_logged_traceback_tells_of()
 def test_the_last_loss_is_no_number(last, failure_class):
     assert told([last])[0] == failure_class
     assert told([last, "epoch 8 loss: 0.2"])[0] == "none"
-    assert told([f"2026-01-02 03:04:05 wandb: {last}"])[0] == "none"  # its last value, whatever ended the run
     assert told([last], 0)[0] == "none"
+
+
+def test_what_wandb_sums_up_is_no_end():
+    for head in ("", "2026-01-02 03:04:05 "):
+        assert told([f"{head}wandb: train_batches/train_loss nan"])[0] == "none"
 
 
 def test_an_exception_that_a_hook_could_not_show_has_ended_the_program():
