@@ -405,6 +405,24 @@ def test_the_last_loss_is_no_number(last, failure_class):
     assert told([last], 0)[0] == "none"
 
 
+LOST = "Reason: Request timed out: HTTPSConnectionPool(host='api.acme', port=443): Read timed out."
+
+
+@pytest.mark.parametrize(
+    ("times", "between", "after", "failure_class"),
+    [
+        pytest.param(4, 40, 40, "none", id="printed-time-and-again"),
+        pytest.param(3, 40, 40, "network", id="not-often-enough"),
+        pytest.param(4, 20, 40, "network", id="of-one-event"),
+        pytest.param(4, 40, 10, "network", id="at-the-end"),
+    ],
+)
+def test_a_run_survives_what_it_prints_time_and_again(times, between, after, failure_class):
+    lines = [line for _ in range(times) for line in (*["an answer"] * between, LOST)]
+    assert plain([*lines, *["an answer"] * after])[0] == failure_class
+    assert plain([*lines, *["an answer"] * after], 1)[0] == "network"
+
+
 def test_what_wandb_sums_up_is_no_end():
     for head in ("", "2026-01-02 03:04:05 "):
         assert told([f"{head}wandb: train_batches/train_loss nan"])[0] == "none"
