@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional
 
 from prefect_ft.heartbeat import beat
 from prefect_ft.inprocess.client import Address, Store
@@ -58,6 +58,8 @@ class CallWrapper:
         self.state = state
         self._progress, self._interrupter = progress, interrupter
         self._address, self._store_timeout_s = address, store_timeout_s
+        self._torch_stores: List[Any] = []
+        """Torch keeps only the native part of a store, which calls what is written in Python."""
 
     @property
     def iteration(self) -> int:
@@ -114,7 +116,11 @@ class CallWrapper:
         return Store(self._address, self.iteration, self._store_timeout_s)
 
     def torch_store(self) -> Any:
-        """Return a store for `torch.distributed.init_process_group`: a new one in each iteration, on no rank."""
+        """Return a store for `torch.distributed.init_process_group`: a new one in each iteration, on no rank.
+
+        It lives as long as this handle.
+        """
         from prefect_ft.inprocess.torch_store import torch_store  # noqa: PLC0415  (torch may not be there)
 
-        return torch_store(self.store())
+        self._torch_stores.append(torch_store(self.store()))
+        return self._torch_stores[-1]

@@ -69,6 +69,25 @@ def test_ranks_blocked_in_a_collective_come_out_when_another_fails(tmp_path: Pat
     assert max(outcome.restart_ms()) < 5000  # the group's time-out is 50 s
 
 
+GROUPS = """
+import torch, torch.distributed as dist
+
+def train(call: CallWrapper):
+    dist.init_process_group("gloo", store=call.torch_store(), rank=call.rank, world_size=call.world_size)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=dist.new_group())
+    dist.destroy_process_group()
+    return total.item()
+
+go(Wrapper(max_restarts=0), train)
+"""
+
+
+def test_further_groups_find_the_store_that_only_the_first_was_given(tmp_path: Path) -> None:
+    outcome = inprocess_ranks.run(tmp_path, 2, GROUPS, python=PYTHON)
+    assert outcome.noted("end") == [[{"how": "returned", "value": 2.0}]] * 2, outcome.output
+
+
 HANG_UP = """
 import datetime, socket, torch, torch.distributed as dist
 from prefect_ft.inprocess import gloo
