@@ -76,6 +76,11 @@ def test_the_keys_of_a_pattern_are_in_what_it_matches(each: Signature) -> None:
         pytest.param("(" * 900 + "charlie" + ")" * 900, None, id="what-is-too-deep-to-be-read"),
         pytest.param(r"charlie\.ab*", [r"charlie\.a"], id="of-two-the-one-that-is-not-repeated"),
         pytest.param("ab.*loss", [r"(?:ab)[^\n\r]*(?:loss)"], id="two-signs-in-a-row-with-others"),
+        pytest.param(
+            r"worker \d+ was \w+ killed",
+            [r"(?:worker\ )[^\n\r]*(?:\ killed)"],
+            id="of-several-the-rarest-two",
+        ),
         pytest.param("(?:alpha|bravo)x?delta", ["delta"], id="one-rather-than-two-of-its-length"),
         pytest.param("code 473806", [r"code\ 473806"], id="a-text-with-a-number"),
         pytest.param("473806", ["473806"], id="a-number-of-six-digits"),

@@ -29,6 +29,8 @@ _REPEAT = re.compile(r"[*?+]|\{(\d+)(?:,\d*)?\}")
 _PLAIN = re.compile(r"[^\\()\[\]{}.*+?^$|]+")
 _FLAGS = re.compile(r"\?(?:P?<\w+>|([a-zA-Z]*)(?:-[a-zA-Z]+)?([:)]))")
 _NOT_READ = re.compile(r"\[:\^?[a-z]+:\]|\\[QpPxC]|\(\?[a-zA-Z]*x")
+_IN_A_ROW = 2
+"""How many common words a key has at most: each may double the states of an automaton over long lines."""
 GAP = r"[^\n\r]*"
 """Stands in the keys that are made of common words alone."""
 
@@ -42,7 +44,7 @@ _Outlined = list[list[_Choice]]
 def keys_of(pattern: str) -> list[str] | None:
     """Return patterns of which one is in every line that `pattern` matches; `None` if there are none.
 
-    A key is a specific text; where an alternative has none, its common ones in a row.
+    A key is a specific text; where an alternative has none, the rarest of its common ones in their order.
     """
     reading = _Reading(pattern)
     if (alternatives := reading.outline()) is None:
@@ -61,7 +63,8 @@ def _keys(choices: list[_Choice]) -> list[str]:
     best = max(choices, key=_worth)
     if all(map(_is_specific, best)):
         return [re.escape(text) for text in best]
-    return [GAP.join(f"(?:{'|'.join(map(re.escape, choice))})" for choice in choices)]
+    rarest = sorted(sorted(range(len(choices)), key=lambda at: _worth(choices[at]))[-_IN_A_ROW:])
+    return [GAP.join(f"(?:{'|'.join(map(re.escape, choices[at]))})" for at in rarest)]
 
 
 def _worth(choice: _Choice) -> tuple[bool, int, int]:
