@@ -77,11 +77,13 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         '{"time":"2025-12-12T12:15:18.5Z","level":"ERROR","msg":"HTTP error","status":403,"method":"POST"}',
         "2024-11-09 02:30:14,629 ERROR   gpu       :356 [interfaces.py:monitor():144] Failed to sample: GPU is lost",
         "Checkpoint tracker file does not exist: /runs/7/latest_checkpointed_iteration.txt",
+        "  Error: the disk is full",
         "[node-7:368188] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
     ],
 )
 def test_what_complains_of_no_end(line):
     assert told([line])[0] == "none"
+    assert told([f"2026-01-02T03:04:05.678Z {line}"])[0] == "none"
 
 
 def test_progress_after_a_complaint_shows_that_it_was_no_end():
