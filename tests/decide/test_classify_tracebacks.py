@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from prefect_ft.decide.classify.tracebacks import DIRECT_CAUSE, HEADER, MEANWHILE, Raised, TracebackReader
@@ -125,7 +127,42 @@ def read(lines, reader=None):
     ],
 )
 def test_what_lines_raise(lines, expected):
-    assert read(lines) == expected
+    assert [replace(each, outermost=None) for each in read(lines)] == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "is_printed"),
+    [
+        pytest.param("/app/train.py", "<module>", False, id="program"),
+        pytest.param("<frozen runpy>", "_run_module_as_main", False, id="module"),
+        pytest.param("/usr/lib/python3.12/threading.py", "_bootstrap_inner", False, id="thread"),
+        pytest.param("/app/train.py", "evaluate", True, id="a-function-that-caught-it"),
+    ],
+)
+def test_where_a_traceback_begins(file, function, is_printed):
+    first = f'  File "{file}", line 9, in {function}'
+    (ended,) = read([HEAD, first, FRAME, "ValueError: x"])
+    assert (ended.outermost, ended.is_printed) == ((file, function), is_printed)
+    (ended,) = read([first, FRAME, "ValueError: x"])
+    assert (ended.outermost, ended.is_printed) == (None, False)
+
+
+def test_a_traceback_that_begins_in_a_program_is_of_no_thread():
+    lines = [
+        "Exception in thread pool task: x",
+        HEAD,
+        '  File "/app/train.py", line 9, in <module>',
+        "ValueError: x",
+    ]
+    assert not read(lines)[0].is_aside
+
+
+def test_a_traceback_without_header_and_name_ends_in_what_its_code_raises():
+    frames = ['  File "/app/train.py", line 9, in <module>', "    main()", FRAME, "    raise KeyError("]
+    (ended,) = read([*frames, "no such part"])
+    assert ended.text == "KeyError: no such part"
+    assert read([*frames[:-1], "no such part"]) == []
+    assert read([HEAD, *frames, "no such part"]) == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +183,7 @@ def test_what_the_next_exception_follows(line, link):
 
 def test_a_worker_s_original_traceback_ends_like_any_other():
     lines = ["[3] Original " + HEAD, "[3] " + FRAME, "[4] ValueError: x"]
-    assert read(lines) == [raised()]
+    assert read(lines) == [raised(outermost=("/app/train.py", "step"))]
 
 
 @pytest.mark.parametrize("notice", ["Exception ignored in: <f>", "Error in atexit._run_exitfuncs:"])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from prefect_ft import plaintext
-from prefect_ft.cli.log_files import read_log
+from prefect_ft.cli.log_files import lines_around, read_log
 from prefect_ft.decide.classify import RECOVERABLE, Catalogue, judge
 from prefect_ft.errors import ConfigError
 from prefect_ft.model import FailureClass, Verdict
@@ -60,8 +60,10 @@ class Outcome(NamedTuple):
     @property
     def is_root_right(self) -> bool:
         """Return whether the evidence is a line that the label names; without one, whether the class is right."""
-        text = "" if self.verdict.evidence is None else self.verdict.evidence.text
-        return any(root in text for root in self.label.roots) if self.label.roots else self.is_class_right
+        if not self.label.roots:
+            return self.is_class_right
+        shown = (_text_of(self.verdict), _line_of(self.verdict))
+        return any(root in text for root in self.label.roots for text in shown)
 
     @property
     def is_false_stop(self) -> bool:
@@ -75,6 +77,18 @@ class Outcome(NamedTuple):
     @property
     def is_false_alarm(self) -> bool:
         return self.label.failure_class == "none" and self.verdict.failure_class != "none"
+
+
+def _text_of(verdict: Verdict) -> str:
+    return "" if verdict.evidence is None else verdict.evidence.text
+
+
+def _line_of(verdict: Verdict) -> str:
+    """Return the whole line that shows the root, with what precedes its message."""
+    evidence = verdict.evidence
+    if evidence is None or evidence.line is None or evidence.file is None:
+        return ""
+    return "".join(text for _, text in lines_around(evidence.file, evidence.line, 0))
 
 
 def measured(path: str, catalogue: Catalogue, *, as_json: bool, explain: bool) -> str:

@@ -5,15 +5,14 @@ Owns the order of weights: causes, consequences, reports.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from prefect_ft.decide.classify.kinds import says_little
+from prefect_ft.decide.classify.kinds import only_tells, says_little
+from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.signatures import Signature
 
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import Finding
-    from prefect_ft.decide.classify.tracebacks import Raised
 
 __all__ = [
     "ASIDE",
@@ -29,6 +28,7 @@ __all__ = [
     "says_nothing",
     "weight",
     "wraps",
+    "wraps_in_chain",
 ]
 
 ROOT, INTERRUPTED, BARE, CASCADE, MENTIONED, REPORT, ASIDE = range(7)
@@ -43,31 +43,15 @@ GENERIC = Signature(id="python-exception", failure_class="user_code", pattern="E
 """An exception that the catalogue does not know."""
 
 _WRAPPERS = frozenset(("RuntimeError", "Exception", "SystemExit", "BaseException"))
-_TELLERS = frozenset(
-    (
-        "ActorDiedError",
-        "InstantiationException",
-        "LightningException",
-        "RayTaskError",
-        "RemoteError",
-        "RemoteTraceback",
-        "RetryError",
-        "TrainingFailedError",
-        "WorkerError",
-    )
-)
-"""Exceptions that only report another one."""
-
-_TELLING = re.compile(
-    r"\(look up to see its traceback\)|exited unexpectedly|"
-    r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)"
-)
-"""Messages that only report another exception."""
+_INTERRUPTIONS = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMException"))
+"""What the handlers of signals raise, wherever the program is."""
 
 
 def weight(finding: Finding) -> int:
     """Return how little a finding explains."""
     signature = finding.signature
+    if finding.raised is not None and finding.raised.is_aside and signature.role != "cascade":
+        return MENTIONED
     if signature.failure_class == "unknown":
         return REPORT
     if signature.role == "cascade":
@@ -76,9 +60,14 @@ def weight(finding: Finding) -> int:
         return MENTIONED
     if signature.failure_class == "crash":
         return BARE
-    if finding.raised is not None and finding.raised.plain_name == "KeyboardInterrupt":
-        return INTERRUPTED
-    return ROOT
+    return INTERRUPTED if _is_by_keyboard(finding) else ROOT
+
+
+def _is_by_keyboard(finding: Finding) -> bool:
+    raised = finding.raised
+    return raised is not None and (
+        raised.plain_name == "KeyboardInterrupt" or finding.signature.id == "interrupt-keyboard"
+    )
 
 
 def _is_aside(finding: Finding) -> bool:
@@ -95,11 +84,24 @@ def says_nothing(finding: Finding) -> bool:
 
 def only_reports(finding: Finding) -> bool:
     """Return whether an exception only reports another one."""
-    return finding.raised is not None and _only_tells(finding.raised)
+    return finding.raised is not None and only_tells(finding.raised)
 
 
-def _only_tells(raised: Raised) -> bool:
-    return raised.plain_name in _TELLERS or _TELLING.search(raised.message) is not None
+def wraps_in_chain(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
+    """Return whether the last exception of a chain explains less than the one before, which it followed.
+
+    An interruption comes at any time: what follows it is clean-up, and what a library was handling is none of a
+    program's failures.
+    """
+    if _is_interruption(cause):
+        return True
+    if _is_interruption(last) and cause.raised is not None and cause.raised.outermost is not None:
+        return not is_library(cause.raised.outermost[0]) and wraps(last, cause, is_direct=is_direct)
+    return wraps(last, cause, is_direct=is_direct)
+
+
+def _is_interruption(finding: Finding) -> bool:
+    return finding.raised is not None and finding.raised.plain_name in _INTERRUPTIONS
 
 
 def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
@@ -108,7 +110,7 @@ def wraps(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
         return False
     if weight(cause) != weight(last):
         return weight(cause) < weight(last)
-    if is_direct and _only_tells(last.raised):
+    if is_direct and only_tells(last.raised):
         return True
     if not is_direct and last.raised.is_cleanup and not cause.raised.is_cleanup:
         return True

@@ -17,6 +17,7 @@ from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature, compiled
 
 __all__ = [
+    "WEAK_LEVELS",
     "Complaint",
     "complaint_of",
     "is_lost_loss",
@@ -63,11 +64,16 @@ _NO_END = compiled(
         (
             r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])",
             r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:\s|$|[,;|)%]))",
-            r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed)\b[^:=]{0,40}[:=]\s*0\s*$)",
+            (
+                r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*)\b[^:=]{0,40}"
+                r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\b)"
+            ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
-            r"\b(?:falling back|fallback|will (?:try|continue)|continuing|harmless|non-fatal|not fatal)\b",
+            r"\b(?:falling back|fallback|will (?:try|continue)|continuing|restarting|harmless|non-fatal|not fatal)\b",
+            r"\busing (?:the )?(?:default|cached?|slow|cpu)\b|\bHTTP Request: ",
+            r"(?i:\b(?:failed|could not|unable) (?:to )?(?:send|log|upload|report|sync|push) .{0,20}\b(?:metrics?|artifacts?|telemetry|usage|tensorboard)\b)",
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
@@ -78,6 +84,9 @@ _NO_END = compiled(
 )
 """Lines that complain of nothing that ends a run, repeat what was typed, or head a traceback."""
 
+_AROUND = ("slurmstepd: ", "wandb: ")
+"""What runs around a program and complains of much that does not end it."""
+
 _WHAT = compiled(r"^\s+what\(\):")
 """How C++ shows the message of an uncaught exception."""
 
@@ -85,8 +94,8 @@ _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
 """Lines that report a loss, and those whose loss is NaN."""
 
-_SUMMARY = "wandb: "
-"""How wandb begins the last values of a run, which it prints after the failure, whatever that was."""
+_SUMMARY = compiled(r"^wandb: |^\s+\w+ +=\s+\S+$")
+"""How wandb and Hugging Face's trainer print the last values of a run, after its end, whatever that was."""
 
 _COMPLAINS = compiled(
     r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
@@ -103,7 +112,7 @@ _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
 
 _NUMBER = compiled(r"\d+")
-_WEAK_LEVELS = ("W", "I", "D")
+WEAK_LEVELS = ("W", "I", "D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +140,14 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     is_end = (
         is_what or shown is not None or line.level == "F" or any(_NAMES.search(view) for view in line.views)
     )
-    if line.level in _WEAK_LEVELS and shown is None:
+    if line.level in WEAK_LEVELS:
         is_end = False
     if not is_end and _COMPLAINS.search(text) is None:
         return None
-    if not is_end and line.level in _WEAK_LEVELS and "fail" not in text:
+    if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
-    if not is_end and said is None:
+    if said is None and (not is_end or any(view.startswith(_AROUND) for view in line.views)):
         return None
     return text if shown is None else shown, said, is_end
 
@@ -198,7 +207,7 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
     """Return the last line that reports a loss, if that loss is NaN."""
     for index in range(len(lines) - 1, -1, -1):
         number, line = lines[index]
-        if any(view.startswith(_SUMMARY) for view in line.views):
+        if any(_SUMMARY.search(view) is not None for view in line.views):
             continue
         if _LOSS.search(line.text) is not None:
             return ()

@@ -110,7 +110,8 @@ def _is_only_said_early(finding: Finding, log: LogFindings) -> bool:
 
 def _contradicts(rival: Finding, chosen: Finding) -> bool:
     """Return whether another finding says that a restart could help."""
-    if rival is chosen or weight(rival) != ROOT or RECOVERABLE[rival.signature.failure_class] is False:
+    is_said = weight(rival) == ROOT or rival.is_mention
+    if rival is chosen or not is_said or RECOVERABLE[rival.signature.failure_class] is False:
         return False
     is_another_end = rival.raised is not None and rival.rank != chosen.rank
     return rival.signature.failure_class in _FROM_BELOW or (

@@ -92,6 +92,8 @@ def by_last_words(logs: Sequence[LogFindings], exit_code: int | None) -> ExitFin
         if exit_code not in (None, *words.codes):
             continue
         for log in logs:
+            if words.rule == "no-such-command" and exit_code is None and log.had_progress:
+                continue  # a later line of the script
             last = len(log.tail) - 1
             for index in range(last, last - 1 if exit_code is None else -1, -1):
                 if index >= 0 and words.pattern.match(log.tail[index]):

@@ -52,7 +52,7 @@ _HEAD = re.compile(
     rf"|\((?P<round>{_LEVEL})\)"
     rf"|(?P<word>{_SPOKEN}):(?=\s)"
     rf"|\[(?P<tag>{_SPOKEN}|[Ss]kip(?:ped)?|[Rr]etry(?:ing)?)\]:?(?=\s)"
-    r"|\[[\w.:/ #=-]{1,60}\](?:\[[\w.:/ #=-]{1,60}\])*:?(?=\s)"
+    rf"|\[[\w.:/ ,#=-]{{1,60}}\](?:\[(?!(?:{_LEVEL})\])[\w.:/ ,#=-]{{1,60}}\])*:?(?=\s|\[(?:{_LEVEL})\])"
     r"|[\w.:]+ -(?=\s)"
     r"|- (?=\S)"
     r"|\|"
@@ -62,6 +62,8 @@ _LEVELS = str.maketrans("NCSR", "IEWW")
 """The levels of NOTICE, of CRITICAL (also used for important messages), and of tags such as [skip] and [retry]."""
 _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
+_WARNS = re.compile(r"\.py:\d+: \w*Warning: ")
+"""How Python's `warnings` begins a line, after the path of the module."""
 _MAX_HEADS = 8
 
 
@@ -97,6 +99,8 @@ def read_line(raw: bytes) -> Line:
         rank = rank or inner_rank
         views.append(rest)
         at = len(text) - len(rest)
+    if not level and "Warning: " in text and _WARNS.search(text):
+        level = "W"
     bars = [bar.end() for bar in _BAR.finditer(text)] if _has_bar(text) else []
     if bars and bars[-1] < len(text):
         views.append(text[bars[-1] :].lstrip())

@@ -18,7 +18,7 @@ from prefect_ft.signatures import Signature
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["as_kind", "kind_said", "says_little"]
+__all__ = ["as_kind", "kind_said", "only_tells", "says_little"]
 
 _GENERAL = frozenset(
     (
@@ -66,12 +66,12 @@ _WORDS: tuple[tuple[FailureClass, str], ...] = (
             r"host (?:is )?(?:unreachable|down)"
         ),
     ),
-    ("config", r"(?i)no such file or directory|permission denied|not a directory|too many open files"),
+    ("config", r"(?i)no such file or directory|permission denied|(?:not|is) a directory|too many open files"),
 )
 """The system's own words for these numbers, where a library prints them without the number."""
 
 _STATUS = re.compile(
-    r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|response)\b[ :=(]{1,4}([45]\d\d)\b|"
+    r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|error code|response)\b[ :=(]{1,4}([45]\d\d)\b|"
     r"\b([45]\d\d) (?:Client|Server) Error"
 )
 _PASSING_STATUS = frozenset((408, 409, 423, 425, 429))
@@ -91,7 +91,7 @@ _NAMES: tuple[tuple[FailureClass, str], ...] = (
             r"^\w*(?:Config(?:uration)?|Settings?|Argument|Option|Usage|Validation|Credentials?|Unauthorized|Forbidden|"
             r"Auth(?:entication|orization)?|License|Permission\w*|AccessDenied|Gated\w*|Import|Package\w*|Dependency|"
             r"Requirement|Version\w*|Unsupported(?:Version|Platform|Hardware)|NoSuch(?:Bucket|Key|File)|NotInstalled|"
-            r"(?:File|Path|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
+            r"(?:File|Path|Name(?:space)?|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
             r"DoesNotExist)|(?:NotFound|Missing)(?:File|Path|Module|Config\w*))(?:Error|Exception)?$"
         ),
     ),
@@ -106,7 +106,7 @@ _NAMES: tuple[tuple[FailureClass, str], ...] = (
             r"DataLoss|MalformedData|InvalidData|DataFormat|EmptyData|Tokenization)(?:Error|Exception|File)?$"
         ),
     ),
-    ("storage", r"^\w*(?:DiskFull|OutOfDisk|Quota\w*|StorageFull|NoSpace)\w*$"),
+    ("storage", r"^\w*(?:DiskFull|OutOfDisk|Quota\w*|StorageFull|NoSpace|MapFull)\w*$"),
     ("numeric", r"^\w*(?:NaN|Nan|NonFinite|Diverge\w*|FloatingPoint)(?:Error|Exception|Loss\w*)?$"),
 )
 """What the name of an exception says, whichever library defines it."""
@@ -136,6 +136,7 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
             r"jit))|jax/_src/(?:interpreters/mlir|pallas)|jaxlib/mlir|tvm)\b"
         ),
     ),
+    ("unknown", r"(?:^|/)multiprocessing/(?:connection|queues|managers|resource_sharer)\.py$"),
     (
         "data",
         (
@@ -147,6 +148,31 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
     ),
 )
 """Where an unspecific exception was raised: a library, by its innermost frame."""
+
+_TELLERS = frozenset(
+    (
+        "ActorDiedError",
+        "BaseExceptionGroup",
+        "ExceptionGroup",
+        "InstantiationException",
+        "LightningException",
+        "RayTaskError",
+        "RemoteError",
+        "RemoteTraceback",
+        "RetryError",
+        "TrainingFailedError",
+        "WorkerError",
+    )
+)
+"""Exceptions that only report another one."""
+
+_TELLING = re.compile(
+    r"\(look up to see its traceback\)|exited unexpectedly|because \w[\w ]{0,30} rais\w+ an exception|"
+    r"(?i:\bsee (?:the )?(?:stack ?trace|traceback|logs?|errors?|output)\b.{0,20}\babove\b)|"
+    r"(?i:^(?:[\w-]+ ){1,4}(?:has |have )?(?:failed|died|crashed)(?: unexpectedly)?[.!]?(?: (?:see|check|look)\b.*)?$)|"
+    r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)"
+)
+"""Messages that only report another exception."""
 
 _HINTS: dict[FailureClass, str] = {
     "data": "A sample or file of the data set cannot be read; look at what the innermost frame was given.",
@@ -160,7 +186,8 @@ _HINTS: dict[FailureClass, str] = {
 def as_kind(signature: Signature, raised: Raised) -> Signature:
     """Correct an unspecific answer by the exception's kind."""
     if signature.id in _GENERAL:
-        return _by_message(signature, raised) or _by_surroundings(raised, None) or signature
+        known = _by_message(signature, raised) or _by_surroundings(raised, None)
+        return known or (_kind("tells", "unknown") if only_tells(raised) else signature)
     if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
         return _kind("words", asserted)
     if signature.id in _BY_A_SENTENCE and len(raised.message.split()) >= _SENTENCE_WORDS:
@@ -168,6 +195,11 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     if signature.id in _OF_A_LIBRARY:
         return _by_surroundings(raised, "config") or signature
     return signature
+
+
+def only_tells(raised: Raised) -> bool:
+    """Return whether an exception only reports another one."""
+    return raised.plain_name in _TELLERS or _TELLING.search(raised.message) is not None
 
 
 def _by_message(signature: Signature, raised: Raised) -> Signature | None:

@@ -25,7 +25,7 @@ _SAMPLE = compiled(
 )
 _OWN_SAMPLE = compiled(
     r"^(?:__getitems?__|collate\w*|\w*_collate(?:_fn)?|_?(?:load|read|get|decode|parse|open)_?(?:image|img|sample|audio|wav|"
-    r"video|frame|record|example|shard)\w*)$"
+    r"video|frame|record|example|shard)s?(?:_\w+|\d)?)$"
 )
 """Functions of the user's own that fetch a sample."""
 _FILE = compiled(

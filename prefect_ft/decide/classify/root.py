@@ -27,6 +27,7 @@ from prefect_ft.decide.classify.chains import (
     wraps,
 )
 from prefect_ft.decide.classify.closing import (
+    WEAK_LEVELS,
     Complaint,
     is_lost_loss,
     is_message_of_crash,
@@ -46,6 +47,7 @@ from prefect_ft.decide.classify.launchers import (
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import (
     ENDS_ITS_PROGRAM,
+    begins,
     with_word_of_scheduler,
     without_survived,
     without_unheeded,
@@ -60,6 +62,7 @@ __all__ = ["judge"]
 _ERRNO = "errno"
 _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
+_LINES_OF_A_LINK = 2  # without text, around the one that links two exceptions
 _LOGGED_LINES = 150
 """How many lines of tracebacks a program may log before it ends by the exception that the first line names."""
 
@@ -74,6 +77,8 @@ a command of a script."""
 
 _ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storage"))
 """Classes that explain why processes lose each other, in whatever words a program says so."""
+
+_SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
@@ -277,7 +282,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     if not is_after or not log.tail:
         return False
     if finding.is_mention:
-        return finding.line >= log.number_of_tail(0)
+        return finding.level not in WEAK_LEVELS and finding.line >= log.number_of_tail(0)
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
 
@@ -290,7 +295,8 @@ def _says_more(
     heavy = weight(first)
     is_end_known = exit_code is not None or signal is not None or log.breaks_off
     is_end_known = is_end_known or rank_named_first(log) is not None
-    if first.is_mention or (heavy in (MENTIONED, ASIDE) and not is_end_known):
+    is_own = first.is_mention and first.signature.failure_class == "user_code"
+    if is_own or (heavy in (MENTIONED, ASIDE) and not is_end_known):
         return not _is_at_end(log, first)
     if exit_finding is None or heavy < CASCADE:
         return False
@@ -315,13 +321,14 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
         else without_unheeded(log, _without_caught(log, _before_completion(log)))
     )
     findings = _without_earlier_usage(_without_echoes(findings))
-    ended = [one for one in _ends_of(findings) if not _follows_interruption(one, findings)]
+    ended = _ends_of([one for one in findings if not _follows_interruption(one, findings)])
     lines = (finding for finding in findings if finding.raised is None)
-    said = [finding for finding in lines if not _is_outdone(finding, ended)]
+    said = [finding for finding in lines if not _is_outdone(finding, ended, findings)]
     named = rank_named_first(log)
     is_first = {id(one) for one in ended if named is not None and is_of_rank(one, named)}
     in_order = sorted(
-        (*ended, *said), key=lambda one: (_group(one), id(one) not in is_first, _says_no_end(one), one.order)
+        (*ended, *said),
+        key=lambda one: (_group(one), id(one) not in is_first, _says_no_end(one), _follows(one), one.order),
     )
     return with_word_of_scheduler(in_order)
 
@@ -386,17 +393,35 @@ def _without_echoes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _follows_interruption(finding: Finding, findings: Sequence[Finding]) -> bool:
-    """Return whether an exception was raised while its process cleaned up as others were being interrupted."""
-    if finding.raised is None or not finding.raised.is_cleanup or weight(finding) != ROOT:
+    """Return whether an exception was raised as its process was interrupted with others, or cleaned up."""
+    if finding.raised is None or weight(finding) != ROOT:
         return False
-    interrupted = (one for one in findings if weight(one) == INTERRUPTED)
-    return any(0 < finding.order - one.order <= _LOGGED_LINES for one in interrupted)
+    interrupted = [one for one in findings if weight(one) == INTERRUPTED]
+    if finding.raised.is_cleanup:
+        return any(0 < finding.order - one.order <= _LOGGED_LINES for one in interrupted)
+    return any(_is_below(finding, one) for one in interrupted)
+
+
+def _is_below(finding: Finding, above: Finding) -> bool:
+    """Return whether a traceback begins where another ends: a terminal interrupts all processes at once."""
+    assert finding.raised is not None
+    begun = finding.line - (finding.order - finding.raised.begun)  # every line of a traceback is read
+    ended = above.line
+    if above.raised is not None and above.raised.ended:
+        ended += above.raised.ended - above.order + _LINES_OF_A_LINK
+    return finding.rank == above.rank and abs(begun - ended) <= _AT_ONCE_LINES
 
 
 def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out usage errors of programs that were started again, and refused again, in the same log."""
+    """Leave out what refused programs that were started again, and refused their arguments, in the same log."""
     last = {one.rank: one for one in findings if one.signature.id in ENDS_ITS_PROGRAM}
-    return [one for one in findings if one.signature.id not in ENDS_ITS_PROGRAM or one is last[one.rank]]
+    return [
+        one
+        for one in findings
+        if one.rank not in last
+        or not (begins(one) or one.signature.id in ENDS_ITS_PROGRAM)
+        or one.order >= last[one.rank].order
+    ]
 
 
 def _group(finding: Finding) -> int:
@@ -407,6 +432,11 @@ def _group(finding: Finding) -> int:
 def _says_no_end(finding: Finding) -> bool:
     """Return whether a launcher reports a failure without saying how the rank ended."""
     return weight(finding) == REPORT and not reports_end(finding)
+
+
+def _follows(finding: Finding) -> bool:
+    """Return whether a report says only that something else has failed, and not what."""
+    return finding.signature.id in _SAYS_NOTHING
 
 
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
@@ -447,17 +477,26 @@ def _is_full_twice(known: Finding, later: Finding) -> bool:
     return known.signature.failure_class == later.signature.failure_class == "storage"
 
 
-def _is_outdone(line: Finding, ended: Sequence[Finding]) -> bool:
+def _is_outdone(line: Finding, ended: Sequence[Finding], findings: Sequence[Finding]) -> bool:
     """Return whether a later exception, and not this line, is what ended the program.
 
-    A line just before an exception explains it, unless it ended another program.
+    A line just before an exception explains it, unless it ended another program, or was printed before as well.
     """
     is_end = line.signature.id in ENDS_ITS_PROGRAM
-    near = 0 if is_end or line.signature.id in _ELSEWHERE else _NEAR_LINES
+    is_apart = is_end or line.signature.id in _ELSEWHERE or _is_repeated(line, findings)
+    near = 0 if is_apart else _NEAR_LINES
     ends = (ROOT, INTERRUPTED) if is_end else (ROOT,)
     return line.signature.failure_class in BY_EXCEPTION and any(
         weight(end) in ends and end.raised is not None and end.raised.begun - line.order > near
         for end in ended
+    )
+
+
+def _is_repeated(line: Finding, findings: Sequence[Finding]) -> bool:
+    """Return whether a process printed a line long before as well, and went on."""
+    return any(
+        one.signature is line.signature and one.rank == line.rank and line.line - one.line > _NEAR_LINES
+        for one in findings
     )
 
 

@@ -17,7 +17,7 @@ import re2
 
 from prefect_ft.decide.classify.beginnings import Beginning
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
-from prefect_ft.decide.classify.chains import GENERIC, wraps
+from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
 from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
 from prefect_ft.decide.classify.findings import KEPT_LAST, WENT_ON, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
@@ -26,8 +26,7 @@ from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.tracebacks import ASIDE, CHAINS, FRAME, HEADER, Raised, TracebackReader
 from prefect_ft.decide.classify.unreadable import as_read
-from prefect_ft.model import FailureClass
-from prefect_ft.signatures import Signature
+from prefect_ft.signatures import Signature, compiled
 
 __all__ = ["LogScanner"]
 
@@ -44,6 +43,8 @@ _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, i
 _AROUND_BYTES = 300  # before and after what says where a run is
 _NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
 _MESSAGE_LINES = 8
+_OF_A_GRAPH, _GRAPH_LINES = "in user code:", 120
+"""The message with which TensorFlow begins the traceback of a function that it traces; its end names the exception."""
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
 CountLines = Callable[[int, int], int]
@@ -95,8 +96,18 @@ _PROGRESS_NEEDED = {"hardware": 5, "preempted": 40, "cancelled": 40, "oom_host":
 """How many different places show that a finding did not end the run; two, where other ranks cannot continue."""
 
 
-def _needed(failure_class: FailureClass) -> int:
-    return _PROGRESS_NEEDED.get(failure_class, 2)
+_OF_RANK, _LATE_PLACES = "[rank", 40
+"""How torch begins the report of an exception that ended a rank. As the others are ended, they may print what they
+did before, up to what a stream buffers."""
+
+_BUFFERED_BYTES = 8 * 8192  # of eight ranks
+
+
+def _needed(one: Finding, *, may_be_late: bool) -> int:
+    """Return how many places a finding needs; `may_be_late`: the lines that name them may be of another rank."""
+    needed = _PROGRESS_NEEDED.get(one.signature.failure_class, 2)
+    is_uncaught = one.raised is not None and one.rank.startswith(_OF_RANK)
+    return max(needed, _LATE_PLACES) if is_uncaught and may_be_late else needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +169,8 @@ class LogScanner:
         """Whether a scheduler has reported the end of a job, and nothing of interest has come since."""
         self._held: tuple[tuple[Finding, ...], int] = (), 0
         """The findings before the last line that may be printed late, and that line's place."""
+        self._rank_ended = -_BUFFERED_BYTES
+        """The place of the last exception that ended a rank."""
         self._stamp: float | None = None
         self._beginning = Beginning()
         self._runs = 0
@@ -370,7 +383,7 @@ class LogScanner:
                 return
             start, stop = self._stretch(place.start(), max(at, place.start() - _AROUND_BYTES))
             text = self._block[start : min(stop, place.start() + _AROUND_BYTES)]
-            self._note_place(text.decode(errors="replace"))
+            self._note_place(text.decode(errors="replace"), self._fed + start)
             at = max(stop, place.end())
 
     def _find_beginning(self, at: int, end: int) -> None:
@@ -403,7 +416,7 @@ class LogScanner:
         stop = _LINE_END.search(block, at, ceiling)
         return start, stop.start() if stop else ceiling
 
-    def _note_place(self, text: str) -> None:
+    def _note_place(self, text: str, at: int) -> None:
         places = self._progress.see(text)
         if places < 2:
             return
@@ -411,7 +424,8 @@ class LogScanner:
         self._had_progress = True
         self._held = (), 0
         self._earlier = ()
-        self._kept.forget(lambda one: places >= _needed(one.signature.failure_class), WENT_ON)
+        may_be_late = at - self._rank_ended <= _BUFFERED_BYTES and not text.startswith(_OF_RANK)
+        self._kept.forget(lambda one: places >= _needed(one, may_be_late=may_be_late), WENT_ON)
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -488,7 +502,7 @@ class LogScanner:
     def _above(self, at: int) -> Iterable[str]:
         """Return the last lines above a place of this block."""
         recent = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
-        return (text.decode(errors="replace") for text in recent.split(b"\n"))
+        return (text.decode(errors="replace") for text in _LINE_END.split(recent))
 
     def _reader(self, rank: str) -> TracebackReader:
         if rank not in self._readers and len(self._readers) >= _RANKS:
@@ -515,10 +529,15 @@ class LogScanner:
         earlier = self._chain.pop(line.rank, None) if link else None
         if earlier is not None:
             self._kept.drop(earlier)
-            if link != HEADER and wraps(finding, earlier, is_direct=link == CHAINS[0]):
-                finding = earlier
+            if link != HEADER and wraps_in_chain(finding, earlier, is_direct=link == CHAINS[0]):
+                assert earlier.raised is not None
+                finding = replace(
+                    earlier, raised=replace(earlier.raised, outermost=raised.outermost, ended=self._order)
+                )
         self._chain[line.rank] = finding
         self._keep(finding, at)
+        if line.rank.startswith(_OF_RANK):
+            self._rank_ended = self._fed + at
         if finding.raised is raised:
             self._expect_more(finding, raised.message)
 
@@ -527,7 +546,7 @@ class LogScanner:
         leads_on = says_little(finding.signature) and _LEADS_ON.search(message)
         if leads_on or (finding.signature.role == "cascade" and finding.signature.failure_class == "crash"):
             self._open += self._little is None
-            self._little = finding, _MESSAGE_LINES
+            self._little = finding, _MESSAGE_LINES if message != _OF_A_GRAPH else _GRAPH_LINES
 
     def _end_within(self, raised: Raised, rank: str, closing: list[tuple[int, Line]]) -> None:
         """Note an exception in whose traceback the log breaks off."""
@@ -552,7 +571,7 @@ class LogScanner:
         left = self._little[1] - 1
         matches_other = finding.signature.role == "cascade" and self._matches_other_signature(line, finding)
         is_more = line.rank == finding.rank and HEADER not in line.text and not matches_other
-        said = kind_said(line.text) if is_more else None
+        said = self._said_within(line) if is_more else None
         if said is not None:
             self._kept.drop(finding)
             more = replace(finding, signature=said, text=line.text[:_LINE_BYTES], line=self._number(at))
@@ -565,6 +584,14 @@ class LogScanner:
         else:
             self._little = finding, left
 
+    def _said_within(self, line: Line) -> Signature | None:
+        """Return what a further line of a message says: the kind of the failure, or the exception within."""
+        if (inner := _INNER.match(line.text)) is not None:
+            raised = Raised(inner[1], inner[2], self._order)
+            match = self._catalogue.find((raised.text,), is_raised=True)
+            return as_kind(GENERIC if match is None else match.signature, raised)
+        return kind_said(line.text)
+
     def _matches_other_signature(self, line: Line, finding: Finding) -> bool:
         """Return whether a line matches a signature other than the finding's."""
         match = self._catalogue.find(line.views)
@@ -572,16 +599,18 @@ class LogScanner:
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
-        match = self._catalogue.find(line.views)
+        match = self._catalogue.find(_stated(line.views))
         if match is None:
             if self._open and self._kept:
-                self._note_place(line.text)
+                self._note_place(line.text, self._fed + at)
             return ""
         if match.signature.role not in ("root", "cascade"):
             return ""
         finding = self._finding(match, line, at, None)
+        if _GOES_ON.search(match.text) is not None:
+            finding = replace(finding, level="I")
         if _is_mere_mention(match):
-            if match.signature.failure_class != "user_code" or (named := _NAMED.match(match.text)) is None:
+            if match.signature.failure_class == "assertion" or (named := _NAMED.match(match.text)) is None:
                 return ""
             finding = replace(
                 finding, signature=_kind_of(match.signature, named, self._order), is_mention=True
@@ -636,6 +665,24 @@ def _is_progress(tail: Iterable[str]) -> bool:
 _LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
 """How a message's first line ends where the content is in further ones."""
 
+_GOES_ON = compiled(
+    r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retrying|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|"
+    r"continuing|recomputing|sleeping for|using (?:the )?(?:default|cached?|slow|cpu)\b|non-fatal|not fatal|harmless)\b"
+)
+"""How a line says that its program goes on."""
+
+_POSSIBLE = re.compile(r"(?i)\b(?:common|possible|potential|likely) (?:causes?|reasons?)\b")
+"""What precedes causes that a message lists: none of them is stated."""
+
+
+def _stated(views: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the views of a line without possible causes."""
+    if "cause" not in views[0] and "reason" not in views[0]:
+        return views
+    return tuple(_POSSIBLE.split(view)[0] for view in views)
+
+
+_INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
 _NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
@@ -648,6 +695,5 @@ def _kind_of(signature: Signature, named: re.Match[str], order: int) -> Signatur
 
 def _is_mere_mention(match: Match) -> bool:
     """Return whether a line only names an exception of the program's own: without a traceback it ends nothing."""
-    is_own = match.signature.failure_class in ("user_code", "assertion")
-    form = _EXCEPTION if is_own else _HANDED_ON
+    form = _EXCEPTION if match.signature.role == "root" else _HANDED_ON
     return form.match(match.text) is not None

@@ -15,6 +15,7 @@ from prefect_ft.signatures import compiled
 __all__ = [
     "ENDS_ITS_PROGRAM",
     "MAY_BE_UNHEEDED",
+    "begins",
     "end_from_outside",
     "with_word_of_scheduler",
     "without_survived",
@@ -56,11 +57,11 @@ _FAR_LINES = 100
 _VERY_FAR_LINES = 500
 """How many lines may follow an exception that ended the run, if none of them reports a failure."""
 
-_TIMES = 4
-"""How often a run has to print a line, with others in between, to be known to survive it."""
+_AFTER_LINE, _AFTER_PRINTED = 10, 30
+"""How many lines without any report of a failure show that a run went on: after a line, after a printed exception."""
 
-_AT_END_LINES = 20
-"""How near to the end of the log such a line may be fatal after all."""
+_OF_SCRIPTS = frozenset(("cfg-shell-not-found",))
+"""Complaints of a shell, which runs the next line of its script."""
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """Classes that one part of a program may report while the program as a whole continues."""
@@ -81,41 +82,30 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     )
     if any(complaint.is_strong for complaint in log.complaints):
         return left
-    habits = _habits(left)
-    while left and (_is_unheeded(left[-1], end) or _is_habit(left[-1], habits, end)):
+    while left and (
+        _is_unheeded(left[-1], end) or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
+    ):
         left.pop()
     return left
 
 
-def _habits(findings: Sequence[Finding]) -> set[str]:
-    """Return the rules of lines that the run printed, and went on, time and again."""
-    places: dict[str, list[int]] = {}
-    for one in findings:
-        if _may_be_unheeded(one):
-            at = places.setdefault(one.signature.id, [])
-            if not at or one.line - at[-1] > _NEAR_LINES:
-                at.append(one.line)
-    return {rule for rule, at in places.items() if len(at) >= _TIMES}
-
-
-def _is_habit(finding: Finding, habits: set[str], end: int) -> bool:
-    return finding.signature.id in habits and _may_be_unheeded(finding) and end - finding.line > _AT_END_LINES
-
-
 def _may_be_unheeded(finding: Finding) -> bool:
-    is_said = finding.raised is None and finding.signature.failure_class in MAY_BE_UNHEEDED
-    return is_said and weight(finding) == ROOT
+    is_said = (
+        finding.raised is None or finding.raised.is_printed
+    ) and finding.signature.failure_class in MAY_BE_UNHEEDED
+    return is_said and (weight(finding) == ROOT or finding.is_mention)
 
 
 def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
-    ends_it = finding.signature.id in ENDS_ITS_PROGRAM or (finding.order == last and _begins(finding))
+    ends_it = finding.signature.id in ENDS_ITS_PROGRAM or (finding.order == last and begins(finding))
     return ends_it and end - finding.line > _FAR_LINES
 
 
 def _is_unheeded(finding: Finding, end: int) -> bool:
-    if finding.raised is not None:
-        return end - finding.line > _VERY_FAR_LINES
-    return _may_be_unheeded(finding) and end - finding.line > _FAR_LINES
+    after = end - finding.line
+    if finding.raised is not None and not finding.raised.is_printed:
+        return after > _VERY_FAR_LINES
+    return _may_be_unheeded(finding) and after > (_AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
@@ -173,7 +163,7 @@ def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     """
     stated = [one for one in findings if _is_schedulers(one) and weight(one) == ROOT]
     last = max((one.line for one in stated), default=0)
-    begun = max((one.order for one in findings if one.raised is not None and _begins(one)), default=0)
+    begun = max((one.order for one in findings if one.raised is not None and begins(one)), default=0)
     ends = (one for one in stated if _is_of_a_job(one))
     earlier = max(
         (one.order for one in ends if last - one.line > _NEAR_LINES or one.order < begun), default=0
@@ -181,7 +171,7 @@ def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     return [one for one in findings if one.order > earlier]
 
 
-def _begins(finding: Finding) -> bool:
+def begins(finding: Finding) -> bool:
     """Return whether an exception ended a program that was only being loaded."""
     raised = finding.raised
     return raised is not None and (raised.is_import or raised.plain_name in _AS_IT_BEGINS)
@@ -205,7 +195,7 @@ def _is_survived(finding: Finding, last_alike: Finding, end: Finding) -> bool:
     if weight(finding) >= CASCADE:
         return False
     is_far = end.line - last_alike.line > _FAR_LINES
-    if finding.raised is None:
+    if finding.raised is None or finding.raised.is_printed:
         is_stated = finding.signature.failure_class in BY_EXCEPTION and _is_schedulers(end)
         return is_far or is_stated or end.signature.id in _TIME_LIMITS
     return is_far

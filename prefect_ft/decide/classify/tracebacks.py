@@ -56,6 +56,11 @@ _ENDING = re.compile(
 _RUNS_A_PROGRAM = ("_run_code", "_run_module_as_main", "_run_module_code", "run_path")
 """Functions of runpy, which run a library's module as a program (`python -m`)."""
 
+_BEGINS = frozenset(
+    ("<module>", "_bootstrap", "_bootstrap_inner", "_run_code", "_run_module_as_main", "run_code")
+)
+"""Functions in which a program or a thread begins."""
+
 _PATIENCE_LINES = 400
 _THREAD_LINES = 3
 """How many of the lines that are read may come between the report of a thread's exception and its traceback."""
@@ -82,6 +87,10 @@ class Raised:
     reading: Reading = ""
     asserted: str = ""
     """The code of the last assertion in the traceback."""
+    outermost: tuple[str, str] | None = None
+    """File and function of the frame with which the traceback begins; `None` if its header is missing."""
+    ended: int = 0
+    """The place of the last line of its chain, if another exception followed it; else 0."""
     is_cut: bool = False
     """Whether the log ends before the traceback does, and the code alone says what it raises."""
 
@@ -92,6 +101,11 @@ class Raised:
     @property
     def plain_name(self) -> str:
         return self.name.partition("(")[0].rpartition(".")[2]
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether a function caught and printed it: the report of an uncaught one begins where its program does."""
+        return self.outermost is not None and self.outermost[1] not in _BEGINS
 
 
 @dataclass(slots=True)
@@ -105,6 +119,7 @@ class _Traceback:
     has_head: bool
     is_cleanup: bool = False
     is_import: bool = False
+    outermost: tuple[str, str] | None = None
     frame: tuple[str, str] | None = None
     reading: Reading = ""
     asserted: str = ""
@@ -115,6 +130,10 @@ class _Traceback:
     def enter(self, file: str, function: str) -> None:
         if self.frame is None and self.has_head and _is_within_library(file, function):
             self.is_aside = True  # it was caught and printed there: a program's end begins with the program
+        elif self.frame is None and function == "<module>":
+            self.is_aside = False  # a thread does not begin there
+        if self.frame is None and self.has_head:
+            self.outermost = file, function
         caller = self.frame[1] if self.frame is not None else ""
         self.frame, self.asserted = (file, function), ""
         self.reading = reading_after(self.reading, file, function)
@@ -147,7 +166,11 @@ class TracebackReader:
     def breaks_off(self) -> bool:
         """Whether only frames came last: the exception would have been further below."""
         return (
-            self._now is not None and self._now.frame is not None and self._is_fatal and self._last_was_part
+            self._now is not None
+            and self._now.frame is not None
+            and not self._now.is_aside
+            and self._is_fatal
+            and self._last_was_part
         )
 
     def broken_off(self) -> Raised | None:
@@ -216,6 +239,15 @@ class TracebackReader:
         if now.frame is not None and (exception := _EXCEPTION.match(text)):
             self._now = None
             return True, _raised(exception[1], exception[2] or "", now, *now.frame)
+        if (
+            now.raising is not None
+            and now.frame is not None
+            and not now.has_head
+            and text
+            and not text[0].isspace()
+        ):
+            self._now = None  # a program printed frames and message itself, without header and name
+            return True, _raised(now.raising[0], text, now, *now.frame)
         _note_code(now, text)
         if now.patience <= 0:
             self._now = None
@@ -254,6 +286,7 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
         is_import=ended.is_import,
         reading=ended.reading,
         asserted=ended.asserted,
+        outermost=ended.outermost,
     )
 
 
