@@ -73,7 +73,7 @@ _NO_END = compiled(
             r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
             r"\b(?:falling back|fallback|will (?:try|continue)|continuing|restarting|harmless|non-fatal|not fatal)\b",
             r"\busing (?:the )?(?:default|cached?|slow|cpu)\b|\bHTTP Request: ",
-            r"(?i:(?:failed|could not|unable) (?:to )?(?:send|log|upload|report|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
+            r"(?i:(?:failed|not|unable) (?:to )?(?:send|log|upload|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
