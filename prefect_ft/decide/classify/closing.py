@@ -207,7 +207,7 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
     """Return the last line that reports a loss, if that loss is NaN."""
     for index in range(len(lines) - 1, -1, -1):
         number, line = lines[index]
-        if any(_SUMMARY.search(view) is not None for view in line.views):
+        if any(_SUMMARY.search(view) is not None for view in (after_time(line.text), *line.views)):
             continue
         if _LOSS.search(line.text) is not None:
             return ()

@@ -62,7 +62,6 @@ __all__ = ["judge"]
 _ERRNO = "errno"
 _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
-_LINES_OF_A_LINK = 2  # without text, around the one that links two exceptions
 _LOGGED_LINES = 150
 """How many lines of tracebacks a program may log before it ends by the exception that the first line names."""
 
@@ -372,7 +371,7 @@ def _before_completion(log: LogFindings) -> list[Finding]:
 
 def _without_caught(log: LogFindings, findings: Sequence[Finding]) -> list[Finding]:
     """Leave out exceptions of which one process had several and then went on: it can have died of one of them only."""
-    raised = [one for one in findings if one.raised is not None and _PROCESS in one.rank]
+    raised = [one for one in findings if _is_of_process(one)]
     if not raised or log.number_of_tail(max(-_CAUGHT, -len(log.tail))) <= raised[-1].line:
         return list(findings)
     by_process = Counter((one.rank, one.signature.id) for one in raised)
@@ -382,8 +381,13 @@ def _without_caught(log: LogFindings, findings: Sequence[Finding]) -> list[Findi
     return [
         one
         for one in findings
-        if one.raised is None or _PROCESS not in one.rank or one.raised.file not in caught
+        if one.raised is None or not _is_of_process(one) or one.raised.file not in caught
     ]
+
+
+def _is_of_process(finding: Finding) -> bool:
+    """Return whether the prefix of an exception, other than an interruption, names its process."""
+    return finding.raised is not None and _PROCESS in finding.rank and weight(finding) != INTERRUPTED
 
 
 def _without_echoes(findings: Sequence[Finding]) -> list[Finding]:
@@ -406,10 +410,13 @@ def _is_below(finding: Finding, above: Finding) -> bool:
     """Return whether a traceback begins where another ends: a terminal interrupts all processes at once."""
     assert finding.raised is not None
     begun = finding.line - (finding.order - finding.raised.begun)  # every line of a traceback is read
-    ended = above.line
+    ended, near = above.line, _AT_ONCE_LINES
     if above.raised is not None and above.raised.ended:
-        ended += above.raised.ended - above.order + _LINES_OF_A_LINK
-    return finding.rank == above.rank and abs(begun - ended) <= _AT_ONCE_LINES
+        ended, near = (
+            ended + above.raised.ended - above.order,
+            _MESSAGE_LINES,
+        )  # there are empty lines in a chain
+    return finding.rank == above.rank and abs(begun - ended) <= near
 
 
 def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:

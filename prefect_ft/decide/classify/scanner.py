@@ -609,8 +609,8 @@ class LogScanner:
         finding = self._finding(match, line, at, None)
         if _GOES_ON.search(match.text) is not None:
             finding = replace(finding, level="I")
-        if _is_mere_mention(match):
-            if match.signature.failure_class == "assertion" or (named := _NAMED.match(match.text)) is None:
+        if (mention := _mention_in(match, line.views)) is not None:
+            if match.signature.failure_class == "assertion" or (named := _NAMED.match(mention)) is None:
                 return ""
             finding = replace(
                 finding, signature=_kind_of(match.signature, named, self._order), is_mention=True
@@ -693,7 +693,7 @@ def _kind_of(signature: Signature, named: re.Match[str], order: int) -> Signatur
     return as_kind(signature, Raised(named[1], named[2], order))
 
 
-def _is_mere_mention(match: Match) -> bool:
-    """Return whether a line only names an exception of the program's own: without a traceback it ends nothing."""
+def _mention_in(match: Match, views: tuple[str, ...]) -> str | None:
+    """Return the view of a line that only names an exception: without a traceback it ends nothing for certain."""
     form = _EXCEPTION if match.signature.role == "root" else _HANDED_ON
-    return form.match(match.text) is not None
+    return next((view for view in views if form.match(view) is not None), None)
