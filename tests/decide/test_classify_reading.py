@@ -98,7 +98,7 @@ WHOLE = LogFindings(
             text="KeyError: 'x'",
             line=6,
             order=4,
-            raised=Raised("KeyError", "'x'", 2, "/a.py", "f", outermost=("/a.py", "f")),
+            raised=Raised("KeyError", "'x'", 2, "/a.py", "f", outermost=("/a.py", "f"), has_own=True),
             stamp=stamp_of("2026-01-02 03:04:05"),
         ),
     ),

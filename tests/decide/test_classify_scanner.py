@@ -193,7 +193,8 @@ def test_what_makes_a_traceback_one_of_a_thread(lines: list[str], *, is_aside: b
 
 def test_tracebacks_of_threads_may_be_printed_into_each_other() -> None:
     threads = [f"Exception in thread Thread-{number}:" for number in (1, 3)]
-    frames = [line for line in TRACEBACK for _ in threads]
+    library = [line.replace("/", "/lib/python3.12/", 1) for line in TRACEBACK]
+    frames = [line for line in library for _ in threads]
     lines = [
         "step 1",
         "step 2",
@@ -205,6 +206,12 @@ def test_tracebacks_of_threads_may_be_printed_into_each_other() -> None:
     ]
     assert classify({"log": lines}).failure_class == "none"
     assert classify({"log": [*lines, *TRACEBACK, "KeyError: 'x'"]}).failure_class == "user_code"
+
+
+def test_a_thread_of_the_user_s_own_that_fails_last_has_ended_the_run() -> None:
+    lines = ["step 1", "step 2", "Exception in thread feeder:", *TRACEBACK, "KeyError: 'x'"]
+    assert classify({"log": lines}).failure_class == "user_code"
+    assert classify({"log": [*lines, "one", "two", "three"]}).failure_class == "none"
 
 
 def test_who_is_told_twice_is_told_by_its_id() -> None:

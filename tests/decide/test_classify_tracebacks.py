@@ -127,7 +127,7 @@ def read(lines, reader=None):
     ],
 )
 def test_what_lines_raise(lines, expected):
-    assert [replace(each, outermost=None) for each in read(lines)] == expected
+    assert [replace(each, outermost=None, has_own=False) for each in read(lines)] == expected
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,7 @@ def test_where_a_traceback_begins(file, function, is_printed):
     first = f'  File "{file}", line 9, in {function}'
     (ended,) = read([HEAD, first, FRAME, "ValueError: x"])
     assert (ended.outermost, ended.is_printed) == ((file, function), is_printed)
+    assert ended.has_own
     (ended,) = read([first, FRAME, "ValueError: x"])
     assert (ended.outermost, ended.is_printed) == (None, False)
 
@@ -183,7 +184,7 @@ def test_what_the_next_exception_follows(line, link):
 
 def test_a_worker_s_original_traceback_ends_like_any_other():
     lines = ["[3] Original " + HEAD, "[3] " + FRAME, "[4] ValueError: x"]
-    assert read(lines) == [raised(outermost=("/app/train.py", "step"))]
+    assert read(lines) == [raised(outermost=("/app/train.py", "step"), has_own=True)]
 
 
 @pytest.mark.parametrize("notice", ["Exception ignored in: <f>", "Error in atexit._run_exitfuncs:"])

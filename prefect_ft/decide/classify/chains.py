@@ -93,11 +93,16 @@ def wraps_in_chain(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
     An interruption comes at any time: what follows it is clean-up, and what a library was handling is none of a
     program's failures.
     """
-    if _is_interruption(cause):
+    if _is_interruption(cause) or (_is_mute(last) and not _is_mute(cause)):
         return True
     if _is_interruption(last) and cause.raised is not None and cause.raised.outermost is not None:
         return not is_library(cause.raised.outermost[0]) and wraps(last, cause, is_direct=is_direct)
     return wraps(last, cause, is_direct=is_direct)
+
+
+def _is_mute(finding: Finding) -> bool:
+    """Return whether an exception of a general kind has no message."""
+    return finding.raised is not None and not finding.raised.message and says_little(finding.signature)
 
 
 def _is_interruption(finding: Finding) -> bool:

@@ -108,6 +108,12 @@ _COMPLAINS = compiled(
 _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
+_ITEM = compiled(r"^\W{0,2}\d+ ?/ ?\d+\W")
+"""How a line about one of many items begins."""
+
+_END_LETTERS = 16
+"""How much of their ends complaints about items have in common."""
+
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
 
@@ -147,7 +153,8 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
-    if said is None and (not is_end or any(view.startswith(_AROUND) for view in line.views)):
+    is_no_end = _ITEM.search(text) is not None or any(view.startswith(_AROUND) for view in line.views)
+    if said is None and (not is_end or is_no_end):
         return None
     return text if shown is None else shown, said, is_end
 
@@ -183,17 +190,25 @@ def last_complaints(
 
 def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:
     """Leave out complaints of unknown class that repeat for one item after another, with other lines in between."""
-    places: dict[str, list[int]] = {}
-    for one in complaints:
-        places.setdefault(_form_of(one), []).append(one.line)
-    items = {
-        form for form, at in places.items() if len(at) >= _ITEMS and 2 * (at[-1] - at[0]) >= 3 * (len(at) - 1)
-    }
-    return [one for one in complaints if one.failure_class is not None or _form_of(one) not in items]
+    items: set[int] = set()
+    for form_of in (_head_of, _end_of):
+        places: dict[str, list[int]] = {}
+        for one in complaints:
+            places.setdefault(form_of(one), []).append(one.line)
+        for at in places.values():
+            if len(at) >= _ITEMS and 2 * (at[-1] - at[0]) >= 3 * (len(at) - 1):
+                items.update(at)
+    return [one for one in complaints if one.failure_class is not None or one.line not in items]
 
 
-def _form_of(complaint: Complaint) -> str:
+def _head_of(complaint: Complaint) -> str:
     return str(_NUMBER.sub("", complaint.text.partition(":")[0]))
+
+
+def _end_of(complaint: Complaint) -> str:
+    """Return the end of a complaint; what is too short for one is its own form."""
+    text = str(_NUMBER.sub("", complaint.text))
+    return text[-_END_LETTERS:] if len(text) > 2 * _END_LETTERS else f"{complaint.line}"
 
 
 def _says_nothing_new(line: Line, is_known: Callable[[Line], bool]) -> bool:

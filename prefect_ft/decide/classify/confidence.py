@@ -20,7 +20,7 @@ from prefect_ft.signatures import RECOVERABLE
 
 __all__ = ["confidence_in", "confidence_of_end", "confidence_of_none"]
 
-_FAR_LINES = 200
+_FAR_LINES = 8
 """How far before a log's end a line without a following exception may have been survived."""
 
 _UNHEEDED_LINES = 100

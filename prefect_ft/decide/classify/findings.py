@@ -46,6 +46,11 @@ class Finding:
     is_mention: bool = False
     """Whether it only names an exception, without a traceback."""
 
+    @property
+    def last_line(self) -> int:
+        """About the number of the last line of its event: what follows an exception in a chain belongs to it."""
+        return self.line + max(0, self.raised.ended - self.order) if self.raised is not None else self.line
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFindings:
@@ -61,6 +66,8 @@ class LogFindings:
     """The place at which the last run began, according to the log."""
     resumption: Resumption | None = None
     """The checkpoint that its rank may have been reading when it ended; `None` if none is known."""
+    goes_on: bool = False
+    """Whether the last lines are like those before the last traceback."""
     breaks_off: bool = False
     """Whether the log ends within a traceback."""
     held_back: tuple[Finding, ...] = ()

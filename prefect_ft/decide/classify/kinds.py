@@ -118,7 +118,8 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
             r"(?:^|/)(?:argparse|optparse|getopt|configparser|gettext)\.py|(?:^|/)(?:absl/flags|omegaconf|hydra|"
             r"jsonargparse|tyro|simple_parsing|draccus|fire|click|typer|pydantic(?:_core|_settings)?|dacite|marshmallow|"
             r"yacs|pkg_resources)/|transformers/(?:hf_argparser|training_args\w*)\.py|"
-            r"(?:mmengine|mmcv)/(?:config|registry|utils/(?:config|registry))"
+            r"(?:mmengine|mmcv)/(?:config|registry|utils/(?:config|registry))|"
+            r"torch/distributed/(?:elastic/rendezvous/|launcher/|launch|run\.py)"
         ),
     ),
     (
@@ -166,6 +167,9 @@ _TELLERS = frozenset(
 )
 """Exceptions that only report another one."""
 
+_OF_OTHERS = "torch/multiprocessing/spawn.py"
+"""Where torch raises what has ended another process: the message is in the lines below."""
+
 _TELLING = re.compile(
     r"\(look up to see its traceback\)|exited unexpectedly|because \w[\w ]{0,30} rais\w+ an exception|"
     r"(?i:\bsee (?:the )?(?:stack ?trace|traceback|logs?|errors?|output)\b.{0,20}\babove\b)|"
@@ -199,7 +203,8 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
 
 def only_tells(raised: Raised) -> bool:
     """Return whether an exception only reports another one."""
-    return raised.plain_name in _TELLERS or _TELLING.search(raised.message) is not None
+    is_of_others = raised.file.endswith(_OF_OTHERS) and not raised.message
+    return is_of_others or raised.plain_name in _TELLERS or _TELLING.search(raised.message) is not None
 
 
 def _by_message(signature: Signature, raised: Raised) -> Signature | None:
@@ -216,7 +221,7 @@ def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | N
     """Classify by the context: a library was imported, or one of a kind raised it; `only` of this class."""
     if raised.is_import:
         return _kind("import", "config")
-    failure_class = _by_place(raised.file)
+    failure_class = None if raised.function == "__getattr__" else _by_place(raised.file)
     return (
         None if failure_class is None or only not in (None, failure_class) else _kind("place", failure_class)
     )

@@ -62,6 +62,7 @@ __all__ = ["judge"]
 _ERRNO = "errno"
 _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
+_LAST_LINES = 3
 _LOGGED_LINES = 150
 """How many lines of tracebacks a program may log before it ends by the exception that the first line names."""
 
@@ -282,6 +283,8 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         return False
     if finding.is_mention:
         return finding.level not in WEAK_LEVELS and finding.line >= log.number_of_tail(0)
+    if finding.raised is not None and finding.raised.is_aside and finding.raised.has_own:
+        return finding.line >= log.number_of_tail(max(-_LAST_LINES, -len(log.tail)))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
 
@@ -410,13 +413,9 @@ def _is_below(finding: Finding, above: Finding) -> bool:
     """Return whether a traceback begins where another ends: a terminal interrupts all processes at once."""
     assert finding.raised is not None
     begun = finding.line - (finding.order - finding.raised.begun)  # every line of a traceback is read
-    ended, near = above.line, _AT_ONCE_LINES
-    if above.raised is not None and above.raised.ended:
-        ended, near = (
-            ended + above.raised.ended - above.order,
-            _MESSAGE_LINES,
-        )  # there are empty lines in a chain
-    return finding.rank == above.rank and abs(begun - ended) <= near
+    is_chain = above.last_line > above.line  # with empty lines in it, which do not count there
+    near = _MESSAGE_LINES if is_chain else _AT_ONCE_LINES
+    return finding.rank == above.rank and abs(begun - above.last_line) <= near
 
 
 def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:
@@ -442,8 +441,9 @@ def _says_no_end(finding: Finding) -> bool:
 
 
 def _follows(finding: Finding) -> bool:
-    """Return whether a report says only that something else has failed, and not what."""
-    return finding.signature.id in _SAYS_NOTHING
+    """Return whether a report says only that something else has failed, or a line what a thread's end may follow."""
+    is_beside = weight(finding) == MENTIONED and finding.raised is None
+    return is_beside or finding.signature.id in _SAYS_NOTHING
 
 
 def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
@@ -459,11 +459,18 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
             ends[finding.rank] = before[finding.rank] = _as_end(above)
         elif known is None or not (
             _is_full_twice(known, finding)
-            or weight(known) < weight(finding)
+            or _explains(known, finding)
             or wraps(finding, known, is_direct=False)
         ):
             ends[finding.rank] = finding
     return list(ends.values())
+
+
+def _explains(known: Finding, later: Finding) -> bool:
+    """Return whether an exception explains more than a later one: a crash far below it is another program's."""
+    assert later.raised is not None
+    is_far = weight(later) == BARE and later.raised.begun - known.order > _LOGGED_LINES
+    return weight(known) < weight(later) and not is_far
 
 
 def _only_follows(later: Finding, known: Finding) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -45,6 +45,8 @@ _NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
 _MESSAGE_LINES = 8
 _OF_A_GRAPH, _GRAPH_LINES = "in user code:", 120
 """The message with which TensorFlow begins the traceback of a function that it traces; its end names the exception."""
+_ALIKE_LINES = 3  # among the last, like those before a traceback, that show that a run went on
+_FORM_LETTERS = 8  # that such a line must have
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
 CountLines = Callable[[int, int], int]
@@ -128,6 +130,7 @@ def _places() -> Any:
     return re2.compile(PLACES)
 
 
+_NUMBERS = re.compile(r"\d+")
 _LINE_END = re.compile(rb"[\n\r]")
 _BOUND = re.compile("|".join(map(re.escape, (*RESTARTS, *ENDS_OF_JOBS))))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
@@ -171,6 +174,8 @@ class LogScanner:
         """The findings before the last line that may be printed late, and that line's place."""
         self._rank_ended = -_BUFFERED_BYTES
         """The place of the last exception that ended a rank."""
+        self._above_traceback, self._traceback_at = b"", 0
+        """What was printed before the last traceback of no rank began, and that one's place."""
         self._stamp: float | None = None
         self._beginning = Beginning()
         self._runs = 0
@@ -229,11 +234,19 @@ class LogScanner:
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,
+            goes_on=self._goes_on(tail),
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             complaints=self._complaints(closing),
             number_of_tail=self._number_of_tail,
         )
+
+    def _goes_on(self, tail: Sequence[str]) -> bool:
+        """Return whether the log's last lines are like those before its last traceback, which is not among them."""
+        if self._fed + self._length - self._traceback_at < _TAIL_BYTES:
+            return False
+        above = {_form_of(read_line(raw).text) for raw in self._above_traceback.split(b"\n") if raw} - {""}
+        return sum(_form_of(text) in above for text in tail) >= _ALIKE_LINES
 
     def _held_back(self) -> tuple[Finding, ...]:
         """Return the findings before the log's last lines, if these report a beginning that no run follows."""
@@ -486,6 +499,9 @@ class LogScanner:
         reader = self._reader(line.rank)
         was_open = reader.is_open
         taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
+        if reader.is_open and not was_open and reader.link is None and not line.rank:
+            self._above_traceback = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
+            self._traceback_at = self._fed + at
         self._open += reader.is_open - was_open
         self._quiet = 0 if taken else self._quiet + 1
         if self._quiet > _QUIET_LINES:
@@ -546,7 +562,7 @@ class LogScanner:
         leads_on = says_little(finding.signature) and _LEADS_ON.search(message)
         if leads_on or (finding.signature.role == "cascade" and finding.signature.failure_class == "crash"):
             self._open += self._little is None
-            self._little = finding, _MESSAGE_LINES if message != _OF_A_GRAPH else _GRAPH_LINES
+            self._little = finding, _MESSAGE_LINES if message.lower() != _OF_A_GRAPH else _GRAPH_LINES
 
     def _end_within(self, raised: Raised, rank: str, closing: list[tuple[int, Line]]) -> None:
         """Note an exception in whose traceback the log breaks off."""
@@ -599,7 +615,7 @@ class LogScanner:
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
-        match = self._catalogue.find(_stated(line.views))
+        match = _stated_in(line.views, self._catalogue)
         if match is None:
             if self._open and self._kept:
                 self._note_place(line.text, self._fed + at)
@@ -653,6 +669,12 @@ class LogScanner:
         self._beginning.clear()
 
 
+def _form_of(text: str) -> str:
+    """Return a line without its numbers, empty if it is too short to be recognised."""
+    form = _NUMBERS.sub("", text)
+    return form if len(form) >= _FORM_LETTERS else ""
+
+
 def _last_places() -> deque[tuple[int, int, int]]:
     return deque(maxlen=KEPT_LAST)
 
@@ -671,15 +693,20 @@ _GOES_ON = compiled(
 )
 """How a line says that its program goes on."""
 
-_POSSIBLE = re.compile(r"(?i)\b(?:common|possible|potential|likely) (?:causes?|reasons?)\b")
-"""What precedes causes that a message lists: none of them is stated."""
+_POSSIBLE = re.compile(
+    r"(?i)\b(?:common|possible|potential|likely) (?:causes?|reasons?)\b|"
+    r"\b(?:this |it |which )?(?:might|may|could|can) (?:also |often )?be (?:caused by|due to|because|the result of)\b"
+)
+"""What precedes causes that a message only supposes: none of them is stated."""
 
 
-def _stated(views: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the views of a line without possible causes."""
-    if "cause" not in views[0] and "reason" not in views[0]:
-        return views
-    return tuple(_POSSIBLE.split(view)[0] for view in views)
+def _stated_in(views: tuple[str, ...], catalogue: Catalogue) -> Match | None:
+    """Return what a line says, apart from what it only supposes."""
+    if _POSSIBLE.search(views[0]) is None:
+        return catalogue.find(views)
+    match = catalogue.find([_POSSIBLE.split(view)[0] for view in views])
+    whole = next((view for view in views if match is not None and view.startswith(match.text)), "")
+    return match and match._replace(text=whole)
 
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")

@@ -83,7 +83,8 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if any(complaint.is_strong for complaint in log.complaints):
         return left
     while left and (
-        _is_unheeded(left[-1], end) or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
+        _is_unheeded(left[-1], end, goes_on=log.goes_on)
+        or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
     ):
         left.pop()
     return left
@@ -101,10 +102,11 @@ def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
     return ends_it and end - finding.line > _FAR_LINES
 
 
-def _is_unheeded(finding: Finding, end: int) -> bool:
-    after = end - finding.line
+def _is_unheeded(finding: Finding, end: int, *, goes_on: bool) -> bool:
+    """Return whether the run went on; `goes_on`: the log's last lines are like those before its last traceback."""
+    after = end - finding.last_line
     if finding.raised is not None and not finding.raised.is_printed:
-        return after > _VERY_FAR_LINES
+        return after > (_AFTER_PRINTED if goes_on else _VERY_FAR_LINES)
     return _may_be_unheeded(finding) and after > (_AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
 
 

@@ -43,6 +43,8 @@ _NOT_FATAL = (
     "Call stack:",
 )
 """What precedes a traceback that has ended nothing."""
+_OF_A_LOGGER = ("Message: ", "Arguments: ")
+"""What ends the frames that Python's `logging` prints where it cannot log."""
 _OF_A_TRACKER = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+\s+[\w-]+\s*:\d+ \[\w+\.py:\w+\(\):\d+\]"
 )
@@ -89,6 +91,8 @@ class Raised:
     """The code of the last assertion in the traceback."""
     outermost: tuple[str, str] | None = None
     """File and function of the frame with which the traceback begins; `None` if its header is missing."""
+    has_own: bool = False
+    """Whether the user's own code is in the traceback."""
     ended: int = 0
     """The place of the last line of its chain, if another exception followed it; else 0."""
     is_cut: bool = False
@@ -120,6 +124,7 @@ class _Traceback:
     is_cleanup: bool = False
     is_import: bool = False
     outermost: tuple[str, str] | None = None
+    has_own: bool = False
     frame: tuple[str, str] | None = None
     reading: Reading = ""
     asserted: str = ""
@@ -136,6 +141,7 @@ class _Traceback:
             self.outermost = file, function
         caller = self.frame[1] if self.frame is not None else ""
         self.frame, self.asserted = (file, function), ""
+        self.has_own |= not is_library(file)
         self.reading = reading_after(self.reading, file, function)
         is_of_a_file = not file.startswith("<")  # `<string>` and `<stdin>` are programs, not libraries
         is_imported = function == "<module>" and is_of_a_file and caller not in _RUNS_A_PROGRAM
@@ -167,7 +173,7 @@ class TracebackReader:
         """Whether only frames came last: the exception would have been further below."""
         return (
             self._now is not None
-            and self._now.frame is not None
+            and (self._now.frame is not None or self._now.has_head)
             and not self._now.is_aside
             and self._is_fatal
             and self._last_was_part
@@ -236,6 +242,9 @@ class TracebackReader:
         if frame := _FRAME_LINE.match(text) or _IPYTHON_FRAME.match(text):
             now.enter(frame[1], frame[2] or "")
             return True, None
+        if now.frame is not None and text.startswith(_OF_A_LOGGER):
+            self._now = None
+            return True, None
         if now.frame is not None and (exception := _EXCEPTION.match(text)):
             self._now = None
             return True, _raised(exception[1], exception[2] or "", now, *now.frame)
@@ -287,6 +296,7 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
         reading=ended.reading,
         asserted=ended.asserted,
         outermost=ended.outermost,
+        has_own=ended.has_own,
     )
 
 

@@ -1,0 +1,186 @@
+"""What a run survives, and what only follows from something else: judged by where it stands, not by its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify import classify
+
+HEAD = "Traceback (most recent call last):"
+LIB = "/opt/venv/lib/python3.12/site-packages/acme"
+CLEANUP = "During handling of the above exception, another exception occurred:"
+WELL = [f"step {number} loss 0.{number}" for number in range(1, 6)]
+ANSWERS = ["an answer"] * 40
+
+
+def threw(exception, *frames, prefix=""):
+    """A traceback through these frames, each `FILE FUNCTION`."""
+    lines = [HEAD]
+    for frame in frames or ("/app/train.py <module>",):
+        file, _, function = frame.partition(" ")
+        lines += [f'  File "{file}", line 7, in {function}', "    call()"]
+    return [prefix + line for line in [*lines, exception]]
+
+
+def told(lines, exit_code=None):
+    verdict = classify({"a.log": lines}, exit_code=exit_code)
+    return verdict.failure_class, verdict.evidence and verdict.evidence.text
+
+
+# -- interruptions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "interruption", ["KeyboardInterrupt", "acme.SignalException: Process 7 got signal: 15"]
+)
+def test_what_follows_an_interruption_in_a_chain_is_clean_up(interruption):
+    lines = [*threw(interruption, f"{LIB}/init.py start"), "", CLEANUP, "", *threw("AssertionError")]
+    assert told([*WELL, *lines])[1] == interruption
+
+
+def test_an_interruption_counts_more_than_what_a_library_was_handling():
+    signal = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1"
+    inner = threw("KeyError: 30", "/usr/lib/python3.12/logging/__init__.py isEnabledFor")
+    assert told([*WELL, *inner, "", CLEANUP, "", *threw(signal)]) == ("cancelled", signal)
+
+
+def test_a_failure_that_a_program_was_handling_counts_more_than_the_interruption_that_ended_it():
+    inner = threw("KeyError: 'part'", "/app/train.py step")
+    assert told([*WELL, *inner, "", CLEANUP, "", *threw("KeyboardInterrupt")])[0] == "user_code"
+
+
+def test_a_terminal_interrupts_all_programs_at_once():
+    other = threw("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/x/port'")
+    assert told([*threw("KeyboardInterrupt"), *other])[0] == "cancelled"
+    assert told([*threw("KeyboardInterrupt"), *ANSWERS, *other])[0] == "config"
+    assert told([*other, *threw("KeyboardInterrupt")])[0] == "config"
+    assert told(threw("RuntimeError: KeyboardInterrupt: "))[0] == "cancelled"
+
+
+# -- exceptions that ended nothing ----------------------------------------------------------------------
+
+
+def test_an_exception_that_a_function_printed_ended_nothing_if_much_follows():
+    printed = threw("KeyError: 'part'", "/app/train.py evaluate")
+    assert told([*printed, *ANSWERS[:30]])[0] == "user_code"
+    assert told([*printed, *ANSWERS[:31]])[0] == "none"
+    assert told([*printed, *ANSWERS], 1)[0] == "user_code"
+    assert told([*threw("KeyError: 'part'"), *ANSWERS])[0] == "user_code"
+
+
+def test_a_line_that_names_an_exception_ended_nothing_if_some_lines_follow():
+    line = "TimeoutError: sample 7 took too long"
+    assert told([*WELL, line])[0] == "network"
+    assert told([*WELL, line, *ANSWERS[:11]])[0] == "none"
+
+
+def test_lines_as_before_show_that_a_run_went_on():
+    results = [f"Test accuracy of fold {number}: 0.9" for number in range(300)]
+    failed = threw("KeyError: 'part'")
+    assert told([*results[:20], *failed, *results[20:]])[0] == "none"
+    assert told([*results[:20], *failed, *results[20:40]])[0] == "user_code"
+    assert (
+        told([*results[:20], *failed, *(f"other words {number} of a program" for number in range(300))])[0]
+        != "none"
+    )
+    assert told([*results[:20], *failed, *results[20:]], 1)[0] == "user_code"
+
+
+def test_what_logging_could_not_log_is_no_exception():
+    lines = ["Call stack:", *threw("", "/app/train.py <module>")[1:-1], "Message: 'a: b'", "Arguments: (7,)"]
+    assert told([*WELL, *lines])[0] == "none"
+
+
+# -- ranks ----------------------------------------------------------------------------------------------
+
+
+def test_what_other_ranks_print_as_they_are_ended_is_no_progress_of_the_one_that_failed():
+    failed = threw("ValueError: sample 7 has no label", prefix="[rank1]: ")
+    late = [f"step    {number} | grad norm 3.6" for number in range(4)]
+    reset = "[rank0]:[E1126 08:24:03.0 ProcessGroupNCCL.cpp:612] [Rank 0] NCCL error: remote process exited"
+    assert told([*failed, *late, reset])[1] == "ValueError: sample 7 has no label"
+    assert told([*failed, *late])[0] == "user_code"
+    assert told([*failed, *(f"step {number} loss 0.5" for number in range(50))])[0] == "none"
+    assert told([*failed, *(f"[rank1]: {line}" for line in late)])[0] == "none"
+
+
+# -- what only tells of another failure ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "RuntimeError: Executor failed.",
+        "acme.EngineDead: The engine has an issue. See stack trace (above) for the root cause.",
+        "SystemError: (Fatal) The queue is killed because the feeder raises an exception.",
+        "exceptiongroup.ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+    ],
+)
+def test_an_exception_that_only_tells_of_another_failure_says_nothing(exception):
+    assert told(threw(exception))[0] == "unknown"
+    cause = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
+    assert told([*threw(cause), *threw(exception)]) == ("numeric", cause)
+
+
+def test_an_exception_without_a_message_says_less_than_the_one_before_in_its_chain():
+    inner = threw("ValueError: text must be of type str", "/app/data.py read")
+    assert told([*inner, "", CLEANUP, "", *threw("ValueError")])[1] == "ValueError: text must be of type str"
+
+
+def test_an_exception_within_the_message_is_the_one():
+    graph = ['    File "/app/model.py", line 7, in call  *', "        return x + y", ""]
+    inner = "    ValueError: Dimensions must be equal, but are 14 and 16"
+    lines = [*threw("ValueError: in user code:"), "", *graph, inner]
+    assert told(lines) == ("user_code", inner)
+
+
+def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
+    usage = "train.py: error: argument --update: expected one argument"
+    assert told([*threw("ImportError: No module named torch"), usage])[1] == usage
+
+
+# -- kinds that a message names -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exception", "failure_class"),
+    [
+        (
+            "ValueError: Free memory on device cuda:0 (16/93 GiB) on startup is less than desired",
+            "oom_device",
+        ),
+        ("ValueError: The longest request (131072) is larger than what the KV cache can hold", "oom_device"),
+        ("acme.StatusError: Error code: 402 - {'detail': 'no balance'}", "config"),
+        ("acme.StatusError: Error code: 503 - {'detail': 'overloaded'}", "network"),
+        ("acme.CommError: Project a/b does not contain artifact: 'model'", "config"),
+        ("ValueError: Please make sure you have `sentencepiece` installed", "config"),
+        ("ValueError: This version does not recognize this architecture", "config"),
+        ("struct.error: unpack_from requires a buffer of at least 4 bytes", "data"),
+        ("acme.IOError: '/data/a.tif' not recognized as being in a supported file format", "data"),
+        ("RuntimeError: Failed to read input data", "data"),
+        ("RuntimeError: unexpected pos 228062784 vs 228062672", "storage"),
+        (
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_7>: unavailable (11)",
+            "storage",
+        ),
+        ("acme.ResponseError: the store is currently not able to persist on disk", "storage"),
+        (
+            "ValueError: Target size (torch.Size([7])) must be the same as input size (torch.Size([9]))",
+            "user_code",
+        ),
+        ("ValueError: matrix contains invalid numeric entries", "numeric"),
+    ],
+)
+def test_what_a_message_says_of_its_kind(exception, failure_class):
+    assert told(threw(exception), 1)[0] == failure_class
+
+
+def test_a_lost_pipe_to_a_process_of_the_same_program_is_no_network():
+    pipe = ("/app/train.py <module>", "/usr/lib/python3.12/multiprocessing/connection.py _recv")
+    assert told(threw("EOFError", *pipe), 1)[0] == "unknown"
+    assert told(threw("EOFError"), 1)[0] == "network"
+
+
+def test_a_supposed_cause_is_not_stated_but_what_was_seen_is():
+    line = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory."
+    assert told([*WELL, line]) == ("storage", line)
