@@ -222,12 +222,14 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
     """Return the last line that reports a loss, if that loss is NaN."""
     for index in range(len(lines) - 1, -1, -1):
         number, line = lines[index]
+        is_loss = _LOSS.search(line.text) is not None
+        if not is_loss and _LOST.search(line.text) is None:
+            continue
         if any(_SUMMARY.search(view) is not None for view in (after_time(line.text), *line.views)):
             continue
-        if _LOSS.search(line.text) is not None:
+        if is_loss:
             return ()
-        if _LOST.search(line.text) is not None:
-            return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
+        return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
     return ()
 
 

@@ -699,10 +699,13 @@ _POSSIBLE = re.compile(
 )
 """What precedes causes that a message only supposes: none of them is stated."""
 
+_SUPPOSES = ("ause", "eason", "due to", "result of")
+"""Texts of which each match contains one: most lines need no further check."""
+
 
 def _stated_in(views: tuple[str, ...], catalogue: Catalogue) -> Match | None:
     """Return what a line says, apart from what it only supposes."""
-    if _POSSIBLE.search(views[0]) is None:
+    if not any(text in views[0] for text in _SUPPOSES) or _POSSIBLE.search(views[0]) is None:
         return catalogue.find(views)
     match = catalogue.find([_POSSIBLE.split(view)[0] for view in views])
     whole = next((view for view in views if match is not None and view.startswith(match.text)), "")
