@@ -33,6 +33,13 @@ int nvmlInit_v2(void) { return 0; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(0x100UL + index); return 0; }
+int nvmlDeviceGetUUID(void *device, char *told, unsigned size) {
+    return snprintf(told, size, "GPU-%cbcdef01-2345", device == (void *)0x101 ? 'b' : 'a') < 0;
+}
+int nvmlDeviceGetPciInfo_v3(void *device, unsigned *told) {
+    told[4] = 0; told[5] = device == (void *)0x101 ? 0x4f : 0x1b; told[6] = 0;
+    return 0;
+}
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *told) { told[0] = 50; told[1] = 0; return 0; }
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *told) { return lost(device) ? 15 : 0; }
 int nvmlEventSetCreate(void **set) { *set = (void *)0x900; return 0; }

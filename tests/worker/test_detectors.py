@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -333,11 +334,29 @@ def test_how_a_device_is_at_first_is_as_it_is_but_for_what_cannot_stay(
     assert watching.next()["fault"]["code"] == "xid-48"
 
 
-def test_devices_that_ranks_do_not_see_are_not_looked_at(
-    nvml: FakeNvml, watch: Callable[..., Watching]
+@pytest.mark.parametrize("seen", ["", "-1", "7", "GPU-c", "GPU-"])
+def test_where_ranks_see_no_device_none_is_looked_at(
+    seen: str, nvml: FakeNvml, watch: Callable[..., Watching]
+) -> None:
+    told = watch("nvml", CUDA_VISIBLE_DEVICES=seen, **nvml.env).next()
+    assert told == {"by": [], "why_not": {"nvml": "no NVIDIA device can be asked"}}
+
+
+@pytest.mark.parametrize("seen", ["1", "GPU-b", "1,0", "MIG-GPU-bbcdef01-2345/0/0", "MIG-7"])
+def test_devices_that_ranks_see_are_looked_at(
+    seen: str, nvml: FakeNvml, watch: Callable[..., Watching]
 ) -> None:
     nvml.say("rows", "1 1")
-    watching = watch("nvml", CUDA_VISIBLE_DEVICES="0", **nvml.env)
+    watching = watch("nvml", CUDA_VISIBLE_DEVICES=seen, **nvml.env)
+    assert [watching.next()["by"], watching.next()["fault"]["device"]] == [["nvml"], "1"]
+
+
+@pytest.mark.parametrize("seen", ["0", "GPU-abcdef", "0,7,1", "0,-1,1", " 0 "])
+def test_devices_that_ranks_do_not_see_are_not_looked_at(
+    seen: str, nvml: FakeNvml, watch: Callable[..., Watching]
+) -> None:
+    nvml.say("rows", "1 1")
+    watching = watch("nvml", CUDA_VISIBLE_DEVICES=seen, **nvml.env)
     assert watching.next()["by"] == ["nvml"]
     nvml.say("lost", 1)
     nvml.say("xid", 79)  # of device 1, as all of it
@@ -405,6 +424,22 @@ def test_the_kernels_log_is_read_by_journalctl_where_it_cannot_be_opened(
 @pytest.mark.skipif(not os.access(kernel_log.KMSG, os.R_OK), reason="needs to read /dev/kmsg")
 def test_this_machines_log_is_read_from_its_end() -> None:
     assert next(kernel_log.faults()) is None
+
+
+def test_a_device_has_one_name_whoever_finds_its_fault(
+    nvml: FakeNvml,
+) -> None:
+    """NVML counts devices, the kernel names their places: one Xid would be healed and counted twice."""
+    script = """
+        import sys
+        from prefect_ft.worker.detectors import nvml
+        first = next(nvml.faults(9.0))
+        print(first, *map(nvml.number_at, sys.argv[1:]))
+    """
+    names = ["PCI:0000:4f:00", "PCI:0000:1b:00", "00000000:4F:00.0", "PCI:0000:99:00", "md0", "3"]
+    words = [sys.executable, "-c", textwrap.dedent(script), *names]
+    told = subprocess.run(words, env={**os.environ, **nvml.env}, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["None", "1", "0", "1", "PCI:0000:99:00", "md0", "3"]
 
 
 # -- resetting ----------------------------------------------------------------------------------------

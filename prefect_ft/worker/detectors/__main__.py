@@ -58,7 +58,7 @@ def _watch(name: str, every_s: float, output: _Output) -> None:
         for fault in SOURCES[name](every_s):
             output.begun(name)
             if fault is not None:
-                output.fault(**fault._asdict())
+                output.fault(**fault._replace(device=nvml.number_at(fault.device))._asdict())
     except MissingError as exc:
         output.begun(name, str(exc))
     except Exception as exc:  # any error of a library or tool: the other sources go on

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from prefect_ft.worker.detectors.sources import Fault, Faults, MissingError
 
-__all__ = ["LIBRARY", "MissingError", "faults", "opened", "visible"]
+__all__ = ["LIBRARY", "MissingError", "faults", "number_at", "opened", "visible"]
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -29,6 +30,8 @@ _MAX_LINKS = 18
 """NVML_NVLINK_MAX_LINKS."""
 
 _WAIT_MS = 1000
+
+_PLACE = re.compile(r"(?:PCI:)?([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})(?:\.[0-7])?\Z")
 
 _BROKEN = {
     _GPU_IS_LOST: ("gpu-lost", "the device is lost: it has fallen off the bus or cannot be reached"),
@@ -57,16 +60,85 @@ class _State(NamedTuple):
     links: Tuple[bool, ...]
 
 
-def visible(count: int) -> List[int]:
-    """Return the devices that are visible to ranks; all where the environment names none by number."""
-    words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    named = [int(word) for word in words if word.isdigit() and int(word) < count]
-    return named or list(range(count))
+class _PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = (
+        ("bus_id_legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pci_device_id", ctypes.c_uint),
+        ("pci_subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    )
+
+
+_NUMBERS: Dict[Tuple[int, int, int], str] = {}
+"""The devices' numbers by PCI domain, bus and device, once `faults` has asked for them."""
+
+
+def number_at(device: str) -> str:
+    """Return the number of a device that the kernel names by its place, as `PCI:0000:4f:00`; else the name as it is."""
+    place = _PLACE.match(device)
+    if place is None:
+        return device
+    domain, bus, slot = (int(part, 16) for part in place.groups())
+    return _NUMBERS.get((domain, bus, slot), device)
+
+
+def visible(library: Any, count: int) -> List[int]:
+    """Return the devices that CUDA_VISIBLE_DEVICES leaves to ranks, as CUDA reads it: up to the first unknown one.
+
+    Without it all, and also where it names parts of devices (MIG) or ids that the library does not tell.
+    """
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is None or "MIG-" in told:
+        return list(range(count))
+    ids: Dict[str, int] = {}
+    if "GPU-" in told:
+        ids = {name: index for index in range(count) if (name := _uuid(library, index))}
+        if not ids:
+            return list(range(count))
+    chosen: List[int] = []
+    for word in told.split(","):
+        index = _index_of(word.strip(), ids)
+        if index is None or index >= count or index in chosen:
+            break
+        chosen.append(index)
+    return chosen
+
+
+def _index_of(word: str, ids: Dict[str, int]) -> Optional[int]:
+    """Return the device that a word names by its number, or by the beginning of its id."""
+    if word.isdigit():
+        return int(word)
+    named = [index for name, index in ids.items() if word.startswith("GPU-") and name.startswith(word)]
+    return named[0] if len(named) == 1 else None
+
+
+def _uuid(library: Any, index: int) -> str:
+    handle, told = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+        return ""
+    return (
+        told.value.decode()
+        if _asked(library, "nvmlDeviceGetUUID", handle, told, ctypes.c_uint(96)) == 0
+        else ""
+    )
+
+
+def _note_places(library: Any, handles: Dict[str, ctypes.c_void_p]) -> None:
+    for name, handle in handles.items():
+        told = _PciInfo()
+        if _asked(library, "nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(told)) == 0:
+            _NUMBERS[told.domain, told.bus, told.device] = name
 
 
 def faults(every_s: float) -> Faults:
     """Yield the faults of the visible devices as they come; raises MissingError without library or device."""
     library, handles = opened()
+    _note_places(library, handles)
     events = _registered(library, handles)
     names = {handle.value: name for name, handle in handles.items()}
     states = {name: _state(library, handle) for name, handle in handles.items()}
@@ -100,7 +172,7 @@ def opened() -> Tuple[Any, Dict[str, ctypes.c_void_p]]:
     except (OSError, AttributeError) as exc:
         raise MissingError(f"{LIBRARY} cannot be loaded") from exc
     handles = {}
-    for index in visible(count.value):
+    for index in visible(library, count.value):
         handle = ctypes.c_void_p()
         if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
             handles[str(index)] = handle
