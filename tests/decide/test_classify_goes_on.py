@@ -184,3 +184,25 @@ def test_a_lost_pipe_to_a_process_of_the_same_program_is_no_network():
 def test_a_supposed_cause_is_not_stated_but_what_was_seen_is():
     line = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory."
     assert told([*WELL, line]) == ("storage", line)
+
+
+def test_lines_of_other_ranks_do_not_show_that_a_rank_went_on():
+    lines = [
+        line
+        for number in range(200)
+        for line in ("[rank9]: I loader.py:7] prefetching", f"epoch ends {number}")
+    ]
+    failed = [
+        line for each in threw("KeyError: 'part'") for line in ("[rank9]: I loader.py:7] prefetching", each)
+    ]
+    others = ["[rank9]: I loader.py:7] prefetching"] * 100
+    assert told([*lines[:40], *failed, *others])[0] == "user_code"
+    assert told([*lines[:40], *failed, *lines[40:]])[0] == "none"
+
+
+def test_launchers_that_print_in_time_mark_each_start():
+    head = (
+        "W0102 torch.distributed.run] Setting OMP_NUM_THREADS environment variable for each process to be 1"
+    )
+    assert told([head, *threw("KeyError: 'part'"), head, "nothing is wrong"])[0] == "none"
+    assert told([*WELL, "one", "two", *threw("KeyError: 'part'"), head])[0] == "user_code"

@@ -148,6 +148,10 @@ def test_where_a_traceback_begins(file, function, is_printed):
     assert (ended.outermost, ended.is_printed) == (None, False)
 
 
+def test_a_traceback_may_begin_in_the_message_of_its_exception():
+    assert read([f"KeyError: {HEAD}", FRAME, "KeyError: no such part"])[0].text == "KeyError: no such part"
+
+
 def test_a_traceback_that_begins_in_a_program_is_of_no_thread():
     lines = [
         "Exception in thread pool task: x",

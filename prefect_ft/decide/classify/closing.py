@@ -153,10 +153,14 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
-    is_no_end = _ITEM.search(text) is not None or any(view.startswith(_AROUND) for view in line.views)
-    if said is None and (not is_end or is_no_end):
+    if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
     return text if shown is None else shown, said, is_end
+
+
+def _is_beside(view: str) -> bool:
+    """Return whether what complains is around the program, or the complaint about one of many items."""
+    return view.startswith(_AROUND) or _ITEM.search(view) is not None
 
 
 def last_complaints(

@@ -330,7 +330,13 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
     is_first = {id(one) for one in ended if named is not None and is_of_rank(one, named)}
     in_order = sorted(
         (*ended, *said),
-        key=lambda one: (_group(one), id(one) not in is_first, _says_no_end(one), _follows(one), one.order),
+        key=lambda one: (
+            _group(one),
+            id(one) not in is_first,
+            _says_no_end(one),
+            _follows(one, log),
+            one.order,
+        ),
     )
     return with_word_of_scheduler(in_order)
 
@@ -440,9 +446,9 @@ def _says_no_end(finding: Finding) -> bool:
     return weight(finding) == REPORT and not reports_end(finding)
 
 
-def _follows(finding: Finding) -> bool:
-    """Return whether a report says only that something else has failed, or a line what a thread's end may follow."""
-    is_beside = weight(finding) == MENTIONED and finding.raised is None
+def _follows(finding: Finding, log: LogFindings) -> bool:
+    """Return whether a report says only that something else has failed, or is beside the end of the log."""
+    is_beside = weight(finding) == MENTIONED and finding.raised is None and not _is_at_end(log, finding)
     return is_beside or finding.signature.id in _SAYS_NOTHING
 
 

@@ -56,6 +56,7 @@ PRINTED_LATE = "Setting OMP_NUM_THREADS environment variable for each process"
 """What a launcher prints at the beginning, possibly after everything else: output to a file is buffered."""
 
 _LATE_BYTES = 2000
+_FIRST_LINES = 3
 
 RESTARTS = (
     "Starting elastic_operator with launch configs",
@@ -175,8 +176,10 @@ class LogScanner:
         self._rank_ended = -_BUFFERED_BYTES
         """The place of the last exception that ended a rank."""
         self._above_traceback, self._traceback_at = b"", 0
-        """What was printed before the last traceback of no rank began, and that one's place."""
+        """What was printed before the last traceback began, and that one's place."""
+        self._rank_of_traceback = ""
         self._stamp: float | None = None
+        self._begins_in_time = False
         self._beginning = Beginning()
         self._runs = 0
         self._starts: deque[tuple[int, int]] | None = None
@@ -224,7 +227,8 @@ class LogScanner:
         for rank, reader in self._readers.items():
             if (raised := reader.broken_off()) is not None and closing:
                 self._end_within(raised, rank, closing)
-        tail = tuple(line.text for _, line in self._tail())
+        last = self._tail()
+        tail = tuple(line.text for _, line in last)
         return LogFindings(
             file=self.file,
             findings=self._kept.in_order(),
@@ -234,19 +238,28 @@ class LogScanner:
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,
-            goes_on=self._goes_on(tail),
+            goes_on=self._goes_on(last),
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             complaints=self._complaints(closing),
             number_of_tail=self._number_of_tail,
         )
 
-    def _goes_on(self, tail: Sequence[str]) -> bool:
+    def _goes_on(self, tail: Sequence[tuple[int, Line]]) -> bool:
         """Return whether the log's last lines are like those before its last traceback, which is not among them."""
-        if self._fed + self._length - self._traceback_at < _TAIL_BYTES:
+        if not self._above_traceback or self._fed + self._length - self._traceback_at < _TAIL_BYTES:
             return False
-        above = {_form_of(read_line(raw).text) for raw in self._above_traceback.split(b"\n") if raw} - {""}
-        return sum(_form_of(text) in above for text in tail) >= _ALIKE_LINES
+        lines = (
+            read_line(raw.rstrip(b"\r").rpartition(b"\r")[2]) for raw in self._above_traceback.split(b"\n")
+        )
+        above = self._forms(lines)
+        return len([form for form in self._forms(line for _, line in tail) if form in above]) >= _ALIKE_LINES
+
+    def _forms(self, lines: Iterable[Line]) -> list[str]:
+        """Return the lines of the rank of the last traceback without their numbers."""
+        return [
+            form for line in lines if line.rank == self._rank_of_traceback and (form := _form_of(line.text))
+        ]
 
     def _held_back(self) -> tuple[Finding, ...]:
         """Return the findings before the log's last lines, if these report a beginning that no run follows."""
@@ -452,7 +465,7 @@ class LogScanner:
         bound = _BOUND.search(line.text)
         is_restart = bound is not None and bound[0] in RESTARTS
         if self._is_job_over or is_restart:
-            self._begin_run(at if PRINTED_LATE in line.text else None)
+            self._begin_run(at if PRINTED_LATE in line.text and not self._is_in_time(at) else None)
         self._is_job_over = bound is not None and not is_restart
         if bound is not None:
             self._take_beginning(at + len(raw))
@@ -467,6 +480,12 @@ class LogScanner:
         rule = self._read_message(line, at)
         if not (self._open or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
+
+    def _is_in_time(self, at: int) -> bool:
+        """Return whether launchers' first lines are first lines in this log: then none is printed late."""
+        if self._fed == 0 and self._block.count(b"\n", 0, at) < _FIRST_LINES:
+            self._begins_in_time = True
+        return self._begins_in_time
 
     def _begin_run(self, printed_late: int | None) -> None:
         """Drop findings of earlier runs in this log.
@@ -499,7 +518,8 @@ class LogScanner:
         reader = self._reader(line.rank)
         was_open = reader.is_open
         taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
-        if reader.is_open and not was_open and reader.link is None and not line.rank:
+        if reader.is_open and not was_open and reader.link is None:
+            self._rank_of_traceback = line.rank
             self._above_traceback = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
             self._traceback_at = self._fed + at
         self._open += reader.is_open - was_open

@@ -21,8 +21,9 @@ CHAINS = (DIRECT_CAUSE, MEANWHILE)
 FRAME = '", line '
 
 _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
-_IPYTHON_NAME = re.compile(r"\A[A-Za-z_][\w.]* {2,}\Z")
-"""What precedes the header in a notebook: the exception's name, which ends the traceback as well."""
+_NAME_AHEAD = re.compile(r"\A[A-Za-z_][\w.]*(?: {2,}|(?<=Error): |(?<=Exception): )\Z")
+"""What precedes the header in a notebook, and where a message begins with it: the name of the exception, which ends the
+traceback as well."""
 _IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
 _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
@@ -173,7 +174,7 @@ class TracebackReader:
         """Whether only frames came last: the exception would have been further below."""
         return (
             self._now is not None
-            and (self._now.frame is not None or self._now.has_head)
+            and self._now.frame is not None
             and not self._now.is_aside
             and self._is_fatal
             and self._last_was_part
@@ -218,7 +219,7 @@ class TracebackReader:
     def _begin(self, prefix: str, order: int, above: str, *, has_head: bool = False) -> _Traceback:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
-        margin, box, _ = _IPYTHON_NAME.sub("", prefix).partition("╭")
+        margin, box, _ = _NAME_AHEAD.sub("", prefix).partition("╭")
         if self.link is None:  # the parts of a chain are all of one exception
             self._is_fatal = not (
                 any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.match(above) is not None
