@@ -29,6 +29,7 @@ DECIDED = {"type": "decision", "t": 5.007, "n": 1, "action": "restart_in_place",
 SECOND = {"type": "attempt", "t": 5.02, "attempt": 2, "begun_t": 5.009}
 PRINTED = {"type": "came-up", "t": 5.1, "attempt": 2, "what": "first-line", "at_t": 5.03}
 MET = {"type": "came-up", "t": 5.1, "attempt": 2, "what": "rendezvous", "at_t": 5.05}
+STEPPED = {"type": "came-up", "t": 9.1, "attempt": 2, "what": "first-step", "at_t": 9.05}
 STARTED = {"detect": 0.002, "reap": 0.004, "decide": 0.001, "retry": 0.002, "wait": 0, "start": 0.011}
 
 
@@ -42,6 +43,11 @@ STARTED = {"detect": 0.002, "reap": 0.004, "decide": 0.001, "retry": 0.002, "wai
             [FIRST, EXIT, DECIDED, SECOND, PRINTED, MET],
             {2: {**STARTED, "first_line": 0.01, "rendezvous": 0.02}},
             id="up",
+        ),
+        pytest.param(
+            [FIRST, EXIT, DECIDED, SECOND, PRINTED, MET, STEPPED],
+            {2: {**STARTED, "first_line": 0.01, "rendezvous": 0.02, "first_step": 4.0}},
+            id="training",
         ),
         pytest.param(
             [FIRST, EXIT, DECIDED, SECOND, MET, PRINTED],

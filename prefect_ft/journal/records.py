@@ -227,6 +227,10 @@ class WarningLine(Line):
     text: str = of(TEXT)
 
 
+FIRST_STEP = "first-step"
+"""What has come up with the first step that a rank of an attempt reports."""
+
+
 class CameUpLine(Line):
     """How far the ranks of an attempt have come up."""
 

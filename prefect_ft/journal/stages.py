@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from prefect_ft.journal.records import AttemptLine, CameUpLine, DecisionLine, IncidentLine, Line
 from prefect_ft.model import RESTARTS
 
-STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous")
+STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "rendezvous", "first_step")
 """In their order: until the failure was noticed; until every process had ended; until the decision was on disk;
-until it began to be carried out (except in place, Prefect has to enter the task again first); the
-backoff; until all ranks had been started; until the first of them printed something; until they had met."""
+until it began to be carried out (except in place, Prefect has to enter the task again first); the backoff; until all
+ranks had been started; until the first of them printed something; until they had met; until one reported a step."""
 
 Stages = dict[str, float]
 

@@ -16,6 +16,7 @@ STAGE_MEANINGS: Mapping[str, str] = {
     "start": "until all ranks had started",
     "first_line": "until the first rank printed a line",
     "rendezvous": "until all ranks had joined the rendezvous",
+    "first_step": "until the first rank reported a step",
 }
 """Each stage begins where the previous one ends; the first one begins at the failure."""
 

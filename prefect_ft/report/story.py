@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prefect_ft.decide.incidents import places
 from prefect_ft.journal.attempts import PARTS, AttemptSummary, Gang, Judged, Span, Timeline, timeline_of
 from prefect_ft.journal.lines import head_of
-from prefect_ft.journal.records import AttemptLine, CheckpointLine, Line, OddValueLine
+from prefect_ft.journal.records import FIRST_STEP, AttemptLine, CameUpLine, CheckpointLine, Line, OddValueLine
 from prefect_ft.journal.summary import HangSummary, PhaseSummary, reached_t, summarise
 from prefect_ft.model import RESTARTS
 from prefect_ft.report.advice import Advice, advise
@@ -71,7 +71,8 @@ class Event:
     """An incident and the decision about it.
 
     `number` counts disturbances from 1; `None`: the phase completed. `joined` are the systems that got a worker by
-    the decision. `down_s` is the time from the incident to the start of the next attempt, `None` if none followed;
+    the decision. `down_s` is the time from the incident to the first step of the next attempt (`has_resumed`), or to
+    its start if no step is known, `None` if none followed;
     `skipped` are the checkpoints that this attempt found damaged, each with the reason, and `start` is where it
     started.
     """
@@ -83,6 +84,7 @@ class Event:
     where: tuple[str, ...]
     joined: tuple[str, ...]
     down_s: float | None
+    has_resumed: bool
     steps_lost: int | None
     skipped: Mapping[str, str]
     start: Start | None = None
@@ -302,7 +304,9 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
     attempts = part.timeline.attempts
     ended = next((each for each in attempts if each.number == judged.attempt), None)
     follower = next((each for each in attempts if each.start >= judged.decided_t), None)
-    down_s = follower.start - judged.ended_t if follower is not None else None
+    resumed_t = _first_step_t(part, follower)
+    until_t = follower.start if resumed_t is None and follower is not None else resumed_t
+    down_s = until_t - judged.ended_t if until_t is not None else None
     before = _placement(part.timeline.gangs, judged.attempt)
     line = _line_of(part, follower) if down_s is not None and judged.decision.action in RESTARTS else None
     return Event(
@@ -313,10 +317,17 @@ def _event(part: _Part, judged: Judged, number: int | None) -> Event:
         where=places(judged.incident, before),
         joined=tuple(name for name in judged.decision.placement if before and name not in before),
         down_s=down_s if judged.decision.action in RESTARTS else None,
+        has_resumed=resumed_t is not None,
         steps_lost=ended.steps_lost if judged.ended_attempt and ended is not None else None,
         skipped=(line.passed_over or {}) if line is not None else {},
         start=Start(line.resume_step, line.why) if line is not None else None,
     )
+
+
+def _first_step_t(part: _Part, attempt: AttemptSummary | None) -> float | None:
+    """Return when the first rank of an attempt reported a step."""
+    lines = (line for line in part.journal.lines if isinstance(line, CameUpLine) and line.what == FIRST_STEP)
+    return next((line.at_t for line in lines if attempt is not None and line.attempt == attempt.number), None)
 
 
 def _line_of(part: _Part, attempt: AttemptSummary | None) -> AttemptLine | None:

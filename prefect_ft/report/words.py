@@ -208,7 +208,8 @@ def why(event: Event) -> str:
 
 def cost(event: Event) -> str:
     """Return what it cost; empty if nothing was lost."""
-    parts = [f"{duration(event.down_s)} until training resumed"] if event.down_s is not None else []
+    until = "training resumed" if event.has_resumed else "its ranks ran again"
+    parts = [f"{duration(event.down_s)} until {until}"] if event.down_s is not None else []
     if event.steps_lost:
         parts.append(
             f"{count(event.steps_lost, 'step')} repeated"

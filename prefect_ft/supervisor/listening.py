@@ -10,7 +10,7 @@ from collections.abc import Callable
 from prefect_ft.backends.base import PART_ENDED, TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
-from prefect_ft.journal.records import CameUpLine, CheckpointLine, WarmLine
+from prefect_ft.journal.records import FIRST_STEP, CameUpLine, CheckpointLine, WarmLine
 from prefect_ft.model import Evidence, Incident
 from prefect_ft.observe import CheckpointVerified, Notice, StepReached, tell
 from prefect_ft.supervisor.attempt import Attempt
@@ -83,7 +83,7 @@ class Listener:
         self._evidence, self._tenure_ends = evidence, tenure_ends
         self._reported_once: set[str] = set()
         """Messages that were published and are not repeated."""
-        self._up: set[tuple[int, str]] = set()
+        self._up = {(line.attempt, line.what) for line in journal.lines if isinstance(line, CameUpLine)}
         """How far each attempt has been seen to come up."""
 
     def hear(self, worker: int, event: Event | Lost) -> None:
@@ -98,7 +98,7 @@ class Listener:
             step = attempt.last_step
             attempt.take(worker, event)
             if attempt.last_step != step and isinstance(event, Beat):
-                self._step_reached(attempt, event)
+                self._step_reached(attempt, worker, event)
             self._hangs.hear(worker, event)
             self._values.hear(attempt, worker, event)
 
@@ -212,11 +212,12 @@ class Listener:
 
     def _came_up(self, worker: int, event: CameUp) -> None:
         """Record when ranks first printed, and when they had met, by the first worker that reports it."""
-        attempt, what = event.token[2], event.what
+        self._note_up(event.token[2], worker, event.what, event.t_ns)
+
+    def _note_up(self, attempt: int, worker: int, what: str, t_ns: int) -> None:
         if (attempt, what) not in self._up:
             self._up.add((attempt, what))
-            at_t = round(self._clock.at(event.t_ns), 6)
-            line = CameUpLine(attempt=attempt, worker=worker, what=what, at_t=at_t)
+            line = CameUpLine(attempt=attempt, worker=worker, what=what, at_t=round(self._clock.at(t_ns), 6))
             self._journal.append(line, t=self._clock.now())
 
     def _found(self, worker: int, event: Checkpoints) -> None:
@@ -255,8 +256,9 @@ class Listener:
             self._journal.append(line, t=self._clock.now())
             tell(CheckpointVerified(phase=self._phase, attempt=attempt, step=item.step, path=item.path))
 
-    def _step_reached(self, attempt: Attempt, event: Beat) -> None:
+    def _step_reached(self, attempt: Attempt, worker: int, event: Beat) -> None:
         assert attempt.last_step is not None
+        self._note_up(attempt.number, worker, FIRST_STEP, event.t_ns)
         step, stage = attempt.last_step, event.stage
         tell(StepReached(phase=self._phase, attempt=attempt.number, step=step, stage=stage))
 

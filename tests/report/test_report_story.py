@@ -93,6 +93,18 @@ def test_what_a_disturbance_cost() -> None:
     ]
 
 
+def test_training_resumes_with_the_first_step_and_not_as_ranks_are_started() -> None:
+    run = came_through()
+    second = next(line for line in run.lines if isinstance(line, AttemptLine) and line.attempt == 2)
+    for attempt, t in ((1, 40.0), (2, second.t + 14.0), (2, second.t + 99.0)):
+        run.append("came-up", second.t + 15, attempt=attempt, worker=0, what="first-step", at_t=t)
+    run.lines.sort(key=lambda line: line.t)
+    story = told(run)
+    assert [event.down_s for event in story.events] == [pytest.approx(15.0), pytest.approx(60.0), None]
+    assert [event.has_resumed for event in story.events] == [True, False, False]
+    assert "15 s until training resumed, 253 steps repeated" in words_of(page(story))
+
+
 def test_a_run_of_which_no_phase_has_begun() -> None:
     story = story_of([PhaseJournal(lines=[])])
     assert lead(story) == "No phase has begun yet."
@@ -109,7 +121,7 @@ CAME_THROUGH = [
     "A training process crashed (rank 1, on node-b, SIGSEGV)",
     "Fatal Python error: Segmentation fault",
     "Restarted in the same workers from step 1,200.",
-    "1.0 s until training resumed, 253 steps repeated",
+    "1.0 s until its ranks ran again, 253 steps repeated",
     "A machine or device failed (rank 2, on node-c)",
     "Took node-c out of use, recreated all workers and restarted with node-d from step 2,400.",
     "the system is gone, or the output of the training blames it, so the run continues without it",
@@ -124,7 +136,7 @@ HUNG = [
     "The run vision is running, for 1 h 40 min now. Its last known step is 1,200.",
     "The training hung (worker 1, on node-b)",
     "no step for 1800 s; 3 ranks in all_reduce, rank 3 in read()",
-    "30 min 3 s until training resumed",
+    "30 min 3 s until its ranks ran again",
     "3 ranks in all_reduce, rank 3 in read() of data.py",
 ]
 GAVE_UP = [
