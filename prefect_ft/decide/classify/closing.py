@@ -30,8 +30,8 @@ __all__ = [
 _APART_LINES = 15
 """How far apart complaints of one event may stand."""
 
-_AT_END_LINES = 8
-"""How near to a log's end a complaint must stand where nothing else shows that the run has failed."""
+_AT_END_LINES, _SAID_LINES = 8, 11
+"""How near to a log's end a complaint must stand where nothing else shows that the run has failed; one with a class."""
 
 _LAST_LINES = 3
 """How near to it a line must stand whose wording alone shows the end."""
@@ -255,8 +255,9 @@ def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Compl
         counting = [
             one
             for one in complaints
-            if (one.is_strong and (one.failure_class is not None or one.after < _AT_END_LINES))
-            or (one.failure_class is not None and one.after < _LAST_LINES)
+            if one.after
+            < (_LAST_LINES if not one.is_strong else _SAID_LINES if one.failure_class else _AT_END_LINES)
+            and (one.is_strong or one.failure_class is not None)
         ]
     together: list[Complaint] = []
     for one in reversed(counting):

@@ -80,7 +80,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         (one for one in findings if not _is_of_earlier_program(one, end, last)),
         key=lambda one: one.order,
     )
-    if any(complaint.is_strong for complaint in log.complaints):
+    if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     while left and (
         _is_unheeded(left[-1], end, goes_on=log.goes_on)
@@ -107,6 +107,8 @@ def _is_unheeded(finding: Finding, end: int, *, goes_on: bool) -> bool:
     after = end - finding.last_line
     if finding.raised is not None and not finding.raised.is_printed:
         return after > (_AFTER_PRINTED if goes_on else _VERY_FAR_LINES)
+    if finding.signature.failure_class in _OUTSIDE:
+        return after > _VERY_FAR_LINES
     return _may_be_unheeded(finding) and after > (_AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
 
 
