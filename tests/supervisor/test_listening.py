@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from plans import beside
 from prefect_ft.backends.base import PART_ENDED, TENURE_ENDED
 from prefect_ft.clock import PhaseClock
 from prefect_ft.journal.lines import MemoryJournal
+from prefect_ft.journal.records import CameUpLine, Line
 from prefect_ft.model import Evidence
 from prefect_ft.observe import Notice, observed_by
 from prefect_ft.supervisor.attempt import Attempt
@@ -47,8 +48,9 @@ def listening(
     tmp_path: Path,
     evidence: Callable[[int], Evidence | None] = lambda _: None,
     tenure_ends: Callable[[str], None] = lambda _: None,
+    lines: Sequence[Line] = (),
 ) -> Listener:
-    journal, clock, beside_ranks = MemoryJournal(), PhaseClock(), beside(tmp_path, ("s0", "s1"))
+    journal, clock, beside_ranks = MemoryJournal(lines), PhaseClock(), beside(tmp_path, ("s0", "s1"))
     made = Listener(
         "train",
         log=RunLog(tmp_path / "run.log", tmp_path / "places"),
@@ -102,6 +104,21 @@ def test_what_is_of_another_attempt_is_no_ones_fault(listener: Listener, tmp_pat
     """It comes late: its gang may have been another one."""
     listener.hear(0, heard("output", token=(1, 0, 2), rank=1, text="late\n"))
     assert (tmp_path / "run.log").read_text() == "[a2 w0 r1] late\n"
+
+
+def test_the_first_step_of_an_attempt_is_recorded_once_also_by_who_comes_back(
+    listener: Listener, tmp_path: Path
+) -> None:
+    for step in (None, 7, 8):
+        listener.hear(0, heard("beat", rank=0, step=step))
+    listener.hear(1, heard("beat", rank=1, step=9))
+    back = listening(tmp_path, lines=listener._journal.lines)
+    back.hear(1, heard("beat", rank=1, step=10))
+    for journal in (listener._journal, back._journal):
+        told = [
+            (line.attempt, line.worker, line.what) for line in journal.lines if isinstance(line, CameUpLine)
+        ]
+        assert told == [(1, 0, "first-step")]
 
 
 @pytest.mark.parametrize(
