@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_ft.decide.classify import classify
+from prefect_ft.decide.classify import Catalogue, LogScanner, classify, judge
+from prefect_ft.signatures import Signature
 
 HEAD = "Traceback (most recent call last):"
 LIB = "/opt/venv/lib/python3.12/site-packages/acme"
@@ -169,6 +170,9 @@ def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
             "user_code",
         ),
         ("ValueError: matrix contains invalid numeric entries", "numeric"),
+        ("acme.exceptions.APIError: The request took more than the time that it may, try again", "network"),
+        ("acme.InvalidParameterError: 'max_features' must be an int in the range [1, inf)", "config"),
+        ("ConnectionError: Caught ConnectionError in DataLoader worker process 8.", "network"),
     ],
 )
 def test_what_a_message_says_of_its_kind(exception, failure_class):
@@ -206,3 +210,47 @@ def test_launchers_that_print_in_time_mark_each_start():
     )
     assert told([head, *threw("KeyError: 'part'"), head, "nothing is wrong"])[0] == "none"
     assert told([*WELL, "one", "two", *threw("KeyError: 'part'"), head])[0] == "user_code"
+
+
+def test_a_shell_goes_on_with_the_next_line_of_its_script():
+    missing = "train.sh: line 4: /tmp/venv/bin/activate: No such file or directory"
+    assert told([missing, *ANSWERS[:3]])[0] == "config"
+    assert told([missing, *ANSWERS[:4]])[0] == "none"
+    assert told([missing, "Killed"]) == ("unknown", "Killed")
+    assert told(["train.sh: 7: Bad substitution"])[0] == "config"
+
+
+def test_what_other_processes_print_after_an_interruption_is_no_run_that_goes_on():
+    frames = [f"Frame : {number}" for number in range(600)]
+    assert told([*frames[:9], *threw("KeyboardInterrupt"), *frames])[0] == "cancelled"
+    steps = [f"step {number} loss 0.5" for number in range(50)]
+    assert told([*frames[:9], *threw("KeyboardInterrupt"), *steps])[0] == "none"
+
+
+def test_consequences_and_ends_from_outside_far_above_the_end_are_over():
+    failed = threw("KeyError: 'part'")
+    lost = "[W socket.cpp:7] [c10d] recvValue failed on SocketImpl: Connection reset by peer"
+    assert told([lost, *ANSWERS, *ANSWERS, *ANSWERS])[0] == "none"
+    cancelled = "slurmstepd: error: *** JOB 7 ON n7 CANCELLED AT 2026-01-02T03:04:05 ***"
+    assert told([cancelled, *ANSWERS])[0] == "cancelled"
+    assert told([cancelled, *ANSWERS * 13])[0] == "none"
+    assert told([*failed, lost])[0] == "user_code"
+
+
+def test_code_that_is_not_indented_is_no_exception():
+    lines = ['File "/usr/lib/python3.12/queue.py", line 7, in get', "self.not_empty.wait(remaining)"]
+    killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    assert told([*lines, killed])[0] == "unknown"
+
+
+def test_a_loss_scale_that_is_gone_is_a_cause_where_the_run_is_known_to_fail():
+    line = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.0"
+    assert told([*WELL, line], 1) == ("numeric", line)
+    assert told([*WELL, line, *WELL])[0] == "none"
+
+
+def test_a_signature_of_ones_own_may_repeat_a_digit():
+    own = Signature(id="mine", failure_class="storage", pattern="disk 0+ of 7 is gone")
+    scanner = LogScanner("a.log", Catalogue([own]))
+    scanner.feed(b"".join(b"disk 00 of 7 is gone\n" for _ in range(20)))
+    assert judge([scanner.findings()], exit_code=1).failure_class == "storage"

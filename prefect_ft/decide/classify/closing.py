@@ -39,7 +39,7 @@ _LAST_LINES = 3
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
-    r"segmentation fault|bus error|illegal instruction|caused by|\*\*\* .{0,60}?(?:abort|caught|corrupt|crash|detect|"
+    r"segmentation fault|bus error|illegal instruction|caused by:|\*\*\* .{0,60}?(?:abort|caught|corrupt|crash|detect|"
     r"error|exception|fail|fatal|kill|signal|sig[a-z]{3,5}|terminat)\w*)\b(?:[^\w@]|$)"
 )
 """How a line begins that only says that something has failed."""

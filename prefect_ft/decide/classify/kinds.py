@@ -82,13 +82,13 @@ _NAMES: tuple[tuple[FailureClass, str], ...] = (
         "network",
         (
             r"^\w*(?:Connect(?:ion)?|Timeout|TimedOut|Network|Socket|Unreachable|ServiceUnavailable|Rendezvous|Proxy|"
-            r"SSL|DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"
+            r"SSL|DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|^(?:API|Api|Server|Service|Gateway)(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"
         ),
     ),
     (
         "config",
         (
-            r"^\w*(?:Config(?:uration)?|Settings?|Argument|Option|Usage|Validation|Credentials?|Unauthorized|Forbidden|"
+            r"^\w*(?:Config(?:uration)?|Invalid(?:Parameter|Option|Setting)|Settings?|Argument|Option|Usage|Validation|Credentials?|Unauthorized|Forbidden|"
             r"Auth(?:entication|orization)?|License|Permission\w*|AccessDenied|Gated\w*|Import|Package\w*|Dependency|"
             r"Requirement|Version\w*|Unsupported(?:Version|Platform|Hardware)|NoSuch(?:Bucket|Key|File)|NotInstalled|"
             r"(?:File|Path|Name(?:space)?|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
@@ -192,6 +192,8 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     if signature.id in _GENERAL:
         known = _by_message(signature, raised) or _by_surroundings(raised, None)
         return known or (_kind("tells", "unknown") if only_tells(raised) else signature)
+    if signature.id == "loader-caught" and (named := _by_name(raised.plain_name)) in _PASSING:
+        return _kind("name", named)
     if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
         return _kind("words", asserted)
     if signature.id in _BY_A_SENTENCE and len(raised.message.split()) >= _SENTENCE_WORDS:

@@ -95,4 +95,4 @@ class Repeats:
 
 def _any_number(pattern: str) -> str:
     """Return a pattern that has any number where one has certain ones."""
-    return _IN_PATTERN.sub(lambda found: r"\d+" if found[0].isdigit() else found[0], pattern)
+    return _IN_PATTERN.sub(lambda found: r"(?:\d+)" if found[0].isdigit() else found[0], pattern)

@@ -60,8 +60,14 @@ _VERY_FAR_LINES = 500
 _AFTER_LINE, _AFTER_PRINTED = 10, 30
 """How many lines without any report of a failure show that a run went on: after a line, after a printed exception."""
 
-_OF_SCRIPTS = frozenset(("cfg-shell-not-found",))
+_AFTER_SHELL = 3
+"""How many show that a shell went on, as it does with the next line of its script."""
+
+_OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax"))
 """Complaints of a shell, which runs the next line of its script."""
+
+_KILLS = frozenset(("shell-killed", "shell-terminated"))
+"""A shell's reports of how a program ended that a later line of its script had started."""
 
 MAY_BE_UNHEEDED = BY_EXCEPTION | {"network", "oom_device", "port_in_use", "storage"}
 """Classes that one part of a program may report while the program as a whole continues."""
@@ -74,6 +80,8 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     """
     if not findings or not log.tail:
         return list(findings)
+    killed = max((one.order for one in findings if one.signature.id in _KILLS), default=0)
+    findings = [one for one in findings if one.signature.id not in _OF_SCRIPTS or one.order > killed]
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
     last = max(one.order for one in findings)
     left = sorted(
@@ -106,9 +114,15 @@ def _is_unheeded(finding: Finding, end: int, *, goes_on: bool) -> bool:
     """Return whether the run went on; `goes_on`: the log's last lines are like those before its last traceback."""
     after = end - finding.last_line
     if finding.raised is not None and not finding.raised.is_printed:
+        if weight(finding) == INTERRUPTED:
+            return False  # other processes print what they had left
         return after > (_AFTER_PRINTED if goes_on else _VERY_FAR_LINES)
     if finding.signature.failure_class in _OUTSIDE:
         return after > _VERY_FAR_LINES
+    if finding.raised is None and weight(finding) == CASCADE:
+        return after > _FAR_LINES
+    if finding.signature.id in _OF_SCRIPTS:
+        return after > _AFTER_SHELL
     return _may_be_unheeded(finding) and after > (_AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
 
 

@@ -26,7 +26,7 @@ _NAME_AHEAD = re.compile(r"\A[A-Za-z_][\w.]*(?: {2,}|(?<=Error): |(?<=Exception)
 traceback as well."""
 _IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
 _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
-_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?::(?:\s+(.*))?)?$")
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\((?:\w+\.)*[A-Z]\w*\))?)(?::(?:\s+(.*))?)?$")
 _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s|-{2,}>")
@@ -128,6 +128,7 @@ class _Traceback:
     has_own: bool = False
     frame: tuple[str, str] | None = None
     reading: Reading = ""
+    is_indented: bool = False
     asserted: str = ""
     raising: tuple[str, str] | None = None
     """Name and message of the exception that the last line of code raises."""
@@ -242,6 +243,7 @@ class TracebackReader:
         text = _GUTTER.sub("", text)
         if frame := _FRAME_LINE.match(text) or _IPYTHON_FRAME.match(text):
             now.enter(frame[1], frame[2] or "")
+            now.is_indented = text[0].isspace()
             return True, None
         if now.frame is not None and text.startswith(_OF_A_LOGGER):
             self._now = None
@@ -249,19 +251,20 @@ class TracebackReader:
         if now.frame is not None and (exception := _EXCEPTION.match(text)):
             self._now = None
             return True, _raised(exception[1], exception[2] or "", now, *now.frame)
-        if (
-            now.raising is not None
-            and now.frame is not None
-            and not now.has_head
-            and text
-            and not text[0].isspace()
-        ):
+        if text and not text[0].isspace() and _ends_bare(now):
+            assert now.raising is not None
+            assert now.frame is not None
             self._now = None  # a program printed frames and message itself, without header and name
             return True, _raised(now.raising[0], text, now, *now.frame)
         _note_code(now, text)
         if now.patience <= 0:
             self._now = None
         return not text or _CODE.match(text) is not None, None
+
+
+def _ends_bare(now: _Traceback) -> bool:
+    """Return whether a line that is not indented is the message of a traceback without header and name."""
+    return now.raising is not None and now.frame is not None and not now.has_head and now.is_indented
 
 
 def _continue_box(now: _Traceback, text: str) -> None:
