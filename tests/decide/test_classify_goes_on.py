@@ -254,3 +254,41 @@ def test_a_signature_of_ones_own_may_repeat_a_digit():
     scanner = LogScanner("a.log", Catalogue([own]))
     scanner.feed(b"".join(b"disk 00 of 7 is gone\n" for _ in range(20)))
     assert judge([scanner.findings()], exit_code=1).failure_class == "storage"
+
+
+def test_what_python_warns_of_is_a_remark_behind_any_prefix():
+    line = "/opt/lib/python3.10/PIL/TiffImagePlugin.py:900: UserWarning: Truncated File Read"
+    assert told([*WELL, f" 2: {line}"])[0] == "none"
+    assert told([*WELL, line.replace("UserWarning: ", "")])[0] == "data"
+
+
+def test_a_line_that_was_printed_long_before_as_well_does_not_explain_an_exception():
+    missing = "[17:22:52] loader.cc:43: dlopen failed: /opt/x.so: cannot open shared object file"
+    failed = threw("KeyError: 'part'")
+    assert told([missing, *failed], 1)[0] == "config"
+    assert told([missing, *ANSWERS, missing, *failed], 1)[0] == "user_code"
+
+
+def test_a_crash_far_below_an_exception_is_another_program_s():
+    crash = "SystemError: an extension returned NULL"
+    assert told([*threw("KeyError: 'part'"), *threw(crash)], 1)[0] == "user_code"
+    frames = [f"/app/m{number}.py f" for number in range(80)]
+    assert told([*threw("KeyError: 'part'"), *threw("SystemExit: 1", *frames), *threw(crash)], 1) == (
+        "crash",
+        crash,
+    )
+
+
+def test_the_parts_of_a_chain_are_no_lines_as_before():
+    frames = [f"/opt/venv/lib/python3.12/site-packages/acme/layer{number}.py forward" for number in range(60)]
+    inner = threw(
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated.",
+        "/app/a.py <module>",
+        *frames,
+    )
+    outer = threw(
+        "RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated.",
+        "/app/a.py <module>",
+        *frames,
+    )
+    assert told([*WELL, *inner, "", CLEANUP, "", *outer])[0] == "preempted"

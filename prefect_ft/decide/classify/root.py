@@ -463,20 +463,23 @@ def _ends_of(findings: Sequence[Finding]) -> list[Finding]:
         before[finding.rank] = finding
         if above is not None and _only_follows(finding, above):
             ends[finding.rank] = before[finding.rank] = _as_end(above)
-        elif known is None or not (
-            _is_full_twice(known, finding)
-            or _explains(known, finding)
-            or wraps(finding, known, is_direct=False)
+        elif (
+            known is None
+            or _is_crash_of_another(finding, known)
+            or not (
+                _is_full_twice(known, finding)
+                or weight(known) < weight(finding)
+                or wraps(finding, known, is_direct=False)
+            )
         ):
             ends[finding.rank] = finding
     return list(ends.values())
 
 
-def _explains(known: Finding, later: Finding) -> bool:
-    """Return whether an exception explains more than a later one: a crash far below it is another program's."""
+def _is_crash_of_another(later: Finding, known: Finding) -> bool:
+    """Return whether an exception that explains little stands so far below another one that its program is another."""
     assert later.raised is not None
-    is_far = weight(later) == BARE and later.raised.begun - known.order > _LOGGED_LINES
-    return weight(known) < weight(later) and not is_far
+    return weight(later) == BARE and later.raised.begun - known.order > _LOGGED_LINES
 
 
 def _only_follows(later: Finding, known: Finding) -> bool:
@@ -513,9 +516,9 @@ def _is_outdone(line: Finding, ended: Sequence[Finding], findings: Sequence[Find
 
 
 def _is_repeated(line: Finding, findings: Sequence[Finding]) -> bool:
-    """Return whether a process printed a line long before as well, and went on."""
+    """Return whether a process printed a line at another time as well, and went on."""
     return any(
-        one.signature is line.signature and one.rank == line.rank and line.line - one.line > _NEAR_LINES
+        one.signature is line.signature and one.rank == line.rank and abs(line.line - one.line) > _NEAR_LINES
         for one in findings
     )
 
