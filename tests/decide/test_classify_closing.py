@@ -82,7 +82,7 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         "error: XDG_RUNTIME_DIR not set in the environment.",
         "fatal: not a git repository (or any of the parent directories): .git",
         "rm: cannot remove 'tmp/*': No such file or directory",
-        "bash: /root/.bashrc: Permission denied",
+        "bash: /home/me/.bashrc: Permission denied",
         "sh: 1: nvidia-smi: not found",
         "job.sh: line 7: module: command not found",
         "ERROR: ld.so: object 'a.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",

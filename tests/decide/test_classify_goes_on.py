@@ -280,15 +280,13 @@ def test_a_crash_far_below_an_exception_is_another_program_s():
 
 
 def test_the_parts_of_a_chain_are_no_lines_as_before():
-    frames = [f"/opt/venv/lib/python3.12/site-packages/acme/layer{number}.py forward" for number in range(60)]
-    inner = threw(
-        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated.",
-        "/app/a.py <module>",
-        *frames,
+    frames = [f"{LIB}/layer{number}.py forward" for number in range(60)]
+    name = "ValueError: x"
+    inner, outer = (
+        threw("KeyError: 'part'", "/app/a.py <module>", *frames),
+        threw(name, "/app/a.py <module>", *frames),
     )
-    outer = threw(
-        "RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated.",
-        "/app/a.py <module>",
-        *frames,
-    )
-    assert told([*WELL, *inner, "", CLEANUP, "", *outer])[0] == "preempted"
+    answers = [f"layer {number} is left" for number in range(400)]
+    assert told([*inner, "", CLEANUP, "", *outer, *answers])[0] == "user_code"
+    code = ["    call()"] * 400
+    assert told([*inner, "", CLEANUP, "", *outer, *code])[0] == "user_code"

@@ -426,7 +426,7 @@ def test_this_machines_log_is_read_from_its_end() -> None:
     assert next(kernel_log.faults()) is None
 
 
-def test_a_device_has_one_name_whoever_finds_its_fault(
+def test_kernel_and_nvml_report_a_device_under_the_same_name(
     nvml: FakeNvml,
 ) -> None:
     """NVML counts devices, the kernel names their places: one Xid would be healed and counted twice."""

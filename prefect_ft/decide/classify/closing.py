@@ -12,11 +12,12 @@ from functools import cache
 
 from prefect_ft.decide.classify.heads import Line, after_time
 from prefect_ft.decide.classify.progress import place_of
-from prefect_ft.decide.classify.said import said_by
+from prefect_ft.decide.classify.said import said_by, says_to_go_on
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature, compiled
 
 __all__ = [
+    "AFTER_LINE",
     "WEAK_LEVELS",
     "Complaint",
     "complaint_of",
@@ -30,8 +31,12 @@ __all__ = [
 _APART_LINES = 15
 """How far apart complaints of one event may stand."""
 
-_AT_END_LINES, _SAID_LINES = 8, 11
-"""How near to a log's end a complaint must stand where nothing else shows that the run has failed; one with a class."""
+_AT_END_LINES = 8
+"""How near to a log's end a complaint must stand where nothing else shows that the run has failed."""
+
+AFTER_LINE = 10
+"""How many lines without any report of a failure show that a run went on after a line that names one, where it is not
+known how the run ended."""
 
 _LAST_LINES = 3
 """How near to it a line must stand whose wording alone shows the end."""
@@ -70,9 +75,7 @@ _NO_END = compiled(
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
-            r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|recover(?:ed|ing)|suppress(?:ed)?)\b",
-            r"\b(?:falling back|fallback|will (?:try|continue)|continuing|restarting|harmless|non-fatal|not fatal)\b",
-            r"\busing (?:the )?(?:default|cached?|slow|cpu)\b|\bHTTP Request: ",
+            r"\bHTTP Request: ",
             r"(?i:(?:failed|not|unable) (?:to )?(?:send|log|upload|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
@@ -140,7 +143,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     text = line.text
     is_what = is_message_of_crash(text)
     is_inner = after_time(text)[:1].isspace() and not is_what
-    if is_inner or any(_NO_END.search(view) is not None for view in line.views):
+    if is_inner or any(_is_no_end(view) for view in line.views):
         return None
     shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
     is_end = (
@@ -156,6 +159,10 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
     return text if shown is None else shown, said, is_end
+
+
+def _is_no_end(view: str) -> bool:
+    return _NO_END.search(view) is not None or says_to_go_on(view)
 
 
 def _is_beside(view: str) -> bool:
@@ -249,22 +256,19 @@ def is_lost_loss(text: str) -> bool:
 
 def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Complaint | None:
     """Choose among the complaints of one log: of the last group, the first of those that say most."""
-    if is_known_to_fail:
-        counting = list(complaints)
-    else:
-        counting = [
-            one
-            for one in complaints
-            if one.after
-            < (_LAST_LINES if not one.is_strong else _SAID_LINES if one.failure_class else _AT_END_LINES)
-            and (one.is_strong or one.failure_class is not None)
-        ]
+    counting = [one for one in complaints if is_known_to_fail or _is_near_the_end(one)]
     together: list[Complaint] = []
     for one in reversed(counting):
         if together and together[-1].line - one.line > _APART_LINES:
             break
         together.append(one)
     return min(reversed(together), key=_rank, default=None)
+
+
+def _is_near_the_end(one: Complaint) -> bool:
+    if not one.is_strong:
+        return one.failure_class is not None and one.after < _LAST_LINES
+    return one.after < _AT_END_LINES if one.failure_class is None else one.after <= AFTER_LINE
 
 
 def _rank(complaint: Complaint) -> tuple[bool, bool, bool]:

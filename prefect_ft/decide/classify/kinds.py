@@ -82,16 +82,19 @@ _NAMES: tuple[tuple[FailureClass, str], ...] = (
         "network",
         (
             r"^\w*(?:Connect(?:ion)?|Timeout|TimedOut|Network|Socket|Unreachable|ServiceUnavailable|Rendezvous|Proxy|"
-            r"SSL|DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|^(?:API|Api|Server|Service|Gateway)(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"
+            r"SSL|DNS|Transport|RateLimit|TooManyRequests)\w*(?:Error|Exception)$|"
+            r"^(?:API|Api|Server|Service|Gateway)(?:Error|Exception)$|^\w*(?:Timeout|Timed_?Out)$"
         ),
     ),
     (
         "config",
         (
-            r"^\w*(?:Config(?:uration)?|Invalid(?:Parameter|Option|Setting)|Settings?|Argument|Option|Usage|Validation|Credentials?|Unauthorized|Forbidden|"
+            r"^\w*(?:Config(?:uration)?|Invalid(?:Parameter|Option|Setting)|"
+            r"Settings?|Argument|Option|Usage|Validation|Credentials?|Unauthorized|Forbidden|"
             r"Auth(?:entication|orization)?|License|Permission\w*|AccessDenied|Gated\w*|Import|Package\w*|Dependency|"
             r"Requirement|Version\w*|Unsupported(?:Version|Platform|Hardware)|NoSuch(?:Bucket|Key|File)|NotInstalled|"
-            r"(?:File|Path|Name(?:space)?|Model|Repository|Repo|Revision|Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
+            r"(?:File|Path|Name(?:space)?|Model|Repository|Repo|Revision|"
+            r"Dataset|Entry|Bucket|Module|Command)(?:NotFound|Missing|"
             r"DoesNotExist)|(?:NotFound|Missing)(?:File|Path|Module|Config\w*))(?:Error|Exception)?$"
         ),
     ),

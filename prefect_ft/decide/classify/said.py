@@ -17,7 +17,7 @@ import yaml
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import compiled
 
-__all__ = ["first", "said_by", "said_of_exception"]
+__all__ = ["first", "said_by", "said_of_exception", "says_to_go_on"]
 
 Words = Sequence[tuple[FailureClass, str]]
 
@@ -30,6 +30,18 @@ _OF_EXCEPTIONS = frozenset(
     )
 )  # fmt: skip
 """Classes that the message of an exception may tell: the others end a program in other ways."""
+
+
+_GOES_ON = compiled(
+    r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|restarting|recover(?:ed|ing)|suppress(?:ed)?|continuing|"
+    r"recomputing|sleeping for|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|harmless|non-fatal|"
+    r"not fatal|using (?:the )?(?:default|cached?|slow|cpu))\b"
+)
+
+
+def says_to_go_on(text: str) -> bool:
+    """Return whether a line that complains says itself that its program goes on."""
+    return _GOES_ON.search(text) is not None
 
 
 def said_by(text: str) -> FailureClass | None:

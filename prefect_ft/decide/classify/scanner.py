@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import re2
 
+from prefect_ft.decide.classify.before import Before
 from prefect_ft.decide.classify.beginnings import Beginning
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
@@ -24,9 +25,10 @@ from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
+from prefect_ft.decide.classify.said import says_to_go_on
 from prefect_ft.decide.classify.tracebacks import ASIDE, CHAINS, FRAME, HEADER, Raised, TracebackReader
 from prefect_ft.decide.classify.unreadable import as_read
-from prefect_ft.signatures import Signature, compiled
+from prefect_ft.signatures import Signature
 
 __all__ = ["LogScanner"]
 
@@ -45,8 +47,6 @@ _NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
 _MESSAGE_LINES = 8
 _OF_A_GRAPH, _GRAPH_LINES = "in user code:", 120
 """The message with which TensorFlow begins the traceback of a function that it traces; its end names the exception."""
-_ALIKE_LINES = 3  # among the last, like those before a traceback, that show that a run went on
-_FORM_LETTERS = 8  # that such a line must have
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
 CountLines = Callable[[int, int], int]
@@ -131,7 +131,6 @@ def _places() -> Any:
     return re2.compile(PLACES)
 
 
-_NUMBERS = re.compile(r"\d+")
 _LINE_END = re.compile(rb"[\n\r]")
 _BOUND = re.compile("|".join(map(re.escape, (*RESTARTS, *ENDS_OF_JOBS))))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
@@ -175,11 +174,10 @@ class LogScanner:
         """The findings before the last line that may be printed late, and that line's place."""
         self._rank_ended = -_BUFFERED_BYTES
         """The place of the last exception that ended a rank."""
-        self._above_traceback, self._traceback_at = b"", 0
-        """What was printed before the last traceback began, and that one's place."""
-        self._rank_of_traceback = ""
+        self._before = Before()
         self._stamp: float | None = None
         self._begins_in_time = False
+        """Whether launchers' first lines are first lines in this log: then none is printed late."""
         self._beginning = Beginning()
         self._runs = 0
         self._starts: deque[tuple[int, int]] | None = None
@@ -238,28 +236,12 @@ class LogScanner:
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,
-            goes_on=self._goes_on(last),
+            goes_on=self._before.goes_on((line for _, line in last), self._fed + self._length),
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             complaints=self._complaints(closing),
             number_of_tail=self._number_of_tail,
         )
-
-    def _goes_on(self, tail: Sequence[tuple[int, Line]]) -> bool:
-        """Return whether the log's last lines are like those before its last traceback, which is not among them."""
-        if not self._above_traceback or self._fed + self._length - self._traceback_at < _TAIL_BYTES:
-            return False
-        lines = (
-            read_line(raw.rstrip(b"\r").rpartition(b"\r")[2]) for raw in self._above_traceback.split(b"\n")
-        )
-        above = self._forms(lines)
-        return len([form for form in self._forms(line for _, line in tail) if form in above]) >= _ALIKE_LINES
-
-    def _forms(self, lines: Iterable[Line]) -> list[str]:
-        """Return the lines of the rank of the last traceback without their numbers."""
-        return [
-            form for line in lines if line.rank == self._rank_of_traceback and (form := _form_of(line.text))
-        ]
 
     def _held_back(self) -> tuple[Finding, ...]:
         """Return the findings before the log's last lines, if these report a beginning that no run follows."""
@@ -465,7 +447,9 @@ class LogScanner:
         bound = _BOUND.search(line.text)
         is_restart = bound is not None and bound[0] in RESTARTS
         if self._is_job_over or is_restart:
-            self._begin_run(at if PRINTED_LATE in line.text and not self._is_in_time(at) else None)
+            is_launchers = PRINTED_LATE in line.text
+            self._begins_in_time |= is_launchers and self._is_at_top(at)
+            self._begin_run(at if is_launchers and not self._begins_in_time else None)
         self._is_job_over = bound is not None and not is_restart
         if bound is not None:
             self._take_beginning(at + len(raw))
@@ -481,11 +465,8 @@ class LogScanner:
         if not (self._open or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
 
-    def _is_in_time(self, at: int) -> bool:
-        """Return whether launchers' first lines are first lines in this log: then none is printed late."""
-        if self._fed == 0 and self._block.count(b"\n", 0, at) < _FIRST_LINES:
-            self._begins_in_time = True
-        return self._begins_in_time
+    def _is_at_top(self, at: int) -> bool:
+        return self._fed == 0 and self._block.count(b"\n", 0, at) < _FIRST_LINES
 
     def _begin_run(self, printed_late: int | None) -> None:
         """Drop findings of earlier runs in this log.
@@ -519,9 +500,9 @@ class LogScanner:
         was_open = reader.is_open
         taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
         if reader.is_open and not was_open and reader.link is None:
-            self._rank_of_traceback = line.rank
-            self._above_traceback = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
-            self._traceback_at = self._fed + at
+            self._before.keep(
+                self._last + self._block[max(0, at - _TAIL_BYTES) : at], self._fed + at, line.rank
+            )
         self._open += reader.is_open - was_open
         self._quiet = 0 if taken else self._quiet + 1
         if self._quiet > _QUIET_LINES:
@@ -643,7 +624,7 @@ class LogScanner:
         if match.signature.role not in ("root", "cascade"):
             return ""
         finding = self._finding(match, line, at, None)
-        if _GOES_ON.search(match.text) is not None:
+        if says_to_go_on(match.text):
             finding = replace(finding, level="I")
         if (mention := _mention_in(match, line.views)) is not None:
             if match.signature.failure_class == "assertion" or (named := _NAMED.match(mention)) is None:
@@ -689,12 +670,6 @@ class LogScanner:
         self._beginning.clear()
 
 
-def _form_of(text: str) -> str:
-    """Return a line without its numbers, empty if it is too short to be recognised."""
-    form = _NUMBERS.sub("", text)
-    return form if len(form) >= _FORM_LETTERS else ""
-
-
 def _last_places() -> deque[tuple[int, int, int]]:
     return deque(maxlen=KEPT_LAST)
 
@@ -706,12 +681,6 @@ def _is_progress(tail: Iterable[str]) -> bool:
 
 _LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
 """How a message's first line ends where the content is in further ones."""
-
-_GOES_ON = compiled(
-    r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retrying|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|"
-    r"continuing|recomputing|sleeping for|using (?:the )?(?:default|cached?|slow|cpu)\b|non-fatal|not fatal|harmless)\b"
-)
-"""How a line says that its program goes on."""
 
 _POSSIBLE = re.compile(
     r"(?i)\b(?:common|possible|potential|likely) (?:causes?|reasons?)\b|"

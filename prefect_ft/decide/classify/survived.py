@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
+from prefect_ft.decide.classify.closing import AFTER_LINE
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.signatures import compiled
 
@@ -57,8 +58,8 @@ _FAR_LINES = 100
 _VERY_FAR_LINES = 500
 """How many lines may follow an exception that ended the run, if none of them reports a failure."""
 
-_AFTER_LINE, _AFTER_PRINTED = 10, 30
-"""How many lines without any report of a failure show that a run went on: after a line, after a printed exception."""
+_AFTER_PRINTED = 30
+"""How many lines without any report of a failure show that a run went on after an exception that was printed."""
 
 _AFTER_SHELL = 3
 """How many show that a shell went on, as it does with the next line of its script."""
@@ -123,7 +124,7 @@ def _is_unheeded(finding: Finding, end: int, *, goes_on: bool) -> bool:
         return after > _FAR_LINES
     if finding.signature.id in _OF_SCRIPTS:
         return after > _AFTER_SHELL
-    return _may_be_unheeded(finding) and after > (_AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
+    return _may_be_unheeded(finding) and after > (AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:

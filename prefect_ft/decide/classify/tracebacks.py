@@ -60,9 +60,9 @@ _RUNS_A_PROGRAM = ("_run_code", "_run_module_as_main", "_run_module_code", "run_
 """Functions of runpy, which run a library's module as a program (`python -m`)."""
 
 _BEGINS = frozenset(
-    ("<module>", "_bootstrap", "_bootstrap_inner", "_run_code", "_run_module_as_main", "run_code")
+    ("<module>", "_bootstrap", "_bootstrap_inner", "_run_code", "_run_module_as_main", "_wrap")
 )
-"""Functions in which a program or a thread begins."""
+"""Functions in which a program, a thread, or a process of torch's `spawn` begins."""
 
 _PATIENCE_LINES = 400
 _THREAD_LINES = 3
