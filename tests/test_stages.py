@@ -50,6 +50,11 @@ STARTED = {"detect": 0.002, "reap": 0.004, "decide": 0.001, "retry": 0.002, "wai
             id="training",
         ),
         pytest.param(
+            [FIRST, EXIT, DECIDED, SECOND, MET, STEPPED, {**PRINTED, "at_t": 9.3}],
+            {2: {**STARTED, "rendezvous": 0.03, "first_step": 4.0}},
+            id="training-before-anybody-printed",
+        ),
+        pytest.param(
             [FIRST, EXIT, DECIDED, SECOND, MET, PRINTED],
             {2: {**STARTED, "rendezvous": 0.03, "first_line": 0.0}},
             id="met-before-anybody-printed",

@@ -13,6 +13,9 @@ STAGES = ("detect", "reap", "decide", "retry", "wait", "start", "first_line", "r
 until it began to be carried out (except in place, Prefect has to enter the task again first); the backoff; until all
 ranks had been started; until the first of them printed something; until they had met; until one reported a step."""
 
+_LAST = STAGES[-1]
+"""With it training has resumed: what comes up later, such as a first line, is no stage of the restart."""
+
 Stages = dict[str, float]
 
 
@@ -43,7 +46,7 @@ def stages_by_attempt(lines: Sequence[Line]) -> Mapping[int, Stages]:
                 if failure is not None and failure.decision is not None:
                     found[line.attempt] = _until_started(failure.incident, failure.decision, line)
                 failure = None
-            case CameUpLine() if line.attempt in found:
+            case CameUpLine() if line.attempt in found and _LAST not in found[line.attempt]:
                 since_t = started_t[line.attempt]
                 found[line.attempt][line.what.replace("-", "_")] = _between(since_t, line.at_t)
                 started_t[line.attempt] = max(since_t, line.at_t)
