@@ -287,7 +287,7 @@ def test_an_allocation_that_ended_by_itself_is_judged_by_how_it_ended(
     entered = enter(job, "refuse")
     with held(entered.holding, entered.job) as (_, stop):
         takes_away = partial(stop.hand_over, "gone", HandOver.OVER)
-        threading.Thread(target=when, args=((tmp_path / "begun").exists, takes_away), daemon=True).start()
+        threading.Thread(target=when, args=(partial(is_recorded, job), takes_away), daemon=True).start()
         with pytest.raises(HandedOverError):
             execute(entered, stop, Live())
     assert run(job) == status
@@ -331,6 +331,12 @@ def test_a_run_whose_allocation_was_cancelled_asks_for_no_other(
         threading.Thread(target=when, args=((tmp_path / "begun").exists, takes_away), daemon=True).start()
         assert execute(entered, stop, Live()).status == "cancelled"
     assert scheduler.given == ["allocation-1"]
+
+
+def is_recorded(job: JobConfig) -> bool:
+    """Whether an attempt has begun in the journal: ranks run a moment before."""
+    has_begun = Path(job.model_dir).with_name("begun").exists()
+    return has_begun and bool(of(lines_of(job), AttemptLine))
 
 
 def when(condition: Callable[[], bool], call: Callable[[], None]) -> None:

@@ -290,3 +290,8 @@ def test_the_parts_of_a_chain_are_no_lines_as_before():
     assert told([*inner, "", CLEANUP, "", *outer, *answers])[0] == "user_code"
     code = ["    call()"] * 400
     assert told([*inner, "", CLEANUP, "", *outer, *code])[0] == "user_code"
+
+
+def test_a_count_of_retries_is_no_word_of_going_on():
+    line = "n7:9:13 [4] NCCL WARN NET/IB : Got completion from peer n1 with error 12, transport retry counter exceeded"
+    assert told([*WELL, line], 1)[0] == "network"

@@ -75,7 +75,7 @@ _NO_END = compiled(
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
-            r"\bHTTP Request: ",
+            r"\b(?:retry|restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             r"(?i:(?:failed|not|unable) (?:to )?(?:send|log|upload|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",

@@ -33,9 +33,8 @@ _OF_EXCEPTIONS = frozenset(
 
 
 _GOES_ON = compiled(
-    r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|restarting|recover(?:ed|ing)|suppress(?:ed)?|continuing|"
-    r"recomputing|sleeping for|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|harmless|non-fatal|"
-    r"not fatal|using (?:the )?(?:default|cached?|slow|cpu))\b"
+    r"(?i)\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retrying|will (?:try|continue|retry|ignore|skip)|fall(?:s|ing)? ?back|"
+    r"continuing|recomputing|sleeping for|using (?:the )?(?:default|cached?|slow|cpu)|non-fatal|not fatal|harmless)\b"
 )
 
 
