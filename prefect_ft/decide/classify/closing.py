@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from prefect_ft.decide.classify.heads import Line, after_time
-from prefect_ft.decide.classify.progress import place_of
-from prefect_ft.decide.classify.said import said_by, says_to_go_on
+from prefect_ft.decide.classify.progress import is_result, place_of
+from prefect_ft.decide.classify.said import said_by, said_of_end, says_to_go_on
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature, compiled
 
@@ -64,6 +64,20 @@ _NAMES = compiled(
 )
 """Words that report an end, anywhere in a line."""
 
+_UNCAUGHT = compiled(
+    "|".join(
+        (
+            r"^ERROR: (?:\w+: )*\w+(?:Error|Exception)\b",  # Julia
+            r"^Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
+            r"^Undefined (?:function|variable)\b|^Execution halted$",
+            r"^Exception in thread \"",  # Java
+            r"^panic: |^(?:Fortran )?runtime error: ",  # Go, Fortran
+            r"^\S*\blua(?:jit)?: \S+:\d+: ",
+        )
+    )
+)
+"""How other languages than Python report what ended a program: its own error, if the words tell no other kind."""
+
 _NO_END = compiled(
     "|".join(
         (
@@ -73,15 +87,17 @@ _NO_END = compiled(
                 r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*)\b[^:=]{0,40}"
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\b)"
             ),
-            r"(?i:warn(?:ing)?)\b|\bdeprecat|\b0 (?:errors?|failed|failures?)\b|\bno errors?\b|\b(?:safely|be) ignored",
+            r"(?i:warn(?:ing)?)\b|\bdeprecat|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
+            r"\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"\b(?:retry|restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             r"(?i:(?:failed|not|unable) (?:to )?(?:send|log|upload|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
-            r"\bno such process\b|\bpossible (?:causes?|reasons?)\b",
-            r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread|ignored)|Traceback \(most recent",
+            r"\bno such process\b|^Killed by signal \d+\.$",
+            r"\bpossible (?:causes?|reasons?)\b",
+            r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread [^\"]|ignored)|Traceback \(most recent",
         )
     )
 )
@@ -110,6 +126,9 @@ _COMPLAINS = compiled(
 
 _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
+
+_ROW = "|"
+"""How a row of a table begins, whose cells name states."""
 
 _ITEM = compiled(r"^\W{0,2}\d+ ?/ ?\d+\W")
 """How a line about one of many items begins."""
@@ -143,11 +162,17 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     text = line.text
     is_what = is_message_of_crash(text)
     is_inner = after_time(text)[:1].isspace() and not is_what
+    is_inner = is_inner or text.startswith(_ROW)
     if is_inner or any(_is_no_end(view) for view in line.views):
         return None
     shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
+    is_uncaught = any(_UNCAUGHT.search(view) for view in line.views)
     is_end = (
-        is_what or shown is not None or line.level == "F" or any(_NAMES.search(view) for view in line.views)
+        is_what
+        or is_uncaught
+        or shown is not None
+        or line.level == "F"
+        or any(_NAMES.search(view) for view in line.views)
     )
     if line.level in WEAK_LEVELS:
         is_end = False
@@ -155,7 +180,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         return None
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
-    said = said_by(text)
+    said = said_of_end(text) if is_uncaught else said_by(text)
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
     return text if shown is None else shown, said, is_end
@@ -190,6 +215,8 @@ def last_complaints(
             places.clear()
         elif _DONE.search(line.text) is not None:
             found = [one for one in found if one.failure_class is not None]
+        elif is_result(line.text) and _LOST.search(line.text) is None:
+            found.clear()
         elif (place := place_of(line.text)) is not None:
             places.add(place)
             if _LOSS.search(line.text) is not None:
@@ -257,6 +284,8 @@ def is_lost_loss(text: str) -> bool:
 def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Complaint | None:
     """Choose among the complaints of one log: of the last group, the first of those that say most."""
     counting = [one for one in complaints if is_known_to_fail or _is_near_the_end(one)]
+    if any(one.is_strong for one in counting):
+        counting = [one for one in complaints if one in counting or one.failure_class is not None]
     together: list[Complaint] = []
     for one in reversed(counting):
         if together and together[-1].line - one.line > _APART_LINES:

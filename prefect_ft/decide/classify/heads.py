@@ -45,6 +45,7 @@ _HEAD = re.compile(
     rf"|(?P<glog>[IWEF])(?:\d{{4}} [\d:.]+ +|[0-9]{{4}} )?\d+ [\w./-]+:\d+\]"
     r"|(?P<tf>[IWEF]) (?=[\w./-]+:\d+\])"
     r"|[\w./-]+\.(?:cc|cpp|cu|py|h|go):\d+\]?:?"
+    r"|\[(?P<dated>[IWECD]) \d{2,4}[-/]?\d\d[-/]?\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?: \w+)?\]"
     rf"|\[(?P<c10d>[IWEF])(?:\d{{4}} [\d:.]+)? [\w./-]+:\d+\]"
     rf"|(?P<named>{_LEVEL}):[\w.]+:"
     r"|[\w./()-]+\[\d+\]:(?=\s)"
@@ -62,8 +63,8 @@ _LEVELS = str.maketrans("NCSR", "IEWW")
 """The levels of NOTICE, of CRITICAL (also used for important messages), and of tags such as [skip] and [retry]."""
 _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
-_WARNS = re.compile(r"\.py:\d+: \w*Warning: ")
-"""How Python's `warnings` begins a line, after the path of the module."""
+_WARNS = re.compile(r"\.py:\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\d+\))*:? [Ww]arning(?:: | #)")
+"""How Python's `warnings` begins a line, after the path of the module, and how libraries and compilers do."""
 _MAX_HEADS = 8
 
 
@@ -99,7 +100,7 @@ def read_line(raw: bytes) -> Line:
         rank = rank or inner_rank
         views.append(rest)
         at = len(text) - len(rest)
-    if not level and "Warning: " in text and _WARNS.search(text):
+    if not level and "arning" in text and _WARNS.search(text):
         level = "W"
     bars = [bar.end() for bar in _BAR.finditer(text)] if _has_bar(text) else []
     if bars and bars[-1] < len(text):

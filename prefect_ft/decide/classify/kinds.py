@@ -18,7 +18,7 @@ from prefect_ft.signatures import Signature
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["as_kind", "kind_said", "only_tells", "says_little"]
+__all__ = ["as_checked", "as_kind", "kind_said", "only_tells", "says_little"]
 
 _GENERAL = frozenset(
     (
@@ -33,6 +33,9 @@ _OF_A_LIBRARY = frozenset(("py-attribute", "py-index", "py-key", "py-not-impleme
 
 _PASSING = ("network", "numeric", "port_in_use", "storage")
 """Classes of assertions that may hold the next time."""
+
+_CHECK, _CHECK_FAILED = "crash-absl-check", "Check failed"
+"""The catalogue's answer for a check in C++, and how one begins whose message the program's authors wrote."""
 
 _BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-memory-error", "py-pickling"))
 """Answers that a message corrects if it is a sentence, and not only a key."""
@@ -159,6 +162,7 @@ _TELLERS = frozenset(
         "BaseExceptionGroup",
         "ExceptionGroup",
         "InstantiationException",
+        "KilledWorker",
         "LightningException",
         "RayTaskError",
         "RemoteError",
@@ -195,6 +199,8 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     if signature.id in _GENERAL:
         known = _by_message(signature, raised) or _by_surroundings(raised, None)
         return known or (_kind("tells", "unknown") if only_tells(raised) else signature)
+    if signature.id == _CHECK:
+        return as_checked(signature, raised.message)
     if signature.id == "loader-caught" and (named := _by_name(raised.plain_name)) in _PASSING:
         return _kind("name", named)
     if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
@@ -204,6 +210,15 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     if signature.id in _OF_A_LIBRARY:
         return _by_surroundings(raised, "config") or signature
     return signature
+
+
+def as_checked(signature: Signature, text: str) -> Signature:
+    """Correct the answer for a line that reports a failed check by what its message says."""
+    if signature.id != _CHECK:
+        return signature
+    said = text.partition(_CHECK_FAILED)[2]
+    failure_class = _by_errno(said) or _by_words(said)
+    return signature if failure_class in (None, "compile") else _kind("words", failure_class)
 
 
 def only_tells(raised: Raised) -> bool:

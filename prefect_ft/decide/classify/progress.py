@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["PLACES", "Progress", "is_no_progress", "place_of"]
+from prefect_ft.signatures import compiled
+
+__all__ = ["PLACES", "Progress", "is_no_progress", "is_result", "place_of"]
 
 _SOURCES = (
     r"(?i:(?:\b|_)(?:step|timestep|epoch|iter|iteration|batch|update|trial|episode|round)s?\b['\"]?[\s:=#/\[(|]{0,16}\d)",
@@ -26,6 +28,11 @@ _NOT_PROGRESS = re.compile(
     r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|"
     r"at (?:global )?(?:step|epoch|iter\w*)|"
     r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"
+)
+_RESULT = compiled(
+    r"(?i)(?:\b|_)(?:acc(?:uracy)?|auc|auroc|bleu|correct|dice|eer|f1|fid|kappa|loss|m?ap|m?iou|mae|mse|percentage|perplexity|"
+    r"ppl|precision|psnr|recall|reward|rmse|rouge\w*|score|ssim|wer|cer)s?\b"
+    r"[^:=\d]{0,24}[:=]\s*[\[({'\"]{0,2}[-+]?\d"
 )
 _COLUMNS = 400
 _BAR_AT = "bar "
@@ -48,6 +55,11 @@ def place_of(text: str) -> str | None:
         return f"{_BAR_AT}{' '.join(bars)}"
     losses = _LOSS.findall(text)
     return f"loss {' '.join(losses)}" if losses else None
+
+
+def is_result(text: str) -> bool:
+    """Return whether a line reports the value of a metric, as a program does that goes on or has come to its end."""
+    return not text[:1].isspace() and _RESULT.search(text[:_COLUMNS]) is not None and not is_no_progress(text)
 
 
 class Progress:

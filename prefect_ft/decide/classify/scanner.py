@@ -22,7 +22,7 @@ from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
 from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
 from prefect_ft.decide.classify.findings import KEPT_LAST, WENT_ON, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
-from prefect_ft.decide.classify.kinds import as_kind, kind_said, says_little
+from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.said import says_to_go_on
@@ -76,6 +76,13 @@ ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
 ENDED_WELL = " exits successfully."
 """How DeepSpeed's launcher reports a process that has exited with 0; once one fails, it kills the others."""
 
+SUCCEEDED = (
+    "Process finished with exit code 0",
+    "[Done] exited with code=0 ",
+    "Exit Status:        0",
+)
+"""How editors and PBS (at NCI) report that a program has exited with 0."""
+
 ENDINGS = (
     "'train_runtime':",
     "raining complete",
@@ -86,6 +93,7 @@ ENDINGS = (
     "`Trainer.fit` stopped: `max_",
     " epochs completed in ",
     ENDED_WELL,
+    *SUCCEEDED,
 )
 """Texts of a completed run; a script prints them too, after any end."""
 
@@ -134,6 +142,7 @@ def _places() -> Any:
 _LINE_END = re.compile(rb"[\n\r]")
 _BOUND = re.compile("|".join(map(re.escape, (*RESTARTS, *ENDS_OF_JOBS))))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
+_SUCCESS = re.compile("|".join(map(re.escape, SUCCEEDED)))
 
 
 class LogScanner:
@@ -456,7 +465,8 @@ class LogScanner:
             return
         is_end = _END.search(line.text) is not None
         if is_end:
-            self._complete(is_stated=ENDED_WELL in line.text)
+            is_success = _SUCCESS.search(line.text) is not None
+            self._complete(is_stated=ENDED_WELL in line.text, is_success=is_success)
         if self._little is not None:
             self._read_on(self._little[0], line, at)
         if self._read_traceback(line, at) and not line.text.startswith(_CTRL_C):
@@ -482,14 +492,14 @@ class LogScanner:
         self._completed = None
         self._begun = self._order
 
-    def _complete(self, *, is_stated: bool) -> None:
+    def _complete(self, *, is_stated: bool, is_success: bool) -> None:
         """Note that the run reports its completion, which counts if it progressed after the earlier findings.
 
-        `is_stated`: its launcher reports it; then only exceptions still count.
+        `is_stated`: its launcher reports it; then only exceptions still count. `is_success`: its exit code was 0.
         """
         if is_stated:
             self._kept.forget(lambda one: one.raised is None, _THROUGH)
-        if not self._kept or self._progress.places:
+        if is_success or not self._kept or self._progress.places:
             self._kept.clear(_THROUGH)
             self._chain.clear()
             self._completed = self._order
@@ -623,6 +633,7 @@ class LogScanner:
             return ""
         if match.signature.role not in ("root", "cascade"):
             return ""
+        match = match._replace(signature=as_checked(match.signature, match.text))
         finding = self._finding(match, line, at, None)
         if says_to_go_on(match.text):
             finding = replace(finding, level="I")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
 from prefect_ft.decide.classify.closing import AFTER_LINE
 from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.progress import is_result
 from prefect_ft.signatures import compiled
 
 __all__ = [
@@ -31,7 +32,7 @@ _SCHEDULER = compiled(
 _TIME_LIMITS = frozenset(
     (
         "k8s-deadline", "limit-cpu-time", "lsf-runlimit", "pbs-walltime", "sagemaker-stopped", "sge-limits",
-        "slurm-state-timeout", "slurm-time-limit", "wall-time",
+        "slurm-state-timeout", "slurm-time-limit", "submitit-timed-out", "wall-time",
     )
 )  # fmt: skip
 
@@ -85,6 +86,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     findings = [one for one in findings if one.signature.id not in _OF_SCRIPTS or one.order > killed]
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
     last = max(one.order for one in findings)
+    result = max((log.number_of_tail(at) for at, text in enumerate(log.tail) if is_result(text)), default=0)
     left = sorted(
         (one for one in findings if not _is_of_earlier_program(one, end, last)),
         key=lambda one: one.order,
@@ -93,6 +95,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         return left
     while left and (
         _is_unheeded(left[-1], end, goes_on=log.goes_on)
+        or _is_before_result(left[-1], result)
         or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
     ):
         left.pop()
@@ -104,6 +107,11 @@ def _may_be_unheeded(finding: Finding) -> bool:
         finding.raised is None or finding.raised.is_printed
     ) and finding.signature.failure_class in MAY_BE_UNHEEDED
     return is_said and (weight(finding) == ROOT or finding.is_mention)
+
+
+def _is_before_result(finding: Finding, result: int) -> bool:
+    """Return whether a line names a failure, and the program has a result later."""
+    return finding.raised is None and _may_be_unheeded(finding) and finding.line < result
 
 
 def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:

@@ -1,0 +1,185 @@
+"""Other languages than Python, other systems than Linux, and what reports a program's exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify import classify
+
+STEPS = ["epoch 1 loss 0.5", "epoch 2 loss 0.4"]
+STAGE = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times"
+)
+
+
+def told(lines):
+    verdict = classify({"a.log": lines})
+    return verdict.failure_class, verdict.evidence and verdict.evidence.text.strip()
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure_class", "root"),
+    [
+        pytest.param(
+            [
+                "ERROR: LoadError: BoundsError: attempt to access 4-element Vector{Float64} at index [5]",
+                "Stacktrace:",
+            ],
+            "user_code",
+            0,
+            id="julia",
+        ),
+        pytest.param(
+            ["ERROR: LoadError: ArgumentError: Package Flux not found in current path.", "Stacktrace:"],
+            "config",
+            0,
+            id="julia-package",
+        ),
+        pytest.param(
+            ["Error in fit(model) : object 'model' not found", "Execution halted"], "user_code", 0, id="r"
+        ),
+        pytest.param(
+            ["Error in library(xgboost) : there is no package called 'xgboost'", "Execution halted"],
+            "config",
+            0,
+            id="r-package",
+        ),
+        pytest.param(
+            ["Undefined function 'net'.", "", "Error in train (line 12)", "y = net(x);"],
+            "user_code",
+            0,
+            id="matlab",
+        ),
+        pytest.param(
+            [
+                "{Error using load",
+                "Unable to read file 'a.mat'. No such file or directory.",
+                "",
+                "Error in run (line 3)",
+                "load(f)",
+                "}",
+            ],
+            "config",
+            1,
+            id="matlab-file",
+        ),
+        pytest.param(
+            [f'Exception in thread "main" {STAGE}', "\tat a.B.c(B.java:7)"], "user_code", 0, id="java"
+        ),
+        pytest.param(
+            ["panic: runtime error: index out of range [5] with length 5", "", "goroutine 1 [running]:"],
+            "user_code",
+            0,
+            id="go",
+        ),
+        pytest.param(["Fortran runtime error: End of file"], "user_code", 0, id="fortran"),
+    ],
+)
+def test_what_ended_a_program_in_another_language(lines, failure_class, root):
+    assert told([*STEPS, *lines]) == (failure_class, lines[root].strip())
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        (
+            "F0829 12:02:31.1 4 syncedmem.cpp:56] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+            "oom_device",
+        ),
+        ("  what():  local.cc:166: Check failed: allow_null:  fail to open: No such file", "config"),
+        ("F0829 12:02:31.1 4 net.cpp:56] Check failed: a == b (2 vs. 3)", "assertion"),
+        ("F0829 12:02:31.1 4 net.cpp:56] Check failed: a == b (2 vs. 3) dimensions must match", "assertion"),
+    ],
+)
+def test_a_failed_check_may_say_why(line, failure_class):
+    assert told([*STEPS, line])[0] == failure_class
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        ("Process finished with exit code -1073741819 (0xC0000005)", "crash"),
+        ("Process finished with exit code 1", "unknown"),
+        ("[Done] exited with code=1 in 3.2 seconds", "unknown"),
+        ("   Exit Status:        271 (Linux Signal 15 SIGTERM Termination)", "preempted"),
+        ("   Exit Status:        137 (Linux Signal 9 SIGKILL Killed)", "unknown"),
+        ("run.sh: 行 3: 12345 段错误               (核心已转储) python train.py", "crash"),
+        ("forrtl: error (200): program aborting due to control-C event", "cancelled"),
+        (
+            "submitit WARNING (2026-01-09 10:12:03,000) - Caught signal SIGUSR2 on n1: this job is timed-out.",
+            "cancelled",
+        ),
+        ("Handling auto-requeue signal: 10", "preempted"),
+    ],
+)
+def test_what_reports_how_a_program_ended(line, failure_class):
+    assert told([*STEPS, line])[0] == failure_class
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Process finished with exit code 0",
+        "[Done] exited with code=0 in 12.3 seconds",
+        "   Exit Status:        0",
+    ],
+)
+def test_an_exit_code_of_0_is_a_success_whatever_was_printed(line):
+    failed = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 7, in <module>',
+        "    f()",
+        "KeyError: 1",
+    ]
+    assert told([*STEPS, *failed, line])[0] == "none"
+    assert told([*STEPS, line, *failed])[0] == "user_code"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W 2026-01-09 10:12:03,000] Trial 3 failed because of the following error: RuntimeError('CUDA out of memory')",
+        "libEGL warning: failed to open /dev/dri/renderD128: Permission denied",
+        "kernel.cu(12): warning #177-D: variable was declared but never referenced: no such file or directory",
+    ],
+)
+def test_a_warning_is_one_in_any_form(line):
+    assert told([*STEPS, line, "an answer"])[0] == "none"
+
+
+def test_that_workers_died_says_nothing_of_why():
+    failed = ["Traceback (most recent call last):", '  File "a.py", line 7, in <module>', "    f()"]
+    died = "distributed.scheduler.KilledWorker: Attempted to run task 'sum' on 3 different workers, all of which died"
+    assert told([*STEPS, *failed, died])[0] == "unknown"
+
+
+def test_states_in_a_table_are_no_end():
+    assert told([*STEPS, "| DQN_00000 | RUNNING | 8 |", "| DQN_00001 | TERMINATED | 7 |"])[0] == "none"
+    assert told([*STEPS, "Killed by signal 15."])[0] == "none"  # by ssh, as it closes a connection
+
+
+@pytest.mark.parametrize(
+    "result", ["Test accuracy: 0.913", "final_avg_f1: 0.93", "Correct Percentage: 0.778", "mAP = 31.2"]
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HTTP Error 429: Too Many Requests",
+        "Failed to parse line 33: invalid literal",
+        "libpng error: CRC error",
+    ],
+)
+def test_a_result_after_a_line_shows_that_it_was_no_end(line, result):
+    assert told([*STEPS, line])[0] != "none"
+    assert told([*STEPS, line, result])[0] == "none"
+    assert told([*STEPS, result, line])[0] != "none"
+
+
+def test_a_result_after_an_uncaught_exception_may_be_another_rank_s():
+    failed = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 7, in <module>',
+        "    f()",
+        "KeyError: 1",
+    ]
+    assert told([*STEPS, *failed, "Test accuracy: 0.913"])[0] == "user_code"
