@@ -238,3 +238,14 @@ def test_a_first_line_may_come_in_pieces_and_be_long() -> None:
     found.take(b"line a of the beginning" + b"x" * 500 + b"\r\nline b of the beginning\n", 0)
     found.close(1000)
     assert [len(key) for key in found.keys] == [160, 23]
+
+
+@pytest.mark.parametrize("first", ["Namespace(lr=0.1, epochs=3)", "nohup: ignoring input"])
+@pytest.mark.parametrize(
+    "failed", [FAILED, [*FAILED[:2], "bdb.BdbQuit", ""]], ids=["exception", "without a message"]
+)
+def test_what_a_program_prints_first_marks_another_start(first: str, failed: list[str]) -> None:
+    assert rule([*failed, first, "training"])[0] == "none"
+    assert rule([first, *failed])[0] != "none"
+    assert rule([*failed, first, *OTHER])[1] == len(failed) + 1 + len(OTHER)
+    assert rule([*failed, first, "training"], exit_code=1)[0] == rule(failed)[0]

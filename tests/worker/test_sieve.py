@@ -10,7 +10,7 @@ import pytest
 from growth import is_linear
 
 from prefect_ft.decide.classify import LogScanner, builtin_catalogue, judge, signs_of
-from prefect_ft.decide.classify.scanner import ENDINGS, RESTARTS
+from prefect_ft.decide.classify.scanner import ENDINGS, FIRST_LINES, RESTARTS
 from prefect_ft.model import Verdict
 from prefect_ft.signatures import read_entry
 from prefect_ft.worker.sieve import _SIGNS, BEFORE_BYTES, END_BYTES, FIRST_BYTES, LAST_BYTES, Part, Sieve
@@ -108,7 +108,7 @@ def test_every_signature_that_says_why_is_of_interest() -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("said", [*RESTARTS, *ENDINGS])
+@pytest.mark.parametrize("said", [*RESTARTS, *ENDINGS, *FIRST_LINES])
 def test_so_is_a_new_start_and_an_end(said: str) -> None:
     assert said.encode() in text(sifted(_far(re.sub("^raining", "Training", said))))
 

@@ -70,6 +70,10 @@ RESTARTS = (
 )
 """Texts of the beginning of a run; what is before them is of an earlier one."""
 
+FIRST_LINES = ("Namespace(", "nohup: ignoring input")
+"""How a line begins that a program, or what starts it, prints first: what is before it is of an earlier run, unless
+only several processes started one after the other."""
+
 ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
 """Texts that close a scheduler's report of a job: what is after them is another job's."""
 
@@ -131,7 +135,7 @@ class _Counted:
 
 @lru_cache(maxsize=8)
 def _spotter(catalogue: Catalogue) -> Any:
-    return catalogue.spotter(HEADER, ASIDE, *CHAINS, FRAME, *RESTARTS, *ENDS_OF_JOBS, *ENDINGS)
+    return catalogue.spotter(HEADER, ASIDE, *CHAINS, FRAME, *RESTARTS, *ENDS_OF_JOBS, *ENDINGS, *FIRST_LINES)
 
 
 @lru_cache(maxsize=1)
@@ -413,9 +417,13 @@ class LogScanner:
             place, index = self._starts.popleft()
             if place >= at and self._beginning.see(index, self._fed + place):
                 self._catch_up()
-                earlier = self._kept.in_order()
-                self._begin_run(None)
-                self._earlier = earlier
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Keep the findings so far in reserve: they seem to be of an earlier run."""
+        earlier = self._kept.in_order()
+        self._begin_run(None)
+        self._earlier = earlier
 
     def _take_beginning(self, at: int) -> None:
         """Read the first lines of the run that begins at a place."""
@@ -463,6 +471,8 @@ class LogScanner:
         if bound is not None:
             self._take_beginning(at + len(raw))
             return
+        if self._kept and line.text.startswith(FIRST_LINES):
+            self._begin_again()
         is_end = _END.search(line.text) is not None
         if is_end:
             is_success = _SUCCESS.search(line.text) is not None
@@ -485,6 +495,9 @@ class LogScanner:
         """
         if printed_late is not None:
             self._held = self._kept.in_order(), self._fed + printed_late
+        if self._little is not None:
+            self._little = None
+            self._open -= 1
         self._kept.clear(_NEW_RUN)
         self._earlier = ()
         self._chain.clear()
