@@ -37,7 +37,7 @@ _PASSING = ("network", "numeric", "port_in_use", "storage")
 _CHECK, _CHECK_FAILED = "crash-absl-check", "Check failed"
 """The catalogue's answer for a check in C++, and how one begins whose message the program's authors wrote."""
 
-_BY_A_SENTENCE = frozenset(("cuda-other-error", "py-key", "py-memory-error", "py-pickling"))
+_BY_A_SENTENCE = frozenset(("cuda-other-error", "net-wandb", "py-key", "py-memory-error", "py-pickling"))
 """Answers that a message corrects if it is a sentence, and not only a key."""
 
 _SENTENCE_WORDS = 4
@@ -123,7 +123,7 @@ _PLACES: tuple[tuple[FailureClass, str], ...] = (
         (
             r"(?:^|/)(?:argparse|optparse|getopt|configparser|gettext)\.py|(?:^|/)(?:absl/flags|omegaconf|hydra|"
             r"jsonargparse|tyro|simple_parsing|draccus|fire|click|typer|pydantic(?:_core|_settings)?|dacite|marshmallow|"
-            r"yacs|pkg_resources)/|transformers/(?:hf_argparser|training_args\w*)\.py|"
+            r"yacs|pkg_resources)/|transformers/(?:hf_argparser|training_args\w*|models/auto/\w+)\.py|"
             r"(?:mmengine|mmcv)/(?:config|registry|utils/(?:config|registry))|"
             r"torch/distributed/(?:elastic/rendezvous/|launcher/|launch|run\.py)"
         ),
