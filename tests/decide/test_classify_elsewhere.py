@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from prefect_ft.decide.classify import classify
@@ -183,3 +185,46 @@ def test_a_result_after_an_uncaught_exception_may_be_another_rank_s():
         "KeyError: 1",
     ]
     assert told([*STEPS, *failed, "Test accuracy: 0.913"])[0] == "user_code"
+
+
+def in_json(**said):
+    return json.dumps({"time": "2026-01-09T10:12:03", **said})
+
+
+def test_what_a_logger_writes_as_json():
+    steps = [in_json(level="INFO", message=f"step {number} loss 0.{number}") for number in range(1, 4)]
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n'
+    failed = in_json(
+        level="ERROR", message="Unhandled", exc_info=f"{trace}RuntimeError: CUDA out of memory. Tried"
+    )
+    assert told([*steps, failed]) == ("oom_device", failed)
+    assert (
+        told([*steps, in_json(levelname="ERROR", msg="saving failed: No space left on device")])[0]
+        == "storage"
+    )
+    assert told([*steps, in_json(severity="WARNING", message="No space left on device"), "x"])[0] == "none"
+    assert told([*steps, '{"message": "broken'])[0] == "none"
+
+
+def test_a_terminal_shows_that_somebody_pressed_ctrl_c():
+    assert told([*STEPS, "^C"]) == ("cancelled", "^C")
+    assert told([*STEPS, " 10%|█         | 10/100 [00:10<01:30,  1.00s/it]^C"])[0] == "cancelled"
+    assert told([*STEPS, "^C", "step 3 loss 0.3"])[0] == "none"
+
+
+def test_a_process_whose_parent_has_ended_says_nothing_of_why():
+    spawned = ["Traceback (most recent call last):", '  File "<string>", line 1, in <module>']
+    spawned += [
+        '  File "/usr/lib/python3.8/multiprocessing/spawn.py", line 116, in spawn_main',
+        "    _main(fd)",
+    ]
+    assert told([*STEPS, *spawned, "_pickle.UnpicklingError: pickle data was truncated"])[0] == "unknown"
+    assert told([*STEPS, *spawned, "KeyError: 'x'"])[0] == "user_code"
+
+
+def test_where_a_platform_repeats_an_exception_in_a_line_its_name_tells():
+    assert told([*STEPS, "ERROR User program failed with KeyError: 'x'"])[0] == "user_code"
+    assert (
+        told([*STEPS, "The replica workerpool0-0 ran out-of-memory and exited with a status of 137"])[0]
+        == "oom_host"
+    )

@@ -67,6 +67,13 @@ _LAST_WORDS = (
         "no-such-command", re.compile(r".*: (?:(?:command )?not found|Permission denied)$"), (126, 127)
     ),
     _LastWords(
+        "ctrl-c",
+        re.compile(r"(?:.*[\])\s])?(?:\^C)+$"),
+        (-Signals.SIGINT, 128 + Signals.SIGINT),
+        "cancelled",
+        "somebody pressed Ctrl-C: resume when wanted",
+    ),
+    _LastWords(
         "megatron-resume-elsewhere",
         re.compile(r".*[Ee]xiting now\. Please resume the job from the (?:same )?checkpoint"),
         (RESUME_ELSEWHERE,),

@@ -5,6 +5,7 @@ Owns the removal of all that. It never decides that something is a message; it o
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -67,6 +68,12 @@ _WARNS = re.compile(r"\.py:\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\d+\))*:? [Ww]a
 """How Python's `warnings` begins a line, after the path of the module, and how libraries and compilers do."""
 _MAX_HEADS = 8
 
+_MESSAGES = ("message", "msg", "event")
+"""Keys under which loggers that write JSON put the message."""
+
+_LEVEL_KEYS = ("level", "levelname", "severity")
+_CAUSES = ("exc_info", "exception", "error", "stack_trace", "stacktrace", "traceback")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -102,10 +109,27 @@ def read_line(raw: bytes) -> Line:
         at = len(text) - len(rest)
     if not level and "arning" in text and _WARNS.search(text):
         level = "W"
+    if (said := _of_json(text))[0]:
+        views += said[0]
+        level = level or said[1]
     bars = [bar.end() for bar in _BAR.finditer(text)] if _has_bar(text) else []
     if bars and bars[-1] < len(text):
         views.append(text[bars[-1] :].lstrip())
     return Line(rank, tuple(views), level)
+
+
+def _of_json(text: str) -> tuple[list[str], str]:
+    """Return what a line of JSON says, the exception last, and its level; nothing for any other line."""
+    if text[:1] != "{" or not any(f'"{key}"' in text for key in _MESSAGES):
+        return [], ""
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return [], ""
+    said = [read[key] for key in (*_MESSAGES, *_CAUSES) if isinstance(read.get(key), str)]
+    views = [lines[-1] for text in said if (lines := text.strip().splitlines())]
+    level = next((read[key] for key in _LEVEL_KEYS if isinstance(read.get(key), str)), "")
+    return views, level[:1].upper().translate(_LEVELS)
 
 
 def _end_of_blanks(text: str, at: int) -> int:

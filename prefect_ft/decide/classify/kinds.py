@@ -177,6 +177,10 @@ _TELLERS = frozenset(
 _OF_OTHERS = "torch/multiprocessing/spawn.py"
 """Where torch raises what has ended another process: the message is in the lines below."""
 
+_OF_PARENTS = "multiprocessing/spawn.py"
+_CUT_OFF = frozenset(("EOFError", "UnpicklingError"))
+"""What a process that is just starting raises when its parent ends before it has handed over all."""
+
 _TELLING = re.compile(
     r"\(look up to see its traceback\)|exited unexpectedly|because \w[\w ]{0,30} rais\w+ an exception|"
     r"(?i:\bsee (?:the )?(?:stack ?trace|traceback|logs?|errors?|output)\b.{0,20}\babove\b)|"
@@ -196,20 +200,29 @@ _HINTS: dict[FailureClass, str] = {
 
 def as_kind(signature: Signature, raised: Raised) -> Signature:
     """Correct an unspecific answer by the exception's kind."""
+    if raised.file.endswith(_OF_PARENTS) and raised.plain_name in _CUT_OFF:
+        return _kind("tells", "unknown")
     if signature.id in _GENERAL:
         known = _by_message(signature, raised) or _by_surroundings(raised, None)
         return known or (_kind("tells", "unknown") if only_tells(raised) else signature)
     if signature.id == _CHECK:
         return as_checked(signature, raised.message)
-    if signature.id == "loader-caught" and (named := _by_name(raised.plain_name)) in _PASSING:
-        return _kind("name", named)
-    if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
-        return _kind("words", asserted)
+    if (passing := _of_passing(signature, raised)) is not None:
+        return passing
     if signature.id in _BY_A_SENTENCE and len(raised.message.split()) >= _SENTENCE_WORDS:
         signature = _by_message(signature, raised) or signature
     if signature.id in _OF_A_LIBRARY:
         return _by_surroundings(raised, "config") or signature
     return signature
+
+
+def _of_passing(signature: Signature, raised: Raised) -> Signature | None:
+    """Return the kind of what a data loader has caught, or of an assertion, if it may hold the next time."""
+    if signature.id == "loader-caught" and (named := _by_name(raised.plain_name)) in _PASSING:
+        return _kind("name", named)
+    if signature.id == "py-assertion" and (asserted := _by_words(raised.message)) in _PASSING:
+        return _kind("words", asserted)
+    return None
 
 
 def as_checked(signature: Signature, text: str) -> Signature:

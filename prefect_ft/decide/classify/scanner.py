@@ -518,7 +518,9 @@ class LogScanner:
             self._completed = self._order
 
     def _read_traceback(self, line: Line, at: int) -> bool:
-        """Pass the line to its rank's reader; return whether it belongs to a traceback."""
+        """Pass the line to its rank's reader; return whether it belongs to a traceback, and is not one as a whole."""
+        if line.text.startswith("{"):
+            return False
         reader = self._reader(line.rank)
         was_open = reader.is_open
         taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
