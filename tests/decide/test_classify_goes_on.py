@@ -295,3 +295,30 @@ def test_the_parts_of_a_chain_are_no_lines_as_before():
 def test_a_count_of_retries_is_no_word_of_going_on():
     line = "n7:9:13 [4] NCCL WARN NET/IB : Got completion from peer n1 with error 12, transport retry counter exceeded"
     assert told([*WELL, line], 1)[0] == "network"
+
+
+SEVERAL = [
+    "an answer",
+    "a map",
+    "names of files",
+    "a table of words",
+    "what was read",
+    "a model's parts",
+    "a list",
+    "b",
+]
+
+
+@pytest.mark.parametrize(
+    ("after", "is_over"),
+    [
+        pytest.param(SEVERAL * 8, True, id="lines of many forms"),
+        pytest.param(SEVERAL * 7, False, id="too few of them"),
+        pytest.param(SEVERAL[:2] * 40, False, id="lines of few forms"),
+        pytest.param([f"{line}: cannot open it" for line in SEVERAL * 8], False, id="lines that complain"),
+    ],
+)
+def test_much_from_another_program_shows_that_an_exception_was_of_an_earlier_one(after, is_over):
+    lines = ["reading", *threw("KeyError: 'part'"), *after]
+    assert told(lines)[0] == ("none" if is_over else "user_code")
+    assert told(lines, exit_code=1)[0] == "user_code"

@@ -20,6 +20,7 @@ __all__ = [
     "AFTER_LINE",
     "WEAK_LEVELS",
     "Complaint",
+    "complains",
     "complaint_of",
     "is_lost_loss",
     "is_message_of_crash",
@@ -269,6 +270,11 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
             return ()
         return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
     return ()
+
+
+def complains(text: str) -> bool:
+    """Return whether a line has a word of those that complain; most of them do not complain of an end."""
+    return _COMPLAINS.search(text) is not None
 
 
 def is_message_of_crash(text: str) -> bool:

@@ -6,10 +6,11 @@ ends what still runs, so what was printed long before did not end it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
-from prefect_ft.decide.classify.closing import AFTER_LINE
+from prefect_ft.decide.classify.closing import AFTER_LINE, complains
 from prefect_ft.decide.classify.findings import Finding, LogFindings
 from prefect_ft.decide.classify.progress import is_result
 from prefect_ft.signatures import compiled
@@ -47,6 +48,7 @@ _AS_IT_BEGINS = frozenset(("ImportError", "IndentationError", "ModuleNotFoundErr
 ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
 """The last line of a program: what comes long after it is another program's."""
 
+_NUMBER = re.compile(r"\d+")
 _NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
@@ -58,6 +60,12 @@ _FAR_LINES = 100
 
 _VERY_FAR_LINES = 500
 """How many lines may follow an exception that ended the run, if none of them reports a failure."""
+
+_AFTER_UNCAUGHT = 60
+"""The same, if the last lines are of many forms, as those of another program are, and none of them complains."""
+
+_FORMS = 8
+"""How many forms of lines are many."""
 
 _AFTER_PRINTED = 30
 """How many lines without any report of a failure show that a run went on after an exception that was printed."""
@@ -87,6 +95,9 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
     last = max(one.order for one in findings)
     result = max((log.number_of_tail(at) for at, text in enumerate(log.tail) if is_result(text)), default=0)
+    uncaught = (
+        _AFTER_PRINTED if log.goes_on else _AFTER_UNCAUGHT if _is_of_many_forms(log) else _VERY_FAR_LINES
+    )
     left = sorted(
         (one for one in findings if not _is_of_earlier_program(one, end, last)),
         key=lambda one: one.order,
@@ -94,7 +105,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     while left and (
-        _is_unheeded(left[-1], end, goes_on=log.goes_on)
+        _is_unheeded(left[-1], end, uncaught)
         or _is_before_result(left[-1], result)
         or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
     ):
@@ -119,13 +130,19 @@ def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
     return ends_it and end - finding.line > _FAR_LINES
 
 
-def _is_unheeded(finding: Finding, end: int, *, goes_on: bool) -> bool:
-    """Return whether the run went on; `goes_on`: the log's last lines are like those before its last traceback."""
+def _is_of_many_forms(log: LogFindings) -> bool:
+    forms = {_NUMBER.sub("", text) for text in log.tail}
+    is_complaining = bool(log.complaints) or 2 * sum(map(complains, log.tail)) > len(log.tail)
+    return len(forms) >= _FORMS and not is_complaining
+
+
+def _is_unheeded(finding: Finding, end: int, after_uncaught: int) -> bool:
+    """Return whether the run went on; `after_uncaught`: how many lines show it after an uncaught exception."""
     after = end - finding.last_line
     if finding.raised is not None and not finding.raised.is_printed:
         if weight(finding) == INTERRUPTED:
             return False  # other processes print what they had left
-        return after > (_AFTER_PRINTED if goes_on else _VERY_FAR_LINES)
+        return after > after_uncaught
     if finding.signature.failure_class in _OUTSIDE:
         return after > _VERY_FAR_LINES
     if finding.raised is None and weight(finding) == CASCADE:
