@@ -228,3 +228,53 @@ def test_where_a_platform_repeats_an_exception_in_a_line_its_name_tells():
         told([*STEPS, "The replica workerpool0-0 ran out-of-memory and exited with a status of 137"])[0]
         == "oom_host"
     )
+
+
+CONDOR = ["001 (1.0.0) 2026-01-09 10:12:03 Job executing on host: <10.0.0.9:9618>", "..."]
+
+
+def test_a_job_that_condor_has_started_again_was_not_ended_by_its_eviction():
+    evicted = ["004 (1.0.0) 2026-01-09 11:12:03 Job was evicted.", "..."]
+    assert told([*CONDOR, *evicted])[0] == "preempted"
+    assert told([*CONDOR, *evicted, *CONDOR])[0] == "none"
+    removed = "009 (1.0.0) 2026-01-09 12:12:03 Job was aborted."
+    assert told([*CONDOR, *evicted, *CONDOR, removed]) == ("cancelled", removed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Error in run_batch: CUDA out of memory. Tried to allocate 3.17 GiB",
+        "Exception while saving: No space left on device",
+    ],
+)
+def test_a_report_counts_at_any_level_and_is_no_exception_s_name(line):
+    assert told([*STEPS, line])[0] in ("oom_device", "storage")
+    assert told([*STEPS, f"2026-01-09 12:43:00,493 - INFO - {line}"])[0] in ("oom_device", "storage")
+    assert told([*STEPS, f"2026-01-09 12:43:00,493 - WARNING - {line}", "x"])[0] == "none"
+
+
+def test_what_a_notebook_s_runner_reports_is_told_by_the_cell():
+    shown = [
+        "RuntimeError                              Traceback (most recent call last)",
+        "Input In [3], in <cell line: 1>()",
+    ]
+    failed = ["Traceback (most recent call last):", '  File "/bin/jupyter", line 8, in <module>', "    run()"]
+    failed += [
+        "nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:",
+        "-----",
+        "f(x)",
+        "-----",
+        "",
+    ]
+    said = "RuntimeError: The size of tensor a (4) must match the size of tensor b (2)"
+    assert told([*STEPS, *failed, *shown, "---> 13 f(x)", "", said]) == ("user_code", said)
+
+
+def test_a_heading_is_told_by_the_line_below():
+    failed = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "    f()"]
+    failed += ["OSError: There was a specific connection error when trying to load a/model:"]
+    assert (
+        told([*STEPS, *failed, "401 Client Error: Unauthorized for url: https://hub/a/model"])[0] == "config"
+    )
+    assert told([*STEPS, *failed, "it did not answer"])[0] == "network"

@@ -269,6 +269,15 @@ def test_a_program_says_that_somebody_has_interrupted_it():
         pytest.param("ValueError: No runs present in the directory: 'x'", (), "config", id="nothing-there"),
         pytest.param("ValueError: acme supports device type cpu, but got device target GPU", (), "config",
                      id="another-device"),
+        pytest.param("RuntimeError: f only supports boolean masks, but got dtype Long", (), "user_code", id="a-type"),
+        pytest.param("RuntimeError: Internal Writer Error: Background writer channel closed",
+                     (f"{LIBRARY}/transformers/modeling_utils.py load_state_dict",), "storage", id="a-writer"),
+        pytest.param("RuntimeError: unable to write to file </torch_1_2>", (), "storage", id="shared-memory"),
+        pytest.param("ValueError: Tokenizer class A does not exist or is not imported.", (), "config", id="a-class"),
+        pytest.param("KeyError: 'llama'", (f"{LIBRARY}/transformers/models/auto/configuration_auto.py get",), "config",
+                     id="a-name-of-a-model"),
+        pytest.param("wandb.errors.CommError: Permission denied, ask the owner", (), "config", id="no-permission"),
+        pytest.param("ValueError: The batch received was empty, so nothing is trained", (), "data", id="empty"),
     ],
 )  # fmt: skip
 def test_what_kind_a_message_tells(exception, frames, failure_class):

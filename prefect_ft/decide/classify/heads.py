@@ -66,6 +66,8 @@ _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
 _WARNS = re.compile(r"\.py:\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\d+\))*:? [Ww]arning(?:: | #)")
 """How Python's `warnings` begins a line, after the path of the module, and how libraries and compilers do."""
+_REPORTS = re.compile(r"(?:Error|ERROR|Exception|EXCEPTION|Fatal|FATAL)\b(?! rate)")
+"""How a message begins that reports an error, whatever level it was logged at."""
 _MAX_HEADS = 8
 
 _MESSAGES = ("message", "msg", "event")
@@ -112,6 +114,8 @@ def read_line(raw: bytes) -> Line:
     if (said := _of_json(text))[0]:
         views += said[0]
         level = level or said[1]
+    if level in ("D", "I") and _REPORTS.match(views[-1]) is not None:
+        level = ""
     bars = [bar.end() for bar in _BAR.finditer(text)] if _has_bar(text) else []
     if bars and bars[-1] < len(text):
         views.append(text[bars[-1] :].lstrip())

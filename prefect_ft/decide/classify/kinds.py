@@ -18,7 +18,7 @@ from prefect_ft.signatures import Signature
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["as_checked", "as_kind", "kind_said", "only_tells", "says_little"]
+__all__ = ["as_checked", "as_kind", "kind_said", "leads_to_more", "only_tells", "says_little"]
 
 _GENERAL = frozenset(
     (
@@ -160,10 +160,13 @@ _TELLERS = frozenset(
     (
         "ActorDiedError",
         "BaseExceptionGroup",
+        "CellExecutionError",
+        "CheckpointException",
         "ExceptionGroup",
         "InstantiationException",
         "KilledWorker",
         "LightningException",
+        "PapermillExecutionError",
         "RayTaskError",
         "RemoteError",
         "RemoteTraceback",
@@ -188,6 +191,9 @@ _TELLING = re.compile(
     r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)"
 )
 """Messages that only report another exception."""
+
+_LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
+"""How a message's first line ends where the content is in further ones."""
 
 _HINTS: dict[FailureClass, str] = {
     "data": "A sample or file of the data set cannot be read; look at what the innermost frame was given.",
@@ -263,6 +269,12 @@ def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | N
 def says_little(signature: Signature) -> bool:
     """Return whether an answer says no more than that something failed."""
     return signature.id in _GENERAL
+
+
+def leads_to_more(signature: Signature, message: str) -> bool:
+    """Return whether an exception's message begins with a line that says little, or is a heading for further ones."""
+    is_heading = signature.id.startswith("words-") and message.endswith(":")
+    return is_heading or (says_little(signature) and _LEADS_ON.search(message) is not None)
 
 
 def kind_said(text: str) -> Signature | None:

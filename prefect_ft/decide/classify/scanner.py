@@ -22,7 +22,7 @@ from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
 from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
 from prefect_ft.decide.classify.findings import KEPT_LAST, WENT_ON, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
-from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, says_little
+from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, leads_to_more, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.said import says_to_go_on
@@ -66,6 +66,7 @@ RESTARTS = (
     "The following values were not passed to `accelerate launch`",
     "] dist_world_size=",
     "has been requeued",
+    " Job executing on host: ",
     "restarting training run",
 )
 """Texts of the beginning of a run; what is before them is of an earlier one."""
@@ -585,7 +586,7 @@ class LogScanner:
 
     def _expect_more(self, finding: Finding, message: str) -> None:
         """Expect further lines of a message whose first one says little and leads to them."""
-        leads_on = says_little(finding.signature) and _LEADS_ON.search(message)
+        leads_on = leads_to_more(finding.signature, message)
         if leads_on or (finding.signature.role == "cascade" and finding.signature.failure_class == "crash"):
             self._open += self._little is None
             self._little = finding, _MESSAGE_LINES if message.lower() != _OF_A_GRAPH else _GRAPH_LINES
@@ -705,9 +706,6 @@ def _is_progress(tail: Iterable[str]) -> bool:
     return any(places.see(text) >= 2 for text in tail)
 
 
-_LEADS_ON = re.compile(r"^$|[:;,]$|\berror\(?s\)? found\.?$|following|below")
-"""How a message's first line ends where the content is in further ones."""
-
 _POSSIBLE = re.compile(
     r"(?i)\b(?:common|possible|potential|likely) (?:causes?|reasons?)\b|"
     r"\b(?:this |it |which )?(?:might|may|could|can) (?:also |often )?be (?:caused by|due to|because|the result of)\b"
@@ -728,7 +726,7 @@ def _stated_in(views: tuple[str, ...], catalogue: Catalogue) -> Match | None:
 
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")
-_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)\b")
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)(?:[:(.,]|\s*$)")
 _NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
 

@@ -69,7 +69,9 @@ _IS_INCOMPLETE = re.compile(
     r"[Nn]o file named |[Cc]an't find a valid checkpoint at |accessible `\.keras` zip file"
 )
 
-_WRITES = re.compile(r"(?i)\b(?:unable|failed|cannot|could not)(?: to)? (?:create|write)\b|\bfile exists\b")
+_WRITES = re.compile(
+    r"(?i)\b(?:unable|failed|cannot|could not)(?: to)? (?:create|write)\b|\bfile exists\b|\bwriter? error\b"
+)
 """Words about a file that is being written."""
 
 _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
