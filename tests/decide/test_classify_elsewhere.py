@@ -278,3 +278,31 @@ def test_a_heading_is_told_by_the_line_below():
         told([*STEPS, *failed, "401 Client Error: Unauthorized for url: https://hub/a/model"])[0] == "config"
     )
     assert told([*STEPS, *failed, "it did not answer"])[0] == "network"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Error: {}",
+        "An error occurred: {}",
+        "❌ Training failed: {}",
+        "ERROR:root:{}",
+        "2026-01-09 10:12:03 - ERROR - f: {}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("said", "failure_class"),
+    [
+        ("unsupported operand type(s) for +: 'int' and 'str'", "user_code"),
+        ("local variable 'x' referenced before assignment", "user_code"),
+        ("'int' object is not subscriptable", "user_code"),
+        ("[Errno 28] No space left on device", "storage"),
+        ("[Errno 2] No such file or directory: 'data/train.json'", "config"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "oom_device"),
+        ("loss is NaN", "numeric"),
+    ],
+)
+def test_what_a_program_reports_of_an_exception_that_it_has_caught(form, said, failure_class):
+    line = form.format(said)
+    assert told([*STEPS, line])[0] == failure_class
+    assert told([*STEPS, line, *[f"epoch {number} loss 0.{number}" for number in range(3, 6)]])[0] == "none"

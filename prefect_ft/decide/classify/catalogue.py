@@ -78,6 +78,19 @@ class Catalogue:
             return numbers
         return [number for number in numbers if not self.signatures[number].pattern.startswith(_EXCEPTION)]
 
+    def is_spotted(self, signature: Signature) -> bool:
+        """Return whether a line alone that an entry matches is of interest."""
+        return signature.id not in self._in_tracebacks_only
+
+    @cached_property
+    def _in_tracebacks_only(self) -> frozenset[str]:
+        numbers = {number for key, those in self._holders.items() for number in self._spotted(key, those)}
+        return frozenset(
+            one.id
+            for number, one in enumerate(self.signatures)
+            if number not in {*numbers, *self._everywhere}
+        )
+
     def find(self, views: Sequence[str], *, is_raised: bool = False) -> Match | None:
         """Return the first entry that matches one of the views of a line; each is the end of the one before.
 

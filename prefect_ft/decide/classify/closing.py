@@ -59,6 +59,7 @@ _NAMES = compiled(
             r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)",
             r"\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b",
             r"(?i:\bkeyboard ?interrupt|\bctrl ?[-+]? ?c\b|\binterrupted by (?:the )?user\b)",
+            r"(?i:^\W*(?:training|evaluation|execution|experiment|job|pipeline|run|script) (?:has )?failed\b)",
             r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
         )
     )

@@ -61,8 +61,7 @@ def said_of_exception(message: str) -> FailureClass | None:
 
 def said_of_end(text: str) -> FailureClass:
     """Return what a report of an uncaught error says of its kind: the program's own, unless it names another."""
-    own: FailureClass = "user_code"
-    return own if _pattern(_words()[own]).search(text) is not None else said_by(text) or own
+    return said_by(text) or "user_code"
 
 
 def first(table: Words, text: str) -> FailureClass | None:

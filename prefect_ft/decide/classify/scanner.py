@@ -383,7 +383,7 @@ class LogScanner:
     def _complaints(self, closing: list[tuple[int, Line]]) -> tuple[Complaint, ...]:
         """Return the complaints among the last lines that no signature matches."""
         lines = [(-after, line) for after, line in closing]
-        said = last_complaints(lines, lambda line: self._catalogue.find(line.views) is not None)
+        said = last_complaints(lines, self._is_explained)
         if not said:
             return ()  # lines are counted only where their number is needed
         ends = self._number(len(self._block))
@@ -391,6 +391,11 @@ class LogScanner:
         found = {finding.line for finding in kept if not is_message_of_crash(finding.text)}
         numbered = (replace(one, line=ends + one.line) for one in said)
         return tuple(one for one in numbered if one.line not in found)
+
+    def _is_explained(self, line: Line) -> bool:
+        """Return whether the catalogue has an entry for a line, other than one that is found in tracebacks only."""
+        match = self._catalogue.find(line.views)
+        return match is not None and self._catalogue.is_spotted(match.signature)
 
     def _number_of_tail(self, index: int) -> int:
         return self._number(len(self._block)) - self._tail()[index][0]
