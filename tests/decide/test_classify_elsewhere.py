@@ -306,3 +306,25 @@ def test_what_a_program_reports_of_an_exception_that_it_has_caught(form, said, f
     line = form.format(said)
     assert told([*STEPS, line])[0] == failure_class
     assert told([*STEPS, line, *[f"epoch {number} loss 0.{number}" for number in range(3, 6)]])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("said", "failure_class"),
+    [
+        ("Error loading model: Connection error.", "network"),
+        ("Error loading model: the header is wrong", "checkpoint"),
+        ("ERROR: Training failed: Error code: 401 - {'error': {'message': 'Incorrect API key'}}", "config"),
+        ("ERROR: Training failed: Error code: 503 - {'error': {'message': 'busy'}}", "network"),
+        ("Error loading file: Expecting value: line 1 column 1 (char 0)", "data"),
+        (
+            "pandas.errors.ParserError: Error tokenizing data. C error: Expected 5 fields in line 3, saw 6",
+            "data",
+        ),
+        ("Error loading model: 1 validation error for Config", "config"),
+        ("Training failed: cannot convert float NaN to integer", "numeric"),
+        ("Errors: 12", "none"),
+        ("Failed: 3 of them", "none"),
+    ],
+)
+def test_the_reason_in_a_line_counts_before_what_failed(said, failure_class):
+    assert told([*STEPS, said])[0] == failure_class

@@ -87,7 +87,7 @@ _NO_END = compiled(
             r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:\s|$|[,;|)%]))",
             (
                 r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*)\b[^:=]{0,40}"
-                r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\b)"
+                r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
             r"\bno errors?\b|\b(?:safely|be) ignored",

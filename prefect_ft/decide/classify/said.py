@@ -44,8 +44,10 @@ def says_to_go_on(text: str) -> bool:
 
 
 def said_by(text: str) -> FailureClass | None:
-    """Return what a line that complains says of the kind of failure."""
-    return first(tuple(_words().items()), text)
+    """Return what a line that complains says of the kind of failure: rather the reason in it than what failed."""
+    words = tuple(_words().items())
+    reason = text.partition(": ")[2]
+    return (first(words, reason) if reason else None) or first(words, text)
 
 
 def said_of_exception(message: str) -> FailureClass | None:
