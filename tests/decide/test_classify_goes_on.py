@@ -322,3 +322,13 @@ def test_much_from_another_program_shows_that_an_exception_was_of_an_earlier_one
     lines = ["reading", *threw("KeyError: 'part'"), *after]
     assert told(lines)[0] == ("none" if is_over else "user_code")
     assert told(lines, exit_code=1)[0] == "user_code"
+
+
+def test_an_exception_whose_traceback_is_torn_counts_just_before_its_launcher_s_report():
+    """Ranks that wrap their lines print them into each other's."""
+    said = "ValueError: f must be a name"
+    report = "E0109 10:12:03.1 7 torch/api.py:874] failed (exitcode: 1) local_rank: 0 (pid: 12) of binary: /bin/python"
+    torn = [HEAD, '  File "/a/trai', HEAD, '  File "/a/trai', 'n.py", line 7, in <module>', "    f(", said]
+    table = ["train.py FAILED", *[f"  a line of the table {number}" for number in range(40)]]
+    assert told(["reading", *torn, report, *table]) == ("user_code", said)
+    assert told(["reading", *torn, *ANSWERS, report, *table])[0] == "unknown"

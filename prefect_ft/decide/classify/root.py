@@ -282,11 +282,19 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     if not is_after or not log.tail:
         return False
     if finding.is_mention:
-        return finding.level not in WEAK_LEVELS and finding.line >= log.number_of_tail(0)
+        is_last = finding.line >= log.number_of_tail(0) or _is_just_reported(finding, log)
+        return is_last and finding.level not in WEAK_LEVELS
     if finding.raised is not None and finding.raised.is_aside and finding.raised.has_own:
         return finding.line >= log.number_of_tail(max(-_LAST_LINES, -len(log.tail)))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
+
+
+def _is_just_reported(finding: Finding, log: LogFindings) -> bool:
+    """Return whether a launcher reports, a few lines below, that a rank has ended."""
+    return any(
+        0 < one.order - finding.order <= _MESSAGE_LINES and weight(one) == REPORT for one in log.findings
+    )
 
 
 def _says_more(

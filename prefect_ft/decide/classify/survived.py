@@ -73,8 +73,8 @@ _AFTER_PRINTED = 30
 _AFTER_SHELL = 3
 """How many show that a shell went on, as it does with the next line of its script."""
 
-_OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax"))
-"""Complaints of a shell, which runs the next line of its script."""
+_OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
+"""Complaints of a shell and of a command of its script: it runs the next line."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
