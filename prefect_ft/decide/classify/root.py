@@ -145,16 +145,24 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
     if complaint is not None and _is_best(complaint, chosen, exit_finding):
         return _complaint_verdict(complaint, logs)
-    if chosen is not None and not (
+    if chosen is not None and (
         _says_more(exit_finding, chosen, exit_code, signal) or _came_first(reported, chosen)
     ):
+        chosen = None if exit_finding is not None else _reported(logs, candidates)
+    if chosen is not None:
         return _verdict(chosen, logs, candidates)
     if exit_finding is not None:
-        is_doubtful = exit_code is None and signal is None and chosen is not None
+        is_doubtful = exit_code is None and signal is None and bool(firsts)
         return _exit_verdict(exit_finding, logs, signal_of(exit_code, signal), is_doubtful=is_doubtful)
     if is_known_to_fail or not any(log.tail for log in logs):
         return _plain("unknown")
     return replace(_plain("none"), confidence=confidence_of_none(logs, exit_code))
+
+
+def _reported(logs: Sequence[LogFindings], candidates: Sequence[Sequence[Finding]]) -> _Place | None:
+    """Return a launcher's report that a rank has failed, in a log where nothing near its end says why."""
+    places = ((log, one) for log, each in zip(logs, candidates, strict=True) for one in each)
+    return next(((log, one) for log, one in places if weight(one) == REPORT), None)
 
 
 def _index(logs: Sequence[LogFindings], wanted: LogFindings) -> int:
