@@ -192,6 +192,12 @@ def in_json(**said):
 
 
 def test_what_a_logger_writes_as_json():
+    assert (
+        told([*STEPS, in_json(level="ERROR", msg="Traceback", error="IndexError: list index out of range")])[
+            0
+        ]
+        == "user_code"
+    )
     steps = [in_json(level="INFO", message=f"step {number} loss 0.{number}") for number in range(1, 4)]
     trace = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n'
     failed = in_json(
@@ -322,6 +328,8 @@ def test_what_a_program_reports_of_an_exception_that_it_has_caught(form, said, f
         ),
         ("Error loading model: 1 validation error for Config", "config"),
         ("Training failed: cannot convert float NaN to integer", "numeric"),
+        ("OSError: cannot open resource", "config"),
+        ("Training failed: PUGREST.ServerBusy", "network"),
         ("Errors: 12", "none"),
         ("Failed: 3 of them", "none"),
     ],

@@ -332,3 +332,32 @@ def test_an_exception_whose_traceback_is_torn_counts_just_before_its_launcher_s_
     table = ["train.py FAILED", *[f"  a line of the table {number}" for number in range(40)]]
     assert told(["reading", *torn, report, *table]) == ("user_code", said)
     assert told(["reading", *torn, *ANSWERS, report, *table])[0] == "unknown"
+
+
+def test_a_short_log_goes_on_if_its_lines_are_as_before_the_exception():
+    work = [f"reading the next part of the map: {number}" for number in range(16)]
+    failed = threw("OSError: [Errno 2] No such file or directory: 'b.gz'", "/app/read.py <module>")
+    assert told([*work, *failed, *work[:8], *work[:8], *work[:8], *work[:8]])[0] == "none"
+    assert told([*work, *failed, *work])[0] == "config"
+
+
+def test_further_lines_of_a_message_are_not_another_program_s():
+    """Of a long message, one that XLA prints for each exception of a chain."""
+    dump = [
+        f"\t{word} of buffer {number}"
+        for number in range(12)
+        for word in ("size", "shape", "label", "op", "name", "b", "c")
+    ]
+    failed = threw(
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7 bytes."
+    )
+    assert told(["reading", *dump, *failed, *dump])[0] == "oom_device"
+
+
+def test_where_a_shell_or_a_table_of_times_speaks_of_a_failure_it_ended_nothing():
+    assert told([*WELL, "Overall wall time  : 0h : 9m :51s"])[0] == "none"
+    assert told([*WELL, "job exceeded wallclock limit"])[0] == "cancelled"
+    assert told([*WELL, "similarity is var= nan", "training size 15564"])[0] == "none"
+    smi = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure it is running."
+    assert told([smi, *ANSWERS[:4]])[0] == "none"
+    assert told([smi, *threw("RuntimeError: No CUDA GPUs are available")])[0] != "none"

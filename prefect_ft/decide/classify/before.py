@@ -6,14 +6,14 @@ Owns how much is kept of it, and when lines are alike: except for their numbers,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prefect_ft.decide.classify.heads import Line, read_line
 
 __all__ = ["Before"]
 
 _BYTES = 4000
-"""How much is kept of what was printed before, and how much must follow: the traceback is not compared with itself."""
+"""How much is kept of what was printed before."""
 
 _ALIKE = 3
 """How many of the last lines must be like lines before."""
@@ -36,15 +36,28 @@ class Before:
         """Keep the end of what precedes a traceback that begins at an offset, of a rank as its prefix names it."""
         self._text, self._at, self._rank = text[-_BYTES:], at, rank
 
-    def goes_on(self, last: Iterable[Line], size: int) -> bool:
+    def goes_on(self, last: Sequence[Line], size: int) -> bool:
         """Return whether the last lines of a log of this size show that the run went on after the traceback."""
-        if not self._text or size - self._at < _BYTES:
+        if not self._text:
             return False
         lines = (raw.rstrip(b"\r").rpartition(b"\r")[2] for raw in self._text.split(b"\n"))
         before = set(self._forms(read_line(raw) for raw in lines))
-        return sum(form in before for form in self._forms(last)) >= _ALIKE
+        after = self._forms(_within(last, size - self._at))
+        return sum(form in before for form in after) >= _ALIKE
 
     def _forms(self, lines: Iterable[Line]) -> Iterable[str]:
-        """Return the lines of the traceback's rank without their numbers, those that are long enough."""
+        """Return the lines of the traceback's rank without their numbers: those that are long enough, and no message's.
+
+        Further lines of a message are indented.
+        """
         forms = (_NUMBER.sub("", line.text) for line in lines if line.rank == self._rank)
-        return (form for form in forms if len(form) >= _LETTERS)
+        return (form for form in forms if len(form) >= _LETTERS and not form[0].isspace())
+
+
+def _within(last: Sequence[Line], size: int) -> Iterable[Line]:
+    """Return the lines among the last of a log that are within so many bytes of its end."""
+    for line in reversed(last):
+        size -= len(line.text.encode()) + 1
+        if size < 0:
+            return
+        yield line

@@ -115,6 +115,9 @@ _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
 """Lines that report a loss, and those whose loss is NaN."""
 
+_VALUE = compiled(r"(?i)[:=]\s*[-+]?nan\b")
+"""How a program prints that a metric is NaN: it goes on."""
+
 _SUMMARY = compiled(r"^wandb: |^\s+\w+ +=\s+\S+$")
 """How wandb and Hugging Face's trainer print the last values of a run, after its end, whatever that was."""
 
@@ -184,6 +187,8 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         return None
     said = said_of_end(text) if is_uncaught else said_by(text)
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
+        return None
+    if said == "numeric" and not is_end and _VALUE.search(text) is not None:
         return None
     return text if shown is None else shown, said, is_end
 

@@ -250,7 +250,7 @@ class LogScanner:
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,
-            goes_on=self._before.goes_on((line for _, line in last), self._fed + self._length),
+            goes_on=self._before.goes_on([line for _, line in closing], self._fed + self._length),
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             complaints=self._complaints(closing),

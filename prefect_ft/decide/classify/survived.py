@@ -131,7 +131,7 @@ def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
-    forms = {_NUMBER.sub("", text) for text in log.tail}
+    forms = {_NUMBER.sub("", text) for text in log.tail if not text[:1].isspace()}
     is_complaining = bool(log.complaints) or 2 * sum(map(complains, log.tail)) > len(log.tail)
     return len(forms) >= _FORMS and not is_complaining
 
