@@ -12,7 +12,7 @@ from functools import cache
 
 from prefect_ft.decide.classify.heads import Line, after_time
 from prefect_ft.decide.classify.progress import is_result, place_of
-from prefect_ft.decide.classify.said import said_by, said_of_end, says_to_go_on
+from prefect_ft.decide.classify.said import said_by, says_to_go_on
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature, compiled
 
@@ -185,7 +185,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         return None
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
-    said = said_of_end(text) if is_uncaught else said_by(text)
+    said = said_by(text) or ("user_code" if is_uncaught else None)
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
     if said == "numeric" and not is_end and _VALUE.search(text) is not None:

@@ -128,7 +128,7 @@ def _of_json(text: str) -> tuple[list[str], str]:
         return [], ""
     try:
         read = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # broken, or nested too deep
         return [], ""
     said = [read[key] for key in (*_MESSAGES, *_CAUSES) if isinstance(read.get(key), str)]
     views = [lines[-1] for text in said if (lines := text.strip().splitlines())]

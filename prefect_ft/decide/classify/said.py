@@ -17,7 +17,7 @@ import yaml
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import compiled
 
-__all__ = ["first", "said_by", "said_of_end", "said_of_exception", "says_to_go_on"]
+__all__ = ["first", "said_by", "said_of_exception", "says_to_go_on"]
 
 Words = Sequence[tuple[FailureClass, str]]
 
@@ -59,11 +59,6 @@ def said_of_exception(message: str) -> FailureClass | None:
     if _pattern(words["user_code"]).search(message) is not None:
         return None
     return first([each for each in words.items() if each[0] in _OF_EXCEPTIONS], message)
-
-
-def said_of_end(text: str) -> FailureClass:
-    """Return what a report of an uncaught error says of its kind: the program's own, unless it names another."""
-    return said_by(text) or "user_code"
 
 
 def first(table: Words, text: str) -> FailureClass | None:
