@@ -177,6 +177,15 @@ def test_a_result_after_a_line_shows_that_it_was_no_end(line, result):
     assert told([*STEPS, result, line])[0] != "none"
 
 
+def test_an_indented_line_is_no_result():
+    assert told([*STEPS, "HTTP Error 429: Too Many Requests", "    accuracy = 0.913"])[0] == "network"
+
+
+def test_what_submitit_says_of_the_time_ends_what_was_said_before():
+    said = "submitit WARNING (2026-01-09 10:12:03,000) - Caught signal SIGUSR2 on n1: this job is timed-out."
+    assert told(["[Errno 2] No such file or directory: 'a.json'", "reading", said]) == ("cancelled", said)
+
+
 def test_a_result_after_an_uncaught_exception_may_be_another_rank_s():
     failed = [
         "Traceback (most recent call last):",
@@ -209,6 +218,7 @@ def test_what_a_logger_writes_as_json():
         == "storage"
     )
     assert told([*steps, in_json(severity="WARNING", message="No space left on device"), "x"])[0] == "none"
+    assert told([*steps, in_json(level="INFO", message="Handling auto-requeue signal: 10")])[0] == "preempted"
     assert told([*steps, '{"message": "broken'])[0] == "none"
     assert told([*steps, '{"message": ' + "[" * 3900])[0] == "none"
 
