@@ -223,7 +223,7 @@ def test_what_a_logger_writes_as_json():
     assert told([*steps, '{"message": ' + "[" * 3900])[0] == "none"
 
 
-def test_a_terminal_shows_that_somebody_pressed_ctrl_c():
+def test_ctrl_c_on_the_last_line_means_a_cancelled_run():
     assert told([*STEPS, "^C"]) == ("cancelled", "^C")
     assert told([*STEPS, " 10%|█         | 10/100 [00:10<01:30,  1.00s/it]^C"])[0] == "cancelled"
     assert told([*STEPS, "^C", "step 3 loss 0.3"])[0] == "none"

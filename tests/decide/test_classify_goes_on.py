@@ -95,14 +95,15 @@ def test_what_logging_could_not_log_is_no_exception():
 # -- ranks ----------------------------------------------------------------------------------------------
 
 
-def test_what_other_ranks_print_as_they_are_ended_is_no_progress_of_the_one_that_failed():
-    failed = threw("ValueError: sample 7 has no label", prefix="[rank1]: ")
+@pytest.mark.parametrize("outer", ["", "[default1]:", "3: "])
+def test_what_other_ranks_print_as_they_are_ended_is_no_progress_of_the_one_that_failed(outer):
+    failed = threw("ValueError: sample 7 has no label", prefix=f"{outer}[rank1]: ")
     late = [f"step    {number} | grad norm 3.6" for number in range(4)]
     reset = "[rank0]:[E1126 08:24:03.0 ProcessGroupNCCL.cpp:612] [Rank 0] NCCL error: remote process exited"
     assert told([*failed, *late, reset])[1] == "ValueError: sample 7 has no label"
     assert told([*failed, *late])[0] == "user_code"
     assert told([*failed, *(f"step {number} loss 0.5" for number in range(50))])[0] == "none"
-    assert told([*failed, *(f"[rank1]: {line}" for line in late)])[0] == "none"
+    assert told([*failed, *(f"{outer}[rank1]: {line}" for line in late)])[0] == "none"
 
 
 # -- what only tells of another failure ----------------------------------------------------------------

@@ -71,7 +71,7 @@ _LAST_WORDS = (
         re.compile(r"(?:.*[\])\s])?(?:\^C)+$"),
         (-Signals.SIGINT, 128 + Signals.SIGINT),
         "cancelled",
-        "somebody pressed Ctrl-C: resume when wanted",
+        "the run was interrupted with Ctrl-C; resume it when ready",
     ),
     _LastWords(
         "megatron-resume-elsewhere",

@@ -116,13 +116,14 @@ _OF_RANK, _LATE_PLACES = "[rank", 40
 """How torch begins the report of an exception that ended a rank. As the others are ended, they may print what they
 did before, up to what a stream buffers."""
 
+_HEAD_COLUMNS = 80  # in which it is looked for, behind another prefix
 _BUFFERED_BYTES = 8 * 8192  # of eight ranks
 
 
 def _needed(one: Finding, *, may_be_late: bool) -> int:
     """Return how many places a finding needs; `may_be_late`: the lines that name them may be of another rank."""
     needed = _PROGRESS_NEEDED.get(one.signature.failure_class, 2)
-    is_uncaught = one.raised is not None and one.rank.startswith(_OF_RANK)
+    is_uncaught = one.raised is not None and _OF_RANK in one.rank
     return max(needed, _LATE_PLACES) if is_uncaught and may_be_late else needed
 
 
@@ -455,7 +456,7 @@ class LogScanner:
         self._had_progress = True
         self._held = (), 0
         self._earlier = ()
-        may_be_late = at - self._rank_ended <= _BUFFERED_BYTES and not text.startswith(_OF_RANK)
+        may_be_late = at - self._rank_ended <= _BUFFERED_BYTES and _OF_RANK not in text[:_HEAD_COLUMNS]
         self._kept.forget(lambda one: places >= _needed(one, may_be_late=may_be_late), WENT_ON)
         self._chain.clear()
 
@@ -584,7 +585,7 @@ class LogScanner:
                 )
         self._chain[line.rank] = finding
         self._keep(finding, at)
-        if line.rank.startswith(_OF_RANK):
+        if _OF_RANK in line.rank:
             self._rank_ended = self._fed + at
         if finding.raised is raised:
             self._expect_more(finding, raised.message)
