@@ -43,6 +43,11 @@ def told(lines, exit_code=None):
         ),
         pytest.param("Error: Whatever", "unknown", id="nothing-that-is-known"),
         pytest.param("**Killed**", "unknown", id="a-kill-in-an-issue"),
+        pytest.param("RNA pipeline failed: clusters are required for a dendrogram", "unknown", id="a-pipeline"),
+        pytest.param("Training finished with exit code 3", "unknown", id="an-exit-code"),
+        pytest.param("rc=2", "unknown", id="a-return-code"),
+        pytest.param("[FAIL] exit 1  (both attempts failed)", "unknown", id="an-exit-in-a-script"),
+        pytest.param("[FAIL] SMOKE FAILED: a_notebook (exit 1)", "unknown", id="an-exit-in-brackets"),
     ],
 )  # fmt: skip
 def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
@@ -55,6 +60,10 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
     [
         "test error: 0.0512",
         "Error 0.5 %",
+        "Error: 1.4249672553034998e-09",
+        "2024-07-30 17:02:02 | ERROR | stderr | INFO:     Application shutdown complete.",
+        "Exit code: 0",
+        "status: 200",
         "mean error = 0.25",
         "top-5 error: 7.1",
         "0 errors, 0 failed",

@@ -238,6 +238,26 @@ def test_consequences_and_ends_from_outside_far_above_the_end_are_over():
     assert told([*failed, lost])[0] == "user_code"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "    # Needed to sync whether we've reached the wallclock cap.",
+        '        raise RuntimeError("CUDA out of memory")',
+        '    logger.error("Connection refused")',
+    ],
+)
+def test_a_program_s_own_code_in_its_log_says_nothing_of_a_failure(code):
+    assert told([code, *WELL[:1]])[0] == "none"
+
+
+def test_a_run_went_on_within_one_epoch():
+    line = "size mismatch for head.weight: copying a param with shape [3], the shape in current model is [8]."
+    progress = [f"Epoch [1/70][{at}/2860]  lr: 0.0001, score: 0.1" for at in (10, 20)]
+    assert told([line, *progress, *threw("RuntimeError: Mask shape should match input")])[1].startswith(
+        "RuntimeE"
+    )
+
+
 def test_code_that_is_not_indented_is_no_exception():
     lines = ['File "/usr/lib/python3.12/queue.py", line 7, in get', "self.not_empty.wait(remaining)"]
     killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."

@@ -67,7 +67,10 @@ def test_the_rank_of_a_line(line: str, rank: str) -> None:
     ("line", "place"),
     [
         ("step 40 loss 2.1", "step 40"),
-        ("Epoch: [3][10/200]", "step 3"),
+        ("Epoch: [3][10/200]", "step 3 10"),
+        ("Epoch [1/70][2760/2860]  lr: 0.0001", "step 1 70 2760"),
+        ("Train Epoch: 1 [640/60000 (1%)]", "step 1 640"),
+        ("| epoch:                               2 |", "step 2"),
         (" iteration       10/  500 | consumed samples", "step 10"),
         (" 40%|####  | 17/44 [00:10<00:15, 5.1s/it]", "bar 17/44"),
         ("{'loss': 0.51, 'epoch': 1.25}", "step 1.25"),

@@ -25,6 +25,7 @@ __all__ = [
     "is_lost_loss",
     "is_message_of_crash",
     "last_complaints",
+    "reports_failure",
     "root_of",
     "signature_of_complaint",
 ]
@@ -50,6 +51,9 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
+_EXIT_CODE = r"(?i:\b(?:exit[ _]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,2}-?[1-9]\d{0,2}\b)"
+"""How a script reports that a program has failed."""
+
 _NAMES = compiled(
     "|".join(
         (
@@ -59,12 +63,19 @@ _NAMES = compiled(
             r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)",
             r"\b(?:terminated|exited|exits|aborted|died) (?:with|due to|by|abnormally|unexpectedly|because)\b",
             r"(?i:\bkeyboard ?interrupt|\bctrl ?[-+]? ?c\b|\binterrupted by (?:the )?user\b)",
-            r"(?i:^\W*(?:training|evaluation|execution|experiment|job|pipeline|run|script) (?:has )?failed\b)",
+            (
+                r"(?i:^\W*(?:\w+ ){0,2}(?:training|evaluation|execution|experiment|job|pipeline|run|script)"
+                r" (?:has )?failed\b)"
+            ),
+            _EXIT_CODE,
+            r"(?:^|\()exit [1-9]\d{0,2}\b",
             r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
         )
     )
 )
 """Words that report an end, anywhere in a line."""
+
+_EXIT = compiled(_EXIT_CODE)
 
 _UNCAUGHT = compiled(
     "|".join(
@@ -83,8 +94,8 @@ _UNCAUGHT = compiled(
 _NO_END = compiled(
     "|".join(
         (
-            r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+\s*(?:%|$|[,;|)])",
-            r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:\s|$|[,;|)%]))",
+            r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*(?:%|$|[,;|)])",
+            r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:e[-+]?\d+)?(?:\s|$|[,;|)%]))",
             (
                 r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*)\b[^:=]{0,40}"
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
@@ -281,6 +292,11 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
 def complains(text: str) -> bool:
     """Return whether a line has a word of those that complain; most of them do not complain of an end."""
     return _COMPLAINS.search(text) is not None
+
+
+def reports_failure(text: str) -> bool:
+    """Return whether a line reports an exit code other than 0."""
+    return _EXIT.search(text) is not None
 
 
 def is_message_of_crash(text: str) -> bool:

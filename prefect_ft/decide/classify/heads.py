@@ -55,6 +55,7 @@ _HEAD = re.compile(
     rf"|(?P<word>{_SPOKEN}):(?=\s)"
     rf"|\[(?P<tag>{_SPOKEN}|[Ss]kip(?:ped)?|[Rr]etry(?:ing)?)\]:?(?=\s)"
     rf"|\[[\w.:/ ,#=-]{{1,60}}\](?:\[(?!(?:{_LEVEL})\])[\w.:/ ,#=-]{{1,60}}\])*:?(?=\s|\[(?:{_LEVEL})\])"
+    r"|(?:stdout|stderr) *\|"
     r"|[\w.:]+ -(?=\s)"
     r"|- (?=\S)"
     r"|\|"
@@ -104,7 +105,8 @@ def read_line(raw: bytes) -> Line:
         if head is None or head.end() in (at, len(text)):
             break
         at = head.end()
-        level = level or _level_of(head)
+        if level in ("", "E"):  # what redirects standard error logs it all as errors
+            level = _level_of(head) or level
         inner_rank, rest = _without_rank(text[at:])
         rank = rank or inner_rank
         views.append(rest)

@@ -12,14 +12,17 @@ from prefect_ft.signatures import compiled
 __all__ = ["PLACES", "Progress", "is_no_progress", "is_result", "place_of"]
 
 _SOURCES = (
-    r"(?i:(?:\b|_)(?:step|timestep|epoch|iter|iteration|batch|update|trial|episode|round)s?\b['\"]?[\s:=#/\[(|]{0,16}\d)",
+    r"(?i:(?:\b|_)(?:step|timestep|epoch|iter|iteration|batch|update|trial|episode|round)s?\b['\"]?[\s:=#/\[(|]{0,40}\d)",
     r"\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
     r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
 )
 PLACES = "|".join(_SOURCES)
 """Patterns of a line of progress, in the syntax of both RE2 and Python."""
 
-_STEP = re.compile(_SOURCES[0][:-3] + r"(\d+(?:\.\d+)?)(?![\d.%]))")
+_WITHIN = r"(?:(?:/\d+)?[\]\s|,:;\[(]{1,5}\d+(?=/\d))?"
+"""What may follow the number of an epoch: the place within it, as in `Epoch [1/70][2760/2860]`."""
+_STEP = re.compile(_SOURCES[0][:-3] + rf"(\d+(?:\.\d+)?{_WITHIN})(?![\d.%]))")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
 _ANY = re.compile(PLACES)
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
@@ -49,7 +52,7 @@ def place_of(text: str) -> str | None:
     if _ANY.search(text) is None or is_no_progress(text):
         return None
     if steps := _STEP.findall(text):
-        return f"step {' '.join(steps)}"
+        return f"step {' '.join(_NUMBER.findall(' '.join(steps)))}"
     # a program that has failed may still print bars that are at their end
     if bars := [f"{at}/{end}" for at, end in _BAR.findall(text) if at != end]:
         return f"{_BAR_AT}{' '.join(bars)}"

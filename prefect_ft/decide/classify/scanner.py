@@ -19,7 +19,12 @@ from prefect_ft.decide.classify.before import Before
 from prefect_ft.decide.classify.beginnings import Beginning
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
-from prefect_ft.decide.classify.closing import Complaint, is_message_of_crash, last_complaints
+from prefect_ft.decide.classify.closing import (
+    Complaint,
+    is_message_of_crash,
+    last_complaints,
+    reports_failure,
+)
 from prefect_ft.decide.classify.findings import KEPT_LAST, WENT_ON, Finding, LogFindings, Store
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, leads_to_more, says_little
@@ -480,7 +485,7 @@ class LogScanner:
             return
         if self._kept and line.text.startswith(FIRST_LINES):
             self._begin_again()
-        is_end = _END.search(line.text) is not None
+        is_end = _END.search(line.text) is not None and not reports_failure(line.text)
         if is_end:
             is_success = _SUCCESS.search(line.text) is not None
             self._complete(is_stated=ENDED_WELL in line.text, is_success=is_success)
@@ -648,7 +653,7 @@ class LogScanner:
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
-        match = _stated_in(line.views, self._catalogue)
+        match = None if _OF_CODE.match(line.text) else _stated_in(line.views, self._catalogue)
         if match is None:
             if self._open and self._kept:
                 self._note_place(line.text, self._fed + at)
@@ -730,6 +735,11 @@ def _stated_in(views: tuple[str, ...], catalogue: Catalogue) -> Match | None:
     whole = next((view for view in views if match is not None and view.startswith(match.text)), "")
     return match and match._replace(text=whole)
 
+
+_OF_CODE = re.compile(
+    r"\s+(?:#|//|(?:raise|return|assert)\b|(?:\w+\.)*(?:print|log|logger|warn|warning|debug|info|error|exception)\w*\()"
+)
+"""How an indented line of a program's own code begins, which some programs write to their logs."""
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)(?:[:(.,]|\s*$)")
