@@ -174,6 +174,12 @@ def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
         ("acme.exceptions.APIError: The request took more than the time that it may, try again", "network"),
         ("acme.InvalidParameterError: 'max_features' must be an int in the range [1, inf)", "config"),
         ("ConnectionError: Caught ConnectionError in DataLoader worker process 8.", "network"),
+        (
+            "RuntimeError: stft input and window must be on the same device but got self on cuda:0",
+            "user_code",
+        ),
+        ("ValueError: Invalid field type <class 'numpy.ndarray'>", "user_code"),
+        ("ValueError: The config file at /app/a.yaml had unknown keys (['tp_size'])", "config"),
     ],
 )
 def test_what_a_message_says_of_its_kind(exception, failure_class):
@@ -184,6 +190,35 @@ def test_a_lost_pipe_to_a_process_of_the_same_program_is_no_network():
     pipe = ("/app/train.py <module>", "/usr/lib/python3.12/multiprocessing/connection.py _recv")
     assert told(threw("EOFError", *pipe), 1)[0] == "unknown"
     assert told(threw("EOFError"), 1)[0] == "network"
+    peer = (
+        "/usr/lib/python3.9/torch/utils/data/_utils/pin_memory.py do_one_step",
+        "/usr/lib/python3.9/multiprocessing/connection.py SocketClient",
+    )
+    gone = "FileNotFoundError: [Errno 2] No such file or directory"
+    assert told([*threw(gone, *peer), *threw("KeyboardInterrupt")])[0] == "cancelled"
+
+
+def test_what_a_tracker_says_of_its_own_connection_ended_no_run():
+    lines = ["wandb: <title>502 Server Error</title>", *WELL[:1], *threw("KeyError: 'part'")]
+    assert told(lines) == ("user_code", "KeyError: 'part'")
+
+
+def test_a_host_is_unknown_and_not_a_hostess():
+    assert told([*WELL, '"Really nothing!" said my unknown hostess.', *WELL[:1]])[0] == "none"
+    assert told([*WELL, "ssh: n7: Unknown host"])[0] == "network"
+
+
+def test_a_fit_that_stops_at_its_own_budget_goes_on():
+    assert (
+        told([*WELL, "  [fit hit 180s wall-clock budget; using best-so-far parameters]", *WELL[:1]])[0]
+        == "none"
+    )
+
+
+def test_a_fatal_line_is_near_the_end_whatever_stack_is_below():
+    fatal = "F0000 00:00:1750170647.707742 1097242 device_event_mgr.cc:226] Unexpected Event status: 1"
+    stack = [f"    @     0x7efd8799b6{at}  tsl::Thread()" for at in range(10, 30)]
+    assert told([*WELL, fatal, "*** Check failure stack trace: ***", *stack])[0] == "unknown"
 
 
 def test_a_supposed_cause_is_not_stated_but_what_was_seen_is():

@@ -275,3 +275,9 @@ def test_no_log_breaks_it_and_pieces_do_not_matter(parts: list[bytes], size: int
 def test_no_text_and_no_end_breaks_it(text: str, exit_code: int | None, signal: int | None) -> None:
     verdict = classify({"a": text.splitlines(), "b": [text]}, exit_code=exit_code, signal=signal)
     assert (verdict.failure_class == "none") == (verdict.recoverable is None)
+
+
+def test_the_last_words_of_a_line_that_was_blanked_out_are_those_before() -> None:
+    scanner = LogScanner("a.log")
+    scanner.feed(b"Extracting a.conda: 97%\rExtracting b.conda: 98%\r" + b" " * 300 + b"\r")
+    assert scanner.findings().tail == ("Extracting b.conda: 98%",)

@@ -122,6 +122,9 @@ _AROUND = ("slurmstepd: ", "wandb: ")
 _WHAT = compiled(r"^\s+what\(\):")
 """How C++ shows the message of an uncaught exception."""
 
+_FRAME = compiled(r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s")
+"""How C++ libraries print a frame of the stack at which they end the program."""
+
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
 """Lines that report a loss, and those whose loss is NaN."""
@@ -222,6 +225,7 @@ def last_complaints(
     """
     found: list[Complaint] = []
     places: set[str] = set()
+    lines = [(number, line) for number, line in lines if _FRAME.match(line.text) is None]
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.decide.classify.said import first, said_of_exception
+from prefect_ft.decide.classify.unreadable import OF_PEERS
 from prefect_ft.model import FailureClass
 from prefect_ft.signatures import Signature
 
@@ -180,9 +181,12 @@ _TELLERS = frozenset(
 _OF_OTHERS = "torch/multiprocessing/spawn.py"
 """Where torch raises what has ended another process: the message is in the lines below."""
 
-_OF_PARENTS = "multiprocessing/spawn.py"
-_CUT_OFF = frozenset(("EOFError", "UnpicklingError"))
-"""What a process that is just starting raises when its parent ends before it has handed over all."""
+_OF_ENDED = (
+    ("multiprocessing/spawn.py", frozenset(("EOFError", "UnpicklingError"))),
+    (OF_PEERS, frozenset(("FileNotFoundError",))),
+)
+"""What a process raises that another one of its program, which has ended, has not handed over all or cannot be
+connected to."""
 
 _TELLING = re.compile(
     r"\(look up to see its traceback\)|exited unexpectedly|because \w[\w ]{0,30} rais\w+ an exception|"
@@ -206,7 +210,7 @@ _HINTS: dict[FailureClass, str] = {
 
 def as_kind(signature: Signature, raised: Raised) -> Signature:
     """Correct an unspecific answer by the exception's kind."""
-    if raised.file.endswith(_OF_PARENTS) and raised.plain_name in _CUT_OFF:
+    if any(raised.file.endswith(file) and raised.plain_name in names for file, names in _OF_ENDED):
         return _kind("tells", "unknown")
     if signature.id in _GENERAL:
         known = _by_message(signature, raised) or _by_surroundings(raised, None)

@@ -384,6 +384,8 @@ class LogScanner:
             line = read_line(ESCAPES.sub(b"", raw.rstrip(b"\r").rpartition(b"\r")[2]))
             if line.text:
                 lines.append((after - number, line))
+        if not lines and (wiped := text.rstrip()):
+            lines.append((0, read_line(ESCAPES.sub(b"", wiped.rpartition(b"\r")[2]))))
         return lines[-_CLOSING_LINES:]
 
     def _complaints(self, closing: list[tuple[int, Line]]) -> tuple[Complaint, ...]:
@@ -662,7 +664,7 @@ class LogScanner:
             return ""
         match = match._replace(signature=as_checked(match.signature, match.text))
         finding = self._finding(match, line, at, None)
-        if says_to_go_on(match.text):
+        if says_to_go_on(match.text) or line.text.startswith(_TRACKER):
             finding = replace(finding, level="I")
         if (mention := _mention_in(match, line.views)) is not None:
             if match.signature.failure_class == "assertion" or (named := _NAMED.match(mention)) is None:
@@ -735,6 +737,9 @@ def _stated_in(views: tuple[str, ...], catalogue: Catalogue) -> Match | None:
     whole = next((view for view in views if match is not None and view.startswith(match.text)), "")
     return match and match._replace(text=whole)
 
+
+_TRACKER = "wandb: "
+"""How wandb begins what it says beside the run, of its own connections too."""
 
 _OF_CODE = re.compile(
     r"\s+(?:#|//|(?:raise|return|assert)\b|(?:\w+\.)*(?:print|log|logger|warn|warning|debug|info|error|exception)\w*\()"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prefect_ft.decide.classify.findings import Finding
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["UNREADABLE", "Resumption", "as_read", "as_resumed"]
+__all__ = ["OF_PEERS", "UNREADABLE", "Resumption", "as_read", "as_resumed"]
 
 UNREADABLE = Signature(
     id="checkpoint-unreadable",
@@ -60,6 +60,9 @@ _OF_PICKLES = frozenset(
 
 _ABSENT = frozenset(("cfg-hf-not-a-model", "path-does-not-exist", "py-file-not-found"))
 
+OF_PEERS = "multiprocessing/connection.py"
+"""Where a process connects to another one of its program, by a file that is gone once that one has ended."""
+
 _OF_SAMPLES = frozenset(("py-os-error",))
 
 _OF_CONNECTIONS = frozenset(("py-eof",))
@@ -80,7 +83,7 @@ _ERRNO = re.compile(r"\[Errno (?!22\])\d+\]")
 
 def as_read(signature: Signature, raised: Raised) -> Signature:
     """Correct what the catalogue says of an exception by what was being read when it was raised."""
-    if raised.reading == "sample":
+    if raised.reading == "sample" and not raised.file.endswith(OF_PEERS):
         is_damage = signature.failure_class == "checkpoint" or _may_be_damage(signature, raised, _OF_SAMPLES)
         return SAMPLE_UNREADABLE if is_damage or signature.id in _ABSENT else signature
     if raised.reading == "file" and _may_be_damage(signature, raised, _OF_FILES | _OF_PICKLES):
