@@ -556,3 +556,11 @@ def test_a_log_that_ends_within_a_thread_s_traceback_shows_no_end():
     ]
     assert told(["Exception in thread Thread-7:", *frames])[0] == "none"
     assert told(frames)[0] == "unknown"
+
+
+@pytest.mark.parametrize("head", ["", "2026-01-02T03:04:05.000678Z "])
+def test_a_complaint_of_no_known_kind_is_over_where_the_program_prints_as_before(head):
+    item = ["Tools: [{'function': 'run'}]", "Enable thinking: None"]
+    lines = [*item, "[root][ERROR] - Error applying chat template: none is set", "another message", *item]
+    assert told([head + line for line in lines])[0] == "none"
+    assert told([head + line for line in lines[:4]])[0] == "unknown"

@@ -417,3 +417,31 @@ def test_where_a_shell_or_a_table_of_times_speaks_of_a_failure_it_ended_nothing(
     smi = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure it is running."
     assert told([smi, *ANSWERS[:4]])[0] == "none"
     assert told([smi, *threw("RuntimeError: No CUDA GPUs are available")])[0] != "none"
+
+
+def test_what_other_processes_print_between_the_lines_of_one_does_not_count_as_its_own():
+    other = "[rank9]: I0102 03:04:05.678 loader.py:7] prefetching"
+    lost = "Failed to reach the store: Connection refused"
+    after = [f"  in state {at}" for at in range(9)]
+    assert told([*WELL, lost, *after])[0] == "network"
+    assert told([each for line in [*WELL, lost, *after] for each in (other, line)])[0] == "network"
+
+
+def test_further_lines_of_a_message_are_indented_behind_their_time():
+    buffers = [f"\t\tBuffer {at // 3} of size 82.41MiB" for at in range(90)]
+    lines = [*buffers[:9], *threw("RuntimeError: RESOURCE_EXHAUSTED: out of memory"), *buffers]
+    assert told([f"2026-01-02T03:04:05.{at:06}Z {line}" for at, line in enumerate(lines)])[0] == "oom_device"
+
+
+def test_what_a_tracker_prints_of_the_last_step_is_no_progress_behind_its_time():
+    summary = [
+        f"wandb:         train/{name} step {at}" for at, name in enumerate(("loss", "reward", "epoch"))
+    ]
+    lines = [*threw("KeyError: 'part'"), *summary]
+    assert told([f"2026-01-02T03:04:05.{at:06}Z {line}" for at, line in enumerate(lines)])[0] == "user_code"
+
+
+def test_what_a_tracker_logs_of_itself_ended_no_run_behind_any_prefix():
+    head = "2024-12-17 14:18:21,491 WARNING MainThread:8256 [wandb_init.py:init():1309] interrupted"
+    lines = [head, *threw("KeyboardInterrupt")]
+    assert told([f"3: {line}" for line in lines])[0] == "none"

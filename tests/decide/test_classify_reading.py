@@ -103,6 +103,7 @@ WHOLE = LogFindings(
         ),
     ),
     tail=TAIL,
+    closing_ranks=("", "[rank1]:", *[""] * (len(TAIL) - 2)),
 )
 
 

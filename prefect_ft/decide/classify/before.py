@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from prefect_ft.decide.classify.heads import Line, read_line
+from prefect_ft.decide.classify.heads import Line, after_time, read_line
 
 __all__ = ["Before"]
 
@@ -50,7 +50,7 @@ class Before:
 
         Further lines of a message are indented.
         """
-        forms = (_NUMBER.sub("", line.text) for line in lines if line.rank == self._rank)
+        forms = (_NUMBER.sub("", after_time(line.text)) for line in lines if line.rank == self._rank)
         return (form for form in forms if len(form) >= _LETTERS and not form[0].isspace())
 
 

@@ -6,7 +6,7 @@ explains the failure, so its verdict is never certain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -152,6 +152,12 @@ _ROW = "|"
 _ITEM = compiled(r"^\W{0,2}\d+ ?/ ?\d+\W")
 """How a line about one of many items begins."""
 
+_AS_BEFORE = 2
+"""How many lines as before show that a program went on after a complaint of unknown class."""
+
+_LETTERS = 8
+"""How long such a line must be without its numbers."""
+
 _END_LETTERS = 16
 """How much of their ends complaints about items have in common."""
 
@@ -245,7 +251,24 @@ def last_complaints(
                 found = [one for one in found if one.failure_class != "numeric"]
             if len(places) >= 2:
                 found.clear()
-    return tuple(_without_items(found)) or _diverged(lines)
+    return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines)
+
+
+def _without_passed(
+    complaints: Sequence[Complaint], lines: Sequence[tuple[int, Line]]
+) -> Iterator[Complaint]:
+    """Leave out complaints of unknown class after which a program prints what it printed before."""
+    for one in complaints:
+        before = {_form(line) for number, line in lines if number < one.line}
+        after = {_form(line) for number, line in lines if number > one.line}
+        if one.failure_class is not None or len({form for form in before & after if form}) < _AS_BEFORE:
+            yield one
+
+
+def _form(line: Line) -> str:
+    """Return a line without its numbers, empty if too little is left to compare it."""
+    form = str(_NUMBER.sub("", after_time(line.text)))
+    return form if len(form) >= _LETTERS and not form[0].isspace() else ""
 
 
 def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:

@@ -59,6 +59,8 @@ class LogFindings:
     file: str
     findings: tuple[Finding, ...] = ()
     tail: tuple[str, ...] = ()
+    closing_ranks: tuple[str, ...] = ()
+    """Which rank printed each of the last lines, as its prefix names it."""
     had_progress: bool = False
     completed: int | None = None
     """The place among all lines at which the run said that it has completed; `None` if it never did."""

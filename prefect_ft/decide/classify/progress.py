@@ -27,7 +27,7 @@ _BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
 _ANY = re.compile(PLACES)
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _NOT_PROGRESS = re.compile(
-    r"\s*(?:wandb:|File \"|\*)"
+    r"\s*\*|.{0,60}?(?:wandb: |File \")"
     r"|.*(?i:\b(?:sav(?:ed|ing)|checkpoint|resum(?:e|ing)|restor(?:ed|ing)|load(?:ed|ing)|"
     r"at (?:global )?(?:step|epoch|iter\w*)|"
     r"exception|failed|aborting|interrupted|stopp(?:ed|ing))\b)"

@@ -253,6 +253,7 @@ class LogScanner:
             held_back=self._held_back(),
             earlier=self._earlier,
             tail=tail,
+            closing_ranks=tuple(line.rank for _, line in closing),
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
             begun=self._begun,

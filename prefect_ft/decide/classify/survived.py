@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
 from prefect_ft.decide.classify.closing import AFTER_LINE, complains
 from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.heads import after_time
 from prefect_ft.decide.classify.progress import is_result
 from prefect_ft.signatures import compiled
 
@@ -70,6 +71,9 @@ _FORMS = 8
 _AFTER_PRINTED = 30
 """How many lines without any report of a failure show that a run went on after an exception that was printed."""
 
+_AMONG_OTHERS = 0.25
+"""The least share of the last lines that a process has printed which prints among others; what has less has ended."""
+
 _AFTER_SHELL = 3
 """How many show that a shell went on, as it does with the next line of its script."""
 
@@ -105,7 +109,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     while left and (
-        _is_unheeded(left[-1], end, uncaught)
+        _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught)
         or _is_before_result(left[-1], result)
         or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
     ):
@@ -131,14 +135,20 @@ def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
-    forms = {_NUMBER.sub("", text) for text in log.tail if not text[:1].isspace()}
+    lines = map(after_time, log.tail)
+    forms = {_NUMBER.sub("", text) for text in lines if not text[:1].isspace()}
     is_complaining = bool(log.complaints) or 2 * sum(map(complains, log.tail)) > len(log.tail)
     return len(forms) >= _FORMS and not is_complaining
 
 
-def _is_unheeded(finding: Finding, end: int, after_uncaught: int) -> bool:
-    """Return whether the run went on; `after_uncaught`: how many lines show it after an uncaught exception."""
-    after = end - finding.last_line
+def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
+    """Return how many lines follow, without the share of other processes that print among those of the finding's."""
+    of_its_own = log.closing_ranks.count(finding.rank) / max(1, len(log.closing_ranks))
+    return (end - finding.last_line) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
+
+
+def _is_unheeded(finding: Finding, after: float, after_uncaught: int) -> bool:
+    """Return whether the run went on by how many lines follow, after an uncaught exception `after_uncaught`."""
     if finding.raised is not None and not finding.raised.is_printed:
         if weight(finding) == INTERRUPTED:
             return False  # other processes print what they had left

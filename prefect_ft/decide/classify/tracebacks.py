@@ -223,7 +223,7 @@ class TracebackReader:
         margin, box, _ = _NAME_AHEAD.sub("", prefix).partition("╭")
         if self.link is None:  # the parts of a chain are all of one exception
             self._is_fatal = not (
-                any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.match(above) is not None
+                any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.search(above) is not None
             )
         self._now = _Traceback(_alike(margin), order, bool(box), self._is_of_thread(order), has_head)
         return self._now
