@@ -179,6 +179,10 @@ def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
             "user_code",
         ),
         ("ValueError: Invalid field type <class 'numpy.ndarray'>", "user_code"),
+        ("acme.SSHException: Error reading SSH protocol banner", "network"),
+        ("ValueError: Unrecognized configuration class 'X' for this AutoModel", "config"),
+        ("OSError: [WinError 10048] Only one usage of each socket address is permitted", "port_in_use"),
+        ("acme.InvalidArgumentError: Nan in summary histogram for: conv1/weights", "numeric"),
         ("ValueError: The config file at /app/a.yaml had unknown keys (['tp_size'])", "config"),
     ],
 )
@@ -445,3 +449,14 @@ def test_what_a_tracker_logs_of_itself_ended_no_run_behind_any_prefix():
     head = "2024-12-17 14:18:21,491 WARNING MainThread:8256 [wandb_init.py:init():1309] interrupted"
     lines = [head, *threw("KeyboardInterrupt")]
     assert told([f"3: {line}" for line in lines])[0] == "none"
+
+
+def test_an_exception_that_only_follows_counts_where_it_ends_the_log():
+    generating = "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset"
+    assert told([*WELL, *threw(generating)]) == ("data", generating)
+    assert told([*WELL, *threw(generating), *WELL])[0] == "none"
+
+
+def test_a_process_that_was_started_by_another_may_be_ended_from_outside():
+    name = "torch.multiprocessing.spawn.ProcessExitedException"
+    assert told([*WELL, *threw(f"{name}: process 0 terminated with signal SIGTERM")])[0] == "preempted"

@@ -69,6 +69,7 @@ _NAMES = compiled(
             ),
             _EXIT_CODE,
             r"(?:^|\()exit [1-9]\d{0,2}\b",
+            r"^pure virtual (?:method|function) called",
             r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
         )
     )
@@ -103,7 +104,11 @@ _NO_END = compiled(
             r"(?i:warn(?:ing)?)\b|\bdeprecat|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
             r"\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
-            r"\b(?:retry|restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
+            r"\bretry(?: [^c]|[^\w ]|$)|\b(?:restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
+            (
+                r"(?i:\b(?:max(?:imum)? (?:number of )?(?:steps?|epochs?|iter\w*|updates?)|all (?:jobs|tasks|done)|"
+                r"done|completed?|finished|success\w*)\b.{0,24}\bexiting\b)"
+            ),
             r"(?i:(?:failed|not|unable) (?:to )?(?:send|log|upload|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",

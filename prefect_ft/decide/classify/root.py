@@ -292,7 +292,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     if finding.is_mention:
         is_last = finding.line >= log.number_of_tail(0) or _is_just_reported(finding, log)
         return is_last and finding.level not in WEAK_LEVELS
-    if finding.raised is not None and finding.raised.is_aside and finding.raised.has_own:
+    if finding.raised is not None and (not finding.raised.is_aside or finding.raised.has_own):
         return finding.line >= log.number_of_tail(max(-_LAST_LINES, -len(log.tail)))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
