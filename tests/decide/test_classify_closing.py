@@ -47,7 +47,7 @@ def told(lines, exit_code=None):
         pytest.param("Training finished with exit code 3", "unknown", id="an-exit-code"),
         pytest.param("rc=2", "unknown", id="a-return-code"),
         pytest.param("pure virtual method called", "crash", id="a-virtual-method"),
-        pytest.param("ibv_poll_cq: completion with error: status=12 (transport retry counter exceeded)", "network", id="retries"),
+        pytest.param("ibv_poll_cq: error, status 12 (transport retry counter exceeded)", "network", id="retries"),
         pytest.param("qmaster: job 7 exceeded hard h_vmem limit, sending SIGKILL", "oom_host", id="sge-memory"),
         pytest.param("flux-job: tasks exited with exit code 7: timelimit exceeded", "cancelled", id="flux-time"),
         pytest.param("flux-job: job fX exception: type=cancel severity=0", "cancelled", id="flux-cancel"),
@@ -67,6 +67,22 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         "Error 0.5 %",
         "Error: 1.4249672553034998e-09",
         "Max steps reached, exiting.",
+        "Aborted trials: 0",
+        "Failure rate 0.03 over 100 episodes",
+        "terminated=True truncated=False reward=1.0",
+        "Panic selling detected in the data: 3 events",
+        "Terminating early because patience ran out",
+        "Terminating all worker processes",
+        "could not open /data/c.jpg; replaced by a blank image",
+        "flash_attn is not installed; using sdpa",
+        "nan encountered in grad, zeroing",
+        "Network failure probability 0.1 (simulated)",
+        "preempted low-priority requests: 3",
+        "Cache miss; evicting entry",
+        "libGL error: failed to load driver: swrast",
+        "grep: missing.txt: No such file or directory",
+        "Disk usage: 98% full",
+        "fatal: detected dubious ownership in repository at '/w'",
         "All jobs finished, exiting now",
         "2024-07-30 17:02:02 | ERROR | stderr | INFO:     Application shutdown complete.",
         "Exit code: 0",
@@ -569,5 +585,5 @@ def test_a_log_that_ends_within_a_thread_s_traceback_shows_no_end():
 def test_a_complaint_of_no_known_kind_is_over_where_the_program_prints_as_before(head):
     item = ["Tools: [{'function': 'run'}]", "Enable thinking: None"]
     lines = [*item, "[root][ERROR] - Error applying chat template: none is set", "another message", *item]
-    assert told([head + line for line in lines])[0] == "none"
+    assert told([head + line for line in [*lines, "more"]])[0] == "none"
     assert told([head + line for line in lines[:4]])[0] == "unknown"

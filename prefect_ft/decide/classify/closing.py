@@ -98,12 +98,24 @@ _NO_END = compiled(
             r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*(?:%|$|[,;|)])",
             r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:e[-+]?\d+)?(?:\s|$|[,;|)%]))",
             (
-                r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*)\b[^:=]{0,40}"
+                r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*|aborted|killed|"
+                r"terminated|died|cancell?ed)\b[^:=]{0,40}"
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
             r"\bno errors?\b|\b(?:safely|be) ignored",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
+            r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
+            r"(?i:\bterminated ?[:=] ?(?:true|false)\b|\bpanic (?:sell|buy)\w*)",
+            (
+                r"(?i:\bterminating (?:early\b|(?:all )?(?:the )?(?:worker |child )?(?:process\w*|workers?|threads?|"
+                r"actors?)\b))"
+            ),
+            (
+                r"(?i:\b(?:evict|pre-?empt)\w*\b.{0,40}\b(?:cache|blocks?|requests?|sequences?|entry|entries|pages?|"
+                r"keys?)\b|\bcache\b.{0,40}\bevict)"
+            ),
+            r"^(?:ls|grep|du|find|wc|head|tail): |^libGL error|\d ?% (?:full|used)\b",
             r"\bretry(?: [^c]|[^\w ]|$)|\b(?:restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             (
                 r"(?i:\b(?:max(?:imum)? (?:number of )?(?:steps?|epochs?|iter\w*|updates?)|all (?:jobs|tasks|done)|"
@@ -158,7 +170,10 @@ _ITEM = compiled(r"^\W{0,2}\d+ ?/ ?\d+\W")
 """How a line about one of many items begins."""
 
 _AS_BEFORE = 2
-"""How many lines as before show that a program went on after a complaint of unknown class."""
+"""How many lines as before show that a program went on after a complaint of unknown class, among those that follow."""
+
+_FOLLOWING = 3
+"""How many have to follow: fewer may be the times and sizes that are reported of each run."""
 
 _LETTERS = 8
 """How long such a line must be without its numbers."""
@@ -266,7 +281,8 @@ def _without_passed(
     for one in complaints:
         before = {_form(line) for number, line in lines if number < one.line}
         after = {_form(line) for number, line in lines if number > one.line}
-        if one.failure_class is not None or len({form for form in before & after if form}) < _AS_BEFORE:
+        is_known = one.failure_class is not None or one.after < _FOLLOWING
+        if is_known or len({form for form in before & after if form}) < _AS_BEFORE:
             yield one
 
 
