@@ -53,7 +53,8 @@ _SIGNS = (
     "unhandled|unhealthy|unknown|unreachable|unrecogni|unsupport|usage: |waiting|watchdog|what()|xid|"
     "omp_num_threads|elastic_operator|dist_world_size|ray instance|values were not|requeue|train_runtime|"
     "training complete|training finished|training done|training has|training is|epochs completed|"
-    "namespace(|ignoring input|executing on"
+    "namespace(|ignoring input|executing on|logged in as|tracking run|gpu available|seed set to|"
+    "tensorflow backend|using backend|ultralytics yolo|pygame 2|importing module"
 )
 """Words in lines that say why a run failed, in lower case, and in many others too; then words of a run that
 begins again, or completes."""

@@ -460,3 +460,38 @@ def test_an_exception_that_only_follows_counts_where_it_ends_the_log():
 def test_a_process_that_was_started_by_another_may_be_ended_from_outside():
     name = "torch.multiprocessing.spawn.ProcessExitedException"
     assert told([*WELL, *threw(f"{name}: process 0 terminated with signal SIGTERM")])[0] == "preempted"
+
+
+@pytest.mark.parametrize(
+    "first", ["wandb: Tracking run with wandb version 0.17.0", "GPU available: True, used: True"]
+)
+def test_what_libraries_print_as_they_begin_is_of_another_run_than_what_failed_before(first):
+    failed = threw("KeyError: 'part'")
+    assert told([*failed, first, "hello"])[0] == "none"
+    assert told([*failed, first, "srun: error: n7: task 0: Exited with exit code 1"]) == (
+        "user_code",
+        "KeyError: 'part'",
+    )
+    assert told([*failed, first, *threw("ValueError: the next one")]) == (
+        "user_code",
+        "ValueError: the next one",
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "is_over"),
+    [pytest.param(30, False, id="what-was-buffered"), pytest.param(200, True, id="more-than-that")],
+)
+def test_a_run_that_was_interrupted_is_over_where_more_follows_than_processes_hold_back(size, is_over):
+    interrupted = threw("KeyboardInterrupt")
+    alike = [f"wrote {'x' * size} to out/{at}" for at in range(600)]
+    losses = [f"{'x' * size} {{'loss': {at / 700:.4f}, 'epoch': 0.01}}" for at in range(600)]
+    for lines in (alike, losses):
+        assert (told([*interrupted, *lines])[0] == "none") is is_over
+
+
+def test_what_follows_long_after_a_job_was_cancelled_is_another_job_s():
+    cancelled = "slurmstepd: error: *** JOB 7 ON n7 CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***"
+    lines = [f"reading shard {at} of the data" for at in range(120)]
+    assert told([cancelled, *lines[:60]])[0] == "preempted"
+    assert told([cancelled, *lines])[0] == "none"

@@ -103,6 +103,7 @@ WHOLE = LogFindings(
         ),
     ),
     tail=TAIL,
+    bytes_after=26,
     closing_ranks=("", "[rank1]:", *[""] * (len(TAIL) - 2)),
 )
 

@@ -14,11 +14,14 @@ from prefect_ft.decide.classify.tracebacks import Raised
 from prefect_ft.decide.classify.unreadable import Resumption
 from prefect_ft.signatures import Signature
 
-__all__ = ["KEPT_LAST", "WENT_ON", "Finding", "LogFindings", "Store"]
+__all__ = ["BUFFERED_BYTES", "KEPT_LAST", "WENT_ON", "Finding", "LogFindings", "Store"]
 
 _FIRST = 4  # findings of a rule
 KEPT_LAST = 4
 """How many of the last findings of a rule are kept."""
+
+BUFFERED_BYTES = 8 * 8192
+"""How much eight ranks may print late, of what they did before one of them failed."""
 
 WENT_ON = "the run went on after it"
 """Why a finding was dropped: later output shows that the run went on."""
@@ -61,6 +64,8 @@ class LogFindings:
     tail: tuple[str, ...] = ()
     closing_ranks: tuple[str, ...] = ()
     """Which rank printed each of the last lines, as its prefix names it."""
+    bytes_after: int = 0
+    """How much follows the last finding that was noted."""
     had_progress: bool = False
     completed: int | None = None
     """The place among all lines at which the run said that it has completed; `None` if it never did."""

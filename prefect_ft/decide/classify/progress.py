@@ -74,11 +74,14 @@ class Progress:
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._bars: dict[str, set[str]] = {}
+        self._lines: set[str] = set()
         self.places = 0
 
     def see(self, text: str) -> int:
         """Take a line; return how many places have been seen."""
         place = place_of(text)
+        if place is not None and not place.startswith(_BAR_AT) and len(self._lines) < 64:
+            self._lines.add(f"{place} {' '.join(_LOSS.findall(text[:_COLUMNS]))}")
         if place is not None and place not in self._seen and len(self._seen) < 64:
             self._seen.add(place)
             if place.startswith(_BAR_AT):
@@ -87,7 +90,13 @@ class Progress:
             self.places = len(self._seen) - sum(map(len, bars)) + max(map(len, bars), default=0)
         return self.places
 
+    @property
+    def losses(self) -> int:
+        """How many of the places were different, or had a different loss, as within an epoch."""
+        return len(self._lines)
+
     def clear(self) -> None:
+        self._lines.clear()
         self._seen.clear()
         self._bars.clear()
         self.places = 0

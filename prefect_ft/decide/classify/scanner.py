@@ -25,7 +25,14 @@ from prefect_ft.decide.classify.closing import (
     last_complaints,
     reports_failure,
 )
-from prefect_ft.decide.classify.findings import KEPT_LAST, WENT_ON, Finding, LogFindings, Store
+from prefect_ft.decide.classify.findings import (
+    BUFFERED_BYTES,
+    KEPT_LAST,
+    WENT_ON,
+    Finding,
+    LogFindings,
+    Store,
+)
 from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, leads_to_more, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
@@ -76,9 +83,22 @@ RESTARTS = (
 )
 """Texts of the beginning of a run; what is before them is of an earlier one."""
 
-FIRST_LINES = ("Namespace(", "nohup: ignoring input")
-"""How a line begins that a program, or what starts it, prints first: what is before it is of an earlier run, unless
-only several processes started one after the other."""
+FIRST_LINES = (
+    "Namespace(",
+    "nohup: ignoring input",
+    "wandb: Currently logged in as: ",
+    "wandb: Tracking run with wandb version ",
+    "GPU available: ",
+    "Global seed set to ",
+    "Seed set to ",
+    "Using TensorFlow backend.",
+    "Using backend: ",
+    "Ultralytics YOLO",
+    "pygame 2.",
+    "Importing module 'gym_",
+)
+"""How a line begins that a program, a library that it loads, or what starts it, prints first: what is before it is of
+an earlier run, unless only several processes started one after the other."""
 
 ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
 """Texts that close a scheduler's report of a job: what is after them is another job's."""
@@ -122,7 +142,6 @@ _OF_RANK, _LATE_PLACES = "[rank", 40
 did before, up to what a stream buffers."""
 
 _HEAD_COLUMNS = 80  # in which it is looked for, behind another prefix
-_BUFFERED_BYTES = 8 * 8192  # of eight ranks
 
 
 def _needed(one: Finding, *, may_be_late: bool) -> int:
@@ -130,6 +149,11 @@ def _needed(one: Finding, *, may_be_late: bool) -> int:
     needed = _PROGRESS_NEEDED.get(one.signature.failure_class, 2)
     is_uncaught = one.raised is not None and _OF_RANK in one.rank
     return max(needed, _LATE_PLACES) if is_uncaught and may_be_late else needed
+
+
+def _is_enough(places: int, losses: int, needed: int) -> bool:
+    """Return whether as many places as needed have been seen, or, where many are, as many losses within an epoch."""
+    return places >= needed or (needed >= _LATE_PLACES and losses >= needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +216,10 @@ class LogScanner:
         """Whether a scheduler has reported the end of a job, and nothing of interest has come since."""
         self._held: tuple[tuple[Finding, ...], int] = (), 0
         """The findings before the last line that may be printed late, and that line's place."""
-        self._rank_ended = -_BUFFERED_BYTES
+        self._rank_ended = -BUFFERED_BYTES
         """The place of the last exception that ended a rank."""
+        self._kept_at = 0
+        """The place of the last finding."""
         self._before = Before()
         self._stamp: float | None = None
         self._begins_in_time = False
@@ -253,6 +279,7 @@ class LogScanner:
             held_back=self._held_back(),
             earlier=self._earlier,
             tail=tail,
+            bytes_after=self._fed + self._length - self._kept_at,
             closing_ranks=tuple(line.rank for _, line in closing),
             had_progress=self._had_progress or _is_progress(tail),
             completed=self._completed,
@@ -464,8 +491,11 @@ class LogScanner:
         self._had_progress = True
         self._held = (), 0
         self._earlier = ()
-        may_be_late = at - self._rank_ended <= _BUFFERED_BYTES and _OF_RANK not in text[:_HEAD_COLUMNS]
-        self._kept.forget(lambda one: places >= _needed(one, may_be_late=may_be_late), WENT_ON)
+        may_be_late = at - self._rank_ended <= BUFFERED_BYTES and _OF_RANK not in text[:_HEAD_COLUMNS]
+        losses = self._progress.losses if at - self._kept_at > BUFFERED_BYTES else 0
+        self._kept.forget(
+            lambda one: _is_enough(places, losses, _needed(one, may_be_late=may_be_late)), WENT_ON
+        )
         self._chain.clear()
 
     # -- a line -----------------------------------------------------------------------------------
@@ -486,7 +516,7 @@ class LogScanner:
         if bound is not None:
             self._take_beginning(at + len(raw))
             return
-        if self._kept and line.text.startswith(FIRST_LINES):
+        if self._kept and any(view.startswith(FIRST_LINES) for view in line.views):
             self._begin_again()
         is_end = _END.search(line.text) is not None and not reports_failure(line.text)
         if is_end:
@@ -706,8 +736,9 @@ class LogScanner:
         if not (self._kept or self._had_progress):
             self._had_progress = _is_progress(self._above(at))
         self._kept.add(finding)
+        self._kept_at = self._fed + at
         self._progress.clear()
-        self._beginning.close(self._fed + at)
+        self._beginning.close(self._kept_at)
         self._beginning.clear()
 
 

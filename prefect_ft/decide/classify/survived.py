@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
 from prefect_ft.decide.classify.closing import AFTER_LINE, complains
-from prefect_ft.decide.classify.findings import Finding, LogFindings
+from prefect_ft.decide.classify.findings import BUFFERED_BYTES, Finding, LogFindings
 from prefect_ft.decide.classify.heads import after_time
 from prefect_ft.decide.classify.progress import is_result
 from prefect_ft.signatures import compiled
@@ -109,7 +109,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     while left and (
-        _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught)
+        _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
         or _is_before_result(left[-1], result)
         or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
     ):
@@ -147,14 +147,15 @@ def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
     return (end - finding.last_line) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
 
 
-def _is_unheeded(finding: Finding, after: float, after_uncaught: int) -> bool:
+def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFindings) -> bool:
     """Return whether the run went on by how many lines follow, after an uncaught exception `after_uncaught`."""
     if finding.raised is not None and not finding.raised.is_printed:
         if weight(finding) == INTERRUPTED:
-            return False  # other processes print what they had left
+            # other processes print what they had left
+            return after > _VERY_FAR_LINES and log.bytes_after > BUFFERED_BYTES
         return after > after_uncaught
     if finding.signature.failure_class in _OUTSIDE:
-        return after > _VERY_FAR_LINES
+        return after > (_FAR_LINES if _is_schedulers(finding) and not log.complaints else _VERY_FAR_LINES)
     if finding.raised is None and weight(finding) == CASCADE:
         return after > _FAR_LINES
     if finding.signature.id in _OF_SCRIPTS:
