@@ -9,7 +9,7 @@ from prefect_ft.decide.classify.beginnings import Beginning
 from prefect_ft.decide.classify.scanner import PRINTED_LATE
 
 BANNER = [
-    "/env/sklearn/utils/validation.py:37: DeprecationWarning: distutils Version classes are deprecated",
+    "/env/sklearn/utils/validation.py:37: distutils Version classes are deprecated",
     "  LARGE_SPARSE_SUPPORTED = LooseVersion(scipy_version) >= '0.14.0'",
     "[2023-03-06 19:38:04] loading the configuration of model 7",
     "[2023-03-06 19:38:05] device: 1, driver API version: 11.7",
@@ -130,10 +130,13 @@ FOLLOWS = (
         ),
     ],
 )
+@pytest.mark.parametrize("is_warned", [False, True])
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_another_process_may_start_while_the_first_one_fails(
-    lines: list[str], exit_code: int | None, expected: tuple[str, int | None], size: int
+    lines: list[str], exit_code: int | None, expected: tuple[str, int | None], size: int, is_warned: bool
 ) -> None:
+    warning = BANNER[0].replace("distutils", "DeprecationWarning: distutils")
+    lines = [warning if is_warned and line == BANNER[0] else line for line in lines]
     assert rule(lines, exit_code, size) == expected
 
 

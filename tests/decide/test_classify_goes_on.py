@@ -495,3 +495,20 @@ def test_what_follows_long_after_a_job_was_cancelled_is_another_job_s():
     lines = [f"reading shard {at} of the data" for at in range(120)]
     assert told([cancelled, *lines[:60]])[0] == "preempted"
     assert told([cancelled, *lines])[0] == "none"
+
+
+WARNING = "/opt/lib/python3.12/site-packages/acme/data.py:7: FutureWarning: use the other one"
+
+
+@pytest.mark.parametrize("exception", ["KeyError: 'part'", "KeyboardInterrupt"])
+def test_python_warns_as_another_program_begins(exception):
+    more = [WARNING, "  warnings.warn(", *[f"state {at} of the program" for at in "abcd"]]
+    ended = threw(exception)
+    assert told([*ended, *more])[0] == "none"
+    assert told([*ended, *more[:4]])[0] != "none", "it may exit"
+    assert (
+        told([*ended, WARNING.replace("acme/data", "multiprocessing/resource_tracker"), *more[2:]])[0]
+        != "none"
+    )
+    assert told([*threw(exception, prefix="[rank3]: "), *more])[0] != "none", "another rank may warn"
+    assert told([*ended, *more, "srun: error: n7: task 0: Exited with exit code 1"])[0] != "none"

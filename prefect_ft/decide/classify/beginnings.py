@@ -18,7 +18,7 @@ from prefect_ft.decide.classify.heads import after_time, read_line
 from prefect_ft.decide.classify.progress import place_of
 from prefect_ft.decide.classify.tracebacks import HEADER
 
-__all__ = ["Beginning"]
+__all__ = ["Beginning", "Warned"]
 
 _LINES = 40  # at the beginning of a log, from which the patterns are taken
 _KEYS = 12  # patterns at most
@@ -107,6 +107,36 @@ class Beginning:
     def clear(self) -> None:
         """Forget the repeated lines seen so far."""
         self._last, self._found, self._at = -1, 0, 0
+
+
+_WARNING = re2.compile(rb"(?m)^\S+\.py:\d+: \w*Warning: ")
+"""How Python warns, at once: after an exception, only a program that begins does so, or one that exits."""
+
+_AT_EXIT = (b"resource_tracker",)
+_AT_EXIT_LINES = 3  # that a program may print with a warning as it exits, further lines of a message left out
+_UNINDENTED = re.compile(rb"(?m)^[^\s]")
+
+
+class Warned:
+    """A warning after the exception that ended a program: another program has begun."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """Whether the last finding ended the only program that prints."""
+        self.at = -1
+        """The offset of the warning in the log; -1: there is none."""
+
+    def search(self, block: bytes, at: int, end: int) -> int | None:
+        """Return the place of a warning in a part of a block, if the program that printed before is over."""
+        warning = _WARNING.search(block, at, end) if self.is_over else None
+        if warning is None or any(name in warning[0] for name in _AT_EXIT):
+            return None
+        place: int = warning.start()
+        return place
+
+    def is_at_end(self, recent: bytes, offset: int) -> bool:
+        """Return whether hardly anything follows the warning; `recent` is the end of the log, from an offset on."""
+        return self.at >= 0 and len(_UNINDENTED.findall(recent, max(0, self.at - offset))) <= _AT_EXIT_LINES
 
 
 def _is_telling(text: str) -> bool:

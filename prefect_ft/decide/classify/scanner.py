@@ -16,7 +16,7 @@ from typing import Any
 import re2
 
 from prefect_ft.decide.classify.before import Before
-from prefect_ft.decide.classify.beginnings import Beginning
+from prefect_ft.decide.classify.beginnings import Beginning, Warned
 from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catalogue
 from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
 from prefect_ft.decide.classify.closing import (
@@ -151,6 +151,12 @@ def _needed(one: Finding, *, may_be_late: bool) -> int:
     return max(needed, _LATE_PLACES) if is_uncaught and may_be_late else needed
 
 
+def _ends_program(finding: Finding) -> bool:
+    """Return whether a finding is the exception that ended a program without a rank."""
+    raised = finding.raised
+    return raised is not None and not (raised.is_printed or raised.is_aside or finding.rank)
+
+
 def _is_enough(places: int, losses: int, needed: int) -> bool:
     """Return whether as many places as needed have been seen, or, where many are, as many losses within an epoch."""
     return places >= needed or (needed >= _LATE_PLACES and losses >= needed)
@@ -220,6 +226,7 @@ class LogScanner:
         """The place of the last exception that ended a rank."""
         self._kept_at = 0
         """The place of the last finding."""
+        self._warned = Warned()
         self._before = Before()
         self._stamp: float | None = None
         self._begins_in_time = False
@@ -275,7 +282,7 @@ class LogScanner:
         tail = tuple(line.text for _, line in last)
         return LogFindings(
             file=self.file,
-            findings=self._kept.in_order(),
+            findings=(*(self._earlier if self._is_warned_at_end() else ()), *self._kept.in_order()),
             held_back=self._held_back(),
             earlier=self._earlier,
             tail=tail,
@@ -290,6 +297,10 @@ class LogScanner:
             complaints=self._complaints(closing),
             number_of_tail=self._number_of_tail,
         )
+
+    def _is_warned_at_end(self) -> bool:
+        recent = self._last + self._block
+        return self._warned.is_at_end(recent, self._fed + self._length - len(recent))
 
     def _held_back(self) -> tuple[Finding, ...]:
         """Return the findings before the log's last lines, if these report a beginning that no run follows."""
@@ -451,6 +462,10 @@ class LogScanner:
 
     def _find_beginning(self, at: int, end: int) -> None:
         """Check whether the program starts again between two places; earlier findings are then an earlier run's."""
+        if self._kept and (place := self._warned.search(self._block, at, end)) is not None:
+            self._catch_up()
+            self._begin_again()
+            self._warned.at = self._fed + place
         if not self._beginning.is_closed:
             return
         if self._starts is None:
@@ -463,7 +478,7 @@ class LogScanner:
 
     def _begin_again(self) -> None:
         """Keep the findings so far in reserve: they seem to be of an earlier run."""
-        earlier = self._kept.in_order()
+        earlier = self._kept.in_order() or self._earlier
         self._begin_run(None)
         self._earlier = earlier
 
@@ -544,7 +559,7 @@ class LogScanner:
             self._little = None
             self._open -= 1
         self._kept.clear(_NEW_RUN)
-        self._earlier = ()
+        self._earlier, self._warned.at = (), -1
         self._chain.clear()
         self._progress.clear()
         self._completed = None
@@ -737,6 +752,7 @@ class LogScanner:
             self._had_progress = _is_progress(self._above(at))
         self._kept.add(finding)
         self._kept_at = self._fed + at
+        self._warned.is_over = _ends_program(finding)
         self._progress.clear()
         self._beginning.close(self._kept_at)
         self._beginning.clear()
