@@ -128,7 +128,9 @@ class Warned:
 
     def search(self, block: bytes, at: int, end: int) -> int | None:
         """Return the place of a warning in a part of a block, if the program that printed before is over."""
-        warning = _WARNING.search(block, at, end) if self.is_over else None
+        if not self.is_over or block.find(b"Warning: ", at, end) == -1:
+            return None
+        warning = _WARNING.search(block, at, end)
         if warning is None or any(name in warning[0] for name in _AT_EXIT):
             return None
         place: int = warning.start()

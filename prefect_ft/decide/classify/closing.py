@@ -251,7 +251,7 @@ def last_complaints(
     """
     found: list[Complaint] = []
     places: set[str] = set()
-    lines = [(number, line) for number, line in lines if _FRAME.match(line.text) is None]
+    lines = [(number, line) for number, line in lines if not _is_frame(line.text)]
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue
@@ -279,11 +279,15 @@ def _without_passed(
 ) -> Iterator[Complaint]:
     """Leave out complaints of unknown class after which a program prints what it printed before."""
     for one in complaints:
-        before = {_form(line) for number, line in lines if number < one.line}
-        after = {_form(line) for number, line in lines if number > one.line}
         is_known = one.failure_class is not None or one.after < _FOLLOWING
-        if is_known or len({form for form in before & after if form}) < _AS_BEFORE:
+        if is_known or not _is_passed(one, lines):
             yield one
+
+
+def _is_passed(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:
+    before = {_form(line) for number, line in lines if number < complaint.line}
+    after = {_form(line) for number, line in lines if number > complaint.line}
+    return len({form for form in before & after if form}) >= _AS_BEFORE
 
 
 def _form(line: Line) -> str:
@@ -335,6 +339,10 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
             return ()
         return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
     return ()
+
+
+def _is_frame(text: str) -> bool:
+    return "@" in text and _FRAME.match(text) is not None
 
 
 def complains(text: str) -> bool:

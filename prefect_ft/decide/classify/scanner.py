@@ -701,7 +701,8 @@ class LogScanner:
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
-        match = None if _OF_CODE.match(line.text) else _stated_in(line.views, self._catalogue)
+        is_code = line.text[:1].isspace() and _OF_CODE.match(line.text) is not None
+        match = None if is_code else _stated_in(line.views, self._catalogue)
         if match is None:
             if self._open and self._kept:
                 self._note_place(line.text, self._fed + at)
