@@ -31,6 +31,8 @@ def read(lines, reader=None):
     [
         pytest.param([HEAD, FRAME, "    x()", "    ^^^", "ValueError: x"], [raised()], id="plain"),
         pytest.param([HEAD, FRAME, "ValueError"], [raised(message="")], id="without-a-message"),
+        pytest.param([HEAD, FRAME, "num_workers: 8"], [], id="a-setting"),
+        pytest.param([HEAD, FRAME, "timeout: late"], [raised("timeout", "late")], id="of-few-letters"),
         pytest.param([HEAD, FRAME, "ValueError: x | y"], [raised(message="x | y")], id="with-a-bar-in-it"),
         pytest.param([HEAD, FRAME, "a.b.Error: x: y"], [raised("a.b.Error", "x: y")], id="of-a-module"),
         pytest.param(

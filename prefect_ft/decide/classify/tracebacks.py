@@ -26,7 +26,9 @@ _NAME_AHEAD = re.compile(r"\A[A-Za-z_][\w.]*(?: {2,}|(?<=Error): |(?<=Exception)
 traceback as well."""
 _IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
 _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
-_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:\((?:\w+\.)*[A-Z]\w*\))?)(?::(?:\s+(.*))?)?$")
+_EXCEPTION = re.compile(
+    r"((?:error|timeout|gaierror|herror|(?=\w*[A-Z.])[A-Za-z_][\w.]*)(?:\((?:\w+\.)*[A-Z]\w*\))?)(?::(?:\s+(.*))?)?$"
+)
 _BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s|-{2,}>")
