@@ -71,7 +71,8 @@ def ended_with(code, failure_class, hint, recoverable=None):
         pytest.param(None, 9, True, ended_by("SIGKILL", "unknown", HOST), id="killed"),
         pytest.param(None, 15, True, ended_by("SIGTERM", "preempted", OUTSIDE), id="ended-while-it-got-on"),
         pytest.param(None, 15, False, ended_by("SIGTERM", "unknown", OUTSIDE), id="ended-before-that"),
-        pytest.param(None, 1, False, ended_by("SIGHUP", "unknown"), id="another-signal"),
+        pytest.param(None, 1, False, ended_by("SIGHUP", "cancelled"), id="its-terminal-was-closed"),
+        pytest.param(None, 10, False, ended_by("SIGUSR1", "unknown"), id="another-signal"),
         pytest.param(250, None, False, ended_with(250, "unknown", ""), id="no-signal-of-that-number"),
     ],
 )

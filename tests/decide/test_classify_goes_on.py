@@ -466,8 +466,9 @@ def test_a_process_that_was_started_by_another_may_be_ended_from_outside():
     "first", ["wandb: Tracking run with wandb version 0.17.0", "GPU available: True, used: True"]
 )
 def test_what_libraries_print_as_they_begin_is_of_another_run_than_what_failed_before(first):
-    failed = threw("KeyError: 'part'")
+    failed = [first, *threw("KeyError: 'part'")]
     assert told([*failed, first, "hello"])[0] == "none"
+    assert told([*failed[1:], first, "hello"])[0] == "user_code", "it may have been buffered"
     assert told([*failed, first, "srun: error: n7: task 0: Exited with exit code 1"]) == (
         "user_code",
         "KeyError: 'part'",
@@ -512,3 +513,43 @@ def test_python_warns_as_another_program_begins(exception):
     )
     assert told([*threw(exception, prefix="[rank3]: "), *more])[0] != "none", "another rank may warn"
     assert told([*ended, *more, "srun: error: n7: task 0: Exited with exit code 1"])[0] != "none"
+
+
+def test_a_program_says_at_any_level_that_it_was_interrupted_before_it_saves_its_state():
+    lines = [
+        *WELL,
+        "training.trainer - INFO - Training interrupted by user",
+        "training.trainer - INFO - Saved: a.pt",
+    ]
+    assert told(lines)[0] == "cancelled"
+    assert told([*WELL, "Interrupt signal received, trying to exit gracefully."])[0] == "cancelled"
+    assert told([*WELL, "Training interrupted at epoch 20 by early stopping"])[0] == "none"
+
+
+def test_further_lines_of_a_warning_are_a_warning():
+    mismatch = (
+        "\tsize mismatch for head.weight: copying a param with shape [3], the shape in current model is [8]."
+    )
+    head = "2025-07-22 10:09:30,399 - {} - Detection failed: Error(s) in loading state_dict for Net:"
+    assert told([*WELL, head.format("WARNING"), mismatch])[0] == "none"
+    assert told([*WELL, head.format("ERROR"), mismatch])[0] == "user_code"
+
+
+def test_a_warning_of_python_s_may_come_from_what_is_frozen_into_it():
+    frozen = (
+        "<frozen importlib._bootstrap>:241: RuntimeWarning: numpy.ndarray size changed, may indicate binary "
+        "incompatibility"
+    )
+    assert told([frozen, "root - ERROR - Error running A: name 'b' is not defined"])[0] == "user_code"
+
+
+def test_lines_about_one_item_after_the_other_end_nothing():
+    said = "The size of tensor a (882) must match the size of tensor b (512) at non-singleton dimension 1"
+    assert told([*WELL, *[f"{at} {said}" for at in (3, 5, 14, 20)]])[0] == "none"
+    assert told([*WELL, *[f"{at} {said}" for at in (3, 5, 5, 5)]])[0] == "user_code"
+
+
+def test_a_kill_is_told_on_other_systems_too():
+    kills = ["./run.sh: line 3: /env/bin/activate: No such file or directory"]
+    kills += [f"./run.sh: line {at}: 7522{at} Killed: 9               python3 train.py" for at in (7, 9)]
+    assert told(kills)[0] == "unknown"

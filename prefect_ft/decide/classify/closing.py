@@ -125,7 +125,7 @@ _NO_END = compiled(
             r"\byou may (?:observe|see)\b",
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
-            r"\bno such process\b|^Killed by signal \d+\.$",
+            r"(?i:\bearly[- ]stop)|\bno such process\b|^Killed by signal \d+\.$",
             r"\bpossible (?:causes?|reasons?)\b",
             r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread [^\"]|ignored)|Traceback \(most recent",
         )

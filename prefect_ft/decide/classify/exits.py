@@ -146,7 +146,7 @@ def _by_signal(number: int, *, had_progress: bool) -> ExitFinding:
     hint = ""
     if number in _CRASHES:
         failure_class = "crash"
-    elif number == Signals.SIGINT:
+    elif number in (Signals.SIGHUP, Signals.SIGINT):
         failure_class = "cancelled"
     elif number == Signals.SIGTERM:
         failure_class, hint = ("preempted" if had_progress else "unknown"), _TERMINATED_HINT

@@ -83,6 +83,9 @@ _SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
 
+_SAID_BY_PROGRAMS = frozenset(("interrupt-keyboard",))
+"""What a program says itself of an end from outside, at any level, before it saves its state."""
+
 _HINTS: dict[FailureClass, str] = {
     "config": "a restart meets the same set-up: correct it and start again",
     "oom_device": "it needs less memory on each device: a smaller batch, or more devices",
@@ -294,8 +297,9 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         return is_last and finding.level not in WEAK_LEVELS
     if finding.raised is not None and (not finding.raised.is_aside or finding.raised.has_own):
         return finding.line >= log.number_of_tail(max(-_LAST_LINES, -len(log.tail)))
+    last = -1 if finding.signature.id not in _SAID_BY_PROGRAMS else max(-_LAST_LINES, -len(log.tail))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
-    return is_outside and finding.line >= log.number_of_tail(len(log.tail) - 1)
+    return is_outside and finding.line >= log.number_of_tail(len(log.tail) + last)
 
 
 def _is_just_reported(finding: Finding, log: LogFindings) -> bool:

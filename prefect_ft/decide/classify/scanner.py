@@ -100,6 +100,9 @@ FIRST_LINES = (
 """How a line begins that a program, a library that it loads, or what starts it, prints first: what is before it is of
 an earlier run, unless only several processes started one after the other."""
 
+_AT_ONCE = FIRST_LINES[:2]
+"""Those that are never printed late."""
+
 ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
 """Texts that close a scheduler's report of a job: what is after them is another job's."""
 
@@ -227,6 +230,8 @@ class LogScanner:
         self._kept_at = 0
         """The place of the last finding."""
         self._warned = Warned()
+        self._firsts: set[str] = set()
+        """Which of the lines that programs print first have come."""
         self._before = Before()
         self._stamp: float | None = None
         self._begins_in_time = False
@@ -531,8 +536,8 @@ class LogScanner:
         if bound is not None:
             self._take_beginning(at + len(raw))
             return
-        if self._kept and any(view.startswith(FIRST_LINES) for view in line.views):
-            self._begin_again()
+        if any(view.startswith(FIRST_LINES) for view in line.views):
+            self._note_first_line(line)
         is_end = _END.search(line.text) is not None and not reports_failure(line.text)
         if is_end:
             is_success = _SUCCESS.search(line.text) is not None
@@ -544,6 +549,16 @@ class LogScanner:
         rule = self._read_message(line, at)
         if not (self._open or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
+
+    def _note_first_line(self, line: Line) -> None:
+        """Take a line that a program prints first: one that has come before marks another start.
+
+        Else it may be the same program's, which prints late what it had buffered.
+        """
+        first = next(text for text in FIRST_LINES if any(view.startswith(text) for view in line.views))
+        if self._kept and (first in self._firsts or first in _AT_ONCE):
+            self._begin_again()
+        self._firsts.add(first)
 
     def _is_at_top(self, at: int) -> bool:
         return self._fed == 0 and self._block.count(b"\n", 0, at) < _FIRST_LINES
@@ -605,6 +620,12 @@ class LogScanner:
         """Return the last lines above a place of this block."""
         recent = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
         return (text.decode(errors="replace") for text in _LINE_END.split(recent))
+
+    def _level_above(self, at: int) -> str:
+        """Return the level of the message that an indented line at a place of this block continues."""
+        lines = [text for text in self._above(at) if text.strip()]
+        first = next((text for text in reversed(lines) if not text[0].isspace()), "")
+        return read_line(first.encode(errors="replace")).level
 
     def _reader(self, rank: str) -> TracebackReader:
         if rank not in self._readers and len(self._readers) >= _RANKS:
@@ -711,6 +732,8 @@ class LogScanner:
             return ""
         match = match._replace(signature=as_checked(match.signature, match.text))
         finding = self._finding(match, line, at, None)
+        if line.text[:1].isspace() and not line.level:
+            finding = replace(finding, level=self._level_above(at))
         if says_to_go_on(match.text) or line.text.startswith(_TRACKER):
             finding = replace(finding, level="I")
         if (mention := _mention_in(match, line.views)) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
 from prefect_ft.decide.classify.closing import AFTER_LINE, complains
@@ -50,6 +51,10 @@ ENDS_ITS_PROGRAM = frozenset(("cfg-argparse",))
 """The last line of a program: what comes long after it is another program's."""
 
 _NUMBER = re.compile(r"\d+")
+_ITEM = re.compile(r"\W{0,2}(\d{1,9})\b")
+_ITEMS = 4
+"""How many lines about items show that a program goes on after each."""
+
 _NEAR_LINES = 30
 _OUTSIDE = frozenset(("cancelled", "preempted"))
 
@@ -96,6 +101,9 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         return list(findings)
     killed = max((one.order for one in findings if one.signature.id in _KILLS), default=0)
     findings = [one for one in findings if one.signature.id not in _OF_SCRIPTS or one.order > killed]
+    findings = _without_items(findings)
+    if not findings:
+        return []
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
     last = max(one.order for one in findings)
     result = max((log.number_of_tail(at) for at, text in enumerate(log.tail) if is_result(text)), default=0)
@@ -115,6 +123,20 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     ):
         left.pop()
     return left
+
+
+def _without_items(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out lines of one rule that begin with ever greater numbers: they are about items, one after the other."""
+    numbers: dict[str, list[int]] = {}
+    for one in sorted(findings, key=lambda one: one.order):
+        if one.raised is None and (number := _ITEM.match(one.text)) is not None:
+            numbers.setdefault(one.signature.id, []).append(int(number[1]))
+    items = {
+        rule
+        for rule, each in numbers.items()
+        if len(each) >= _ITEMS and all(one < after for one, after in pairwise(each))
+    }
+    return [one for one in findings if one.signature.id not in items or _ITEM.match(one.text) is None]
 
 
 def _may_be_unheeded(finding: Finding) -> bool:
