@@ -553,3 +553,17 @@ def test_a_kill_is_told_on_other_systems_too():
     kills = ["./run.sh: line 3: /env/bin/activate: No such file or directory"]
     kills += [f"./run.sh: line {at}: 7522{at} Killed: 9               python3 train.py" for at in (7, 9)]
     assert told(kills)[0] == "unknown"
+
+
+def test_hardly_anything_follows_what_ended_a_program_as_it_was_loaded():
+    frames = ("/app/train.py <module>", "/env/site-packages/acme/core.py <module>")
+    missing = threw("ModuleNotFoundError: No module named 'scipy'", *frames)
+    assert told([*missing, *missing, "day=0.05", "day=0.1", "day=0.2"])[0] == "config"
+    assert told([*missing, *missing, "day=0.05", "day=0.1", "day=0.2", "day=0.3"])[0] == "none"
+    assert told([*missing, "day=0.05", "day=0.1", "day=0.2", "Error: no day is left"])[0] == "config"
+
+
+def test_what_a_server_s_client_prints_as_both_end_is_no_failure():
+    assert (
+        told([*WELL, "ERROR [core.py:598] Engine core died unexpectedly, shutting down client."])[0] == "none"
+    )

@@ -115,6 +115,7 @@ _NO_END = compiled(
                 r"(?i:\b(?:evict|pre-?empt)\w*\b.{0,40}\b(?:cache|blocks?|requests?|sequences?|entry|entries|pages?|"
                 r"keys?)\b|\bcache\b.{0,40}\bevict)"
             ),
+            r"\bdied unexpectedly, shutting down client\b",
             r"^(?:ls|grep|du|find|wc|head|tail): |^libGL error|\d ?% (?:full|used)\b",
             r"\bretry(?: [^c]|[^\w ]|$)|\b(?:restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             (

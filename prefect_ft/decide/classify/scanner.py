@@ -732,7 +732,7 @@ class LogScanner:
             return ""
         match = match._replace(signature=as_checked(match.signature, match.text))
         finding = self._finding(match, line, at, None)
-        if line.text[:1].isspace() and not line.level:
+        if _continues(line) and match.signature.failure_class not in _OUTSIDE:
             finding = replace(finding, level=self._level_above(at))
         if says_to_go_on(match.text) or line.text.startswith(_TRACKER):
             finding = replace(finding, level="I")
@@ -817,6 +817,14 @@ _OF_CODE = re.compile(
     r"\s+(?:#|//|(?:raise|return|assert)\b|(?:\w+\.)*(?:print|log|logger|warn|warning|debug|info|error|exception)\w*\()"
 )
 """How an indented line of a program's own code begins, which some programs write to their logs."""
+
+_OUTSIDE = frozenset(("cancelled", "preempted"))
+
+
+def _continues(line: Line) -> bool:
+    """Return whether a line without a level of its own is indented, and no bar."""
+    return line.text[:1].isspace() and not line.level and "%|" not in line.text
+
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)(?:[:(.,]|\s*$)")

@@ -79,6 +79,10 @@ _AFTER_PRINTED = 30
 _AMONG_OTHERS = 0.25
 """The least share of the last lines that a process has printed which prints among others; what has less has ended."""
 
+_AFTER_IMPORT = 3
+"""How many lines without any report of a failure follow an exception that ended a program as it was loaded: it had
+hardly anything to print."""
+
 _AFTER_SHELL = 3
 """How many show that a shell went on, as it does with the next line of its script."""
 
@@ -105,15 +109,15 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if not findings:
         return []
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
-    last = max(one.order for one in findings)
     result = max((log.number_of_tail(at) for at, text in enumerate(log.tail) if is_result(text)), default=0)
     uncaught = (
         _AFTER_PRINTED if log.goes_on else _AFTER_UNCAUGHT if _is_of_many_forms(log) else _VERY_FAR_LINES
     )
     left = sorted(
-        (one for one in findings if not _is_of_earlier_program(one, end, last)),
-        key=lambda one: one.order,
+        (one for one in findings if not _is_of_earlier_program(one, end)), key=lambda one: one.order
     )
+    if left and _is_of_program_that_only_began(left[-1], end) and not log.complaints:
+        return []
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     while left and (
@@ -151,9 +155,14 @@ def _is_before_result(finding: Finding, result: int) -> bool:
     return finding.raised is None and _may_be_unheeded(finding) and finding.line < result
 
 
-def _is_of_earlier_program(finding: Finding, end: int, last: int) -> bool:
-    ends_it = finding.signature.id in ENDS_ITS_PROGRAM or (finding.order == last and begins(finding))
-    return ends_it and end - finding.line > _FAR_LINES
+def _is_of_earlier_program(finding: Finding, end: int) -> bool:
+    return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > _FAR_LINES
+
+
+def _is_of_program_that_only_began(last: Finding, end: int) -> bool:
+    """Return whether the last finding ended a program as it was loaded, and another one has printed since."""
+    is_ended = begins(last) and weight(last) != INTERRUPTED
+    return is_ended and end - last.last_line > _AFTER_IMPORT
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
