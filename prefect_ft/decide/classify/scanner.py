@@ -536,7 +536,7 @@ class LogScanner:
         if bound is not None:
             self._take_beginning(at + len(raw))
             return
-        if any(view.startswith(FIRST_LINES) for view in line.views):
+        if line.views[-1].startswith(FIRST_LINES) or line.text.startswith(FIRST_LINES):
             self._note_first_line(line)
         is_end = _END.search(line.text) is not None and not reports_failure(line.text)
         if is_end:
