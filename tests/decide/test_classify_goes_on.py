@@ -207,8 +207,19 @@ def test_what_a_tracker_says_of_its_own_connection_ended_no_run():
     assert told(lines) == ("user_code", "KeyError: 'part'")
 
 
-def test_a_host_is_unknown_and_not_a_hostess():
-    assert told([*WELL, '"Really nothing!" said my unknown hostess.', *WELL[:1]])[0] == "none"
+@pytest.mark.parametrize(
+    "prose",
+    [
+        '"Really nothing!" said my unknown hostess.',
+        "a story predictable enough, its heartbeat is very much in the right place",
+        "- Couldn't reach you on your radio.",
+    ],
+)
+def test_what_a_model_reads_or_writes_is_no_failure(prose):
+    assert told([*WELL, prose, *WELL[:1]])[0] == "none"
+
+
+def test_a_host_may_be_unknown():
     assert told([*WELL, "ssh: n7: Unknown host"])[0] == "network"
 
 
