@@ -212,7 +212,6 @@ def test_what_a_tracker_says_of_its_own_connection_ended_no_run():
     [
         '"Really nothing!" said my unknown hostess.',
         "a story predictable enough, its heartbeat is very much in the right place",
-        "- Couldn't reach you on your radio.",
     ],
 )
 def test_what_a_model_reads_or_writes_is_no_failure(prose):
