@@ -380,11 +380,12 @@ def test_a_command_that_a_script_does_not_find_is_a_later_line_of_it_where_a_run
     assert told([missing], 127)[:2] == ("config", len(WELL) + 1)
 
 
-def test_an_interruption_counts_in_the_very_last_line_whatever_its_level():
+def test_an_interruption_counts_in_the_last_lines_whatever_its_level():
     line = "[2026-01-02 03:04:05,678] [INFO] [spawn.py:7:on_signal] Parent received SIGINT, leaving"
     assert told([line]) == ("cancelled", len(WELL) + 1, "low")
     assert told([line, *WELL])[0] == "none"
-    assert told([line, "bye"])[0] == "none"
+    assert told([line, "bye"])[0] == "cancelled"
+    assert told([line, *["bye"] * 3])[0] == "none"
 
 
 def test_a_run_has_failed_of_which_torchrun_has_a_table():

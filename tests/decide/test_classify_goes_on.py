@@ -525,12 +525,21 @@ def test_python_warns_as_another_program_begins(exception):
     assert told([*ended, *more, "srun: error: n7: task 0: Exited with exit code 1"])[0] != "none"
 
 
-def test_a_program_says_at_any_level_that_it_was_interrupted_before_it_saves_its_state():
-    lines = [
-        *WELL,
-        "training.trainer - INFO - Training interrupted by user",
-        "training.trainer - INFO - Saved: a.pt",
-    ]
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Training interrupted by user",
+        "Training interrupted, saving the state",
+        "Interrupted! Saving the model",
+        "Stopped by user",
+        "User requested stop",
+        "SIGINT received, stopping gracefully",
+        "Caught signal 2 (Interrupt)",
+        "Execution was manually stopped",
+    ],
+)
+def test_a_program_says_at_any_level_that_it_was_interrupted_before_it_saves_its_state(said):
+    lines = [*WELL, f"training.trainer - INFO - {said}", "training.trainer - INFO - Saved: a.pt"]
     assert told(lines)[0] == "cancelled"
     assert told([*WELL, "Interrupt signal received, trying to exit gracefully."])[0] == "cancelled"
     assert told([*WELL, "Training interrupted at epoch 20 by early stopping"])[0] == "none"
