@@ -109,36 +109,46 @@ class Beginning:
         self._last, self._found, self._at = -1, 0, 0
 
 
-_WARNING = re2.compile(rb"(?m)^\S+\.py:\d+: \w*Warning: ")
+_WARNING = re2.compile(rb"(?m)^(?:\S+ ){0,3}?\S+\.py:\d+: \w*Warning: ")
 """How Python warns, at once: after an exception, only a program that begins does so, or one that exits."""
 
 _AT_EXIT = (b"resource_tracker",)
 _AT_EXIT_LINES = 3  # that a program may print with a warning as it exits, further lines of a message left out
-_UNINDENTED = re.compile(rb"(?m)^[^\s]")
 
 
 class Warned:
     """A warning after the exception that ended a program: another program has begun."""
 
     def __init__(self) -> None:
-        self.is_over = False
-        """Whether the last finding ended the only program that prints."""
+        self.rank: str | None = None
+        """The prefix of the program that the last finding ended; `None`: it ended none."""
         self.at = -1
         """The offset of the warning in the log; -1: there is none."""
 
     def search(self, block: bytes, at: int, end: int) -> int | None:
-        """Return the place of a warning in a part of a block, if the program that printed before is over."""
-        if not self.is_over or block.find(b"Warning: ", at, end) == -1:
+        """Return the place of a warning in a part of a block, behind the prefix of the program that is over."""
+        if self.rank is None or block.find(b"Warning: ", at, end) == -1:
             return None
-        warning = _WARNING.search(block, at, end)
-        if warning is None or any(name in warning[0] for name in _AT_EXIT):
-            return None
-        place: int = warning.start()
-        return place
+        while (warning := _WARNING.search(block, at, end)) is not None:
+            is_at_exit = any(name in warning[0] for name in _AT_EXIT)
+            if not is_at_exit and read_line(warning[0]).rank == self.rank:
+                place: int = warning.start()
+                return place
+            at = warning.end()
+        return None
 
     def is_at_end(self, recent: bytes, offset: int) -> bool:
         """Return whether hardly anything follows the warning; `recent` is the end of the log, from an offset on."""
-        return self.at >= 0 and len(_UNINDENTED.findall(recent, max(0, self.at - offset))) <= _AT_EXIT_LINES
+        if self.at < 0:
+            return False
+        after = recent[max(0, self.at - offset) :].split(b"\n")
+        begun = sum(not _is_indented(read_line(line).text) for line in after[: 2 * _AT_EXIT_LINES + 4])
+        return begun <= _AT_EXIT_LINES
+
+
+def _is_indented(text: str) -> bool:
+    rest = after_time(text)
+    return not rest or rest[0].isspace()
 
 
 def _is_telling(text: str) -> bool:

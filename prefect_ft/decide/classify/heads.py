@@ -65,9 +65,7 @@ _LEVELS = str.maketrans("NCSR", "IEWW")
 """The levels of NOTICE, of CRITICAL (also used for important messages), and of tags such as [skip] and [retry]."""
 _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
-_WARNS = re.compile(
-    r"(?:\.py|^<[\w. ]+>):\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\d+\))*:? [Ww]arning(?:: | #)"
-)
+_WARNS = re.compile(r"(?:\.py|<[\w. ]+>):\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\d+\))*:? [Ww]arning(?:: | #)")
 """How Python's `warnings` begins a line, after the path of the module, and how libraries and compilers do."""
 _REPORTS = re.compile(r"(?:Error|ERROR|Exception|EXCEPTION|Fatal|FATAL)\b(?! rate)")
 """How a message begins that reports an error, whatever level it was logged at."""

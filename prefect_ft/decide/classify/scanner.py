@@ -33,7 +33,7 @@ from prefect_ft.decide.classify.findings import (
     LogFindings,
     Store,
 )
-from prefect_ft.decide.classify.heads import ESCAPES, Line, read_line, stamp_of
+from prefect_ft.decide.classify.heads import ESCAPES, Line, after_time, read_line, stamp_of
 from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, leads_to_more, says_little
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
@@ -155,9 +155,9 @@ def _needed(one: Finding, *, may_be_late: bool) -> int:
 
 
 def _ends_program(finding: Finding) -> bool:
-    """Return whether a finding is the exception that ended a program without a rank."""
+    """Return whether a finding is the exception that ended a program."""
     raised = finding.raised
-    return raised is not None and not (raised.is_printed or raised.is_aside or finding.rank)
+    return raised is not None and not (raised.is_printed or raised.is_aside)
 
 
 def _is_enough(places: int, losses: int, needed: int) -> bool:
@@ -623,9 +623,11 @@ class LogScanner:
 
     def _level_above(self, at: int) -> str:
         """Return the level of the message that an indented line at a place of this block continues."""
-        lines = [text for text in self._above(at) if text.strip()]
-        first = next((text for text in reversed(lines) if not text[0].isspace()), "")
-        return read_line(first.encode(errors="replace")).level
+        for text in reversed([*self._above(at)]):
+            line = read_line(text.encode(errors="replace"))
+            if line.text and not after_time(line.text)[:1].isspace():
+                return line.level
+        return ""
 
     def _reader(self, rank: str) -> TracebackReader:
         if rank not in self._readers and len(self._readers) >= _RANKS:
@@ -722,9 +724,8 @@ class LogScanner:
 
     def _read_message(self, line: Line, at: int) -> str:
         """Note what a line says; return the rule that it follows, empty if it says nothing."""
-        is_code = line.text[:1].isspace() and _OF_CODE.match(line.text) is not None
-        match = None if is_code else _stated_in(line.views, self._catalogue)
-        if match is None:
+        match = _stated_in(line.views, self._catalogue)
+        if match is None or _OF_CODE.match(after_time(line.text)) is not None:
             if self._open and self._kept:
                 self._note_place(line.text, self._fed + at)
             return ""
@@ -776,7 +777,7 @@ class LogScanner:
             self._had_progress = _is_progress(self._above(at))
         self._kept.add(finding)
         self._kept_at = self._fed + at
-        self._warned.is_over = _ends_program(finding)
+        self._warned.rank = finding.rank if _ends_program(finding) else None
         self._progress.clear()
         self._beginning.close(self._kept_at)
         self._beginning.clear()
@@ -823,7 +824,7 @@ _OUTSIDE = frozenset(("cancelled", "preempted"))
 
 def _continues(line: Line) -> bool:
     """Return whether a line without a level of its own is indented, and no bar."""
-    return line.text[:1].isspace() and not line.level and "%|" not in line.text
+    return not line.level and after_time(line.text)[:1].isspace() and "%|" not in line.text
 
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")

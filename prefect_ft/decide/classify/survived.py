@@ -116,8 +116,8 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     left = sorted(
         (one for one in findings if not _is_of_earlier_program(one, end)), key=lambda one: one.order
     )
-    if left and _is_of_program_that_only_began(left[-1], end) and not log.complaints:
-        return []
+    if left and _ended_as_it_began(left[-1]) and _lines_after(left[-1], end, log) > _AFTER_IMPORT:
+        left = left if log.complaints else []
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     while left and (
@@ -133,14 +133,16 @@ def _without_items(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out lines of one rule that begin with ever greater numbers: they are about items, one after the other."""
     numbers: dict[str, list[int]] = {}
     for one in sorted(findings, key=lambda one: one.order):
-        if one.raised is None and (number := _ITEM.match(one.text)) is not None:
+        if one.raised is None and (number := _ITEM.match(after_time(one.text))) is not None:
             numbers.setdefault(one.signature.id, []).append(int(number[1]))
     items = {
         rule
         for rule, each in numbers.items()
         if len(each) >= _ITEMS and all(one < after for one, after in pairwise(each))
     }
-    return [one for one in findings if one.signature.id not in items or _ITEM.match(one.text) is None]
+    return [
+        one for one in findings if one.signature.id not in items or _ITEM.match(after_time(one.text)) is None
+    ]
 
 
 def _may_be_unheeded(finding: Finding) -> bool:
@@ -159,10 +161,8 @@ def _is_of_earlier_program(finding: Finding, end: int) -> bool:
     return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > _FAR_LINES
 
 
-def _is_of_program_that_only_began(last: Finding, end: int) -> bool:
-    """Return whether the last finding ended a program as it was loaded, and another one has printed since."""
-    is_ended = begins(last) and weight(last) != INTERRUPTED
-    return is_ended and end - last.last_line > _AFTER_IMPORT
+def _ended_as_it_began(finding: Finding) -> bool:
+    return begins(finding) and weight(finding) != INTERRUPTED
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
