@@ -171,7 +171,8 @@ def test_a_signal_to_the_whole_group_cancels_as_one_to_the_owner_does(
         json.loads(next(tmp_path.glob("model/*_restartable/summary.json")).read_text())["status"]
         == "cancelled"
     )
-    assert processes_of(runtime_dir) == {}
+    for pid in processes_of(runtime_dir):
+        wait_until_ended(pid)
     assert code == (3 if owner == "command" else 0)
 
 
@@ -232,3 +233,14 @@ def test_where_an_api_is_configured_no_server_is_loaded() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert process.stdout.strip() == "False"
+
+
+def test_a_server_that_was_stopped_stays_the_one_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What still has something to tell at the end would else start Prefect's own, which outlives the process."""
+    from prefect.server.api.server import SubprocessASGIServer
+
+    from prefect_ft.prefect_edge.embedded.owned import OwnedServer
+
+    monkeypatch.setattr(SubprocessASGIServer, "_instances", {})
+    OwnedServer().stop()
+    assert isinstance(SubprocessASGIServer(), OwnedServer)

@@ -20,3 +20,8 @@ class OwnedServer(SubprocessASGIServer):
             env={**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)},
             start_new_session=True,
         )
+
+    def stop(self) -> None:
+        """Stop it, and stay the one of this process: another one, for what is still to be told, would outlive it."""
+        super().stop()
+        self._instances[self._instance_key] = self
