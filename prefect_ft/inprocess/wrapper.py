@@ -17,14 +17,15 @@ import threading
 import time
 import traceback
 from types import TracebackType
-from typing import Any, Callable, List, Optional, Sequence, Set, Union
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Union
 
-from prefect_ft.inprocess.abort import AbortTorchDistributed
+from prefect_ft.inprocess.abort import WATCHED_BY_THE_WRAPPER, AbortTorchDistributed
 from prefect_ft.inprocess.errors import (
     Interrupted,
     RestartAbort,
     StoreLostError,
 )
+from prefect_ft.inprocess.health_check import CudaHealthCheck
 from prefect_ft.inprocess.injection import Injection
 from prefect_ft.inprocess.limits import Duration, Limits, limits
 from prefect_ft.inprocess.rank_assignment import Assignment, Member, shift_ranks
@@ -60,7 +61,7 @@ class Wrapper:
         initialize: Hooks = None,
         abort: Hooks = AbortTorchDistributed(),  # noqa: B008  (it has no state)
         finalize: Hooks = None,
-        health_check: Hooks = None,
+        health_check: Hooks = CudaHealthCheck(),  # noqa: B008  (the same)
         completion: Hooks = None,
         terminate: Hooks = None,
         rank_assignment: Assignment = shift_ranks,
@@ -125,7 +126,7 @@ class Wrapper:
                 rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
                 return call(self._handle(State(0, rank, size, rank, size, None)))
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            with _restored_environment():
+            with _environment(self._settings.limits):
                 return _Call(self._settings, rank, size, call).run()
 
         return wrapped
@@ -391,12 +392,20 @@ def _listed(hooks: Hooks) -> List[Hook]:
 
 
 @contextlib.contextmanager
-def _restored_environment() -> Any:
-    before = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
+def _environment(limits: Limits) -> Iterator[None]:
+    """Set what torch's groups need, unless the user has or nothing else ends a rank that hangs; put all back after."""
+    before = dict(os.environ)
+    if limits.hard_s is not None:
+        for name, value in WATCHED_BY_THE_WRAPPER.items():
+            os.environ.setdefault(name, value)
     try:
         yield
     finally:
-        os.environ.update(before)
+        for name in ("RANK", "WORLD_SIZE", *WATCHED_BY_THE_WRAPPER):
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
 
 
 def _below_us(trace: Optional[TracebackType]) -> Optional[TracebackType]:

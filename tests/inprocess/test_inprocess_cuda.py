@@ -1,4 +1,4 @@
-"""On a GPU: ranks in a collective of NCCL come out of it, and a rank whose device is broken is left out."""
+"""On a GPU: ranks in a collective of NCCL come out of it, and who is lost or has a broken device is left out."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ def train(call: CallWrapper):
 go(Wrapper(max_restarts_without_progress=None), train)
 """
 BROKEN_DEVICE = """
-from prefect_ft.inprocess.health_check import CudaHealthCheck
-
 def train(call: CallWrapper):
     total = begin(call)
     if call.iteration == 0 and ME == 1:
@@ -55,7 +53,45 @@ def train(call: CallWrapper):
         dist.all_reduce(total)
     return total.item()
 
-go(Wrapper(health_check=CudaHealthCheck()), train)
+go(Wrapper(), train)
+"""
+LOST_PEER = """
+def train(call: CallWrapper):
+    groups = [dist.new_group() for _ in range(GROUPS)] if begin(call) is not None else []
+    total = torch.ones(1, device="cuda")
+    for group in groups:
+        dist.all_reduce(total, group=group)
+    total.item()
+    if call.iteration == 0 and ME == 1:
+        note("fail", iteration=call.iteration)
+        os.kill(os.getpid(), signal.SIGKILL)
+    total = torch.ones(1, device="cuda")
+    dist.all_reduce(total)
+    value = total.item()
+    if call.iteration > 0:
+        dist.destroy_process_group()
+    return value
+
+go(Wrapper(), train)
+"""
+FURTHER_GROUPS = """
+def train(call: CallWrapper):
+    begin(call)
+    groups = [dist.new_group() for _ in range(4)]
+    total = torch.ones(1, device="cuda")
+    for group in groups:
+        dist.all_reduce(total, group=group)
+    total.item()
+    if call.iteration == 0 and ME == 1:
+        note("fail", iteration=call.iteration)
+        raise RuntimeError("boom")
+    if call.iteration == 0:
+        dist.all_reduce(total, group=groups[1])  # of which the others wait for each other's memory
+    value = total.item()
+    dist.destroy_process_group()
+    return value
+
+go(Wrapper(), train)
 """
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,3 +113,17 @@ def test_a_rank_whose_device_works_no_more_is_left_out(cuda: str, tmp_path: Path
     assert outcome.noted("end")[0] == [{"how": "returned", "value": 1.0}], outcome.output
     assert outcome.ends()[1] not in (None, "returned"), outcome.output
     assert outcome.places(0)[-1][:3] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("groups", [0, 3])
+def test_a_rank_whose_peer_was_killed_goes_on_without_it(cuda: str, tmp_path: Path, groups: int) -> None:
+    outcome = run(cuda, tmp_path, f"GROUPS = {groups}\n{LOST_PEER}")
+    assert outcome.noted("end")[0] == [{"how": "returned", "value": 1.0}], outcome.output
+    assert outcome.codes == [0, -9], outcome.output
+    assert max(outcome.restart_ms()) < 20_000  # torch's watchdog sleeps a minute, then ends the process
+
+
+def test_groups_that_wait_for_each_other_are_aborted(cuda: str, tmp_path: Path) -> None:
+    outcome = run(cuda, tmp_path, FURTHER_GROUPS)
+    assert outcome.noted("end") == [[{"how": "returned", "value": 16.0}]] * 2, outcome.output
+    assert max(outcome.restart_ms()) < 20_000
