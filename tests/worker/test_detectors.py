@@ -334,7 +334,7 @@ def test_how_a_device_is_at_first_is_as_it_is_but_for_what_cannot_stay(
     assert watching.next()["fault"]["code"] == "xid-48"
 
 
-@pytest.mark.parametrize("seen", ["", "-1", "7", "GPU-c", "GPU-"])
+@pytest.mark.parametrize("seen", ["", "-1", "7", "GPU-c", "GPU-", "0,0", "1,GPU-b"])
 def test_where_ranks_see_no_device_none_is_looked_at(
     seen: str, nvml: FakeNvml, watch: Callable[..., Watching]
 ) -> None:

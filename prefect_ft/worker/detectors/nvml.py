@@ -103,8 +103,10 @@ def visible(library: Any, count: int) -> List[int]:
     chosen: List[int] = []
     for word in told.split(","):
         index = _index_of(word.strip(), ids)
-        if index is None or index >= count or index in chosen:
+        if index is None or index >= count:
             break
+        if index in chosen:
+            return []  # CUDA refuses all where one is named twice
         chosen.append(index)
     return chosen
 
@@ -113,7 +115,11 @@ def _index_of(word: str, ids: Dict[str, int]) -> Optional[int]:
     """Return the device that a word names by its number, or by the beginning of its id."""
     if word.isdigit():
         return int(word)
-    named = [index for name, index in ids.items() if word.startswith("GPU-") and name.startswith(word)]
+    named = [
+        index
+        for name, index in ids.items()
+        if word.startswith("GPU-") and word != "GPU-" and name.startswith(word)
+    ]
     return named[0] if len(named) == 1 else None
 
 
