@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from prefect_ft.cli.powershell import unbroken
 from prefect_ft.decide.classify import Catalogue, LogFindings, LogScanner
 from prefect_ft.errors import ConfigError
 
@@ -131,7 +132,7 @@ class _Rejoined:
             return self._gunzipped()
         if self._is_utf_16:
             texts = codecs.iterdecode(iter(self.read, b""), "utf-16", errors="replace")
-            return (text.encode(errors="replace") for text in texts)
+            return (text.encode(errors="replace") for text in unbroken(texts))
         return self._unzstd() if self._is_zstd else iter(self.read, b"")
 
     def _gunzipped(self) -> Iterator[bytes]:

@@ -53,6 +53,17 @@ def told(lines, exit_code=None):
         pytest.param("flux-job: job fX exception: type=cancel severity=0", "cancelled", id="flux-cancel"),
         pytest.param("[FAIL] exit 1  (both attempts failed)", "unknown", id="an-exit-in-a-script"),
         pytest.param("[FAIL] SMOKE FAILED: a_notebook (exit 1)", "unknown", id="an-exit-in-brackets"),
+        pytest.param("FAILED (exit 143) [2345.0s] scripts.train_model", "preempted", id="an-exit-by-sigterm"),
+        pytest.param("[FAIL] exit 139", "crash", id="an-exit-by-a-crash"),
+        pytest.param("the trainer ended, rc=-2", "cancelled", id="an-exit-by-ctrl-c"),
+        pytest.param("[FAIL] exit 137", "unknown", id="an-exit-by-a-kill"),
+        pytest.param("[01/02/2026-15:11:31] &&&& FAILED Acme.exec [Acme v8] # ./exec", "unknown", id="tensorrt"),
+        pytest.param("ERROR - Training failed: Found variables with inconsistent numbers of samples: [6, 7]",
+                     "user_code", id="numbers-of-samples"),
+        pytest.param("Error reading 7.png: 2 validation errors for SignalRule", "data", id="an-answer-of-another-form"),
+        pytest.param("Error: 1 validation error for TrainerConfig", "config", id="a-config-of-another-form"),
+        pytest.param("KeyboardInterrupti/env/lib/python3.12/acme/trainer.py\", line 7, in step", "cancelled",
+                     id="an-interruption-over-another-line"),
     ],
 )  # fmt: skip
 def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):

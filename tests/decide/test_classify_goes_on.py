@@ -586,3 +586,72 @@ def test_what_a_server_s_client_prints_as_both_end_is_no_failure():
     assert (
         told([*WELL, "ERROR [core.py:598] Engine core died unexpectedly, shutting down client."])[0] == "none"
     )
+
+
+# -- by time, warnings, and what a kernel says ------------------------------------------------------------------
+
+
+def timed(minute, text):
+    return f"2026-07-13 09:{minute:02}:23,041 - acme - INFO - {text}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure_class"),
+    [
+        pytest.param([timed(6 + at, f"fetched {at} entities") for at in range(5)], "none", id="goes-on"),
+        pytest.param([timed(6 + at, f"fetched {at} entities") for at in range(4)], "port_in_use", id="fewer"),
+        pytest.param([timed(5, f"fetched {at} entities") for at in range(6)], "port_in_use", id="at-once"),
+        pytest.param([timed(6 + at, f"cannot fetch {at}") for at in range(6)], "port_in_use", id="complains"),
+    ],
+)
+def test_a_program_whose_lines_go_on_for_minutes_goes_on_after_a_line_that_names_a_failure(
+    lines, failure_class
+):
+    """https://github.com/Gruffuss/ha-intent-predictor: one thread serves pages, the others predict."""
+    assert (
+        told([timed(4, "models saved"), timed(5, "serving"), "Address already in use", *lines])[0]
+        == failure_class
+    )
+
+
+def test_warnings_at_the_end_of_a_log_keep_nothing_that_is_over():
+    stalled = "Stalled ranks: 4: [grads_0, grads_1]"
+    noise = [
+        f"libacme: Warning: couldn't load driver 'lib{at}.so': lib{at}.so: cannot open shared object file"
+        for at in "abc"
+    ]
+    assert told([stalled, *ANSWERS, *ANSWERS, *ANSWERS, *noise])[0] == "none"
+    assert told([stalled, *ANSWERS, *noise])[0] == "collective_timeout"
+
+
+def test_an_import_that_failed_counts_more_than_an_exception_without_a_word_that_followed():
+    inner = threw(
+        f"ImportError: {LIB}/acme_torch.so: undefined symbol: _ZN5torch3jit", "/app/layers.py <module>"
+    )
+    outer = threw("NotImplementedError", "/app/train.py <module>", "/app/layers.py <module>")
+    assert told([*inner, "", CLEANUP, "", *outer])[0] == "config"
+    assert (
+        told([*inner, "", CLEANUP, "", *outer[:-1], "NotImplementedError: no such layer"])[0] == "user_code"
+    )
+
+
+def test_an_assertion_in_a_kernel_counts_more_than_what_a_library_makes_of_it():
+    asserted = (
+        "/aten/Loss.cu:271: block: [0,0,0], thread: [1,0,0] Assertion `t >= 0 && t < n_classes` failed."
+    )
+    library = threw(
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    )
+    assert told([*WELL, *library, asserted]) == ("data", asserted)
+    assert told([*WELL, asserted, *library]) == ("data", asserted)
+    assert told([*WELL, *library])[0] == "oom_device"
+
+
+def test_what_a_program_printed_and_went_on_after_is_over_when_it_is_interrupted():
+    printed = threw("TypeError: 'Logger' object is not callable", "/app/log.py configure")
+    end = ["acme - WARNING - User interrupted execution (Ctrl+C). Exiting.", "acme - INFO - --- Exiting ---"]
+    assert told([*WELL, *printed, *ANSWERS[:9], *end])[0] == "cancelled"
+    assert (
+        told([*WELL, *threw("TypeError: 'Logger' object is not callable"), *ANSWERS[:9], *end])[0]
+        == "user_code"
+    )

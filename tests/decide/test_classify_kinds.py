@@ -73,6 +73,20 @@ def test_further_lines_of_a_message_say_what_the_first_does_not():
     assert told([f"[rank{number}]: {line}" for number in (0,) for line in lines])[0] == "compile"
 
 
+def test_a_message_that_quotes_a_query_says_its_reason_below():
+    query = [
+        "            SELECT t.event_no",
+        "            FROM truth t",
+        "         WHERE x IN (" + "20007," * 9000 + ")",
+    ]
+    exception = "\n".join(
+        ["pandas.errors.DatabaseError: Execution failed on sql '", *query, "': database or disk is full"]
+    )
+    lines = threw(exception, f"{LIBRARY}/pandas/io/sql.py execute")
+    assert told(lines)[:2] == ("storage", len(lines))
+    assert told(lines[:-1])[0] == "data"
+
+
 @pytest.mark.parametrize("pieces", [1, 3, 40])
 def test_further_lines_may_come_in_any_pieces(pieces):
     lines = threw("acme.VaultError: several errors:\n  (0) disk quota exceeded")
@@ -259,7 +273,7 @@ def test_a_program_says_that_somebody_has_interrupted_it():
     [
         pytest.param("MemoryError: Error allocating 7 bytes of device memory (out of memory).", (), "oom_device",
                      id="memory-of-a-device"),
-        pytest.param("MemoryError: x", (), "user_code", id="memory-of-whatever"),
+        pytest.param("MemoryError: x", (), "oom_host", id="memory-of-whatever"),
         pytest.param("OSError: Unable to create file (errno = 17, error message = 'File exists')",
                      (f"{LIBRARY}/torch/utils/data/_utils/fetch.py fetch",), "user_code", id="a-file-that-is-written"),
         pytest.param("OSError: bad magic in a.h5", (f"{LIBRARY}/torch/utils/data/_utils/fetch.py fetch",), "data",

@@ -80,7 +80,7 @@ CASES = (
     Case("npu-call-wraps", 1, "network", "EI0006"),
     Case("import-told-again", 1, "config", "ImportError: /opt"),
     Case("said-then-raised", 1, "config", "UsageError: api_key"),
-    Case("memory-refused", 1, "user_code", "DefaultCPUAllocator"),
+    Case("memory-refused", 1, "oom_host", "DefaultCPUAllocator"),
     Case("completed-then-chatter", None, "none", None),
     Case("script-says-complete", None, "user_code", "KeyError: 'val_acc'"),
     Case("search-goes-on", None, "none", None),

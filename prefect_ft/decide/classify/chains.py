@@ -101,8 +101,10 @@ def wraps_in_chain(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
 
 
 def _is_mute(finding: Finding) -> bool:
-    """Return whether an exception of a general kind has no message."""
-    return finding.raised is not None and not finding.raised.message and says_little(finding.signature)
+    """Return whether an exception of a general kind, or of the program's own, has no message."""
+    raised, signature = finding.raised, finding.signature
+    is_of_no_kind = says_little(signature) or signature.failure_class == "user_code"
+    return raised is not None and not raised.message and is_of_no_kind
 
 
 def _is_interruption(finding: Finding) -> bool:

@@ -6,10 +6,12 @@ explains the failure, so its verdict is never certain.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from prefect_ft.decide.classify.exits import by_status
 from prefect_ft.decide.classify.heads import Line, after_time
 from prefect_ft.decide.classify.progress import is_result, place_of
 from prefect_ft.decide.classify.said import said_by, says_to_go_on
@@ -69,6 +71,7 @@ _NAMES = compiled(
             ),
             _EXIT_CODE,
             r"(?:^|\()exit [1-9]\d{0,2}\b",
+            r"&&&& FAILED ",  # TensorRT
             r"^pure virtual (?:method|function) called",
             r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
         )
@@ -77,6 +80,10 @@ _NAMES = compiled(
 """Words that report an end, anywhere in a line."""
 
 _EXIT = compiled(_EXIT_CODE)
+_CODE = re.compile(
+    r"(?i:\b(?:exit[ _]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,2}(-?[1-9]\d{0,2})\b)|"
+    r"(?:^|\()exit ([1-9]\d{0,2})\b"
+)
 
 _UNCAUGHT = compiled(
     "|".join(
@@ -167,7 +174,7 @@ _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |al
 _ROW = "|"
 """How a row of a table begins, whose cells name states."""
 
-_ITEM = compiled(r"^\W{0,2}\d+ ?/ ?\d+\W")
+_ITEM = compiled(r"^\W{0,2}\d+ ?/ ?\d+(?:[^\w/]|$)")
 """How a line about one of many items begins."""
 
 _AS_BEFORE = 2
@@ -226,7 +233,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         return None
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
-    said = said_by(text) or ("user_code" if is_uncaught else None)
+    said = said_by(text) or ("user_code" if is_uncaught else _said_by_code(line))
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
     if said == "numeric" and not is_end and _VALUE.search(text) is not None:
@@ -354,6 +361,13 @@ def complains(text: str) -> bool:
 def reports_failure(text: str) -> bool:
     """Return whether a line reports an exit code other than 0."""
     return _EXIT.search(text) is not None
+
+
+def _said_by_code(line: Line) -> FailureClass | None:
+    """Return what the exit code that a line reports says by itself."""
+    found = next((found for view in line.views if (found := _CODE.search(view)) is not None), None)
+    ended = found and by_status(int(found[1] or found[2]), None, had_progress=True)
+    return ended.failure_class if ended and ended.failure_class != "unknown" else None
 
 
 def is_message_of_crash(text: str) -> bool:

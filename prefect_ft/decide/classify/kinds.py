@@ -19,7 +19,7 @@ from prefect_ft.signatures import Signature
 if TYPE_CHECKING:
     from prefect_ft.decide.classify.tracebacks import Raised
 
-__all__ = ["as_checked", "as_kind", "kind_said", "leads_to_more", "only_tells", "says_little"]
+__all__ = ["as_checked", "as_kind", "is_quoting", "kind_said", "leads_to_more", "only_tells", "says_little"]
 
 _GENERAL = frozenset(
     (
@@ -278,7 +278,14 @@ def says_little(signature: Signature) -> bool:
 def leads_to_more(signature: Signature, message: str) -> bool:
     """Return whether an exception's message begins with a line that says little, or is a heading for further ones."""
     is_heading = signature.id.startswith("words-") and message.endswith(":")
+    if signature.id.startswith("place-") and is_quoting(message):
+        return True
     return is_heading or (says_little(signature) and _LEADS_ON.search(message) is not None)
+
+
+def is_quoting(message: str) -> bool:
+    """Return whether a message's first line ends where a quotation begins, as that of a query."""
+    return message.endswith("'") and message.count("'") % 2 == 1
 
 
 def kind_said(text: str) -> Signature | None:

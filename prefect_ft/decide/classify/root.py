@@ -80,6 +80,8 @@ _ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storag
 
 _SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 
+_OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
+
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
 
@@ -342,7 +344,7 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
         if is_known_to_fail
         else without_unheeded(log, _without_caught(log, _before_completion(log)))
     )
-    findings = _without_earlier_usage(_without_echoes(findings))
+    findings = _without_earlier_usage(_without_echoes(_until_interrupted(log, findings)))
     ended = _ends_of([one for one in findings if not _follows_interruption(one, findings)])
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended, findings)]
@@ -367,7 +369,9 @@ def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None
         return None
     lines = [finding for finding in log.findings if finding.raised is None]
     ended = [finding for finding in candidates if finding.raised is not None]
-    return _with_its_number(_in_its_message(_as_raised(candidates[0], ended), lines), lines)
+    return _with_its_number(
+        _in_its_message(_in_its_kernel(_as_raised(candidates[0], ended), lines), lines), lines
+    )
 
 
 def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:
@@ -417,6 +421,17 @@ def _without_caught(log: LogFindings, findings: Sequence[Finding]) -> list[Findi
 def _is_of_process(finding: Finding) -> bool:
     """Return whether the prefix of an exception, other than an interruption, names its process."""
     return finding.raised is not None and _PROCESS in finding.rank and weight(finding) != INTERRUPTED
+
+
+def _until_interrupted(log: LogFindings, findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out exceptions that a program printed and went on after, until it says that it was interrupted."""
+    said = (one.order for one in findings if one.signature.id in _SAID_BY_PROGRAMS and _is_at_end(log, one))
+    end = max(said, default=0)
+    return [
+        one
+        for one in findings
+        if one.raised is None or one.order >= end or not one.raised.is_printed or weight(one) != ROOT
+    ]
 
 
 def _without_echoes(findings: Sequence[Finding]) -> list[Finding]:
@@ -559,6 +574,14 @@ def _as_raised(first: Finding, ended: Sequence[Finding]) -> Finding:
         and 0 < end.order - first.order <= _LOGGED_LINES
     )
     return next(raised, first)
+
+
+def _in_its_kernel(first: Finding, lines: Sequence[Finding]) -> Finding:
+    """Return the assertion that failed in a kernel for what a call to the device raises: it may be printed later."""
+    if first.raised is None or not first.signature.id.startswith(_OF_DEVICES):
+        return first
+    asserted = (line for line in lines if line.signature.id.startswith(_IN_KERNELS))
+    return next((line for line in asserted if abs(line.line - first.line) <= _NEAR_LINES), first)
 
 
 def _in_its_message(first: Finding, lines: Sequence[Finding]) -> Finding:

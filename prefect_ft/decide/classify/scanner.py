@@ -34,7 +34,14 @@ from prefect_ft.decide.classify.findings import (
     Store,
 )
 from prefect_ft.decide.classify.heads import ESCAPES, Line, after_time, read_line, stamp_of
-from prefect_ft.decide.classify.kinds import as_checked, as_kind, kind_said, leads_to_more, says_little
+from prefect_ft.decide.classify.kinds import (
+    as_checked,
+    as_kind,
+    is_quoting,
+    kind_said,
+    leads_to_more,
+    says_little,
+)
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.said import says_to_go_on
@@ -56,8 +63,8 @@ _GAP_BYTES = 1 << 16  # of them with the empty lines below
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
 _AROUND_BYTES = 300  # before and after what says where a run is
 _NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
-_MESSAGE_LINES = 8
-_OF_A_GRAPH, _GRAPH_LINES = "in user code:", 120
+_MESSAGE_LINES, _LONG_LINES = 8, 120
+_OF_A_GRAPH = "in user code:"
 """The message with which TensorFlow begins the traceback of a function that it traces; its end names the exception."""
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
 
@@ -671,7 +678,8 @@ class LogScanner:
         leads_on = leads_to_more(finding.signature, message)
         if leads_on or (finding.signature.role == "cascade" and finding.signature.failure_class == "crash"):
             self._open += self._little is None
-            self._little = finding, _MESSAGE_LINES if message.lower() != _OF_A_GRAPH else _GRAPH_LINES
+            is_long = message.lower() == _OF_A_GRAPH or is_quoting(message)
+            self._little = finding, _LONG_LINES if is_long else _MESSAGE_LINES
 
     def _end_within(self, raised: Raised, rank: str, closing: list[tuple[int, Line]]) -> None:
         """Note an exception in whose traceback the log breaks off."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
-from prefect_ft.decide.classify.closing import AFTER_LINE, complains
+from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains
 from prefect_ft.decide.classify.findings import BUFFERED_BYTES, Finding, LogFindings
-from prefect_ft.decide.classify.heads import after_time
+from prefect_ft.decide.classify.heads import after_time, stamp_of
 from prefect_ft.decide.classify.progress import is_result
 from prefect_ft.signatures import compiled
 
@@ -73,6 +73,9 @@ _AFTER_UNCAUGHT = 60
 _FORMS = 8
 """How many forms of lines are many."""
 
+_TIMED_LINES, _TIMED_S = 5, 60
+"""How many lines, over how many seconds, show the same by their times."""
+
 _AFTER_PRINTED = 30
 """How many lines without any report of a failure show that a run went on after an exception that was printed."""
 
@@ -120,13 +123,23 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         left = left if log.complaints else []
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
-    while left and (
-        _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
-        or _is_before_result(left[-1], result)
-        or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
-    ):
-        left.pop()
-    return left
+    warned: list[Finding] = []
+    while left:
+        is_over = (
+            _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
+            or _is_before_result(left[-1], result)
+            or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
+        )
+        if not (is_over or _only_warns(left[-1])):
+            break
+        last = left.pop()
+        if not is_over:
+            warned.append(last)
+    return [*left, *reversed(warned)]
+
+
+def _only_warns(finding: Finding) -> bool:
+    return finding.raised is None and finding.level in WEAK_LEVELS
 
 
 def _without_items(findings: Sequence[Finding]) -> list[Finding]:
@@ -191,7 +204,22 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
         return after > _FAR_LINES
     if finding.signature.id in _OF_SCRIPTS:
         return after > _AFTER_SHELL
-    return _may_be_unheeded(finding) and after > (AFTER_LINE if finding.raised is None else _AFTER_PRINTED)
+    return _may_be_unheeded(finding) and _goes_on_after(finding, after, log)
+
+
+def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
+    if finding.raised is not None:
+        return after > _AFTER_PRINTED
+    return after > AFTER_LINE or _goes_on_in_time(finding, log)
+
+
+def _goes_on_in_time(finding: Finding, log: LogFindings) -> bool:
+    """Return whether lines with times, none of which complains, follow a line for a minute and more."""
+    after = [text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.line]
+    later = [stamp for text in after if (stamp := stamp_of(text)) is not None]
+    first = finding.stamp if finding.stamp is not None else min(later, default=0.0)
+    is_quiet = not any(map(complains, after[-_TIMED_LINES:]))
+    return is_quiet and len(later) >= _TIMED_LINES and later[-1] - first >= _TIMED_S
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:

@@ -1,0 +1,76 @@
+"""Joins the lines that Windows PowerShell breaks: what a program says to standard error, at the width of its window."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+__all__ = ["unbroken"]
+
+_PLACE = re.compile(r"At (?:line|\S.*):\d+ char:\d+")
+"""How the second line of PowerShell's report begins; the window's width shows in the lines below."""
+_FIRST = re.compile(r"\S+ : ")
+"""How the first one begins: with the program's name."""
+_REPORT_LINES = 15
+_HELD_LINES = 40  # above the place, among which the report begins
+
+
+def unbroken(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in pieces, those that PowerShell broke joined.
+
+    An empty line stands for each that was joined to the one above, so that lines keep their numbers.
+    """
+    lines = _lines(texts)
+    held: deque[str] = deque()
+    for line in lines:
+        held.append(line)
+        if _PLACE.match(line):
+            report = [line, *itertools.islice(lines, _REPORT_LINES)]
+            held.pop()
+            begun = max((at for at, text in enumerate(held) if _FIRST.match(text)), default=len(held))
+            yield from itertools.islice(held, begun)
+            rest = itertools.chain(itertools.islice(held, begun, None), report, lines)
+            yield from _joined(rest, max(len(text.rstrip("\r\n")) for text in _of_report(report)))
+            return
+        if len(held) > _HELD_LINES:
+            yield held.popleft()
+    yield from held
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    rest = ""
+    for text in texts:
+        *lines, rest = (rest + text).split("\n")
+        yield from (f"{line}\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def _of_report(lines: list[str]) -> Iterator[str]:
+    """Return the lines of a report, which ends with an empty one."""
+    return itertools.takewhile(str.strip, lines)
+
+
+def _joined(lines: Iterator[str], width: int) -> Iterator[str]:
+    parts: list[str] = []
+    for line in lines:
+        part = line.rstrip("\r\n")
+        if parts and not _is_broken(parts[-1], part, width):
+            yield _one_line(parts)
+            parts = []
+        parts.append(part)
+    if parts:
+        yield _one_line(parts)
+
+
+def _one_line(parts: list[str]) -> str:
+    return "".join(parts) + "\n" * len(parts)
+
+
+def _is_broken(line: str, below: str, width: int) -> bool:
+    """Return whether the line below continues a line: that is full, or the next word did not fit."""
+    if not below or below[0].isspace() or len(line) > width or _PLACE.match(below):
+        return False
+    return len(line) == width or (line.endswith(" ") and len(line) + len(below.split(None, 1)[0]) >= width)

@@ -1,0 +1,86 @@
+"""What Windows PowerShell breaks at the width of its window, put together again."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.cli.powershell import unbroken
+
+BROKEN = """one line that was printed before, longer than the window is
+python : Traceback ~
+(most recent call last):
+At line:1 char:1
++ python src\\train.py > ~
+train_output.log 2>&1 ; ~
+cat train_output.log
++ ^^^^^^^^^^^^^^^^^^^^^^
+^^^^^^^^^^^^^^^^^^^^^
+    + CategoryInfo      ~
+        : NotSpecified  ~
+    + FullyQualifiedErr ~
+   orId : NativeComman  ~
+  dError
+ ~
+  File "F:\\amazon_data\\s
+rc\\train.py", line 53, ~
+in <module>
+    main()
+UnicodeEncodeError: ~
+'charmap' codec can't ~
+encode character ~
+'\\u1eaf' in position 1: ~
+character maps to ~
+<undefined>
+Epoch 1 ~
+""".replace("~\n", "\n")
+"""A window of 24 columns, as of https://github.com/hoangtukhoi/MMD_13."""
+
+WHOLE = [
+    "one line that was printed before, longer than the window is",
+    "python : Traceback (most recent call last):",
+    "",
+    "At line:1 char:1",
+]
+
+
+def joined(text: str, size: int = 7) -> list[str]:
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    return "".join(unbroken(pieces)).split("\n")
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_broken_lines_are_whole_and_keep_their_numbers(size: int) -> None:
+    lines = joined(BROKEN, size)
+    assert len(lines) == len(BROKEN.split("\n"))
+    assert lines[:4] == WHOLE
+    at = BROKEN.split("\n").index('  File "F:\\amazon_data\\s')
+    assert lines[at : at + 5] == [
+        '  File "F:\\amazon_data\\src\\train.py", line 53, in <module>',
+        "",
+        "",
+        "    main()",
+        lines[at + 4],
+    ]
+    assert lines[at + 4] == (
+        "UnicodeEncodeError: 'charmap' codec can't encode character '\\u1eaf' in position 1: "
+        "character maps to <undefined>"
+    )
+    assert lines[-2] == "Epoch 1 "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("step 1 \nloss 3\n\n", id="no-report"),
+        pytest.param("step 1 \r\nloss 3\r\nno end", id="carriage-returns"),
+        pytest.param("At line:1 char:1", id="a-report-that-is-cut"),
+    ],
+)
+def test_other_lines_stay_as_they_are(text: str) -> None:
+    assert "".join(unbroken([text])).rstrip("\n") == text.rstrip("\n")
+
+
+def test_a_full_line_above_an_indented_one_is_whole() -> None:
+    text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n\n  line 126, in <module>\n    main()\n"
+    assert "    main()" in joined(text)
