@@ -1,4 +1,4 @@
-"""Opens the logs that `classify` reads: plain, gzip, zstd or UTF-16, recognised by their first bytes.
+"""Opens the logs that `classify` reads: plain, gzip, zstd or by PowerShell, recognised by their first bytes.
 
 Reads in pieces; never holds a whole log.
 """
@@ -24,7 +24,12 @@ STANDARD_INPUT = "-"
 _PIECE_BYTES = 1 << 18
 _SHOWN_BYTES = 4000  # of a line that is shown again
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as PowerShell's redirection writes
+_BY_POWERSHELL = {
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+"""The encodings that Windows PowerShell writes, by the marks with which such a file begins."""
 
 
 def read_log(path: str, catalogue: Catalogue) -> LogFindings:
@@ -113,12 +118,12 @@ class _Rejoined:
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first, self._rest = first, rest
         self._is_gzip, self._is_zstd = first.startswith(_GZIP), first.startswith(_ZSTD)
-        self._is_utf_16 = first.startswith(_UTF_16)
+        self._encoding = next((each for mark, each in _BY_POWERSHELL.items() if first.startswith(mark)), "")
 
     @property
     def is_converted(self) -> bool:
         """Whether `unpacked` returns other bytes than the file has."""
-        return self._is_gzip or self._is_zstd or self._is_utf_16
+        return self._is_gzip or self._is_zstd or bool(self._encoding)
 
     def read(self, size: int = _PIECE_BYTES) -> bytes:
         if not self._first:
@@ -130,8 +135,8 @@ class _Rejoined:
         """Return the log in UTF-8 and uncompressed, in pieces."""
         if self._is_gzip:
             return self._gunzipped()
-        if self._is_utf_16:
-            texts = codecs.iterdecode(iter(self.read, b""), "utf-16", errors="replace")
+        if self._encoding:
+            texts = codecs.iterdecode(iter(self.read, b""), self._encoding, errors="replace")
             return (text.encode(errors="replace") for text in unbroken(texts))
         return self._unzstd() if self._is_zstd else iter(self.read, b"")
 

@@ -99,6 +99,7 @@ def test_how_it_ended(run: Run, ended: tuple[str, str]) -> None:
         ),
         pytest.param(lambda data: data.decode().replace("\n", "\r\n").encode("utf-16"), id="utf-16"),
         pytest.param(lambda data: ("\ufeff" + data.decode()).encode("utf-16-be") + b"\0", id="utf-16-cut"),
+        pytest.param(lambda data: b"\xef\xbb\xbf" + data, id="utf-8-marked"),
     ],
 )
 def test_what_it_is_packed_in(
@@ -110,6 +111,17 @@ def test_what_it_is_packed_in(
     assert (from_file["class"], from_file["line"]) == ("storage", 50_005)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(packed)))
     assert json.loads(run("-", "--json")[1]) == from_file | {"file": "-"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_what_powershell_breaks_is_whole(run: Run, tmp_path: Path, encoding: str) -> None:
+    error = "acme.VaultError: the vault is broken, as is all that was ever in it"
+    broken = [error[at : at + 24] for at in range(0, len(error), 24)]
+    trace = ["Traceback (most recent ", "call last):", '  File "train.py", line ', "7, in <module>"]
+    report = ["p : its first words", "At line:1 char:1", "+ " + "~" * 22, ""]
+    (tmp_path / "any.log").write_text("\r\n".join([*report, *trace, *broken]), encoding=encoding)
+    told = json.loads(run("any.log", "--json")[1])
+    assert (told["class"], told["line"], told["evidence"]) == ("user_code", 9, error)
 
 
 def test_a_pipe_that_gives_a_byte_at_a_time(run: Run, tmp_path: Path) -> None:
