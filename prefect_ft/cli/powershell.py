@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["unbroken"]
 
-_PLACE = re.compile(r"At (?:line|\S.*):\d+ char:\d+")
-"""How the second line of PowerShell's report begins; the window's width shows in the lines below."""
+_PLACE = re.compile(r"(?:At (?:line|\S.*)|\S.{0,24}): ?\d+ .{0,12}: ?\d+\s*$")
+"""The second line of PowerShell's report, in any language; the window's width shows in the lines below."""
+_CODE = "+ "
+"""How the line below it begins."""
+_MARKS = re.compile(r"[\s^~]+$")
 _FIRST = re.compile(r"\S+ : ")
 """How the first one begins: with the program's name."""
 _REPORT_LINES = 15
@@ -26,8 +29,9 @@ def unbroken(texts: Iterable[str]) -> Iterator[str]:
     held: deque[str] = deque()
     for line in lines:
         held.append(line)
-        if _PLACE.match(line):
-            report = [line, *itertools.islice(lines, _REPORT_LINES)]
+        if line.startswith(_CODE) and len(held) > 1 and _PLACE.match(held[-2]):
+            report = [held[-2], line, *itertools.islice(lines, _REPORT_LINES)]
+            held.pop()
             held.pop()
             begun = max((at for at, text in enumerate(held) if _FIRST.match(text)), default=len(held))
             yield from itertools.islice(held, begun)
@@ -71,6 +75,9 @@ def _one_line(parts: list[str]) -> str:
 
 def _is_broken(line: str, below: str, width: int) -> bool:
     """Return whether the line below continues a line: that is full, or the next word did not fit."""
-    if not below or below[0].isspace() or len(line) > width or _PLACE.match(below):
+    if not below.strip() or len(line) > width or _PLACE.match(below):
         return False
-    return len(line) == width or (line.endswith(" ") and len(line) + len(below.split(None, 1)[0]) >= width)
+    if len(line) == width:
+        is_mark = _MARKS.match(line) is not None and _MARKS.match(below[0]) is None
+        return not (below.startswith("  ") or is_mark)
+    return line.endswith(" ") and below[0] != " " and len(line) + len(below.split(None, 1)[0]) >= width

@@ -81,6 +81,19 @@ def test_other_lines_stay_as_they_are(text: str) -> None:
     assert "".join(unbroken([text])).rstrip("\n") == text.rstrip("\n")
 
 
+def test_a_full_line_of_marks_is_whole_and_one_may_go_on_with_a_space() -> None:
+    report = "p : x\n発生場所 行:1 文字:1\n+ ~~~~~~~~~~~~~~~~~~~~\n\n"
+    lines = joined(
+        report + '    ^^^^^^^^^^^^^^^^^^\nAcmeError: x\n  File "/a/acme/t.py",\n line 7, in step\n'
+    )
+    assert lines[4:8] == [
+        "    ^^^^^^^^^^^^^^^^^^",
+        "AcmeError: x",
+        '  File "/a/acme/t.py", line 7, in step',
+        "",
+    ]
+
+
 def test_a_full_line_above_an_indented_one_is_whole() -> None:
     text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n\n  line 126, in <module>\n    main()\n"
     assert "    main()" in joined(text)

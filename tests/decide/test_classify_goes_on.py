@@ -655,3 +655,39 @@ def test_what_a_program_printed_and_went_on_after_is_over_when_it_is_interrupted
         told([*WELL, *threw("TypeError: 'Logger' object is not callable"), *ANSWERS[:9], *end])[0]
         == "user_code"
     )
+
+
+def test_a_script_that_is_not_there_ended_its_own_program_only():
+    missing = "python: can't open file '/app/combine.py': [Errno 2] No such file or directory"
+    warning = "/opt/conda/lib/python3.12/site-packages/acme/box.py:305: UserWarning: Box has a low precision"
+    assert (
+        told([missing, warning, "  acme.warn(", warning, "  acme.warn(", warning, "  acme.warn(", "ready"])[0]
+        == "none"
+    )
+    assert told([missing, *ANSWERS[:5]])[0] == "config"
+
+
+def test_a_command_around_the_tasks_of_a_job_that_is_not_run_ends_none():
+    """https://github.com/binchengecon/TwoCapital_Shrink"""
+    hook = "slurmstepd: error: Could not run slurm task_prolog [/apps/taskprolog.sh]: Permission denied"
+    assert told([hook, *threw("AttributeError: 'Axes' has no attribute 'grid'")])[0] == "user_code"
+    assert told([hook, *WELL])[0] == "none"
+
+
+def test_the_last_word_of_a_message_that_fills_the_log_says_why():
+    source = [f"__device__ float f{at}(float x) {{ return x; }}" for at in range(200)]
+    lines = [*WELL, *threw("RuntimeError"), *source]
+    assert told([*lines, "nvrtc: error: invalid value for --gpu-architecture (-arch)"], 1)[0] == "compile"
+    assert told(lines, 1)[0] == "user_code"
+
+
+def test_a_log_that_ends_with_the_header_of_a_traceback_has_failed():
+    assert told([*WELL, HEAD])[0] == "unknown"
+    assert told([*WELL, HEAD, *WELL])[0] == "none"
+
+
+def test_who_interrupts_make_interrupts_what_it_runs():
+    assert (
+        told(["make[2]: *** [third_party/onnx/depend] Interrupt", "make[1]: *** [all] Interrupt"])[0]
+        == "cancelled"
+    )

@@ -369,9 +369,18 @@ def _first_of(log: LogFindings, candidates: Sequence[Finding]) -> Finding | None
         return None
     lines = [finding for finding in log.findings if finding.raised is None]
     ended = [finding for finding in candidates if finding.raised is not None]
-    return _with_its_number(
-        _in_its_message(_in_its_kernel(_as_raised(candidates[0], ended), lines), lines), lines
-    )
+    first = _in_its_kernel(_as_raised(candidates[0], ended), lines)
+    first = _last_word(log, first, lines) if says_nothing(first) else _in_its_message(first, lines)
+    return _with_its_number(first, lines)
+
+
+def _last_word(log: LogFindings, first: Finding, lines: Sequence[Finding]) -> Finding:
+    """Return what the last lines say of an exception that says nothing: its message may fill a log."""
+    if not log.tail:
+        return first
+    end = log.number_of_tail(max(-_LAST_LINES, -len(log.tail)) + len(log.tail))
+    said = (line for line in lines if line.order > first.order and line.line >= end and weight(line) == ROOT)
+    return next(said, first)
 
 
 def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:

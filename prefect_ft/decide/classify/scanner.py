@@ -45,6 +45,7 @@ from prefect_ft.decide.classify.kinds import (
 from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.said import says_to_go_on
+from prefect_ft.decide.classify.survived import ENDS_ITS_PROGRAM
 from prefect_ft.decide.classify.tracebacks import ASIDE, CHAINS, FRAME, HEADER, Raised, TracebackReader
 from prefect_ft.decide.classify.unreadable import as_read
 from prefect_ft.signatures import Signature
@@ -162,9 +163,11 @@ def _needed(one: Finding, *, may_be_late: bool) -> int:
 
 
 def _ends_program(finding: Finding) -> bool:
-    """Return whether a finding is the exception that ended a program."""
+    """Return whether a finding is the exception, or the complaint about its arguments, that ended a program."""
     raised = finding.raised
-    return raised is not None and not (raised.is_printed or raised.is_aside)
+    if raised is None:
+        return finding.signature.id in ENDS_ITS_PROGRAM
+    return not (raised.is_printed or raised.is_aside)
 
 
 def _is_enough(places: int, losses: int, needed: int) -> bool:

@@ -174,10 +174,10 @@ class TracebackReader:
 
     @property
     def breaks_off(self) -> bool:
-        """Whether only frames came last: the exception would have been further below."""
+        """Whether only a header or frames came last: the exception would have been further below."""
         return (
             self._now is not None
-            and self._now.frame is not None
+            and (self._now.frame is not None or self._now.has_head)
             and not self._now.is_aside
             and self._is_fatal
             and self._last_was_part
