@@ -691,3 +691,42 @@ def test_who_interrupts_make_interrupts_what_it_runs():
         told(["make[2]: *** [third_party/onnx/depend] Interrupt", "make[1]: *** [all] Interrupt"])[0]
         == "cancelled"
     )
+
+
+def test_what_a_launcher_or_a_shell_reported_is_over_where_much_follows_that_complains_of_nothing():
+    """https://github.com/Naichh/NExT-Mol-SBDD"""
+    killed = "run.sh: line 106: 373 Killed                  torchrun train.py"
+    missing = "run.sh: line 74: cho: command not found"
+    pipe = threw("BrokenPipeError: [Errno 32] Broken pipe", f"{LIB}/exception_handler.py __call__")
+    assert told([killed, *ANSWERS, missing, *pipe, *ANSWERS, *ANSWERS, *ANSWERS])[0] == "none"
+    assert told([killed, *ANSWERS])[0] == "unknown"
+
+
+def test_a_failed_attempt_to_save_is_over_where_it_was_saved():
+    failed = "Failed to save to 'name.pth': File name.pth cannot be opened."
+    assert (
+        told([*WELL, failed, "Model saved successfully to '/work/name.pth'", "Generated text:"])[0] == "none"
+    )
+    assert told([*WELL, failed, "Generated text:"])[0] == "checkpoint"
+
+
+def test_numbers_of_first_lines_may_be_aligned_to_a_column():
+    def start(pid):
+        return [
+            "Warning: acme is imported from its sources",
+            f"I0319 13:12:46.182863 {pid:>5} gen_comm_id_helper.cc:205] Server listening successful.",
+            f"I0319 13:12:49.300383 {pid:>5} nccl_context.cc:83] init nccl context nranks: 8",
+            f"W0319 13:12:50.845341 {pid:>5} gpu_resources.cc:61] Please NOTE: device: 1",
+        ]
+
+    ended = ["FatalError: `Termination signal` is detected by the operating system."]
+    assert told([*start(20296), *WELL, *ended, *start(20311), *ended, *start(839)])[0] == "none"
+
+
+def test_molecules_that_cannot_be_read_are_of_their_samples():
+    lines = [
+        "[13:31:49] SMILES Parse Error: unclosed ring for input: 'CCc1cc'",
+        "[13:31:49] Can't kekulize mol.",
+    ]
+    assert told([*lines, "100 smiles have been generated in 38.54 s"])[0] == "none"
+    assert told([*WELL, "*** TIMEOUT: Killing all remaining processes (97)", "Time taken: 0.0"])[0] == "none"

@@ -29,6 +29,7 @@ _TEXT_BYTES = 160  # of a line that are compared
 _LETTERS = 8  # that a line must have
 
 _NUMBER = re.compile(r"\d+")
+_SPACES = re.compile(r"(?:\\ )+")
 _LETTER = re.compile(r"[A-Za-z]")
 _NOT_TELLING = re.compile(r"\s|nohup: |warnings\.warn")
 
@@ -159,4 +160,5 @@ def _is_telling(text: str) -> bool:
 
 
 def _pattern_of(key: str) -> str:
-    return r"\d+".join(re.escape(part) for part in _NUMBER.split(key))
+    """Return a pattern for a first line: its numbers are others each time, and may be aligned to a column."""
+    return r"\d+".join(_SPACES.sub(" +", re.escape(part)) for part in _NUMBER.split(key))

@@ -115,7 +115,8 @@ _NO_END = compiled(
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
             r"(?i:\bterminated ?[:=] ?(?:true|false)\b|\bpanic (?:sell|buy)\w*)",
             (
-                r"(?i:\bterminating (?:early\b|(?:all )?(?:the )?(?:worker |child )?(?:process\w*|workers?|threads?|"
+                r"(?i:\b(?:terminat|kill)ing (?:early\b|"
+                r"(?:all )?(?:the )?(?:remaining |worker |child ){0,2}(?:process\w*|workers?|threads?|"
                 r"actors?)\b))"
             ),
             (
@@ -170,6 +171,10 @@ _COMPLAINS = compiled(
 
 _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
+
+_SAVE = "save"
+_SAVED = compiled(r"(?i)\bsaved successfully\b|\bsuccessfully saved\b")
+"""Lines after which a complaint about saving is over: it was saved elsewhere, or later."""
 
 _ROW = "|"
 """How a row of a table begins, whose cells name states."""
@@ -269,8 +274,8 @@ def last_complaints(
                 continue
             found.append(Complaint(complaint[0], number, len(lines) - 1 - index, *complaint[1:]))
             places.clear()
-        elif _DONE.search(line.text) is not None:
-            found = [one for one in found if one.failure_class is not None]
+        elif _has_result(line):
+            found = [one for one in found if not _is_done_with(one, line)]
         elif is_result(line.text) and _LOST.search(line.text) is None:
             found.clear()
         elif (place := place_of(line.text)) is not None:
@@ -280,6 +285,17 @@ def last_complaints(
             if len(places) >= 2:
                 found.clear()
     return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines)
+
+
+def _has_result(line: Line) -> bool:
+    return _SAVED.search(line.text) is not None or _DONE.search(line.text) is not None
+
+
+def _is_done_with(complaint: Complaint, line: Line) -> bool:
+    """Return whether a result shows that what a program complained of is over."""
+    if _SAVED.search(line.text) is not None and _SAVE in complaint.text:
+        return True
+    return complaint.failure_class is None and _DONE.search(line.text) is not None
 
 
 def _without_passed(

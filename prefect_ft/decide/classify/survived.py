@@ -10,7 +10,14 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from prefect_ft.decide.classify.chains import BY_EXCEPTION, CASCADE, INTERRUPTED, ROOT, weight
+from prefect_ft.decide.classify.chains import (
+    BY_EXCEPTION,
+    CASCADE,
+    INTERRUPTED,
+    REPORT,
+    ROOT,
+    weight,
+)
 from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains
 from prefect_ft.decide.classify.findings import BUFFERED_BYTES, Finding, LogFindings
 from prefect_ft.decide.classify.heads import after_time, stamp_of
@@ -200,7 +207,7 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
         return after > after_uncaught
     if finding.signature.failure_class in _OUTSIDE:
         return after > (_FAR_LINES if _is_schedulers(finding) and not log.complaints else _VERY_FAR_LINES)
-    if finding.raised is None and weight(finding) == CASCADE:
+    if weight(finding) in (CASCADE, REPORT):
         return after > _FAR_LINES
     if finding.signature.id in _OF_SCRIPTS:
         return after > _AFTER_SHELL
