@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["unbroken"]
 
-_PLACE = re.compile(r"(?:At (?:line|\S.*)|\S.{0,24}): ?\d+ .{0,12}: ?\d+\s*$")
-"""The second line of PowerShell's report, in any language; the window's width shows in the lines below."""
+_PLACE = re.compile(r"(?:At (?:line|\S.*)|\S.{0,24}): ?\d+ .{0,12}: ?\d*\s*$")
+"""The second line of PowerShell's report, in any language."""
 _CODE = "+ "
-"""How the line below it begins."""
+"""How the lines below it begin, which show the window's width."""
+_KIND = "    + CategoryInfo"
+"""How the line below these begins, in any language."""
 _MARKS = re.compile(r"[\s^~]+$")
 _FIRST = re.compile(r"\S+ : ")
 """How the first one begins: with the program's name."""
@@ -29,14 +31,16 @@ def unbroken(texts: Iterable[str]) -> Iterator[str]:
     held: deque[str] = deque()
     for line in lines:
         held.append(line)
-        if line.startswith(_CODE) and len(held) > 1 and _PLACE.match(held[-2]):
-            report = [held[-2], line, *itertools.islice(lines, _REPORT_LINES)]
-            held.pop()
-            held.pop()
-            begun = max((at for at, text in enumerate(held) if _FIRST.match(text)), default=len(held))
+        if line.startswith(_KIND):
+            below = [*itertools.islice(lines, _REPORT_LINES)]
+            code = next((at for at, text in enumerate(held) if text.startswith(_CODE)), len(held) - 1)
+            begun = max((at for at in range(code) if _FIRST.match(held[at])), default=code)
+            report = itertools.chain(
+                itertools.islice(held, code, None), itertools.takewhile(str.strip, below)
+            )
+            width = max(len(text.rstrip("\r\n")) for text in report)
             yield from itertools.islice(held, begun)
-            rest = itertools.chain(itertools.islice(held, begun, None), report, lines)
-            yield from _joined(rest, max(len(text.rstrip("\r\n")) for text in _of_report(report)))
+            yield from _joined(itertools.chain(itertools.islice(held, begun, None), below, lines), width)
             return
         if len(held) > _HELD_LINES:
             yield held.popleft()
@@ -50,11 +54,6 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
         yield from (f"{line}\n" for line in lines)
     if rest:
         yield rest
-
-
-def _of_report(lines: list[str]) -> Iterator[str]:
-    """Return the lines of a report, which ends with an empty one."""
-    return itertools.takewhile(str.strip, lines)
 
 
 def _joined(lines: Iterator[str], width: int) -> Iterator[str]:

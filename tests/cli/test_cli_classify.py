@@ -118,10 +118,10 @@ def test_what_powershell_breaks_is_whole(run: Run, tmp_path: Path, encoding: str
     error = "acme.VaultError: the vault is broken, as is all that was ever in it"
     broken = [error[at : at + 24] for at in range(0, len(error), 24)]
     trace = ["Traceback (most recent ", "call last):", '  File "train.py", line ', "7, in <module>"]
-    report = ["p : its first words", "At line:1 char:1", "+ " + "~" * 22, ""]
+    report = ["p : its first words", "At line:1 char:1", "+ " + "~" * 22, "    + CategoryInfo", ""]
     (tmp_path / "any.log").write_text("\r\n".join([*report, *trace, *broken]), encoding=encoding)
     told = json.loads(run("any.log", "--json")[1])
-    assert (told["class"], told["line"], told["evidence"]) == ("user_code", 9, error)
+    assert (told["class"], told["line"], told["evidence"]) == ("user_code", 10, error)
 
 
 def test_a_pipe_that_gives_a_byte_at_a_time(run: Run, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_broken_lines_are_whole_and_keep_their_numbers(size: int) -> None:
         pytest.param("step 1 \nloss 3\n\n", id="no-report"),
         pytest.param("step 1 \r\nloss 3\r\nno end", id="carriage-returns"),
         pytest.param("At line:1 char:1", id="a-report-that-is-cut"),
+        pytest.param("    + CategoryInfo", id="a-report-without-a-beginning"),
     ],
 )
 def test_other_lines_stay_as_they_are(text: str) -> None:
@@ -82,11 +83,11 @@ def test_other_lines_stay_as_they_are(text: str) -> None:
 
 
 def test_a_full_line_of_marks_is_whole_and_one_may_go_on_with_a_space() -> None:
-    report = "p : x\n発生場所 行:1 文字:1\n+ ~~~~~~~~~~~~~~~~~~~~\n\n"
+    report = "p : x\n発生場所 行:1 文字:1\n+ ~~~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
     lines = joined(
         report + '    ^^^^^^^^^^^^^^^^^^\nAcmeError: x\n  File "/a/acme/t.py",\n line 7, in step\n'
     )
-    assert lines[4:8] == [
+    assert lines[5:9] == [
         "    ^^^^^^^^^^^^^^^^^^",
         "AcmeError: x",
         '  File "/a/acme/t.py", line 7, in step',
@@ -95,5 +96,11 @@ def test_a_full_line_of_marks_is_whole_and_one_may_go_on_with_a_space() -> None:
 
 
 def test_a_full_line_above_an_indented_one_is_whole() -> None:
-    text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n\n  line 126, in <module>\n    main()\n"
+    text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
+    text += "  line 126, in <module>\n    main()\n"
     assert "    main()" in joined(text)
+
+
+def test_the_place_in_a_report_may_be_broken_itself() -> None:
+    report = "p : x\nEn línea: 1 Carácter: \n1\n+ ~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
+    assert "AcmeError: the vault is broken" in joined(report + "AcmeError: the vault\n is broken\n")

@@ -730,3 +730,16 @@ def test_molecules_that_cannot_be_read_are_of_their_samples():
     ]
     assert told([*lines, "100 smiles have been generated in 38.54 s"])[0] == "none"
     assert told([*WELL, "*** TIMEOUT: Killing all remaining processes (97)", "Time taken: 0.0"])[0] == "none"
+
+
+def test_a_program_that_was_interrupted_as_it_was_loaded_is_over_where_another_prints_on():
+    """https://github.com/QianSilence/BackdoorToolbox"""
+    loaded = threw(
+        "KeyboardInterrupt", "/app/train.py <module>", f"{LIB}/pyplot.py <module>", f"{LIB}/book.py find"
+    )
+    assert told([*loaded, *ANSWERS])[0] == "none"
+    assert told([*loaded, *ANSWERS[:20]])[0] == "cancelled"
+    assert (
+        told([*threw("KeyboardInterrupt", "/app/train.py <module>", "/app/train.py fit"), *ANSWERS])[0]
+        == "cancelled"
+    )

@@ -126,7 +126,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     left = sorted(
         (one for one in findings if not _is_of_earlier_program(one, end)), key=lambda one: one.order
     )
-    if left and _ended_as_it_began(left[-1]) and _lines_after(left[-1], end, log) > _AFTER_IMPORT:
+    if left and begins(left[-1]) and _lines_after(left[-1], end, log) > _after_import(left[-1]):
         left = left if log.complaints else []
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
@@ -181,8 +181,9 @@ def _is_of_earlier_program(finding: Finding, end: int) -> bool:
     return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > _FAR_LINES
 
 
-def _ended_as_it_began(finding: Finding) -> bool:
-    return begins(finding) and weight(finding) != INTERRUPTED
+def _after_import(finding: Finding) -> int:
+    """Return how many lines show another program, after one that ended as it was loaded."""
+    return _AFTER_PRINTED if weight(finding) == INTERRUPTED else _AFTER_IMPORT
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
