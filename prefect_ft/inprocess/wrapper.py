@@ -19,7 +19,7 @@ import traceback
 from types import TracebackType
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Union
 
-from prefect_ft.inprocess.abort import WATCHED_BY_THE_WRAPPER, AbortTorchDistributed
+from prefect_ft.inprocess.abort import AbortTorchDistributed, nccl_defaults
 from prefect_ft.inprocess.errors import (
     Interrupted,
     RestartAbort,
@@ -393,19 +393,13 @@ def _listed(hooks: Hooks) -> List[Hook]:
 
 @contextlib.contextmanager
 def _environment(limits: Limits) -> Iterator[None]:
-    """Set what torch's groups need, unless the user has or nothing else ends a rank that hangs; put all back after."""
-    before = dict(os.environ)
-    if limits.hard_s is not None:
-        for name, value in WATCHED_BY_THE_WRAPPER.items():
-            os.environ.setdefault(name, value)
-    try:
-        yield
-    finally:
-        for name in ("RANK", "WORLD_SIZE", *WATCHED_BY_THE_WRAPPER):
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                os.environ.pop(name, None)
+    """Set what torch's groups need, unless nothing else ends a rank that hangs; put all back after."""
+    before = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
+    with nccl_defaults() if limits.hard_s is not None else contextlib.nullcontext():
+        try:
+            yield
+        finally:
+            os.environ.update(before)
 
 
 def _below_us(trace: Optional[TracebackType]) -> Optional[TracebackType]:

@@ -53,7 +53,7 @@ STORM = 100
 
 _warned: Set[str] = set()
 
-_NCCL_SETTINGS = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
+_NCCL_SETTINGS = {"NCCL_NVLS_ENABLE": "0"}
 """The variables with which NCCL lets communicators be aborted (NVRx's usage guide)."""
 
 
@@ -149,7 +149,7 @@ class Wrapper(engine.Wrapper):
 
         @functools.wraps(function)
         def wrapped(*arguments: Any, **named: Any) -> Any:
-            _check_torch(self._hard_timeout)
+            _check_torch()
             rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
             self._places = Places(self.rank_assignment, rank, size)
             logger.debug("rank %d of %d enters", rank, size)
@@ -294,7 +294,7 @@ def _warn_of_unneeded(given: Dict[str, Any]) -> None:
             logger.warning("%s is not needed: %s", name, why)
 
 
-def _check_torch(hard_timeout: datetime.timedelta) -> None:
+def _check_torch() -> None:
     """Raise ValueError where a process group is there already; warn of settings of NCCL that keep it from aborting."""
     torch = sys.modules.get("torch")
     dist = sys.modules.get("torch.distributed")
@@ -303,17 +303,12 @@ def _check_torch(hard_timeout: datetime.timedelta) -> None:
     if dist.is_initialized():
         raise ValueError("not torch.distributed.is_initialized() does not hold: the wrapper must come first")
     if torch.cuda.is_available():
-        _warn_of_nccl(hard_timeout)
+        _warn_of_nccl()
 
 
-def _warn_of_nccl(hard_timeout: datetime.timedelta) -> None:
+def _warn_of_nccl() -> None:
+    """Warn of what keeps NCCL from aborting; the rest of torch's settings are the wrapper's."""
     for name, value in _NCCL_SETTINGS.items():
         if os.environ.get(name) != value and name not in _warned:
             _warned.add(name)
             logger.warning("set %s=%s: else a restart can hang in NCCL", name, value)
-    watchdog_s = float(os.environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "480"))
-    if watchdog_s <= hard_timeout.total_seconds() and "watchdog" not in _warned:
-        _warned.add("watchdog")
-        logger.warning(
-            "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC must be above hard_timeout: else it ends the process first"
-        )

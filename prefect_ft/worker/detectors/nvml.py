@@ -90,6 +90,7 @@ def number_at(device: str) -> str:
 def visible(library: Any, count: int) -> List[int]:
     """Return the devices that CUDA_VISIBLE_DEVICES leaves to ranks, as CUDA reads it: up to the first unknown one.
 
+    None where one is named twice.
     Without it all, and also where it names parts of devices (MIG) or ids that the library does not tell.
     """
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -113,7 +114,7 @@ def visible(library: Any, count: int) -> List[int]:
 
 def _index_of(word: str, ids: Dict[str, int]) -> Optional[int]:
     """Return the device that a word names by its number, or by the beginning of its id."""
-    if word.isdigit():
+    if word.isdecimal():
         return int(word)
     named = [
         index
