@@ -4,72 +4,108 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 __all__ = ["unbroken"]
 
+_KIND = "\n    + CategoryInfo"
+"""The third part of PowerShell's report, in any language."""
+_WHOLE = re.compile(r"\n {4}\+ CategoryInfo .*\r?\n {4}\+ FullyQualifiedErrorId")
+"""How it begins in a window that is wide enough: then nothing shows its width, and hardly anything is broken."""
+_FIRST = re.compile(r"^\S+ : ", re.MULTILINE)
+"""How the first part begins: with the program's name."""
 _PLACE = re.compile(r"(?:At (?:line|\S.*)|\S.{0,24}): ?\d+ .{0,12}: ?\d*\s*$")
-"""The second line of PowerShell's report, in any language."""
-_CODE = "+ "
-"""How the lines below it begin, which show the window's width."""
-_KIND = "    + CategoryInfo"
-"""How the line below these begins, in any language."""
+"""The second part, in any language."""
+_CODE = re.compile(r"^\+ ", re.MULTILINE)
+"""How the lines below it begin, which are as wide as the window."""
+_END = re.compile(r"\n\s*\n")
 _MARKS = re.compile(r"[\s^~]+$")
-_FIRST = re.compile(r"\S+ : ")
-"""How the first one begins: with the program's name."""
-_REPORT_LINES = 15
-_HELD_LINES = 40  # above the place, among which the report begins
+_BEFORE, _AFTER = 1 << 13, 1 << 11  # characters of a report, above its third part and below
+_LONGEST = 1 << 16  # characters of a line, whole or joined
 
 
 def unbroken(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that comes in pieces, those that PowerShell broke joined.
+    """Yield a text that comes in pieces, with the lines joined that PowerShell broke below its first report.
 
     An empty line stands for each that was joined to the one above, so that lines keep their numbers.
     """
-    lines = _lines(texts)
-    held: deque[str] = deque()
-    for line in lines:
-        held.append(line)
-        if line.startswith(_KIND):
-            below = [*itertools.islice(lines, _REPORT_LINES)]
-            code = next((at for at, text in enumerate(held) if text.startswith(_CODE)), len(held) - 1)
-            begun = max((at for at in range(code) if _FIRST.match(held[at])), default=code)
-            report = itertools.chain(
-                itertools.islice(held, code, None), itertools.takewhile(str.strip, below)
-            )
-            width = max(len(text.rstrip("\r\n")) for text in report)
-            yield from itertools.islice(held, begun)
-            yield from _joined(itertools.chain(itertools.islice(held, begun, None), below, lines), width)
+    pieces = iter(texts)
+    held = ""
+    for piece in pieces:
+        new = max(0, len(held) - len(_KIND))
+        held += piece
+        if (at := held.find(_KIND, new)) != -1:
+            held = _longer(held, at + _AFTER, pieces)
+            begun, width = _report(held, at)
+            yield held[:begun]
+            rest = itertools.chain([held[begun:]], pieces)
+            yield from _joined(rest, width) if width else rest
             return
-        if len(held) > _HELD_LINES:
-            yield held.popleft()
-    yield from held
+        if len(held) > _BEFORE:
+            yield held[:-_BEFORE]
+            held = held[-_BEFORE:]
+    yield held
 
 
-def _lines(texts: Iterable[str]) -> Iterator[str]:
+def _longer(text: str, size: int, pieces: Iterator[str]) -> str:
+    """Return a text with the pieces that follow, until it has this many characters."""
+    while len(text) < size and (more := next(pieces, "")):
+        text += more
+    return text
+
+
+def _report(text: str, at: int) -> tuple[int, int]:
+    """Return where the report begins whose third part is at a place, and the window's width; 0: not known."""
+    if _WHOLE.match(text, at):
+        return at, 0
+    code = next((found.start() for found in _CODE.finditer(text, max(0, at - _AFTER), at)), at + 1)
+    begun = max((found.start() for found in _FIRST.finditer(text, 0, code)), default=code)
+    end = found.start() if (found := _END.search(text, at)) else len(text)
+    return begun, max(len(line.rstrip("\r")) for line in text[code:end].split("\n"))
+
+
+def _joined(pieces: Iterable[str], width: int) -> Iterator[str]:
     rest = ""
-    for text in texts:
-        *lines, rest = (rest + text).split("\n")
-        yield from (f"{line}\n" for line in lines)
-    if rest:
-        yield rest
+    for piece in pieces:
+        whole, rest = _joined_lines(rest + piece, width)
+        yield whole
+        if len(rest) > _LONGEST:  # no line of a window
+            yield _all_joined(rest, width)
+            rest = ""
+    yield _all_joined(rest, width)
 
 
-def _joined(lines: Iterator[str], width: int) -> Iterator[str]:
-    parts: list[str] = []
+def _all_joined(text: str, width: int) -> str:
+    return "\n".join(map(_one_line, _groups(text.split("\n"), width)))
+
+
+def _joined_lines(text: str, width: int) -> tuple[str, str]:
+    """Return the lines of a text joined, and the last one as it is: it may go on in the next piece."""
+    *lines, rest = text.split("\n")
+    groups = [*_groups(lines, width)]
+    last = groups.pop() if groups else []
+    whole = "".join(f"{_one_line(group)}\n" for group in groups)
+    return whole, "\n".join([*last, rest])
+
+
+def _groups(lines: Iterable[str], width: int) -> Iterator[list[str]]:
+    """Yield the lines that belong together."""
+    group: list[str] = []
     for line in lines:
-        part = line.rstrip("\r\n")
-        if parts and not _is_broken(parts[-1], part, width):
-            yield _one_line(parts)
-            parts = []
-        parts.append(part)
-    if parts:
-        yield _one_line(parts)
+        if group and not _is_broken(group[-1].rstrip("\r"), line.rstrip("\r"), width):
+            yield group
+            group = []
+        group.append(line)
+    if group:
+        yield group
 
 
-def _one_line(parts: list[str]) -> str:
-    return "".join(parts) + "\n" * len(parts)
+def _one_line(group: list[str]) -> str:
+    return (
+        group[0]
+        if len(group) == 1
+        else "".join(line.rstrip("\r") for line in group) + "\n" * (len(group) - 1)
+    )
 
 
 def _is_broken(line: str, below: str, width: int) -> bool:

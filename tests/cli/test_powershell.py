@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from prefect_ft.cli.powershell import unbroken
@@ -104,3 +106,35 @@ def test_a_full_line_above_an_indented_one_is_whole() -> None:
 def test_the_place_in_a_report_may_be_broken_itself() -> None:
     report = "p : x\nEn línea: 1 Carácter: \n1\n+ ~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
     assert "AcmeError: the vault is broken" in joined(report + "AcmeError: the vault\n is broken\n")
+
+
+def test_a_window_that_is_wide_enough_for_the_report_breaks_nothing() -> None:
+    """As in a window of 120 columns: the report is not broken, so that its longest line shows no width."""
+    report = (
+        "python : Traceback (most recent call last):\nAt line:1 char:1\n+ python train.py > train.log 2>&1\n"
+        "+ ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~\n"
+        "    + CategoryInfo          : NotSpecified: (Traceback (most recent call last)::String) [], RemoteException\n"
+        "    + FullyQualifiedErrorId : NativeCommandError\n \n"
+    )
+    widest = max(map(len, report.split("\n")))
+    text = report + "x" * widest + "\nAcmeError: x\n" + "y" * (widest - 5) + " \nConnectionResetError: peer\n"
+    assert "".join(unbroken([text])) == text
+
+
+@pytest.mark.parametrize("begin", ["", "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~\n    + CategoryInfo\n\n"])
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_no_more_is_held_than_a_report_needs(end: str, begin: str) -> None:
+    given, most, length = 0, 0, 0
+
+    def pieces() -> Iterator[str]:
+        nonlocal given
+        for number in range(100):
+            piece = (begin if number == 0 else "") + f"{'x' * 12}{end}" * 800
+            given += len(piece)
+            yield piece
+
+    for text in unbroken(pieces()):
+        length += len(text)
+        most = max(most, given - length)
+    assert length == given
+    assert most < 100_000  # of a million

@@ -57,6 +57,9 @@ def told(lines, exit_code=None):
         pytest.param("[FAIL] exit 139", "crash", id="an-exit-by-a-crash"),
         pytest.param("the trainer ended, rc=-2", "cancelled", id="an-exit-by-ctrl-c"),
         pytest.param("[FAIL] exit 137", "unknown", id="an-exit-by-a-kill"),
+        pytest.param("Error: hook post-run rc=127", "unknown", id="an-exit-by-no-signal"),
+        pytest.param("sweep failed, rc = -11", "crash", id="a-return-code-with-spaces"),
+        pytest.param("ERROR - no inputs: you should supply input_ids, but you provided []", "user_code", id="provided"),
         pytest.param("[01/02/2026-15:11:31] &&&& FAILED Acme.exec [Acme v8] # ./exec", "unknown", id="tensorrt"),
         pytest.param("ERROR - Training failed: Found variables with inconsistent numbers of samples: [6, 7]",
                      "user_code", id="numbers-of-samples"),
@@ -165,6 +168,7 @@ def test_progress_after_a_complaint_shows_that_it_was_no_end():
 
 
 def test_a_metric_may_be_named_like_an_end():
+    assert told(["Model test error: 75.50789."])[0] == "none"
     rest = ["words"] * 3
     assert told(["***bus error@trans, scale | AP@0.5, 1.0", *rest])[0] == "none"
     assert told(["***bus error: address 7", *rest])[0] == "crash"

@@ -595,23 +595,34 @@ def timed(minute, text):
     return f"2026-07-13 09:{minute:02}:23,041 - acme - INFO - {text}"
 
 
+LEAVES = [
+    "stopping the workers",
+    "waiting for workers",
+    "worker 0 left",
+    "worker 1 left",
+    "all have left",
+    "bye",
+]
+
+
 @pytest.mark.parametrize(
     ("lines", "failure_class"),
     [
-        pytest.param([timed(6 + at, f"fetched {at} entities") for at in range(5)], "none", id="goes-on"),
-        pytest.param([timed(6 + at, f"fetched {at} entities") for at in range(4)], "port_in_use", id="fewer"),
+        pytest.param([timed(6 + at, f"fetched {at} entities") for at in range(3)], "none", id="goes-on"),
+        pytest.param([timed(6 + at, f"fetched {at} entities") for at in range(2)], "port_in_use", id="fewer"),
         pytest.param([timed(5, f"fetched {at} entities") for at in range(6)], "port_in_use", id="at-once"),
         pytest.param([timed(6 + at, f"cannot fetch {at}") for at in range(6)], "port_in_use", id="complains"),
+        pytest.param(
+            [timed(6 + at, text) for at, text in enumerate(LEAVES)], "port_in_use", id="leaves-slowly"
+        ),
     ],
 )
-def test_a_program_whose_lines_go_on_for_minutes_goes_on_after_a_line_that_names_a_failure(
+def test_a_program_whose_lines_come_again_for_minutes_goes_on_after_a_line_that_names_a_failure(
     lines, failure_class
 ):
     """https://github.com/Gruffuss/ha-intent-predictor: one thread serves pages, the others predict."""
-    assert (
-        told([timed(4, "models saved"), timed(5, "serving"), "Address already in use", *lines])[0]
-        == failure_class
-    )
+    begun = [timed(4, "models saved"), timed(5, "serving"), "Address already in use"]
+    assert told([*begun, *lines])[0] == failure_class
 
 
 def test_warnings_at_the_end_of_a_log_keep_nothing_that_is_over():
@@ -686,6 +697,10 @@ def test_a_log_that_ends_with_the_header_of_a_traceback_has_failed():
     assert told([*WELL, HEAD, *WELL])[0] == "none"
 
 
+def test_a_shell_that_stops_at_a_variable_that_is_not_set():
+    assert told(["nohup: ignoring input", "run.sh: line 9: PYTHONPATH: unbound variable"])[0] == "config"
+
+
 def test_who_interrupts_make_interrupts_what_it_runs():
     assert (
         told(["make[2]: *** [third_party/onnx/depend] Interrupt", "make[1]: *** [all] Interrupt"])[0]
@@ -708,6 +723,7 @@ def test_a_failed_attempt_to_save_is_over_where_it_was_saved():
         told([*WELL, failed, "Model saved successfully to '/work/name.pth'", "Generated text:"])[0] == "none"
     )
     assert told([*WELL, failed, "Generated text:"])[0] == "checkpoint"
+    assert told([*WELL, failed, "Tokenizer saved successfully", "Generated text:"])[0] == "checkpoint"
 
 
 def test_numbers_of_first_lines_may_be_aligned_to_a_column():

@@ -85,6 +85,8 @@ def test_a_message_that_quotes_a_query_says_its_reason_below():
     lines = threw(exception, f"{LIBRARY}/pandas/io/sql.py execute")
     assert told(lines)[:2] == ("storage", len(lines))
     assert told(lines[:-1])[0] == "data"
+    cited = threw("ValueError: couldn't parse 'abc'", f"{LIBRARY}/pandas/io/sql.py execute")
+    assert told([*cited, *["cleaning up"] * 20, "sync: connection refused by peer"])[0] == "data"
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])

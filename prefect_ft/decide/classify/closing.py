@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from prefect_ft.decide.classify.exits import by_status
+from prefect_ft.decide.classify.exits import by_status, signal_of
 from prefect_ft.decide.classify.heads import Line, after_time
 from prefect_ft.decide.classify.progress import is_result, place_of
 from prefect_ft.decide.classify.said import said_by, says_to_go_on
@@ -53,7 +53,8 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
-_EXIT_CODE = r"(?i:\b(?:exit[ _]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,2}-?[1-9]\d{0,2}\b)"
+_EXIT_CODE = r"(?i:\b(?:exit[ _]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,2})\b)"
+_EXIT_N = r"(?:^|\()exit ([1-9]\d{0,2})\b"
 """How a script reports that a program has failed."""
 
 _NAMES = compiled(
@@ -70,7 +71,7 @@ _NAMES = compiled(
                 r" (?:has )?failed\b)"
             ),
             _EXIT_CODE,
-            r"(?:^|\()exit [1-9]\d{0,2}\b",
+            _EXIT_N,
             r"&&&& FAILED ",  # TensorRT
             r"^pure virtual (?:method|function) called",
             r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
@@ -80,10 +81,7 @@ _NAMES = compiled(
 """Words that report an end, anywhere in a line."""
 
 _EXIT = compiled(_EXIT_CODE)
-_CODE = re.compile(
-    r"(?i:\b(?:exit[ _]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,2}(-?[1-9]\d{0,2})\b)|"
-    r"(?:^|\()exit ([1-9]\d{0,2})\b"
-)
+_CODE = re.compile(f"{_EXIT_CODE}|{_EXIT_N}")
 
 _UNCAUGHT = compiled(
     "|".join(
@@ -103,7 +101,7 @@ _NO_END = compiled(
     "|".join(
         (
             r"(?i)^\W*(?:\w+ |top-?\d )?errors?(?: rate| bars?)?\s*[:=(]?\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*(?:%|$|[,;|)])",
-            r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:e[-+]?\d+)?(?:\s|$|[,;|)%]))",
+            r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:e[-+]?\d+)?(?:\.$|\s|$|[,;|)%]))",
             (
                 r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*|aborted|killed|"
                 r"terminated|died|cancell?ed)\b[^:=]{0,40}"
@@ -172,9 +170,9 @@ _COMPLAINS = compiled(
 _DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
-_SAVE = "save"
 _SAVED = compiled(r"(?i)\bsaved successfully\b|\bsuccessfully saved\b")
-"""Lines after which a complaint about saving is over: it was saved elsewhere, or later."""
+_FILE_NAME = re.compile(r"[\w-]+\.\w{2,12}\b")
+"""A line after which a complaint about the file that it names is over: it was saved elsewhere, or later."""
 
 _ROW = "|"
 """How a row of a table begins, whose cells name states."""
@@ -293,8 +291,9 @@ def _has_result(line: Line) -> bool:
 
 def _is_done_with(complaint: Complaint, line: Line) -> bool:
     """Return whether a result shows that what a program complained of is over."""
-    if _SAVED.search(line.text) is not None and _SAVE in complaint.text:
-        return True
+    if _SAVED.search(line.text) is not None:
+        saved = _FILE_NAME.findall(line.text)
+        return any(name in saved for name in _FILE_NAME.findall(complaint.text))
     return complaint.failure_class is None and _DONE.search(line.text) is not None
 
 
@@ -380,10 +379,11 @@ def reports_failure(text: str) -> bool:
 
 
 def _said_by_code(line: Line) -> FailureClass | None:
-    """Return what the exit code that a line reports says by itself."""
+    """Return what the signal says with which a program ended whose exit code a line reports."""
     found = next((found for view in line.views if (found := _CODE.search(view)) is not None), None)
-    ended = found and by_status(int(found[1] or found[2]), None, had_progress=True)
-    return ended.failure_class if ended and ended.failure_class != "unknown" else None
+    code = int(found[1] or found[2]) if found is not None else 0
+    ended = by_status(code, None, had_progress=True) if signal_of(code, None) is not None else None
+    return ended.failure_class if ended is not None and ended.failure_class != "unknown" else None
 
 
 def is_message_of_crash(text: str) -> bool:

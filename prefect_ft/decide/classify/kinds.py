@@ -285,7 +285,7 @@ def leads_to_more(signature: Signature, message: str) -> bool:
 
 def is_quoting(message: str) -> bool:
     """Return whether a message's first line ends where a quotation begins, as that of a query."""
-    return message.endswith("'") and message.count("'") % 2 == 1
+    return message.endswith(" '")
 
 
 def kind_said(text: str) -> Signature | None:

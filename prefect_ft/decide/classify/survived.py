@@ -80,8 +80,8 @@ _AFTER_UNCAUGHT = 60
 _FORMS = 8
 """How many forms of lines are many."""
 
-_TIMED_LINES, _TIMED_S = 5, 60
-"""How many lines, over how many seconds, show the same by their times."""
+_TIMED, _TIMED_S = 3, 60
+"""How often the same line, over how many seconds, shows the same by its times."""
 
 _AFTER_PRINTED = 30
 """How many lines without any report of a failure show that a run went on after an exception that was printed."""
@@ -222,12 +222,16 @@ def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
 
 
 def _goes_on_in_time(finding: Finding, log: LogFindings) -> bool:
-    """Return whether lines with times, none of which complains, follow a line for a minute and more."""
+    """Return whether the same line follows again and again for a minute and more, and nothing complains."""
     after = [text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.line]
-    later = [stamp for text in after if (stamp := stamp_of(text)) is not None]
-    first = finding.stamp if finding.stamp is not None else min(later, default=0.0)
-    is_quiet = not any(map(complains, after[-_TIMED_LINES:]))
-    return is_quiet and len(later) >= _TIMED_LINES and later[-1] - first >= _TIMED_S
+    stamps: dict[str, list[float]] = {}
+    for text in after:
+        if (stamp := stamp_of(text)) is not None:
+            stamps.setdefault(_NUMBER.sub("", after_time(text)), []).append(stamp)
+    is_quiet = not any(map(complains, after))
+    return is_quiet and any(
+        len(each) >= _TIMED and each[-1] - each[0] >= _TIMED_S for each in stamps.values()
+    )
 
 
 def with_word_of_scheduler(candidates: Sequence[Finding]) -> list[Finding]:
