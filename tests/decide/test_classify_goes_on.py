@@ -759,3 +759,23 @@ def test_a_program_that_was_interrupted_as_it_was_loaded_is_over_where_another_p
         told([*threw("KeyboardInterrupt", "/app/train.py <module>", "/app/train.py fit"), *ANSWERS])[0]
         == "cancelled"
     )
+
+
+def test_a_bar_that_is_drawn_over_the_end_of_a_traceback_is_not_its_end():
+    cut = threw("KeyError: 'a'")[:-1]
+    assert told([*WELL, *cut, "Validation ━━━━━━━━━━━━━━ 8/8 0:00:01", "[?25h"])[0] == "unknown"
+    assert told([*WELL, *cut, "Validation is through"])[0] == "none"
+
+
+def test_boxes_may_be_drawn_in_ascii_and_be_too_narrow_for_a_frame():
+    """As rich draws them in a Windows console without Unicode."""
+    box = [
+        "+--------------------- Traceback (most recent call last) ---------------------+",
+        "| C:\\Users\\AR\\                                                              |",
+        "| cp1252.py:19                                                                |",
+        "| in encode                                                                   |",
+        "| >  19         return codecs.charmap_encode(input)                           |",
+        "+-----------------------------------------------------------------------------+",
+    ]
+    error = "UnicodeEncodeError: 'charmap' codec can't encode character"
+    assert told([*WELL, *box, error], 1) == ("user_code", error)

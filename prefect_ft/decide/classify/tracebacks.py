@@ -29,7 +29,11 @@ _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(
     r"((?:error|timeout|gaierror|herror|(?=\w*[A-Z.])[A-Za-z_][\w.]*)(?:\((?:\w+\.)*[A-Z]\w*\))?)(?::(?:\s+(.*))?)?$"
 )
-_BOX_FRAME = re.compile(r"│ (/\S+|\S+\.py):\d+ in\s+(\S*)")
+_BOX = re.compile(r"╭|\+-{2,} $")
+_BOX_FRAME = re.compile(r"[│|] (/\S+|\S+\.py):\d+ in\s+(\S*)")
+_BOX_END = ("╰", "+-")
+_BARS = ("━", "%|", "█", "[?25")
+"""What shows that a line is a progress bar, which may be drawn last over a traceback, or the cursor after it."""
 _GUTTER = re.compile(r"\A(?:\s*[|+])+ ?")
 _CODE = re.compile(r"\s|-{2,}>")
 _MARGIN = re.compile(r"[\s\d\[\]>=-]*")
@@ -199,7 +203,8 @@ class TracebackReader:
         `order` is the line's place among all that were read, `before` returns the line above it.
         """
         taken, raised = self._feed(text, order, before)
-        self._last_was_part = taken
+        if taken or not any(bar in text for bar in _BARS):
+            self._last_was_part = taken
         return taken, raised
 
     def _feed(self, text: str, order: int, before: Callable[[], str]) -> tuple[bool, Raised | None]:
@@ -222,7 +227,7 @@ class TracebackReader:
     def _begin(self, prefix: str, order: int, above: str, *, has_head: bool = False) -> _Traceback:
         if prefix.endswith("Original "):
             prefix, self.link = prefix.removesuffix("Original "), HEADER
-        margin, box, _ = _NAME_AHEAD.sub("", prefix).partition("╭")
+        margin, *box = _BOX.split(_NAME_AHEAD.sub("", prefix), maxsplit=1)
         if self.link is None:  # the parts of a chain are all of one exception
             self._is_fatal = not (
                 any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.search(above) is not None
@@ -274,7 +279,9 @@ def _continue_box(now: _Traceback, text: str) -> None:
     if frame := _BOX_FRAME.match(text):
         now.enter(frame[1], frame[2])
     else:
-        now.is_boxed = not text.startswith("╰") and now.patience > 0
+        now.is_boxed = not text.startswith(_BOX_END) and now.patience > 0
+        if not now.is_boxed and now.frame is None:
+            now.frame = "", ""  # its frames were too long for the box
 
 
 def _note_code(now: _Traceback, text: str) -> None:
