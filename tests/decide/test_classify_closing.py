@@ -174,6 +174,13 @@ def test_a_metric_may_be_named_like_an_end():
     assert told(["***bus error: address 7", *rest])[0] == "crash"
 
 
+def test_a_complaint_of_no_known_kind_stands_at_the_very_end_of_a_log():
+    assert told(["Error: Whatever", "wrote 7", "wrote 8"])[0] == "unknown"
+    assert told(["Error: Whatever", "wrote 7", "wrote 8", "wrote 9"])[0] == "none"
+    assert told(["Error: Whatever", "wrote 7", "wrote 8", "wrote 9"], 1)[0] == "unknown"
+    assert told(["Error: the volume is full", "wrote 7", "wrote 8", "wrote 9"])[0] == "storage"
+
+
 def test_work_that_is_saved_shows_that_a_complaint_in_unknown_words_was_no_end():
     line = "Error with mp-1342, confirm existence"
     assert told([line, "Done generating relatives", 'Saved data to "list.pkl"'])[0] == "none"

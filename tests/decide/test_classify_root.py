@@ -383,7 +383,7 @@ def test_the_launchers_own_end_by_a_signal_counts_before_what_it_reports():
 
 ARGPARSE = Signature(id="cfg-argparse", failure_class="config", pattern="x")
 INTERRUPT = Signature(id="interrupt-keyboard", failure_class="cancelled", pattern="x")
-COMPLAINT = Complaint("Error with 7", line=499, after=3, failure_class=None, is_strong=True)
+COMPLAINT = Complaint("Error with 7", line=499, after=1, failure_class=None, is_strong=True)
 
 
 def test_of_several_usage_errors_of_one_rank_the_last_counts():

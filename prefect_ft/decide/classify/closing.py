@@ -35,15 +35,12 @@ __all__ = [
 _APART_LINES = 15
 """How far apart complaints of one event may stand."""
 
-_AT_END_LINES = 8
-"""How near to a log's end a complaint must stand where nothing else shows that the run has failed."""
-
 AFTER_LINE = 10
 """How many lines without any report of a failure show that a run went on after a line that names one, where it is not
 known how the run ended."""
 
 _LAST_LINES = 3
-"""How near to it a line must stand whose wording alone shows the end."""
+"""How near to a log's end a complaint must stand of which the wording is weak, or the kind not known."""
 
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
@@ -412,7 +409,7 @@ def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Compl
 def _is_near_the_end(one: Complaint) -> bool:
     if not one.is_strong:
         return one.failure_class is not None and one.after < _LAST_LINES
-    return one.after < _AT_END_LINES if one.failure_class is None else one.after <= AFTER_LINE
+    return one.after < _LAST_LINES if one.failure_class is None else one.after <= AFTER_LINE
 
 
 def _rank(complaint: Complaint) -> tuple[bool, bool, bool]:
