@@ -68,6 +68,8 @@ def told(lines, exit_code=None):
         pytest.param("timeout : ERROR: Invalid syntax. Default option is not allowed more than '1' time(s).", "config",
                      id="a-command-of-windows"),
         pytest.param("Error: 1 validation error for TrainerConfig", "config", id="a-config-of-another-form"),
+        pytest.param("2026-01-02 03:04:05 KeyboardInterrupti/env/acme/trainer.py\", line 7", "cancelled",
+                     id="an-interruption-over-another-line-behind-a-time"),
         pytest.param("KeyboardInterrupti/env/lib/python3.12/acme/trainer.py\", line 7, in step", "cancelled",
                      id="an-interruption-over-another-line"),
     ],

@@ -28,6 +28,11 @@ A_DAY_S = 24 * 3600
         ),
         pytest.param(b"ERROR: boom", Line("", ("ERROR: boom", "boom"), "E"), id="a-level"),
         pytest.param(b"Warning: boom", Line("", ("Warning: boom", "boom"), "W"), id="a-level-as-one-speaks"),
+        pytest.param(
+            b"2026-01-02T03:04:05Z libacme: Warning: boom",
+            Line("", ("2026-01-02T03:04:05Z libacme: Warning: boom", "libacme: Warning: boom"), "W"),
+            id="a-library-s-warning-behind-a-time",
+        ),
         pytest.param(b"[warn] boom", Line("", ("[warn] boom", "boom"), "W"), id="a-level-in-brackets"),
         pytest.param(b"[skip] boom", Line("", ("[skip] boom", "boom"), "W"), id="what-was-skipped"),
         pytest.param(b"Warnings: boom", Line("", ("Warnings: boom",)), id="no-level"),

@@ -111,7 +111,7 @@ def read_line(raw: bytes) -> Line:
         rank = rank or inner_rank
         views.append(rest)
         at = len(text) - len(rest)
-    if not level and "arning" in text and _WARNS.search(text):
+    if not level and "arning" in text and any(map(_WARNS.search, views)):
         level = "W"
     if (said := _of_json(text))[0]:
         views += said[0]
