@@ -99,7 +99,7 @@ def test_a_full_line_of_marks_is_whole_and_one_may_go_on_with_a_space() -> None:
 
 def test_a_full_line_above_an_indented_one_is_whole() -> None:
     text = "p : x\nAt line:1 char:1\n+ ~~~~~~~~~~~~~~~~~~~~\n    + CategoryInfo\n\n"
-    text += "  line 126, in <module>\n    main()\n"
+    text += "  line 12, in <module>\n    main()\n"
     assert "    main()" in joined(text)
 
 

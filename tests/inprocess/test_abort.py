@@ -59,6 +59,7 @@ def test_what_an_abort_raises_is_told_once_all_are_aborted() -> None:
 RAISES = """
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as core
+from prefect_ft.inprocess import gloo
 from prefect_ft.inprocess.abort import abort_process_groups
 
 aborted = []
@@ -71,6 +72,8 @@ def begin():
     dist.new_group()
     core._world.pg_backend_config.update(dict.fromkeys(core._world.pg_backend_config, CONFIG))
 
+hung_up = []
+gloo.hang_up = lambda: hung_up.append(len(aborted))
 dist.is_nccl_available = lambda: True
 dist.ProcessGroup.abort = broken
 begin()
@@ -78,7 +81,7 @@ try:
     abort_process_groups()
 except RuntimeError as exc:
     note("raised", text=str(exc))
-note("left", groups=len(aborted), is_initialized=dist.is_initialized())
+note("left", groups=len(aborted), hung_up=hung_up, is_initialized=dist.is_initialized())
 begin()
 """
 
@@ -88,7 +91,7 @@ def test_groups_are_gone_where_an_abort_fails(torch: str, tmp_path: Path, config
     """Two groups of NCCL, as torch configures them with CUDA; torch itself tries the first once more."""
     outcome = inprocess_ranks.run(tmp_path, 1, f"CONFIG = {config!r}\n{RAISES}", python=torch)
     assert outcome.noted("raised") == [[{"text": "it is broken"}] if aborts else []], outcome.output
-    assert outcome.noted("left") == [[{"groups": aborts, "is_initialized": False}]]
+    assert outcome.noted("left") == [[{"groups": aborts, "hung_up": [0], "is_initialized": False}]]
     assert outcome.codes == [0], outcome.output
 
 
@@ -97,6 +100,7 @@ def test_groups_are_gone_where_an_abort_fails(torch: str, tmp_path: Path, config
     [
         pytest.param("", {}, abort.NCCL_DEFAULTS, id="set"),
         pytest.param("soft_timeout=None, hard_timeout=None", {}, {}, id="nothing-else-ends-who-hangs"),
+        pytest.param("soft_timeout=None", {}, abort.NCCL_DEFAULTS, id="who-hangs-is-killed"),
         pytest.param(
             "",
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
