@@ -615,3 +615,15 @@ def test_a_complaint_of_no_known_kind_is_over_where_the_program_prints_as_before
     lines = [*item, "[root][ERROR] - Error applying chat template: none is set", "another message", *item]
     assert told([head + line for line in [*lines, "more"]])[0] == "none"
     assert told([head + line for line in lines[:4]])[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [
+        "Important: You should give only the planning to solve the problem. Do not add words.",
+        "`label` got an empty value. This is discouraged and may be disallowed by raising an exception.",
+        "ERROR - tokenization_utils -   Using sep_token, but it is not set yet.",
+    ],
+)
+def test_advice_at_the_end_is_no_failure(advice):
+    assert told([advice])[0] == "none"

@@ -779,3 +779,87 @@ def test_boxes_may_be_drawn_in_ascii_and_be_too_narrow_for_a_frame():
     ]
     error = "UnicodeEncodeError: 'charmap' codec can't encode character"
     assert told([*WELL, *box, error], 1) == ("user_code", error)
+
+
+def test_an_exception_that_comes_again_and_again_was_handled():
+    """https://github.com/Adhityas1820/Statistics-ML (torchcodec tells why it was not loaded, for each video)"""
+    error = "OSError: [WinError 127] The specified procedure could not be found"
+    video = ["FFmpeg version 4:", *threw(error), "[end of the traceback].); trying others", "pred 3", "gt 4"]
+    assert told([*(video * 3), *ANSWERS[:20]])[0] == "none"
+    assert told([*(video * 3), *ANSWERS[:5]])[0] == "user_code"
+    assert told([*(video * 2), *ANSWERS[:20]])[0] == "user_code"
+    assert told([*(threw(error) * 3), *ANSWERS[:20]])[0] == "user_code"
+    assert told([*(video * 3), *ANSWERS[:12], "error: the disk is full", "bye"])[0] == "user_code"
+
+
+def test_what_stands_far_above_a_program_that_could_not_start_is_over():
+    """https://github.com/PedroHMenezes/NLPbot"""
+    missing = "python: can't open file 'APS3.py': [Errno 2] No such file or directory"
+    caught = threw("asyncio.exceptions.TimeoutError", "/app/bot.py on_message", f"{LIB}/tasks.py wait_for")
+    assert told([*WELL, *caught, *ANSWERS * 3, missing]) == ("config", missing)
+    assert told([*WELL, *threw("KeyError: 'a'"), *ANSWERS[:9], missing])[0] == "user_code"
+
+
+def test_frames_of_a_crash_are_no_output_of_a_run_that_goes_on():
+    """https://github.com/RazvanRanca/caffe"""
+    check = "F1107 13:36:56.537518  9023 io.cpp:65] Check failed: proto.SerializeToOstream(&output)"
+    frames = ["*** Check failure stack trace: ***", *["    @     0x7fd825eeff9d  google::Fail()"] * 20]
+    assert told([*WELL, check, *frames])[0] == "assertion"
+    assert told([*WELL, check, *ANSWERS[:20]])[0] == "none"
+
+
+def test_a_run_without_progress_may_have_printed_its_last_words_too_early():
+    """https://github.com/tmtong/MuXiT (a `finally` around the whole program)"""
+    error = "RuntimeError: Socket Timeout"
+    ended = threw(error, "/app/train.py <module>", f"{LIB}/distributed_c10d.py init_process_group")
+    assert told(["Training completed, restored the devices", *ended]) == ("network", error)
+    assert told([*WELL, "Training completed, restored the devices", *ended])[0] == "none"
+
+
+def test_a_prompt_of_pdb_reports_what_a_person_typed():
+    assert (
+        told(
+            [*WELL, "> /app/train.py(61)reward()", "(Pdb) *** NameError: name 'ls' is not defined", "(Pdb)"]
+        )[0]
+        == "none"
+    )
+
+
+def test_glib_s_critical_messages_are_warnings():
+    said = "(nm-applet:11887): nm-applet-CRITICAL **: get_menu_item: assertion 'dup_data.hash != NULL' failed"
+    assert told([*WELL, said])[0] == "none"
+    denied = "(app:4034): Gtk-WARNING **: Failed to parse /etc/gtk-3.0/settings.ini: Permission denied"
+    assert (
+        told([denied, *WELL[:1], "[C 12:58:27.914 NotebookApp] received signal 15, stopping"])[0]
+        == "preempted"
+    )
+    assert told([denied], 1)[0] == "config"
+
+
+def test_condor_reports_the_exit_code_in_its_own_log():
+    """https://github.com/mab2zq/flow_trainer"""
+    usage = ["\t\tUsr 0 00:00:04, Sys 0 00:00:03  -  Run Remote Usage", "\t   Cpus :  0  4  4", "..."]
+
+    def log(code):
+        return [
+            "005 (15000009.000.000) 04/25 06:40:18 Job terminated.",
+            f"\t(1) Normal termination (return value {code})",
+            *usage,
+        ]
+
+    assert told(log(1)) == ("unknown", "\t(1) Normal termination (return value 1)")
+    assert told(log(0))[0] == "none"
+
+
+def test_one_of_several_root_errors_of_a_graph_tells_the_kind():
+    """https://github.com/1eftone/EstraNet"""
+    lines = threw("acme.InvalidArgumentError: Graph execution error:")
+    roots = [
+        "",
+        "2 root error(s) found.",
+        "  (0) INVALID_ARGUMENT:  Expected size[1] in [0, 14991], but got 15000",
+    ]
+    assert told([*lines, *roots, "\t [[{{node Slice}}]]", "0 successful operations."]) == (
+        "user_code",
+        roots[2],
+    )

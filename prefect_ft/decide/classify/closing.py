@@ -24,6 +24,7 @@ __all__ = [
     "Complaint",
     "complains",
     "complaint_of",
+    "is_frame",
     "is_lost_loss",
     "is_message_of_crash",
     "last_complaints",
@@ -104,8 +105,8 @@ _NO_END = compiled(
                 r"terminated|died|cancell?ed)\b[^:=]{0,40}"
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
-            r"(?i:warn(?:ing)?)\b|\bdeprecat|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
-            r"\bno errors?\b|\b(?:safely|be) ignored",
+            r"(?i:warn(?:ing)?)\b|\bdeprecat|\b(?:is|are) discouraged\b|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
+            r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
             r"(?i:\bterminated ?[:=] ?(?:true|false)\b|\bpanic (?:sell|buy)\w*)",
@@ -131,7 +132,8 @@ _NO_END = compiled(
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
             r"(?i:\bearly[- ]stop)|\bno such process\b|^Killed by signal \d+\.$",
             r"\bpossible (?:causes?|reasons?)\b",
-            r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: )|^Exception (?:in thread [^\"]|ignored)|Traceback \(most recent",
+            r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: |\(Pdb\) |ipdb> )",
+            r"^Exception (?:in thread [^\"]|ignored)|Traceback \(most recent",
         )
     )
 )
@@ -259,7 +261,7 @@ def last_complaints(
     """
     found: list[Complaint] = []
     places: set[str] = set()
-    lines = [(number, line) for number, line in lines if not _is_frame(line.text)]
+    lines = [(number, line) for number, line in lines if not is_frame(line.text)]
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue
@@ -361,7 +363,8 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
     return ()
 
 
-def _is_frame(text: str) -> bool:
+def is_frame(text: str) -> bool:
+    """Return whether a line is a frame of the stack that a C++ library prints as it ends the program."""
     return "@" in text and _FRAME.match(text) is not None
 
 

@@ -50,6 +50,11 @@ class Finding:
     """Whether it only names an exception, without a traceback."""
 
     @property
+    def first_line(self) -> int:
+        """About the number of the first line of its event: every line of a traceback is read."""
+        return self.line - (self.order - self.raised.begun) if self.raised is not None else self.line
+
+    @property
     def last_line(self) -> int:
         """About the number of the last line of its event: what follows an exception in a chain belongs to it."""
         return self.line + max(0, self.raised.ended - self.order) if self.raised is not None else self.line

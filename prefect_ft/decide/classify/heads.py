@@ -52,6 +52,7 @@ _HEAD = re.compile(
     r"|[\w./()-]+\[\d+\]:(?=\s)"
     rf"|(?:\[ *)?(?P<level>{_LEVEL}|[IWEF](?=\])) *(?:\]|[:|]|\s-|\s+)"
     rf"|\((?P<round>{_LEVEL})\)"
+    r"|\([\w. -]+:\d+\): [\w.-]+-(?P<glib>WARNING|CRITICAL) \*\*:"
     rf"|(?P<word>{_SPOKEN}):(?=\s)"
     rf"|\[(?P<tag>{_SPOKEN}|[Ss]kip(?:ped)?|[Rr]etry(?:ing)?)\]:?(?=\s)"
     rf"|\[[\w.:/ ,#=-]{{1,60}}\](?:\[(?!(?:{_LEVEL})\])[\w.:/ ,#=-]{{1,60}}\])*:?(?=\s|\[(?:{_LEVEL})\])"
@@ -62,7 +63,10 @@ _HEAD = re.compile(
     r")\s*"
 )
 _LEVELS = str.maketrans("NCSR", "IEWW")
-"""The levels of NOTICE, of CRITICAL (also used for important messages), and of tags such as [skip] and [retry]."""
+"""The levels of NOTICE, of CRITICAL (also used for important messages), and of tags such as [skip] and [retry].
+
+Of GLib's, CRITICAL is a warning as well: its ERROR ends a program.
+"""
 _BAR = re.compile(r"(?:\b\w{1,12}/s|s/\w{1,12})(?:, [^\]]{0,200})?\]|\d%\|[^|]{0,200}\|(?: *\d+/\d+)?")
 _STAMP = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ,_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6}))?")
 _WARNS = re.compile(r"(?:\.py|<[\w. ]+>):\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\d+\))*:? [Ww]arning(?:: | #)")
@@ -157,6 +161,8 @@ def _without_rank(text: str) -> tuple[str, str]:
 
 
 def _level_of(head: re.Match[str]) -> str:
+    if head.lastgroup == "glib":
+        return "W"
     found = head[head.lastgroup] if head.lastgroup else ""
     return found[:1].upper().translate(_LEVELS)
 

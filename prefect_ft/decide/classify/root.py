@@ -47,6 +47,7 @@ from prefect_ft.decide.classify.launchers import (
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
 from prefect_ft.decide.classify.survived import (
     ENDS_ITS_PROGRAM,
+    FAR_LINES,
     begins,
     with_word_of_scheduler,
     without_survived,
@@ -403,11 +404,17 @@ def _with_its_number(first: Finding, lines: Sequence[Finding]) -> Finding:
 
 
 def _before_completion(log: LogFindings) -> list[Finding]:
-    """Leave out consequences printed after the run completed: the ends of other ranks."""
+    """Leave out consequences printed after the run completed: the ends of other ranks.
+
+    A run that made no progress may have printed its last words too early: an exception still ended it.
+    """
     return [
-        finding
-        for finding in log.findings
-        if log.completed is None or finding.order < log.completed or weight(finding) < CASCADE
+        one
+        for one in log.findings
+        if log.completed is None
+        or one.order < log.completed
+        or weight(one) < CASCADE
+        or (one.raised is not None and not log.had_progress)
     ]
 
 
@@ -461,23 +468,28 @@ def _follows_interruption(finding: Finding, findings: Sequence[Finding]) -> bool
 
 def _is_below(finding: Finding, above: Finding) -> bool:
     """Return whether a traceback begins where another ends: a terminal interrupts all processes at once."""
-    assert finding.raised is not None
-    begun = finding.line - (finding.order - finding.raised.begun)  # every line of a traceback is read
     is_chain = above.last_line > above.line  # with empty lines in it, which do not count there
     near = _MESSAGE_LINES if is_chain else _AT_ONCE_LINES
-    return finding.rank == above.rank and abs(begun - above.last_line) <= near
+    return finding.rank == above.rank and abs(finding.first_line - above.last_line) <= near
 
 
 def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out what refused programs that were started again, and refused their arguments, in the same log."""
+    """Leave out what refused programs that were started again, and refused their arguments, in the same log.
+
+    What stands far above another program that could not start is over as well.
+    """
     last = {one.rank: one for one in findings if one.signature.id in ENDS_ITS_PROGRAM}
     return [
         one
         for one in findings
         if one.rank not in last
-        or not (begins(one) or one.signature.id in ENDS_ITS_PROGRAM)
         or one.order >= last[one.rank].order
+        or not (begins(one) or one.signature.id in ENDS_ITS_PROGRAM or _is_far_above(one, last[one.rank]))
     ]
+
+
+def _is_far_above(one: Finding, other: Finding) -> bool:
+    return other.line - one.last_line > FAR_LINES
 
 
 def _group(finding: Finding) -> int:

@@ -121,8 +121,9 @@ SUCCEEDED = (
     "Process finished with exit code 0",
     "[Done] exited with code=0 ",
     "Exit Status:        0",
+    "(1) Normal termination (return value 0)",
 )
-"""How editors and PBS (at NCI) report that a program has exited with 0."""
+"""How editors, PBS (at NCI) and HTCondor report that a program has exited with 0."""
 
 ENDINGS = (
     "'train_runtime':",

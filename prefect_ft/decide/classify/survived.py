@@ -18,7 +18,7 @@ from prefect_ft.decide.classify.chains import (
     ROOT,
     weight,
 )
-from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains
+from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains, is_frame
 from prefect_ft.decide.classify.findings import BUFFERED_BYTES, Finding, LogFindings
 from prefect_ft.decide.classify.heads import after_time, stamp_of
 from prefect_ft.decide.classify.progress import is_result
@@ -26,6 +26,7 @@ from prefect_ft.signatures import compiled
 
 __all__ = [
     "ENDS_ITS_PROGRAM",
+    "FAR_LINES",
     "MAY_BE_UNHEEDED",
     "begins",
     "end_from_outside",
@@ -68,7 +69,7 @@ _OUTSIDE = frozenset(("cancelled", "preempted"))
 _ENDS_ALL = frozenset(("hardware", "oom_host"))
 """Classes of failures that may leave a job hanging until it is ended from outside."""
 
-_FAR_LINES = 100
+FAR_LINES = 100
 """How many lines may follow a failure that ends a program: tracebacks of other ranks, reports of launchers."""
 
 _VERY_FAR_LINES = 500
@@ -88,6 +89,9 @@ _AFTER_PRINTED = 30
 
 _AMONG_OTHERS = 0.25
 """The least share of the last lines that a process has printed which prints among others; what has less has ended."""
+
+_HANDLED, _APART_LINES = 3, 3
+"""How often an exception comes that a program handles, and how many lines stand in between at least."""
 
 _AFTER_IMPORT = 3
 """How many lines without any report of a failure follow an exception that ended a program as it was loaded: it had
@@ -119,6 +123,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if not findings:
         return []
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
+    findings = _without_handled(findings, end, log)
     result = max((log.number_of_tail(at) for at, text in enumerate(log.tail) if is_result(text)), default=0)
     uncaught = (
         _AFTER_PRINTED if log.goes_on else _AFTER_UNCAUGHT if _is_of_many_forms(log) else _VERY_FAR_LINES
@@ -165,6 +170,33 @@ def _without_items(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
+def _without_handled(findings: Sequence[Finding], end: int, log: LogFindings) -> list[Finding]:
+    """Leave out exceptions that came again and again with other lines in between: a program dies of one only once.
+
+    Only where nothing else is reported after the last of them: else they may be of several ranks.
+    """
+    if log.complaints:
+        return list(findings)
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for one in sorted(findings, key=lambda one: one.order):
+        if one.raised is not None and weight(one) == ROOT:
+            alike.setdefault((one.rank, one.text), []).append(one)
+    handled = {
+        id(one)
+        for each in alike.values()
+        if 1 + sum(_comes_later(one, after) for one, after in pairwise(each)) >= _HANDLED
+        and end - each[-1].last_line > AFTER_LINE
+        for one in each
+    }
+    last = max((one.order for one in findings if id(one) in handled), default=0)
+    left = [one for one in findings if id(one) not in handled]
+    return list(findings) if any(one.order > last for one in left) else left
+
+
+def _comes_later(one: Finding, after: Finding) -> bool:
+    return after.first_line - one.last_line > _APART_LINES
+
+
 def _may_be_unheeded(finding: Finding) -> bool:
     is_said = (
         finding.raised is None or finding.raised.is_printed
@@ -178,7 +210,7 @@ def _is_before_result(finding: Finding, result: int) -> bool:
 
 
 def _is_of_earlier_program(finding: Finding, end: int) -> bool:
-    return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > _FAR_LINES
+    return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > FAR_LINES
 
 
 def _after_import(finding: Finding) -> int:
@@ -196,7 +228,8 @@ def _is_of_many_forms(log: LogFindings) -> bool:
 def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
     """Return how many lines follow, without the share of other processes that print among those of the finding's."""
     of_its_own = log.closing_ranks.count(finding.rank) / max(1, len(log.closing_ranks))
-    return (end - finding.last_line) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
+    frames = sum(map(is_frame, log.tail))
+    return max(0, end - finding.last_line - frames) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
 
 
 def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFindings) -> bool:
@@ -207,9 +240,9 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
             return after > _VERY_FAR_LINES and log.bytes_after > BUFFERED_BYTES
         return after > after_uncaught
     if finding.signature.failure_class in _OUTSIDE:
-        return after > (_FAR_LINES if _is_schedulers(finding) and not log.complaints else _VERY_FAR_LINES)
+        return after > (FAR_LINES if _is_schedulers(finding) and not log.complaints else _VERY_FAR_LINES)
     if weight(finding) in (CASCADE, REPORT):
-        return after > _FAR_LINES
+        return after > FAR_LINES
     if finding.signature.id in _OF_SCRIPTS:
         return after > _AFTER_SHELL
     return _may_be_unheeded(finding) and _goes_on_after(finding, after, log)
@@ -320,7 +353,7 @@ def _is_survived(finding: Finding, last_alike: Finding, end: Finding) -> bool:
         return False
     if weight(finding) >= CASCADE:
         return False
-    is_far = end.line - last_alike.line > _FAR_LINES
+    is_far = end.line - last_alike.line > FAR_LINES
     if finding.raised is None or finding.raised.is_printed:
         is_stated = finding.signature.failure_class in BY_EXCEPTION and _is_schedulers(end)
         return is_far or is_stated or end.signature.id in _TIME_LIMITS
