@@ -411,8 +411,8 @@ def test_an_interruption_counts_in_the_last_lines_whatever_its_level():
     line = "[2026-01-02 03:04:05,678] [INFO] [spawn.py:7:on_signal] Parent received SIGINT, leaving"
     assert told([line]) == ("cancelled", len(WELL) + 1, "low")
     assert told([line, *WELL])[0] == "none"
-    assert told([line, "bye"])[0] == "cancelled"
-    assert told([line, *["bye"] * 3])[0] == "none"
+    assert told([line, *["bye"] * 4])[0] == "cancelled"
+    assert told([line, *["bye"] * 5])[0] == "none"
 
 
 def test_a_run_has_failed_of_which_torchrun_has_a_table():

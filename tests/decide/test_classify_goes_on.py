@@ -863,3 +863,120 @@ def test_one_of_several_root_errors_of_a_graph_tells_the_kind():
         "user_code",
         roots[2],
     )
+
+
+HYDRA = "Error executing job with overrides: ['+mpi.local_size=4']"
+ADVICE = "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [ADVICE, "Please set the environment variable A_LOG_LEVEL=0 for more", "wandb: ERROR no config given"],
+)
+def test_advice_below_an_exception_is_no_part_of_its_message(advice):
+    """https://github.com/argonne-lcf/dlio_ml_workloads"""
+    error = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:46, unhandled cuda error, NCCL version 2.10.3"
+    lines = [*threw(error), "ncclUnhandledCudaError: Call to CUDA function failed.", advice]
+    crash = [
+        "terminate called after throwing an instance of 'c10::CUDAError'",
+        "  what():  CUDA error: uncorrectable ECC error encountered",
+    ]
+    assert told([*WELL, *lines, *crash]) == ("hardware", crash[1])
+    assert told([*WELL, *threw("Exception"), "", advice]) == ("user_code", "Exception")
+
+
+def test_hydra_reports_an_exception_as_the_end_without_its_own_frames():
+    frames = [f"[frame {n}]: /opt/dali/lib.so(+0x{n * 7919:x}) [0x14d1e{n * 104729:06x}]" for n in range(79)]
+    error = [
+        "RuntimeError: Critical error when building pipeline:",
+        "Error when constructing operator: readers",
+    ]
+    why = '[/opt/dali/loader.h:105] Assert on "fin.good()" failed: Failed to open file /dev/shm/a.idx'
+    ended = threw(error[0], "./main.py main", f"{LIB}/pipeline.py build")
+    assert told([*WELL, HYDRA, *ended, error[1], why, *frames]) == ("config", why)
+    assert told([*WELL, *ended, error[1], why, *frames])[0] == "none"
+
+
+def test_a_reader_of_dali_tells_why_in_a_further_line():
+    why = (
+        '[/opt/dali/loader.h:76] Assert on "p != nullptr" failed: Error reading from a file /data/a.tfrecord'
+    )
+    lines = [
+        *threw("RuntimeError: Critical error in pipeline:"),
+        "Error when executing CPU operator encountered:",
+        why,
+    ]
+    assert told(lines) == ("data", why)
+
+
+def test_an_interruption_ends_the_program_of_a_script_that_ran_then():
+    """https://github.com/Abdullah-Zubair/CTCF"""
+    first = threw("FileNotFoundError: [Errno 2] No such file or directory: 'a.json'", "one.py <module>")
+    second = threw("KeyboardInterrupt", "two.py <module>", f"{LIB}/core.py update")
+    assert told([*first, *ANSWERS[:3], *second]) == ("cancelled", "KeyboardInterrupt")
+    assert told([*first, *second])[0] == "config"
+    same = threw("KeyboardInterrupt", "one.py <module>", f"{LIB}/core.py update")
+    assert told([*first, *ANSWERS[:3], *same])[0] == "config"
+
+
+def test_an_operator_that_does_not_compile_explains_the_abort_of_its_process():
+    """https://github.com/Ascend/modelzoo"""
+    head = "[ERROR] TEFUSION(146,python):2020-12-04-13:21:30.378.985 [te_fusion/fusion_op.cc:5720]"
+    why = (
+        f"{head}GetFinishedCompilationTask RuntimeError: ({{'errCode': 'E60024'}}, 'In op[None], Shape error"
+    )
+    ended = "[Service Log]2020-12-04 13:22:03,235 - ERROR - FMK of device1 has exited with non-zero code: -6"
+    assert told([why, *ANSWERS[:9], ended, "[Service Log]Training completed."]) == ("compile", why)
+
+
+def test_dot_net_reports_what_it_does_not_catch():
+    """https://github.com/CexDev/genesis-nova"""
+    why = " ---> System.IO.FileNotFoundException: Training file not found: C:\\data\\simple_patterns.txt"
+    lines = ["Unhandled exception. System.InvalidOperationException: Pipeline failed.", why]
+    frames = [
+        f"   at Nova.Train.Loader.<>c.<.ctor>b__12_{n}(Data data) in C:\\Loader.cs:line {n}"
+        for n in range(15)
+    ]
+    assert told([*WELL, *lines, *frames])[0:2] == ("config", why)
+    assert told([*WELL, lines[0], *frames]) == ("user_code", lines[0])
+
+
+def test_a_shell_that_cannot_change_its_directory_says_so_in_any_language():
+    assert told(["bash: cd: 参数太多"]) == ("config", "bash: cd: 参数太多")
+    assert told(["bash: cd: 参数太多", *WELL])[0] == "none"
+
+
+def test_a_checkpoint_that_cannot_be_opened_for_writing_is_a_matter_of_storage():
+    error = "RuntimeError: File out/model_checkpoint_epoch_200.pt cannot be opened."
+    frames = ("/app/train.py <module>", "/venv/lib/python3.12/site-packages/torch/serialization.py __init__")
+    assert told([*WELL, *threw(error, *frames)]) == ("storage", error)
+
+
+def test_a_server_that_was_asked_to_end_says_good_bye():
+    said = "[2026-02-26 00:32:27 +0000] [1365087] [INFO] Handling signal: term"
+    after = [
+        "Error ins: 1205 (HY000): try restarting transaction",
+        "Worker exiting (pid: 7)",
+        "Shutting down: Master",
+    ]
+    assert told([*WELL, said, *after]) == ("preempted", said)
+    assert told([*WELL, said, *after, *ANSWERS * 13])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "expected"),
+    [
+        ("Application 21745757 exit codes: 143", 143, "preempted"),
+        ('service "1.preprocess" didn\'t complete successfully: exit 127', 127, "config"),
+        ("the worker has exited with exit code 9", 9, "unknown"),
+    ],
+)
+def test_the_line_that_states_the_exit_code_is_the_evidence_for_it(line, code, expected):
+    assert told([*WELL, line, "bye"], code) == (expected, line)
+    assert told([*WELL, line, *ANSWERS * 3], code)[1] != line
+
+
+def test_a_file_that_could_not_be_loaded_is_skipped_by_what_prints_on():
+    failed = "Failed to load 2024-03-07T20_54_29.919943.pkl"
+    assert told([*WELL, failed, "loading 4-th data from ./split_data"])[0] == "none"
+    assert told([*WELL, failed])[0] == "unknown"

@@ -284,7 +284,7 @@ def test_a_program_says_that_somebody_has_interrupted_it():
                      (f"{LIBRARY}/torch/utils/data/_utils/fetch.py fetch",), "user_code", id="a-file-that-is-written"),
         pytest.param("OSError: bad magic in a.h5", (f"{LIBRARY}/torch/utils/data/_utils/fetch.py fetch",), "data",
                      id="one-that-is-read"),
-        pytest.param("RuntimeError: File out/ckpt.pt cannot be opened.", (), "checkpoint", id="a-checkpoint-s-file"),
+        pytest.param("RuntimeError: File out/ckpt.pt cannot be opened.", (), "storage", id="torch-opens-it-to-write"),
         pytest.param("RuntimeError: Timed out initializing process group in a barrier", (), "network", id="a-barrier"),
         pytest.param("ValueError: No runs present in the directory: 'x'", (), "config", id="nothing-there"),
         pytest.param("ValueError: acme supports device type cpu, but got device target GPU", (), "config",

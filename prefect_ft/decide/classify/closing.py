@@ -22,8 +22,10 @@ __all__ = [
     "AFTER_LINE",
     "WEAK_LEVELS",
     "Complaint",
+    "code_in",
     "complains",
     "complaint_of",
+    "is_around",
     "is_frame",
     "is_lost_loss",
     "is_message_of_crash",
@@ -51,8 +53,8 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
-_EXIT_CODE = r"(?i:\b(?:exit[ _]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,2})\b)"
-_EXIT_N = r"(?:^|\()exit ([1-9]\d{0,2})\b"
+_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:codes?|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,2})\b)"
+_EXIT_N = r"(?:^|\(|: )exit ([1-9]\d{0,2})\b"
 """How a script reports that a program has failed."""
 
 _NAMES = compiled(
@@ -88,6 +90,7 @@ _UNCAUGHT = compiled(
             r"^Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
             r"^Undefined (?:function|variable)\b|^Execution halted$",
             r"^Exception in thread \"",  # Java
+            r"^Unhandled exception\. |^ ---> [\w.]+: ",  # .NET
             r"^panic: |^(?:Fortran )?runtime error: ",  # Go, Fortran
             r"^\S*\blua(?:jit)?: \S+:\d+: ",
         )
@@ -145,8 +148,10 @@ _AROUND = ("slurmstepd: ", "wandb: ")
 _WHAT = compiled(r"^\s+what\(\):")
 """How C++ shows the message of an uncaught exception."""
 
-_FRAME = compiled(r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s")
-"""How C++ libraries print a frame of the stack at which they end the program."""
+_FRAME = compiled(
+    r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner "
+)
+"""How C++ libraries, Java and .NET print a frame of the stack at which a program ends."""
 
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
@@ -191,6 +196,9 @@ _LETTERS = 8
 _END_LETTERS = 16
 """How much of their ends complaints about items have in common."""
 
+_OF_A_FILE = compiled(r"(?i)^\W{0,4}failed to (?:load|open|parse|process|read) [\w./:-]*\.\w")
+"""A complaint about one file, without a reason: a program that prints anything after it goes on with the next one."""
+
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
 
@@ -216,12 +224,12 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     """Return the complaint in a line: its text, its class, and whether it has the form of an end."""
     text = line.text
     is_what = is_message_of_crash(text)
-    is_inner = after_time(text)[:1].isspace() and not is_what
+    is_uncaught = any(_UNCAUGHT.search(view) for view in line.views)
+    is_inner = after_time(text)[:1].isspace() and not (is_what or is_uncaught)
     is_inner = is_inner or text.startswith(_ROW)
     if is_inner or any(_is_no_end(view) for view in line.views):
         return None
     shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
-    is_uncaught = any(_UNCAUGHT.search(view) for view in line.views)
     is_end = (
         is_what
         or is_uncaught
@@ -235,7 +243,9 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         return None
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
-    said = said_by(text) or ("user_code" if is_uncaught else _said_by_code(line))
+    said = said_by(text)
+    if said is None or (is_uncaught and said == "crash"):
+        said = "user_code" if is_uncaught else _said_by_code(line)
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
     if said == "numeric" and not is_end and _VALUE.search(text) is not None:
@@ -247,9 +257,14 @@ def _is_no_end(view: str) -> bool:
     return _NO_END.search(view) is not None or says_to_go_on(view)
 
 
+def is_around(text: str) -> bool:
+    """Return whether a line is of what runs around a program."""
+    return text.startswith(_AROUND)
+
+
 def _is_beside(view: str) -> bool:
     """Return whether what complains is around the program, or the complaint about one of many items."""
-    return view.startswith(_AROUND) or _ITEM.search(view) is not None
+    return is_around(view) or _ITEM.search(view) is not None
 
 
 def last_complaints(
@@ -364,8 +379,8 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
 
 
 def is_frame(text: str) -> bool:
-    """Return whether a line is a frame of the stack that a C++ library prints as it ends the program."""
-    return "@" in text and _FRAME.match(text) is not None
+    """Return whether a line is a frame of the stack at which a program ends, in another language than Python."""
+    return _FRAME.match(text) is not None
 
 
 def complains(text: str) -> bool:
@@ -378,10 +393,15 @@ def reports_failure(text: str) -> bool:
     return _EXIT.search(text) is not None
 
 
+def code_in(text: str) -> int:
+    """Return the exit code that a line reports, 0 if none."""
+    found = _CODE.search(text)
+    return int(found[1] or found[2]) if found is not None else 0
+
+
 def _said_by_code(line: Line) -> FailureClass | None:
     """Return what the signal says with which a program ended whose exit code a line reports."""
-    found = next((found for view in line.views if (found := _CODE.search(view)) is not None), None)
-    code = int(found[1] or found[2]) if found is not None else 0
+    code = next(filter(None, map(code_in, line.views)), 0)
     ended = by_status(code, None, had_progress=True) if signal_of(code, None) is not None else None
     return ended.failure_class if ended is not None and ended.failure_class != "unknown" else None
 
@@ -412,7 +432,9 @@ def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Compl
 def _is_near_the_end(one: Complaint) -> bool:
     if not one.is_strong:
         return one.failure_class is not None and one.after < _LAST_LINES
-    return one.after < _LAST_LINES if one.failure_class is None else one.after <= AFTER_LINE
+    if one.failure_class is None:
+        return one.after < (1 if _OF_A_FILE.match(one.text) is not None else _LAST_LINES)
+    return one.after <= AFTER_LINE
 
 
 def _rank(complaint: Complaint) -> tuple[bool, bool, bool]:

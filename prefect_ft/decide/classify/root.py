@@ -29,6 +29,8 @@ from prefect_ft.decide.classify.chains import (
 from prefect_ft.decide.classify.closing import (
     WEAK_LEVELS,
     Complaint,
+    code_in,
+    is_around,
     is_lost_loss,
     is_message_of_crash,
     root_of,
@@ -45,6 +47,7 @@ from prefect_ft.decide.classify.launchers import (
     reports_end,
 )
 from prefect_ft.decide.classify.likeness import likeness_of_exception, likeness_of_line, signature_of
+from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.decide.classify.survived import (
     ENDS_ITS_PROGRAM,
     FAR_LINES,
@@ -64,6 +67,9 @@ _ERRNO = "errno"
 _NEAR_LINES = 30
 _AT_ONCE_LINES = 2
 _LAST_LINES = 3
+_FAREWELL_LINES = 5
+"""How many lines a program may print after it was asked to end, that one included."""
+
 _LOGGED_LINES = 150
 """How many lines of tracebacks a program may log before it ends by the exception that the first line names."""
 
@@ -86,7 +92,7 @@ _OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
 
-_SAID_BY_PROGRAMS = frozenset(("interrupt-keyboard",))
+_SAID_BY_PROGRAMS = frozenset(("interrupt-keyboard", "sigterm-received"))
 """What a program says itself of an end from outside, at any level, before it saves its state."""
 
 _HINTS: dict[FailureClass, str] = {
@@ -265,12 +271,25 @@ def _exit_finding(
     if (exit_finding := by_last_words(logs, exit_code)) is not None:
         return exit_finding
     exit_finding = by_status(exit_code, signal, had_progress=any(log.had_progress for log in logs))
-    if exit_finding is None or reported is None:
+    if exit_finding is None:
+        return None
+    if reported is not None:
+        place = reported.finding.text, reported.log.file, reported.finding.line
+    elif (stated := _stated(logs, exit_code)) is not None:
+        place = stated
+    else:
         return exit_finding
-    file, finding = reported.log.file, reported.finding
-    return exit_finding._replace(
-        evidence=replace(exit_finding.evidence, text=finding.text, file=file, line=finding.line)
-    )
+    text, file, line = place
+    return exit_finding._replace(evidence=replace(exit_finding.evidence, text=text, file=file, line=line))
+
+
+def _stated(logs: Sequence[LogFindings], exit_code: int | None) -> tuple[str, str, int] | None:
+    """Return the last line that states the exit code: its text, its log and its number."""
+    for log in logs:
+        for at in range(len(log.tail) - 1, -1, -1):
+            if exit_code is not None and code_in(log.tail[at]) == exit_code:
+                return log.tail[at].strip(), log.file, log.number_of_tail(at)
+    return None
 
 
 def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
@@ -300,7 +319,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         return is_last and finding.level not in WEAK_LEVELS
     if finding.raised is not None and (not finding.raised.is_aside or finding.raised.has_own):
         return finding.line >= log.number_of_tail(max(-_LAST_LINES, -len(log.tail)))
-    last = -1 if finding.signature.id not in _SAID_BY_PROGRAMS else max(-_LAST_LINES, -len(log.tail))
+    last = -1 if finding.signature.id not in _SAID_BY_PROGRAMS else max(-_FAREWELL_LINES, -len(log.tail))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) + last)
 
@@ -345,7 +364,8 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
         if is_known_to_fail
         else without_unheeded(log, _without_caught(log, _before_completion(log)))
     )
-    findings = _without_earlier_usage(_without_echoes(_until_interrupted(log, findings)))
+    findings = _of_the_interrupted_program(_until_interrupted(log, findings))
+    findings = _without_earlier_usage(_without_echoes(findings))
     ended = _ends_of([one for one in findings if not _follows_interruption(one, findings)])
     lines = (finding for finding in findings if finding.raised is None)
     said = [finding for finding in lines if not _is_outdone(finding, ended, findings)]
@@ -380,7 +400,11 @@ def _last_word(log: LogFindings, first: Finding, lines: Sequence[Finding]) -> Fi
     if not log.tail:
         return first
     end = log.number_of_tail(max(-_LAST_LINES, -len(log.tail)) + len(log.tail))
-    said = (line for line in lines if line.order > first.order and line.line >= end and weight(line) == ROOT)
+    said = (
+        line
+        for line in lines
+        if line.order > first.order and line.line >= end and weight(line) == ROOT and not is_around(line.text)
+    )
     return next(said, first)
 
 
@@ -448,6 +472,31 @@ def _until_interrupted(log: LogFindings, findings: Sequence[Finding]) -> list[Fi
         for one in findings
         if one.raised is None or one.order >= end or not one.raised.is_printed or weight(one) != ROOT
     ]
+
+
+def _of_the_interrupted_program(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out exceptions that had ended other programs of a script before the one that was interrupted."""
+    interrupted = [one for one in findings if weight(one) == INTERRUPTED and _program_of(one)]
+    if not interrupted:
+        return list(findings)
+    last = interrupted[-1]
+    return [
+        one
+        for one in findings
+        if one.order >= last.order
+        or one.rank != last.rank
+        or weight(one) != ROOT
+        or _program_of(one) in ("", _program_of(last))
+        or last.first_line - one.last_line <= _AT_ONCE_LINES
+    ]
+
+
+def _program_of(finding: Finding) -> str:
+    """Return the file of the program that an exception ended; empty if none is known."""
+    raised = finding.raised
+    if raised is None or raised.is_printed or raised.outermost is None or is_library(raised.outermost[0]):
+        return ""
+    return raised.outermost[0]
 
 
 def _without_echoes(findings: Sequence[Finding]) -> list[Finding]:

@@ -21,6 +21,7 @@ from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catal
 from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
 from prefect_ft.decide.classify.closing import (
     Complaint,
+    is_around,
     is_message_of_crash,
     last_complaints,
     reports_failure,
@@ -65,6 +66,9 @@ _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, i
 _AROUND_BYTES = 300  # before and after what says where a run is
 _NEW_RUN, _THROUGH = "an earlier run", "the run then said that it was through"
 _MESSAGE_LINES, _LONG_LINES = 8, 120
+_ADVICE = re.compile(r"(?i)\b(?:complete|full) (?:stack ?trace|traceback)\b|=\w+ for more\b")
+"""What libraries print below each exception: how to see more of it."""
+
 _OF_A_GRAPH = "in user code:"
 """The message with which TensorFlow begins the traceback of a function that it traces; its end names the exception."""
 _QUIET_LINES = 2000  # without anything of a traceback, after which open ones are given up
@@ -723,6 +727,8 @@ class LogScanner:
 
     def _said_within(self, line: Line) -> Signature | None:
         """Return what a further line of a message says: the kind of the failure, or the exception within."""
+        if _ADVICE.search(line.text) is not None or is_around(line.text):
+            return None
         if (inner := _INNER.match(line.text)) is not None:
             raised = Raised(inner[1], inner[2], self._order)
             match = self._catalogue.find((raised.text,), is_raised=True)

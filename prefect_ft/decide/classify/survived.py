@@ -219,7 +219,7 @@ def _after_import(finding: Finding) -> int:
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
-    lines = map(after_time, log.tail)
+    lines = (after_time(text) for text in log.tail if not is_frame(text))
     forms = {_NUMBER.sub("", text) for text in lines if not text[:1].isspace()}
     is_complaining = bool(log.complaints) or 2 * sum(map(complains, log.tail)) > len(log.tail)
     return len(forms) >= _FORMS and not is_complaining

@@ -62,6 +62,8 @@ _ENDING = re.compile(
     r"_*(?:teardown|on_exception|cleanup|clean_up|shutdown|destroy_process_group|finish|close|stop|__del__|"
     r"__exit__|_?exit|terminate|_run_exitfuncs)\b"
 )
+_REPORTS_END = "Error executing job with overrides: "
+"""What Hydra prints above the traceback of a program's exception, before it exits."""
 _RUNS_A_PROGRAM = ("_run_code", "_run_module_as_main", "_run_module_code", "run_path")
 """Functions of runpy, which run a library's module as a program (`python -m`)."""
 
@@ -104,6 +106,8 @@ class Raised:
     """The place of the last line of its chain, if another exception followed it; else 0."""
     is_cut: bool = False
     """Whether the log ends before the traceback does, and the code alone says what it raises."""
+    is_reported: bool = False
+    """Whether what runs the program (Hydra) reports the exception as its end, without its own frames."""
 
     @property
     def text(self) -> str:
@@ -116,7 +120,7 @@ class Raised:
     @property
     def is_printed(self) -> bool:
         """Whether a function caught and printed it: the report of an uncaught one begins where its program does."""
-        return self.outermost is not None and self.outermost[1] not in _BEGINS
+        return self.outermost is not None and self.outermost[1] not in _BEGINS and not self.is_reported
 
 
 @dataclass(slots=True)
@@ -128,6 +132,7 @@ class _Traceback:
     is_boxed: bool
     is_aside: bool
     has_head: bool
+    is_reported: bool = False
     is_cleanup: bool = False
     is_import: bool = False
     outermost: tuple[str, str] | None = None
@@ -232,7 +237,9 @@ class TracebackReader:
             self._is_fatal = not (
                 any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.search(above) is not None
             )
-        self._now = _Traceback(_alike(margin), order, bool(box), self._is_of_thread(order), has_head)
+        self._now = _Traceback(
+            _alike(margin), order, bool(box), self._is_of_thread(order), has_head, _REPORTS_END in above
+        )
         return self._now
 
     def _is_of_thread(self, order: int) -> bool:
@@ -305,6 +312,7 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
         function=function,
         is_cleanup=ended.is_cleanup,
         is_aside=ended.is_aside,
+        is_reported=ended.is_reported,
         is_import=ended.is_import,
         reading=ended.reading,
         asserted=ended.asserted,
