@@ -980,3 +980,84 @@ def test_a_file_that_could_not_be_loaded_is_skipped_by_what_prints_on():
     failed = "Failed to load 2024-03-07T20_54_29.919943.pkl"
     assert told([*WELL, failed, "loading 4-th data from ./split_data"])[0] == "none"
     assert told([*WELL, failed])[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "WARNING:tensorflow:From /app/brain.py:583: calling count_nonzero with keep_dims is deprecated",
+        "[10:08:04] WARNING: /work/src/learner.cc:576: ",
+    ],
+)
+def test_a_library_s_first_warning_after_an_exception_is_another_program_s(warning):
+    """https://github.com/buleihi/progSynthRL, https://github.com/tsievert/HHtobbyy"""
+    error = threw("AttributeError: 'NoneType' object has no attribute 'predict'")
+    assert told([*error, warning, *ANSWERS[:8]])[0] == "none"
+    assert (
+        told([*error, *ANSWERS[:8], "WARNING:tensorflow:Unresolved object in checkpoint"])[0] == "user_code"
+    )
+
+
+def test_a_rank_that_its_launcher_ended_only_follows_from_another_s_failure():
+    """https://github.com/nschmidtg/hexapod"""
+    warning = "WARNING:tensorflow:From /app/utils.py:241: The name tf.get_default_session is deprecated"
+    ended = "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 15 (Terminated)."
+    error = "FileExistsError: [Errno 17] File exists: './tmp/20210913_124406/'"
+    assert told([*threw(error), warning, *ANSWERS[:8], ended]) == ("user_code", error)
+    assert told([warning, *WELL, ended])[0] == "preempted"
+
+
+def test_what_a_program_could_not_even_start_with_is_the_last_one_s_failure():
+    """https://github.com/andreasignoretti/Challenge-Modal"""
+    missing = threw("ModuleNotFoundError: No module named 'hydra'")
+    override = "LexerNoViableAltException:  training.checkpoint_path=../models/a.pt"
+    assert told([*missing, *missing, override, "      ^", ADVICE]) == ("config", override)
+    shell = "/spool/job325196/slurm_script: line 16: /miniconda3/etc/profile.d/conda.sh: No such file or directory"
+    script = "python: can't open file '/app/train.py': [Errno 2] No such file or directory"
+    assert told([shell, script]) == ("config", script)
+
+
+def test_a_program_that_could_not_be_loaded_is_over_before_others_that_could_not_start():
+    """https://github.com/avinashbarnwal/AFT"""
+    missing = threw("ModuleNotFoundError: No module named 'xgboost'")
+    script = "python3: can't open file 'xgboost_hyper_Py_5': [Errno 2] No such file or directory"
+    assert told([*missing, "251.68", "615.52", *[script] * 2, *["248.8"] * 12])[0] == "none"
+    assert told([*missing, script])[0] == "config"
+
+
+def test_the_report_of_a_deadlock_leaves_the_cause_to_what_it_follows():
+    """https://github.com/galichin/alignment_module"""
+    cause = "InterruptedError: [Errno 4] Interrupted system call"
+    dead = "pytorch_lightning.utilities.exceptions.DeadlockDetectedException: DeadLock detected from rank: 0"
+    assert told([*WELL, *threw(cause), "", CLEANUP, "", *threw(dead)]) == ("storage", cause)
+
+
+def test_signals_and_crashes_of_other_runtimes_are_known():
+    frames = [f"jl_apply_generic at /buildworker/src/gf.c:{n}" for n in range(30)]
+    assert told(["signal (15): Terminated", *frames, "unknown function (ip: (nil))", "6"])[0] == "preempted"
+    crash = "python.exe : Windows fatal exception: access violation"
+    frames = [f'  File "<frozen importlib._bootstrap>", line {n} in _load_unlocked' for n in range(30)]
+    assert told([crash, "Current thread 0x000075ac (most recent call first):", *frames]) == ("crash", crash)
+    assert told(["Windows fatal exception: code 0x8001010d", *frames])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ValueError: Expected a list or a dict for 'columns', got <class 'function'> instead.", "user_code"),
+        ("ValueError: Cannot load file containing pickled data when allow_pickle=False", "data"),
+        (
+            "ValueError: The configured object store size (12.09 GB) exceeds /dev/shm size (12.09 GB).",
+            "storage",
+        ),
+    ],
+)
+def test_what_a_library_says_counts_more_than_which_it_is(error, expected):
+    frames = "/app/train.py <module>", "/venv/lib/python3.12/site-packages/pyarrow/dataset.py read"
+    assert told([*WELL, *threw(error, *frames)])[0] == expected
+
+
+def test_a_count_of_none_is_no_complaint():
+    assert told([*WELL, "Bad samples: 0", "Bad ratio: 0.000", "Scan complete."])[0] == "none"
+    assert told([*WELL, "Bad samples: 7"])[0] == "data"
+    assert told([*WELL, "wandb: ERROR The nbformat package was not found. It is required"])[0] == "none"

@@ -110,8 +110,13 @@ class Beginning:
         self._last, self._found, self._at = -1, 0, 0
 
 
-_WARNING = re2.compile(rb"(?m)^(?:\S+ ){0,3}?\S+\.py:\d+: \w*Warning: ")
-"""How Python warns, at once: after an exception, only a program that begins does so, or one that exits."""
+_WARNING = re2.compile(
+    rb"(?m)^(?:\S+ ){0,3}?\S+\.py:\d+: \w*Warning: |^WARNING:tensorflow:From "
+    rb"|^\[\d\d:\d\d:\d\d\] WARNING: \S+\.cc:\d+: "
+)
+"""How Python, TensorFlow and XGBoost warn, at once: after an exception, only a program that begins does so, or one
+that exits."""
+_WARNS = re.compile(rb"Warning: |WARNING:tensorflow:From |\] WARNING: ")
 
 _AT_EXIT = (b"resource_tracker",)
 _AT_EXIT_LINES = 3  # that a program may print with a warning as it exits, further lines of a message left out
@@ -128,7 +133,7 @@ class Warned:
 
     def search(self, block: bytes, at: int, end: int) -> int | None:
         """Return the place of a warning in a part of a block, behind the prefix of the program that is over."""
-        if self.rank is None or block.find(b"Warning: ", at, end) == -1:
+        if self.rank is None or _WARNS.search(block, at, end) is None:
             return None
         while (warning := _WARNING.search(block, at, end)) is not None:
             is_at_exit = any(name in warning[0] for name in _AT_EXIT)

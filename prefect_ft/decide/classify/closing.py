@@ -109,6 +109,7 @@ _NO_END = compiled(
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b(?:is|are) discouraged\b|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
+            r"(?i:^[\w ]{0,40}\b(?:bad|broken|corrupt\w*|invalid|missing|lost|failed)\b[\w ]{0,40}[:=] *0(?:\.0+)?%?$)",
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
@@ -149,9 +150,10 @@ _WHAT = compiled(r"^\s+what\(\):")
 """How C++ shows the message of an uncaught exception."""
 
 _FRAME = compiled(
-    r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner "
+    r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner |"
+    r"^\S+ at \S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |^\s+File \".*\", line \d+ in \S"
 )
-"""How C++ libraries, Java and .NET print a frame of the stack at which a program ends."""
+"""How C++ libraries, Java, .NET, Julia and Python's faulthandler print a frame of a stack."""
 
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")

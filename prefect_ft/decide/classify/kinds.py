@@ -48,11 +48,11 @@ _ERRNO = re.compile(
 )
 _CLASS_OF_ERRNO: dict[int, FailureClass] = {
     **dict.fromkeys((1, 2, 13, 20, 21, 24, 36, 40), "config"),
-    **dict.fromkeys((5, 27, 28, 30, 37, 116, 121, 122), "storage"),
+    **dict.fromkeys((4, 5, 27, 28, 30, 37, 116, 121, 122), "storage"),
     98: "port_in_use",
     **dict.fromkeys((32, 99, 100, 101, 102, 103, 104, 107, 108, 110, 111, 112, 113), "network"),
 }
-"""Linux's numbers; others say nothing of a cause."""
+"""Linux's numbers; others say nothing of a cause. Python repeats what is interrupted (4), except for closing a file."""
 
 _WORDS: tuple[tuple[FailureClass, str], ...] = (
     (
@@ -163,6 +163,7 @@ _TELLERS = frozenset(
         "BaseExceptionGroup",
         "CellExecutionError",
         "CheckpointException",
+        "DeadlockDetectedException",
         "ExceptionGroup",
         "InstantiationException",
         "KilledWorker",
@@ -213,7 +214,9 @@ def as_kind(signature: Signature, raised: Raised) -> Signature:
     if any(raised.file.endswith(file) and raised.plain_name in names for file, names in _OF_ENDED):
         return _kind("tells", "unknown")
     if signature.id in _GENERAL:
-        known = _by_message(signature, raised) or _by_surroundings(raised, None)
+        known = _by_message(signature, raised)
+        if known is None and not _is_of_types(raised):
+            known = _by_surroundings(raised, None)
         return known or (_kind("tells", "unknown") if only_tells(raised) else signature)
     if signature.id == _CHECK:
         return as_checked(signature, raised.message)
@@ -268,6 +271,11 @@ def _by_surroundings(raised: Raised, only: FailureClass | None) -> Signature | N
     return (
         None if failure_class is None or only not in (None, failure_class) else _kind("place", failure_class)
     )
+
+
+def _is_of_types(raised: Raised) -> bool:
+    """Return whether a library refuses what the program gave it by its type."""
+    return "got <class " in raised.message
 
 
 def says_little(signature: Signature) -> bool:

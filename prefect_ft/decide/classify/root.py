@@ -82,8 +82,14 @@ _ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found", "cfg
 """Failures of another program than the one that raises an exception after it: an interpreter that does not start,
 a command of a script."""
 
+_BEFORE_USAGE = ENDS_ITS_PROGRAM | _ELSEWHERE
+"""Failures before a program that could not start: of earlier starts, and of other commands of its script."""
+
 _ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storage"))
 """Classes that explain why processes lose each other, in whatever words a program says so."""
+
+_OF_RANKS = frozenset(("mpi-exit-term",))
+"""What a launcher says of a rank that it may have ended itself, since another one failed."""
 
 _SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 
@@ -120,7 +126,8 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
 def _only_follows_another(verdict: Verdict, logs: Sequence[LogFindings]) -> bool:
     """Return whether a failure is known only by what follows from one, or by how its process ended."""
     evidence = verdict.evidence
-    if verdict.failure_class in ("cancelled", "preempted"):
+    is_from_outside = verdict.failure_class in ("cancelled", "preempted")
+    if is_from_outside and (evidence is None or evidence.rule not in _OF_RANKS):
         return False
     if evidence is None:
         return verdict.failure_class == "unknown"
@@ -533,7 +540,7 @@ def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:
         for one in findings
         if one.rank not in last
         or one.order >= last[one.rank].order
-        or not (begins(one) or one.signature.id in ENDS_ITS_PROGRAM or _is_far_above(one, last[one.rank]))
+        or not (begins(one) or one.signature.id in _BEFORE_USAGE or _is_far_above(one, last[one.rank]))
     ]
 
 

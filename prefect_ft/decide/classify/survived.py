@@ -55,7 +55,7 @@ _REPORTS = frozenset(("interrupt-aborted",))
 
 _AS_IT_BEGINS = frozenset(("ImportError", "IndentationError", "ModuleNotFoundError", "SyntaxError"))
 
-ENDS_ITS_PROGRAM = frozenset(("cfg-argparse", "cfg-python-script-missing"))
+ENDS_ITS_PROGRAM = frozenset(("cfg-argparse", "cfg-hydra-override", "cfg-python-script-missing"))
 """The last line of a program: what comes long after it is another program's."""
 
 _NUMBER = re.compile(r"\d+")
@@ -131,12 +131,13 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     left = sorted(
         (one for one in findings if not _is_of_earlier_program(one, end)), key=lambda one: one.order
     )
-    if left and begins(left[-1]) and _lines_after(left[-1], end, log) > _after_import(left[-1]):
-        left = left if log.complaints else []
     if any(one.is_strong and one.after < _AFTER_PRINTED for one in log.complaints):
         return left
     warned: list[Finding] = []
     while left:
+        if not log.complaints and begins(left[-1]) and _is_loaded_after(left[-1], end, log):
+            left.clear()
+            break
         is_over = (
             _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
             or _is_before_result(left[-1], result)
@@ -213,9 +214,10 @@ def _is_of_earlier_program(finding: Finding, end: int) -> bool:
     return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > FAR_LINES
 
 
-def _after_import(finding: Finding) -> int:
-    """Return how many lines show another program, after one that ended as it was loaded."""
-    return _AFTER_PRINTED if weight(finding) == INTERRUPTED else _AFTER_IMPORT
+def _is_loaded_after(finding: Finding, end: int, log: LogFindings) -> bool:
+    """Return whether another program prints after one that ended as it was loaded."""
+    enough = _AFTER_PRINTED if weight(finding) == INTERRUPTED else _AFTER_IMPORT
+    return _lines_after(finding, end, log) > enough
 
 
 def _is_of_many_forms(log: LogFindings) -> bool:
