@@ -324,3 +324,31 @@ def test_where_a_logger_was_called_is_no_traceback():
 def test_what_was_right_when_the_run_began_is_doubted(exception):
     assert told(threw(exception))[2] == "high"
     assert told(["step 1 loss 0.3", "step 2 loss 0.2", "step 3 loss 0.1", *threw(exception)])[2] == "low"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("run.sh: 行 10: ../kpLogo: 没有那个文件或目录", "config"),
+        ("run.sh: 第 9 行\uff1apython3\uff1a未找到命令", "config"),
+        ("run.sh: ligne 4: torchrun : commande introuvable", "config"),
+        ("run.sh: Zeile 3: ./train: Datei oder Verzeichnis nicht gefunden", "config"),
+        ("run.sh: línea 5: ./train: Permiso denegado", "config"),
+        ("run.sh: 行 3: 12345 已杀死               python train.py", "unknown"),
+        ("run.sh: Zeile 3: 12345 Beendet                 python train.py", "preempted"),
+        ("Tué", "unknown"),
+        ("Violación de segmento (`core' generado)", "crash"),
+        ("Ошибка сегментирования (стек памяти сброшен на диск)", "crash"),
+        ("cp: 写入 'ckpt.pt' 时出错: 设备上没有空间", "storage"),
+        (
+            "tar: ckpt: Wrote only 4096 bytes: Der zugewiesene Plattenplatz (Quota) ist überschritten",
+            "storage",
+        ),
+        ("Terminado", "none"),
+        ("Завершено", "none"),
+        ("终止训练", "none"),
+        ("[2021-05-18 11:10:19 +0300] [13369] [ERROR] Connection in use: ('0.0.0.0', 443)", "port_in_use"),
+    ],
+)
+def test_shells_and_the_system_speak_other_languages(line, expected):
+    assert classify({"a.log": [line]}).failure_class == expected
