@@ -14,6 +14,7 @@ __all__ = ["PLACES", "Progress", "is_no_progress", "is_result", "place_of"]
 _SOURCES = (
     r"(?i:(?:\b|_)(?:step|timestep|epoch|iter|iteration|batch|update|trial|episode|round)s?\b['\"]?[\s:=#/\[(|]{0,40}\d)",
     r"\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
+    r"\d[a-z]* \[\d+:\d\d(?::\d\d)?, ",
     r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
 )
 PLACES = "|".join(_SOURCES)
@@ -24,6 +25,8 @@ _WITHIN = r"(?:(?:/\d+)?[\]\s|,:;\[(]{1,5}\d+(?=/\d))?"
 _STEP = re.compile(_SOURCES[0][:-3] + rf"(\d+(?:\.\d+)?{_WITHIN})(?![\d.%]))")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
+_COUNTER = re.compile(r"(?<![\d/])(\d+)[a-z]* \[\d+:\d\d(?::\d\d)?, ")
+"""A bar of which the end is not known."""
 _ANY = re.compile(PLACES)
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _NOT_PROGRESS = re.compile(
@@ -56,6 +59,8 @@ def place_of(text: str) -> str | None:
     # a program that has failed may still print bars that are at their end
     if bars := [f"{at}/{end}" for at, end in _BAR.findall(text) if at != end]:
         return f"{_BAR_AT}{' '.join(bars)}"
+    if counts := _COUNTER.findall(text):
+        return f"{_BAR_AT}{' '.join(counts)}/?"
     losses = _LOSS.findall(text)
     return f"loss {' '.join(losses)}" if losses else None
 

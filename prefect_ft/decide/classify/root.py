@@ -331,6 +331,13 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) + last)
 
 
+def _ends_badly(log: LogFindings, finding: Finding) -> bool:
+    """Return whether a log ends with complaints after what one thread met, and the others must meet too."""
+    raised = finding.raised
+    is_thread_s = raised is not None and raised.is_aside
+    return is_thread_s and finding.signature.failure_class in _ENDS_ALL and bool(log.complaints)
+
+
 def _is_just_reported(finding: Finding, log: LogFindings) -> bool:
     """Return whether a launcher reports, a few lines below, that a rank has ended."""
     return any(
@@ -348,7 +355,7 @@ def _says_more(
     is_end_known = is_end_known or rank_named_first(log) is not None
     is_own = first.is_mention and first.signature.failure_class == "user_code"
     if is_own or (heavy in (MENTIONED, ASIDE) and not is_end_known):
-        return not _is_at_end(log, first)
+        return not (_is_at_end(log, first) or _ends_badly(log, first))
     if exit_finding is None or heavy < CASCADE:
         return False
     number = signal_of(exit_code, signal)

@@ -201,7 +201,7 @@ def _places() -> Any:
 _LINE_END = re.compile(rb"[\n\r]")
 _BOUND = re.compile("|".join(map(re.escape, (*RESTARTS, *ENDS_OF_JOBS))))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
-_SUCCESS = re.compile("|".join(map(re.escape, SUCCEEDED)))
+_SUCCESS = re.compile("|".join(map(re.escape, (*SUCCEEDED, "'train_runtime':"))))
 
 
 class LogScanner:

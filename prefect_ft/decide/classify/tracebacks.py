@@ -48,6 +48,7 @@ _NOT_FATAL = (
     "Future exception was never retrieved",
     "Task exception was never retrieved",
     "Call stack:",
+    "Jax plugin configuration error",
 )
 """What precedes a traceback that has ended nothing."""
 _OF_A_LOGGER = ("Message: ", "Arguments: ")
