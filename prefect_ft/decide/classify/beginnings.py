@@ -111,8 +111,8 @@ class Beginning:
 
 
 _WARNING = re2.compile(
-    rb"(?m)^(?:\S+ ){0,3}?\S+\.py:\d+: \w*Warning: |^WARNING:tensorflow:From "
-    rb"|^\[\d\d:\d\d:\d\d\] WARNING: \S+\.cc:\d+: "
+    rb"(?m)(?:^|\r)(?:\S+ ){0,3}?(?:\S+\.py:\d+: \w*Warning: |WARNING:tensorflow:From "
+    rb"|\[\d\d:\d\d:\d\d\] WARNING: \S+\.cc:\d+: )"
 )
 """How Python, TensorFlow and XGBoost warn, at once: after an exception, only a program that begins does so, or one
 that exits."""

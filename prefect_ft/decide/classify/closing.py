@@ -261,7 +261,7 @@ def _is_no_end(view: str) -> bool:
 
 def is_around(text: str) -> bool:
     """Return whether a line is of what runs around a program."""
-    return text.startswith(_AROUND)
+    return after_time(text).startswith(_AROUND)
 
 
 def _is_beside(view: str) -> bool:
@@ -382,7 +382,7 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
 
 def is_frame(text: str) -> bool:
     """Return whether a line is a frame of the stack at which a program ends, in another language than Python."""
-    return _FRAME.match(text) is not None
+    return _FRAME.match(after_time(text)) is not None
 
 
 def complains(text: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import re2
@@ -76,21 +76,23 @@ class Repeats:
     def _has_code(self, raw: bytes) -> bool:
         """Return whether another number could change the line's rule: one that needs a certain number."""
         text, without = raw.decode(errors="replace"), raw.translate(None, _DIGITS)
-        return any(
-            compiled(self._codes[index]).search(without) is None for index in self._any_code.Match(text) or ()
-        )
+        codes, numbered = self._numbered
+        return any(compiled(codes[index]).search(without) is None for index in numbered.Match(text) or ())
 
     @cached_property
-    def _codes(self) -> list[str]:
-        return [each.pattern for each in self._signatures if _any_number(each.pattern) != each.pattern]
+    def _numbered(self) -> tuple[tuple[str, ...], Any]:
+        return _with_any_numbers(tuple(each.pattern for each in self._signatures))
 
-    @cached_property
-    def _any_code(self) -> Any:
-        patterns = re2.Set.SearchSet(re2_options())
-        for pattern in self._codes:
-            patterns.Add(_any_number(pattern))
-        patterns.Compile()
-        return patterns
+
+@lru_cache(maxsize=4)  # the built-in catalogue, and those with a user's own signatures
+def _with_any_numbers(patterns: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
+    """Return the patterns that need certain numbers, and one automaton over them with any: it takes long to make."""
+    codes = tuple(pattern for pattern in patterns if _any_number(pattern) != pattern)
+    numbered = re2.Set.SearchSet(re2_options())
+    for pattern in codes:
+        numbered.Add(_any_number(pattern))
+    numbered.Compile()
+    return codes, numbered
 
 
 def _any_number(pattern: str) -> str:

@@ -711,7 +711,8 @@ class LogScanner:
         assert self._little is not None
         left = self._little[1] - 1
         matches_other = finding.signature.role == "cascade" and self._matches_other_signature(line, finding)
-        is_more = line.rank == finding.rank and HEADER not in line.text and not matches_other
+        is_over = HEADER in line.text or is_around(line.text) or _ADVICE.search(line.text) is not None
+        is_more = line.rank == finding.rank and not (is_over or matches_other)
         said = self._said_within(line) if is_more else None
         if said is not None:
             self._kept.drop(finding)
@@ -719,7 +720,7 @@ class LogScanner:
             self._kept.add(more)
             if self._chain.get(line.rank) is finding:
                 self._chain[line.rank] = more
-        if said is not None or left <= 0 or matches_other or HEADER in line.text:
+        if said is not None or left <= 0 or matches_other or is_over:
             self._little = None
             self._open -= 1
         else:
@@ -727,8 +728,6 @@ class LogScanner:
 
     def _said_within(self, line: Line) -> Signature | None:
         """Return what a further line of a message says: the kind of the failure, or the exception within."""
-        if _ADVICE.search(line.text) is not None or is_around(line.text):
-            return None
         if (inner := _INNER.match(line.text)) is not None:
             raised = Raised(inner[1], inner[2], self._order)
             match = self._catalogue.find((raised.text,), is_raised=True)
