@@ -784,12 +784,11 @@ def test_boxes_may_be_drawn_in_ascii_and_be_too_narrow_for_a_frame():
 def test_an_exception_that_comes_again_and_again_was_handled():
     """https://github.com/Adhityas1820/Statistics-ML (torchcodec tells why it was not loaded, for each video)"""
     error = "OSError: [WinError 127] The specified procedure could not be found"
-    video = ["FFmpeg version 4:", *threw(error), "[end of the traceback].); trying others", "pred 3", "gt 4"]
+    printed = threw(error, f"{LIB}/utils.py load_libraries")
+    video = ["FFmpeg version 4:", *printed, "[end of the traceback].); trying others", "pred 3", "gt 4"]
     assert told([*(video * 3), *ANSWERS[:20]])[0] == "none"
-    assert told([*(video * 3), *ANSWERS[:5]])[0] == "user_code"
-    assert told([*(video * 2), *ANSWERS[:20]])[0] == "user_code"
-    assert told([*(threw(error) * 3), *ANSWERS[:20]])[0] == "user_code"
-    assert told([*(video * 3), *ANSWERS[:12], "error: the disk is full", "bye"])[0] == "user_code"
+    ended = ["a rank", *threw(error), "a", "b", "c", "d"]
+    assert told([*(ended * 3), *ANSWERS[:20]])[0] == "user_code"
 
 
 def test_what_stands_far_above_a_program_that_could_not_start_is_over():
@@ -1061,3 +1060,108 @@ def test_a_count_of_none_is_no_complaint():
     assert told([*WELL, "Bad samples: 0", "Bad ratio: 0.000", "Scan complete."])[0] == "none"
     assert told([*WELL, "Bad samples: 7"])[0] == "data"
     assert told([*WELL, "wandb: ERROR The nbformat package was not found. It is required"])[0] == "none"
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."
+NO_SCRIPT = "python: can't open file 'eval.py': [Errno 2] No such file or directory"
+QUIET = ["NCCL INFO comm 0x7f rank 0"] * 110
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param([*WELL, *threw(OOM), *QUIET, NO_SCRIPT], "oom_device", id="an-uncaught-one"),
+        pytest.param(
+            [*WELL, "NVRM: Xid (PCI:0000:4f:00): 79, GPU has fallen off the bus", *QUIET, NO_SCRIPT],
+            "hardware",
+            id="a-line",
+        ),
+    ],
+)
+def test_only_what_was_printed_is_over_far_above_a_program_that_could_not_start(lines, expected):
+    assert told(lines)[0] == expected
+    assert told(lines, 1)[0] == expected
+
+
+@pytest.mark.parametrize("error", [OOM, "FileNotFoundError: [Errno 2] No such file or directory: 'a'"])
+def test_a_rank_that_is_told_to_end_does_not_explain_what_another_printed(error):
+    printed = threw(error, "/app/main.py main")
+    ended = ["[rank: 1] Received SIGTERM: 15"] * 2
+    assert told([*WELL, *printed, *ended])[1] == error
+    assert told([*WELL, *printed, *ended], 1)[1] == error
+
+
+def test_a_person_who_interrupts_a_launcher_did_not_end_what_it_started():
+    inner = threw("KeyError: 'a'", "/app/train.py <module>")
+    outer = threw("KeyboardInterrupt", "/opt/venv/bin/torchrun <module>")
+    assert told([*WELL, *inner, "waiting", "waiting", "waiting", *outer])[0] == "user_code"
+    other = threw("KeyboardInterrupt", "/app/launch.py <module>")
+    assert told([*WELL, *threw(OOM, "/app/train.py <module>"), "a", "b", "c", *other])[0] == "oom_device"
+
+
+def test_what_slurm_says_below_an_exception_without_a_message_explains_it():
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch. Some of the step tasks have been OOM Killed."
+    assert told([*WELL, *threw("RuntimeError"), killed])[0] == "oom_host"
+
+
+def test_a_trainer_s_success_is_its_own_rank_s():
+    trained = "{'train_runtime': 12.3, 'train_loss': 1.8, 'epoch': 1.0}"
+    assert told([*WELL, *threw(OOM), trained])[0] == "none"
+    rank = "(train pid=12) "
+    assert told([*threw(OOM, prefix=rank), f"(train pid=13) {trained}"])[0] == "oom_device"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Lost connection to worker: 0", "network"),
+        ("GPU lost on node: 0", "hardware"),
+        ("FATAL: missing GPU device: 0", "unknown"),
+    ],
+)
+def test_the_first_of_a_kind_is_no_count_of_none(line, expected):
+    assert told([*WELL, line])[0] == expected
+
+
+def test_bars_without_an_end_that_are_redrawn_at_exit_are_no_progress():
+    bars = ["343it [00:00, 466.92it/s]", "4it [00:00, 5.44it/s]"]
+    assert told([*WELL, *threw(OOM), *bars])[0] == "oom_device"
+    assert told([*WELL, *threw(OOM), "gpu12 [10:12, down]", "gpu13 [10:12, down]"])[0] == "oom_device"
+    assert told([*WELL, *threw(OOM), *[f"{n}it [00:0{n}, 5.44it/s]" for n in range(1, 6)]])[0] == "none"
+
+
+def test_lines_with_an_address_are_no_frames():
+    line = "torch reported CUDA out of memory for this sample"
+    assert told([*WELL, line, *["Serving at http://h1:8000"] * 20])[0] == "none"
+    assert told([*WELL, *["frame #0: c10::Error"] * 9, line, *["answer ok"] * 11])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Phase 2: exit 3 classes early",
+        "Known exit codes: 2 (usage), 3 (data)",
+        " ---> sha256: abc",
+        "pool: connection in use: (3 of 10)",
+        "pedido 12: orden no encontrada",
+        "Morto",
+    ],
+)
+def test_what_only_looks_like_an_end_is_none(line):
+    assert told([*WELL, line])[0] == "none"
+
+
+def test_a_thread_s_full_disk_counts_where_the_log_then_ends_badly():
+    """https://github.com/mr20010112/Diff_UA"""
+    full = threw(
+        "OSError: [Errno 28] No space left on device", "/usr/lib/python3.12/threading.py _bootstrap_inner"
+    )
+    ended = ["--- Logging error ---", "Exception in threading.excepthook:"]
+    assert told([*WELL, *full, *ended])[0] == "storage"
+    assert told([*WELL, "error: no metrics host", *full, *ANSWERS[:20]])[0] == "none"
+
+
+def test_what_faulthandler_prints_of_a_handled_exception_is_over():
+    crash = ["Windows fatal exception: access violation", '  File "C:\\\\a.py", line 7 in load']
+    assert told([*crash, *ANSWERS[:35]])[0] == "none"
+    assert told([*crash, *ANSWERS[:9]])[0] == "crash"

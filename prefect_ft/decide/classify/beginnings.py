@@ -110,12 +110,14 @@ class Beginning:
         self._last, self._found, self._at = -1, 0, 0
 
 
-_WARNING = re2.compile(
-    rb"(?m)(?:^|\r)(?:\S+ ){0,3}?(?:\S+\.py:\d+: \w*Warning: |WARNING:tensorflow:From "
-    rb"|\[\d\d:\d\d:\d\d\] WARNING: \S+\.cc:\d+: )"
-)
-"""How Python, TensorFlow and XGBoost warn, at once: after an exception, only a program that begins does so, or one
-that exits."""
+_HEADS = rb"(?m)(?:^|\r)(?:\S+ +){0,3}?"
+_OF_PYTHON = rb"\S+\.py:\d+: \w*Warning: "
+_OF_LIBRARIES = rb"\S{0,40}?(?:WARNING:tensorflow:From |\[\d\d:\d\d:\d\d\] WARNING: \S+\.cc:\d+: )"
+"""How TensorFlow and XGBoost do."""
+_WARNING = re2.compile(_HEADS + _OF_PYTHON)
+"""How Python warns, at once: after an exception, only a program that begins does so, or one that exits."""
+_FIRST_WARNING = re2.compile(_HEADS + b"(?:" + _OF_PYTHON + b"|" + _OF_LIBRARIES + b")")
+"""The same, and how libraries warn as they are set up: also a program does so later, as it saves its state."""
 _WARNS = re.compile(rb"Warning: |WARNING:tensorflow:From |\] WARNING: ")
 
 _AT_EXIT = (b"resource_tracker",)
@@ -128,6 +130,8 @@ class Warned:
     def __init__(self) -> None:
         self.rank: str | None = None
         """The prefix of the program that the last finding ended; `None`: it ended none."""
+        self.is_first = False
+        """Whether the program had not got on: what a library says as it is set up is another's then."""
         self.at = -1
         """The offset of the warning in the log; -1: there is none."""
 
@@ -135,7 +139,8 @@ class Warned:
         """Return the place of a warning in a part of a block, behind the prefix of the program that is over."""
         if self.rank is None or _WARNS.search(block, at, end) is None:
             return None
-        while (warning := _WARNING.search(block, at, end)) is not None:
+        pattern = _FIRST_WARNING if self.is_first else _WARNING
+        while (warning := pattern.search(block, at, end)) is not None:
             is_at_exit = any(name in warning[0] for name in _AT_EXIT)
             if not is_at_exit and read_line(warning[0]).rank == self.rank:
                 place: int = warning.start()

@@ -25,10 +25,10 @@ __all__ = [
     "code_in",
     "complains",
     "complaint_of",
-    "is_around",
     "is_frame",
     "is_lost_loss",
     "is_message_of_crash",
+    "is_of_tracker",
     "last_complaints",
     "reports_failure",
     "root_of",
@@ -53,8 +53,8 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
-_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:codes?|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,2})\b)"
-_EXIT_N = r"(?:^|\(|: )exit ([1-9]\d{0,2})\b"
+_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,2})\b)"
+_EXIT_N = r"(?:(?:^|\()exit ([1-9]\d{0,2})\b|successfully: exit ([1-9]\d{0,2})$|exit codes: ([1-9]\d{0,2})$)"
 """How a script reports that a program has failed."""
 
 _NAMES = compiled(
@@ -83,6 +83,7 @@ _NAMES = compiled(
 _EXIT = compiled(_EXIT_CODE)
 _CODE = re.compile(f"{_EXIT_CODE}|{_EXIT_N}")
 
+_UNHANDLED = "Unhandled exception. "
 _UNCAUGHT = compiled(
     "|".join(
         (
@@ -90,7 +91,8 @@ _UNCAUGHT = compiled(
             r"^Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
             r"^Undefined (?:function|variable)\b|^Execution halted$",
             r"^Exception in thread \"",  # Java
-            r"^Unhandled exception\. |^ ---> [\w.]+: ",  # .NET
+            f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
+            r"^ ?---> [\w.]+(?:Exception|Error): ",
             r"^panic: |^(?:Fortran )?runtime error: ",  # Go, Fortran
             r"^\S*\blua(?:jit)?: \S+:\d+: ",
         )
@@ -109,7 +111,11 @@ _NO_END = compiled(
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b(?:is|are) discouraged\b|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
-            r"(?i:^[\w ]{0,40}\b(?:bad|broken|corrupt\w*|invalid|missing|lost|failed)\b[\w ]{0,40}[:=] *0(?:\.0+)?%?$)",
+            (
+                r"(?i:^[\w ]{0,40}\b(?:bad|broken|corrupt\w*|invalid|missing|lost|failed)"
+                r"(?: \w+)? (?:samples?|records?|lines?|files?|rows?|items?|images?|values?|ratio|rate|count)"
+                r"[:=] *0(?:\.0+)?%?$)"
+            ),
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
@@ -143,7 +149,8 @@ _NO_END = compiled(
 )
 """Lines that complain of nothing that ends a run, repeat what was typed, or head a traceback."""
 
-_AROUND = ("slurmstepd: ", "wandb: ")
+_TRACKER = "wandb: "
+_AROUND = ("slurmstepd: ", _TRACKER)
 """What runs around a program and complains of much that does not end it."""
 
 _WHAT = compiled(r"^\s+what\(\):")
@@ -151,7 +158,8 @@ _WHAT = compiled(r"^\s+what\(\):")
 
 _FRAME = compiled(
     r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner |"
-    r"^\S+ at \S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |^\s+File \".*\", line \d+ in \S"
+    r"^\S+ at \.{0,2}/\S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |"
+    r"^\s+File \".*\", line \d+ in \S"
 )
 """How C++ libraries, Java, .NET, Julia and Python's faulthandler print a frame of a stack."""
 
@@ -198,8 +206,11 @@ _LETTERS = 8
 _END_LETTERS = 16
 """How much of their ends complaints about items have in common."""
 
-_OF_A_FILE = compiled(r"(?i)^\W{0,4}failed to (?:load|open|parse|process|read) [\w./:-]*\.\w")
-"""A complaint about one file, without a reason: a program that prints anything after it goes on with the next one."""
+_OF_A_FILE = compiled(
+    r"(?i)^\W{0,4}failed to (?:load|open|parse|process|read) [\w./:-]*\.(?:csv|dcm|flac|h5|hdf5|jpe?g|jsonl|mat|"
+    r"mp[34]|nii|np[yz]|parquet|pkl|png|tiff?|txt|wav|webp)"
+)
+"""A complaint about one sample, without a reason: a program that prints anything after it goes on with the next one."""
 
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
@@ -246,7 +257,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
-    if said is None or (is_uncaught and said == "crash"):
+    if said is None or (said == "crash" and said_by(text.removeprefix(_UNHANDLED)) is None):
         said = "user_code" if is_uncaught else _said_by_code(line)
     if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
         return None
@@ -259,14 +270,14 @@ def _is_no_end(view: str) -> bool:
     return _NO_END.search(view) is not None or says_to_go_on(view)
 
 
-def is_around(text: str) -> bool:
-    """Return whether a line is of what runs around a program."""
-    return after_time(text).startswith(_AROUND)
+def is_of_tracker(text: str) -> bool:
+    """Return whether a line is of what tracks an experiment."""
+    return after_time(text).startswith(_TRACKER)
 
 
 def _is_beside(view: str) -> bool:
     """Return whether what complains is around the program, or the complaint about one of many items."""
-    return is_around(view) or _ITEM.search(view) is not None
+    return view.startswith(_AROUND) or _ITEM.search(view) is not None
 
 
 def last_complaints(
@@ -398,7 +409,7 @@ def reports_failure(text: str) -> bool:
 def code_in(text: str) -> int:
     """Return the exit code that a line reports, 0 if none."""
     found = _CODE.search(text)
-    return int(found[1] or found[2]) if found is not None else 0
+    return int(next(filter(None, found.groups()))) if found is not None else 0
 
 
 def _said_by_code(line: Line) -> FailureClass | None:

@@ -86,6 +86,8 @@ class LogFindings:
     """Findings before a line that reports a beginning, but may have been printed late."""
     earlier: tuple[Finding, ...] = ()
     """Findings before the last start that was recognised by the log's first lines, in case it was no new run."""
+    is_warned: bool = False
+    """Whether that start was recognised by a warning alone: another process may have printed it."""
     complaints: tuple[Complaint, ...] = ()
     """The complaints of the last lines, in any words."""
     over: tuple[tuple[Finding, str], ...] = ()

@@ -48,11 +48,11 @@ _ERRNO = re.compile(
 )
 _CLASS_OF_ERRNO: dict[int, FailureClass] = {
     **dict.fromkeys((1, 2, 13, 20, 21, 24, 36, 40), "config"),
-    **dict.fromkeys((4, 5, 27, 28, 30, 37, 116, 121, 122), "storage"),
+    **dict.fromkeys((5, 27, 28, 30, 37, 116, 121, 122), "storage"),
     98: "port_in_use",
     **dict.fromkeys((32, 99, 100, 101, 102, 103, 104, 107, 108, 110, 111, 112, 113), "network"),
 }
-"""Linux's numbers; others say nothing of a cause. Python repeats what is interrupted (4), except for closing a file."""
+"""Linux's numbers; others say nothing of a cause."""
 
 _WORDS: tuple[tuple[FailureClass, str], ...] = (
     (

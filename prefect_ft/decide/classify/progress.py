@@ -14,7 +14,7 @@ __all__ = ["PLACES", "Progress", "is_no_progress", "is_result", "place_of"]
 _SOURCES = (
     r"(?i:(?:\b|_)(?:step|timestep|epoch|iter|iteration|batch|update|trial|episode|round)s?\b['\"]?[\s:=#/\[(|]{0,40}\d)",
     r"\d+/\d+ \[\d+:\d\d(?::\d\d)?<",
-    r"\d[a-z]* \[\d+:\d\d(?::\d\d)?, ",
+    r"\d[a-z]* \[\d+:\d\d(?::\d\d)?, +[\d.?]+\w*/",
     r"(?i:\bloss['\"]?[\s:=]{1,4}\d)",
 )
 PLACES = "|".join(_SOURCES)
@@ -25,7 +25,7 @@ _WITHIN = r"(?:(?:/\d+)?[\]\s|,:;\[(]{1,5}\d+(?=/\d))?"
 _STEP = re.compile(_SOURCES[0][:-3] + rf"(\d+(?:\.\d+)?{_WITHIN})(?![\d.%]))")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _BAR = re.compile(r"(?<!\d)(?!0/)(\d+)/(\d+) \[\d+:\d\d(?::\d\d)?<")
-_COUNTER = re.compile(r"(?<![\d/])(\d+)[a-z]* \[\d+:\d\d(?::\d\d)?, ")
+_COUNTER = re.compile(r"(?<![\d/])([1-9]\d*)[a-z]* \[\d+:\d\d(?::\d\d)?, +[\d.?]+\w*/")
 """A bar of which the end is not known."""
 _ANY = re.compile(PLACES)
 _LOSS = re.compile(r"(?i)\bloss['\"]?[\s:=]{1,4}(\d+(?:\.\d+)?(?:e-?\d+)?)")
@@ -40,6 +40,8 @@ _RESULT = compiled(
     r"ppl|precision|psnr|recall|reward|rmse|rouge\w*|score|ssim|wer|cer)s?\b"
     r"[^:=\d]{0,24}[:=]\s*[\[({'\"]{0,2}[-+]?\d"
 )
+_ENDLESS, _REDRAWN = "?", 2
+"""The end of a bar that has none, and how many of them a program may redraw as it exits: one cannot tell them apart."""
 _COLUMNS = 400
 _BAR_AT = "bar "
 
@@ -60,7 +62,7 @@ def place_of(text: str) -> str | None:
     if bars := [f"{at}/{end}" for at, end in _BAR.findall(text) if at != end]:
         return f"{_BAR_AT}{' '.join(bars)}"
     if counts := _COUNTER.findall(text):
-        return f"{_BAR_AT}{' '.join(counts)}/?"
+        return f"{_BAR_AT}{' '.join(counts)}/{_ENDLESS}"
     losses = _LOSS.findall(text)
     return f"loss {' '.join(losses)}" if losses else None
 
@@ -91,8 +93,10 @@ class Progress:
             self._seen.add(place)
             if place.startswith(_BAR_AT):
                 self._bars.setdefault(place.rpartition("/")[2], set()).add(place)
-            bars = self._bars.values()
-            self.places = len(self._seen) - sum(map(len, bars)) + max(map(len, bars), default=0)
+            bars = {end: len(seen) for end, seen in self._bars.items()}
+            others = len(self._seen) - sum(bars.values())
+            bars[_ENDLESS] = bars.get(_ENDLESS, 0) - _REDRAWN
+            self.places = others + max(0, *bars.values())
         return self.places
 
     @property

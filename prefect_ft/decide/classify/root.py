@@ -27,12 +27,13 @@ from prefect_ft.decide.classify.chains import (
     wraps,
 )
 from prefect_ft.decide.classify.closing import (
+    AFTER_LINE,
     WEAK_LEVELS,
     Complaint,
     code_in,
-    is_around,
     is_lost_loss,
     is_message_of_crash,
+    is_of_tracker,
     root_of,
     signature_of_complaint,
 )
@@ -88,6 +89,9 @@ _BEFORE_USAGE = ENDS_ITS_PROGRAM | _ELSEWHERE
 _ENDS_ALL = frozenset(("cancelled", "preempted", "hardware", "oom_host", "storage"))
 """Classes that explain why processes lose each other, in whatever words a program says so."""
 
+_OF_LAUNCHERS = "/bin/"
+"""A folder of programs that start others."""
+
 _OF_RANKS = frozenset(("mpi-exit-term",))
 """What a launcher says of a rank that it may have ended itself, since another one failed."""
 
@@ -98,7 +102,8 @@ _OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
 _PROCESS, _CAUGHT = "pid=", 3
 """The part of a prefix that names a process, and the number of exceptions of which a process cannot have died."""
 
-_SAID_BY_PROGRAMS = frozenset(("interrupt-keyboard", "sigterm-received"))
+_BY_KEYBOARD = "interrupt-keyboard"
+_SAID_BY_PROGRAMS = frozenset((_BY_KEYBOARD, "sigterm-received"))
 """What a program says itself of an end from outside, at any level, before it saves its state."""
 
 _HINTS: dict[FailureClass, str] = {
@@ -126,9 +131,9 @@ def judge(logs: Sequence[LogFindings], *, exit_code: int | None = None, signal: 
 def _only_follows_another(verdict: Verdict, logs: Sequence[LogFindings]) -> bool:
     """Return whether a failure is known only by what follows from one, or by how its process ended."""
     evidence = verdict.evidence
-    is_from_outside = verdict.failure_class in ("cancelled", "preempted")
-    if is_from_outside and (evidence is None or evidence.rule not in _OF_RANKS):
-        return False
+    if verdict.failure_class in ("cancelled", "preempted"):
+        rule = evidence.rule if evidence is not None else ""
+        return rule in _OF_RANKS and any(log.is_warned for log in logs)
     if evidence is None:
         return verdict.failure_class == "unknown"
     of_it = (one for log in logs for one in log.findings if one.signature.id == evidence.rule)
@@ -291,12 +296,12 @@ def _exit_finding(
 
 
 def _stated(logs: Sequence[LogFindings], exit_code: int | None) -> tuple[str, str, int] | None:
-    """Return the last line that states the exit code: its text, its log and its number."""
-    for log in logs:
-        for at in range(len(log.tail) - 1, -1, -1):
-            if exit_code is not None and code_in(log.tail[at]) == exit_code:
-                return log.tail[at].strip(), log.file, log.number_of_tail(at)
-    return None
+    """Return the last line of a log that states the exit code: its text, its log and its number."""
+    if exit_code is None:
+        return None
+    places = ((log, at) for log in logs for at in range(len(log.tail) - 1, -1, -1))
+    found = ((log, at) for log, at in places if code_in(log.tail[at]) == exit_code)
+    return next(((log.tail[at].strip(), log.file, log.number_of_tail(at)) for log, at in found), None)
 
 
 def _came_first(reported: FirstEnd | None, place: _Place) -> bool:
@@ -335,7 +340,8 @@ def _ends_badly(log: LogFindings, finding: Finding) -> bool:
     """Return whether a log ends with complaints after what one thread met, and the others must meet too."""
     raised = finding.raised
     is_thread_s = raised is not None and raised.is_aside
-    return is_thread_s and finding.signature.failure_class in _ENDS_ALL and bool(log.complaints)
+    complaints = (one for one in log.complaints if one.line > finding.line and one.after <= AFTER_LINE)
+    return is_thread_s and finding.signature.failure_class in _ENDS_ALL and any(complaints)
 
 
 def _is_just_reported(finding: Finding, log: LogFindings) -> bool:
@@ -378,7 +384,8 @@ def _candidates_of(log: LogFindings, *, is_known_to_fail: bool) -> list[Finding]
         if is_known_to_fail
         else without_unheeded(log, _without_caught(log, _before_completion(log)))
     )
-    findings = _of_the_interrupted_program(_until_interrupted(log, findings))
+    findings = _until_interrupted(log, findings)
+    findings = findings if is_known_to_fail else _of_the_interrupted_program(findings)
     findings = _without_earlier_usage(_without_echoes(findings))
     ended = _ends_of([one for one in findings if not _follows_interruption(one, findings)])
     lines = (finding for finding in findings if finding.raised is None)
@@ -417,7 +424,10 @@ def _last_word(log: LogFindings, first: Finding, lines: Sequence[Finding]) -> Fi
     said = (
         line
         for line in lines
-        if line.order > first.order and line.line >= end and weight(line) == ROOT and not is_around(line.text)
+        if line.order > first.order
+        and line.line >= end
+        and weight(line) == ROOT
+        and not is_of_tracker(line.text)
     )
     return next(said, first)
 
@@ -452,7 +462,7 @@ def _before_completion(log: LogFindings) -> list[Finding]:
         if log.completed is None
         or one.order < log.completed
         or weight(one) < CASCADE
-        or (one.raised is not None and not log.had_progress)
+        or (one.raised is not None and one.raised.has_own and not log.had_progress)
     ]
 
 
@@ -479,7 +489,7 @@ def _is_of_process(finding: Finding) -> bool:
 
 def _until_interrupted(log: LogFindings, findings: Sequence[Finding]) -> list[Finding]:
     """Leave out exceptions that a program printed and went on after, until it says that it was interrupted."""
-    said = (one.order for one in findings if one.signature.id in _SAID_BY_PROGRAMS and _is_at_end(log, one))
+    said = (one.order for one in findings if one.signature.id == _BY_KEYBOARD and _is_at_end(log, one))
     end = max(said, default=0)
     return [
         one
@@ -499,7 +509,7 @@ def _of_the_interrupted_program(findings: Sequence[Finding]) -> list[Finding]:
         for one in findings
         if one.order >= last.order
         or one.rank != last.rank
-        or weight(one) != ROOT
+        or one.signature.failure_class not in BY_EXCEPTION
         or _program_of(one) in ("", _program_of(last))
         or last.first_line - one.last_line <= _AT_ONCE_LINES
     ]
@@ -508,9 +518,10 @@ def _of_the_interrupted_program(findings: Sequence[Finding]) -> list[Finding]:
 def _program_of(finding: Finding) -> str:
     """Return the file of the program that an exception ended; empty if none is known."""
     raised = finding.raised
-    if raised is None or raised.is_printed or raised.outermost is None or is_library(raised.outermost[0]):
+    if raised is None or raised.is_printed or raised.outermost is None:
         return ""
-    return raised.outermost[0]
+    file = raised.outermost[0]
+    return "" if is_library(file) or _OF_LAUNCHERS in file else file
 
 
 def _without_echoes(findings: Sequence[Finding]) -> list[Finding]:
@@ -552,7 +563,8 @@ def _without_earlier_usage(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _is_far_above(one: Finding, other: Finding) -> bool:
-    return other.line - one.last_line > FAR_LINES
+    """Return whether an exception was printed, and much more until another program could not start."""
+    return one.raised is not None and one.raised.is_printed and other.line - one.last_line > FAR_LINES
 
 
 def _group(finding: Finding) -> int:

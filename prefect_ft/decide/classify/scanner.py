@@ -21,8 +21,8 @@ from prefect_ft.decide.classify.catalogue import Catalogue, Match, builtin_catal
 from prefect_ft.decide.classify.chains import GENERIC, wraps_in_chain
 from prefect_ft.decide.classify.closing import (
     Complaint,
-    is_around,
     is_message_of_crash,
+    is_of_tracker,
     last_complaints,
     reports_failure,
 )
@@ -125,12 +125,14 @@ SUCCEEDED = (
     "Process finished with exit code 0",
     "[Done] exited with code=0 ",
     "Exit Status:        0",
-    "(1) Normal termination (return value 0)",
 )
-"""How editors, PBS (at NCI) and HTCondor report that a program has exited with 0."""
+"""How editors and PBS (at NCI) report that a program has exited with 0."""
+
+_TRAINED = "'train_runtime':"
+"""What Hugging Face's trainer reports once a training is through, and nothing else does."""
 
 ENDINGS = (
-    "'train_runtime':",
+    _TRAINED,
     "raining complete",
     "raining finished",
     "raining done",
@@ -201,7 +203,7 @@ def _places() -> Any:
 _LINE_END = re.compile(rb"[\n\r]")
 _BOUND = re.compile("|".join(map(re.escape, (*RESTARTS, *ENDS_OF_JOBS))))
 _END = re.compile("|".join(map(re.escape, ENDINGS)))
-_SUCCESS = re.compile("|".join(map(re.escape, (*SUCCEEDED, "'train_runtime':"))))
+_SUCCESS = re.compile("|".join(map(re.escape, SUCCEEDED)))
 
 
 class LogScanner:
@@ -305,6 +307,7 @@ class LogScanner:
             findings=(*(self._earlier if self._is_warned_at_end() else ()), *self._kept.in_order()),
             held_back=self._held_back(),
             earlier=self._earlier,
+            is_warned=self._warned.at >= 0,
             tail=tail,
             bytes_after=self._fed + self._length - self._kept_at,
             closing_ranks=tuple(line.rank for _, line in closing),
@@ -556,6 +559,8 @@ class LogScanner:
         is_end = _END.search(line.text) is not None and not reports_failure(line.text)
         if is_end:
             is_success = _SUCCESS.search(line.text) is not None
+            if _TRAINED in line.text:
+                self._kept.forget(lambda one: one.rank == line.rank, _THROUGH)
             self._complete(is_stated=ENDED_WELL in line.text, is_success=is_success)
         if self._little is not None:
             self._read_on(self._little[0], line, at)
@@ -711,7 +716,7 @@ class LogScanner:
         assert self._little is not None
         left = self._little[1] - 1
         matches_other = finding.signature.role == "cascade" and self._matches_other_signature(line, finding)
-        is_over = HEADER in line.text or is_around(line.text) or _ADVICE.search(line.text) is not None
+        is_over = HEADER in line.text or is_of_tracker(line.text) or _ADVICE.search(line.text) is not None
         is_more = line.rank == finding.rank and not (is_over or matches_other)
         said = self._said_within(line) if is_more else None
         if said is not None:
@@ -728,7 +733,7 @@ class LogScanner:
 
     def _said_within(self, line: Line) -> Signature | None:
         """Return what a further line of a message says: the kind of the failure, or the exception within."""
-        if (inner := _INNER.match(line.text)) is not None:
+        if (inner := _INNER.match(after_time(line.text))) is not None:
             raised = Raised(inner[1], inner[2], self._order)
             match = self._catalogue.find((raised.text,), is_raised=True)
             return as_kind(GENERIC if match is None else match.signature, raised)
@@ -795,6 +800,7 @@ class LogScanner:
         self._kept.add(finding)
         self._kept_at = self._fed + at
         self._warned.rank = finding.rank if _ends_program(finding) else None
+        self._warned.is_first = not self._had_progress
         self._progress.clear()
         self._beginning.close(self._kept_at)
         self._beginning.clear()

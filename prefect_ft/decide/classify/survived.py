@@ -103,6 +103,10 @@ _AFTER_SHELL = 3
 _OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
 """Complaints of a shell and of a command of its script: it runs the next line."""
 
+_ENOUGH = {**dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL), "crash-windows-exception": _AFTER_PRINTED}
+"""How many lines show that a run went on after certain signatures: the last is what Python's faulthandler prints of an
+exception on Windows, before the program has a chance to handle it."""
+
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
 
@@ -172,7 +176,7 @@ def _without_items(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _without_handled(findings: Sequence[Finding], end: int, log: LogFindings) -> list[Finding]:
-    """Leave out exceptions that came again and again with other lines in between: a program dies of one only once.
+    """Leave out exceptions that were printed again and again with other lines in between.
 
     Only where nothing else is reported after the last of them: else they may be of several ranks.
     """
@@ -180,7 +184,7 @@ def _without_handled(findings: Sequence[Finding], end: int, log: LogFindings) ->
         return list(findings)
     alike: dict[tuple[str, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda one: one.order):
-        if one.raised is not None and weight(one) == ROOT:
+        if one.raised is not None and one.raised.is_printed and weight(one) == ROOT:
             alike.setdefault((one.rank, one.text), []).append(one)
     handled = {
         id(one)
@@ -230,7 +234,8 @@ def _is_of_many_forms(log: LogFindings) -> bool:
 def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
     """Return how many lines follow, without the share of other processes that print among those of the finding's."""
     of_its_own = log.closing_ranks.count(finding.rank) / max(1, len(log.closing_ranks))
-    frames = sum(map(is_frame, log.tail))
+    behind = (text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line)
+    frames = sum(map(is_frame, behind))
     return max(0, end - finding.last_line - frames) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
 
 
@@ -245,8 +250,8 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
         return after > (FAR_LINES if _is_schedulers(finding) and not log.complaints else _VERY_FAR_LINES)
     if weight(finding) in (CASCADE, REPORT):
         return after > FAR_LINES
-    if finding.signature.id in _OF_SCRIPTS:
-        return after > _AFTER_SHELL
+    if (enough := _ENOUGH.get(finding.signature.id)) is not None:
+        return after > enough
     return _may_be_unheeded(finding) and _goes_on_after(finding, after, log)
 
 
