@@ -1153,7 +1153,8 @@ def test_what_only_looks_like_an_end_is_none(line):
 
 def test_a_thread_s_full_disk_counts_where_the_log_then_ends_badly():
     """https://github.com/mr20010112/Diff_UA"""
-    full = threw("OSError: [Errno 28] No space left on device", f"{LIB}/serialization.py save")
+    error = "OSError: [Errno 28] No space left on device"
+    full = ["Exception in thread Thread-7:", *threw(error, f"{LIB}/serialization.py save")]
     ended = ["--- Logging error ---", "Exception in threading.excepthook:"]
     assert told([*WELL, *full, *ended])[0] == "storage"
     assert told([*WELL, "error: no metrics host", *full, *ANSWERS[:20]])[0] == "none"
