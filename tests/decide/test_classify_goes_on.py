@@ -1164,3 +1164,36 @@ def test_what_faulthandler_prints_of_a_handled_exception_is_over():
     crash = ["Windows fatal exception: access violation", '  File "C:\\\\a.py", line 7 in load']
     assert told([*crash, *ANSWERS[:35]])[0] == "none"
     assert told([*crash, *ANSWERS[:9]])[0] == "crash"
+
+
+def test_a_printed_exception_right_above_a_program_that_could_not_start_counts():
+    assert (
+        told([*WELL, *threw("KeyError: 'a'", "/app/main.py run"), *ANSWERS[:5], NO_SCRIPT])[0] == "user_code"
+    )
+
+
+def test_what_is_before_a_start_known_by_first_lines_stays_over():
+    start = ["acme trainer 1.2 on host n1", "reading the options of the run", "building the model of the run"]
+    usage = "train.py: error: unrecognized arguments: --x"
+    ended = "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 15 (Terminated)."
+    assert told([*start, usage, *start, *["quiet"] * 50, ended])[0] == "preempted"
+
+
+def test_of_a_job_that_is_known_to_have_failed_the_first_program_s_failure_counts():
+    first = threw("FileNotFoundError: [Errno 2] No such file or directory: 'a.json'", "one.py <module>")
+    second = threw("KeyboardInterrupt", "two.py <module>", f"{LIB}/core.py update")
+    assert told([*first, *ANSWERS[:3], *second], 1)[0] == "config"
+
+
+def test_what_a_tracker_says_last_is_no_message_of_an_exception():
+    said = "wandb: ERROR Error while calling W&B API: permission denied (<Response [403]>)"
+    assert told([*WELL, *threw("RuntimeError"), said])[1] == "RuntimeError"
+
+
+def test_a_child_that_loses_its_parent_as_it_exits_fails_nothing():
+    lost = threw(
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "<string> <module>",
+        f"{LIB}/spawn.py main",
+    )
+    assert told(["Fitting", "Training complete", *lost])[0] == "none"
