@@ -33,7 +33,6 @@ from prefect_ft.decide.classify.closing import (
     code_in,
     is_lost_loss,
     is_message_of_crash,
-    is_of_tracker,
     root_of,
     signature_of_complaint,
 )
@@ -421,14 +420,7 @@ def _last_word(log: LogFindings, first: Finding, lines: Sequence[Finding]) -> Fi
     if not log.tail:
         return first
     end = log.number_of_tail(max(-_LAST_LINES, -len(log.tail)) + len(log.tail))
-    said = (
-        line
-        for line in lines
-        if line.order > first.order
-        and line.line >= end
-        and weight(line) == ROOT
-        and not is_of_tracker(line.text)
-    )
+    said = (line for line in lines if line.order > first.order and line.line >= end and weight(line) == ROOT)
     return next(said, first)
 
 
