@@ -1197,3 +1197,51 @@ def test_a_child_that_loses_its_parent_as_it_exits_fails_nothing():
         f"{LIB}/spawn.py main",
     )
     assert told(["Fitting", "Training complete", *lost])[0] == "none"
+
+
+def test_a_bar_that_names_its_epoch_is_progress_within_it():
+    """Lightning's bars."""
+    bars = [f"Epoch 0:  36%|###   | {n}/500 [00:1{n % 10}<00:20, 9.1it/s, v_num=3]" for n in range(180, 186)]
+    assert told([*threw("KeyError: 'a'"), *bars])[0] == "none"
+    assert told([*bars, *threw("KeyError: 'a'"), bars[-1]])[0] == "user_code"
+
+
+def test_a_graph_s_exception_counts_though_its_message_says_nothing():
+    error = "tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:"
+    assert told([*WELL, *threw(error), "", "acme is acme"])[0] == "user_code"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('Exception in thread "main" java.lang.OutOfMemoryError: Java heap space', "oom_host"),
+        ("Error: cannot allocate vector of size 3.7 Gb", "oom_host"),
+        ("fatal error: runtime: out of memory", "oom_host"),
+        ("memory allocation of 8589934592 bytes failed", "oom_host"),
+        (" *** caught segfault ***", "crash"),
+        (
+            "OSError: When reading 'a': AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 28",
+            "network",
+        ),
+        ("sqlite3.OperationalError: database or disk is full", "storage"),
+        ("torch._C._LinAlgError: linalg.svd: the input matrix contained non-finite values.", "numeric"),
+    ],
+)
+def test_what_other_languages_and_libraries_say_of_known_kinds(line, expected):
+    assert told([*WELL, line], 1)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "job.sh: line 44: 22112 Terminated              nvidia-smi --query-gpu=utilization.gpu -l 5 > gpu.log",
+        "slurmstepd: error: Unable to unlink domain socket: No such file or directory",
+        "sudo: unable to resolve host abc: Name or service not known",
+        "ALSA lib conf.c:4732:(snd_config_evaluate) function returned error: No such file or directory",
+        "Passed: 12 Failed: 38 Error: 0",
+        "Cannot initialize model with low memory because `accelerate` was not found. Defaulting to `low=False`.",
+        "[rank3]:[W709 10:11:12.345678901 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): no bytes",
+    ],
+)
+def test_what_is_said_around_a_run_that_is_through_is_none(line):
+    assert told([*WELL, "saving the last checkpoint", line])[0] == "none"

@@ -42,7 +42,7 @@ CASES = (
     Case("two-runs-in-one-log", 1, "numeric", "returned nan values"),
     Case("second-run-healthy", None, "none", None),
     Case("restarted-by-elastic", 1, "storage", "No space left on device"),
-    Case("port-taken", 1, "port_in_use", "DistNetworkError: The server socket"),
+    Case("port-taken", 1, "port_in_use", "The server socket has failed to bind"),
     Case("interleaved-ranks", 1, "user_code", "IndexError: list index out of range"),
     Case("srun-labels", 1, "assertion", "hidden size must be divisible"),
     Case("mpi-tags", 1, "config", "Permission denied: '/scratch"),

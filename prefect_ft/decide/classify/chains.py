@@ -55,7 +55,7 @@ def weight(finding: Finding) -> int:
     if signature.failure_class == "unknown":
         return REPORT
     if signature.role == "cascade":
-        return ASIDE if signature.failure_class in BY_EXCEPTION else CASCADE
+        return ASIDE if signature.failure_class in BY_EXCEPTION and finding.raised is None else CASCADE
     if _is_aside(finding):
         return MENTIONED
     if signature.failure_class == "crash":

@@ -116,6 +116,7 @@ _NO_END = compiled(
                 r"(?: \w+)? (?:samples?|records?|lines?|files?|rows?|items?|images?|values?|ratio|rate|count)"
                 r"[:=] *0(?:\.0+)?%?$)"
             ),
+            r"^\W*(?:[\w ]+: \d+(?:\.\d+)?[\s,|;]+)+[\w ]+: \d+(?:\.\d+)?\W*$",
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
@@ -141,7 +142,7 @@ _NO_END = compiled(
             r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
             r"(?i:\bearly[- ]stop)|\bno such process\b|^Killed by signal \d+\.$",
-            r"\bpossible (?:causes?|reasons?)\b",
+            r"\bpossible (?:causes?|reasons?)\b|\brecvValue failed on|\"should dump\" flag",
             r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: |\(Pdb\) |ipdb> )",
             r"^Exception (?:in thread [^\"]|ignored)|Traceback \(most recent",
         )

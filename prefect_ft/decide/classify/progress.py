@@ -56,11 +56,12 @@ def place_of(text: str) -> str | None:
     text = text[-_COLUMNS:] if "\r" in text else text[:_COLUMNS]
     if _ANY.search(text) is None or is_no_progress(text):
         return None
-    if steps := _STEP.findall(text):
-        return f"step {' '.join(_NUMBER.findall(' '.join(steps)))}"
+    steps = " ".join(_NUMBER.findall(" ".join(_STEP.findall(text))))
     # a program that has failed may still print bars that are at their end
     if bars := [f"{at}/{end}" for at, end in _BAR.findall(text) if at != end]:
-        return f"{_BAR_AT}{' '.join(bars)}"
+        return f"{_BAR_AT}{' '.join(filter(None, (steps, *bars)))}"
+    if steps:
+        return f"step {steps}"
     if counts := _COUNTER.findall(text):
         return f"{_BAR_AT}{' '.join(counts)}/{_ENDLESS}"
     losses = _LOSS.findall(text)
