@@ -1240,7 +1240,6 @@ def test_what_other_languages_and_libraries_say_of_known_kinds(line, expected):
         "ALSA lib conf.c:4732:(snd_config_evaluate) function returned error: No such file or directory",
         "Passed: 12 Failed: 38 Error: 0",
         "Cannot initialize model with low memory because `accelerate` was not found. Defaulting to `low=False`.",
-        "[rank3]:[W709 10:11:12.345678901 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): no bytes",
     ],
 )
 def test_what_is_said_around_a_run_that_is_through_is_none(line):
