@@ -1244,3 +1244,81 @@ def test_what_other_languages_and_libraries_say_of_known_kinds(line, expected):
 )
 def test_what_is_said_around_a_run_that_is_through_is_none(line):
     assert told([*WELL, "saving the last checkpoint", line])[0] == "none"
+
+
+TORCHRUN = (
+    "E0102 elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: p"
+)
+
+
+def test_exceptions_that_a_launcher_reports_after_them_were_not_handled():
+    printed = [
+        "a",
+        "b",
+        *threw("RuntimeError: CUDA error: invalid device ordinal", "/app/main.py main"),
+        "c",
+        "d",
+    ]
+    assert told([*(printed * 3), *ANSWERS[:12], TORCHRUN])[0] == "config"
+
+
+def test_frames_are_of_one_form():
+    frames = [f"frame #{n}: {'abcdefghijklmnopqrst'[n % 20] * 9}::call + 0x{n:x}" for n in range(90)]
+    assert told([*threw("KeyError: 'a'"), *frames])[0] == "user_code"
+
+
+def test_a_critical_message_of_glib_s_is_a_warning_also_where_its_text_is_known():
+    denied = "(app:4034): Gtk-CRITICAL **: Failed to parse /etc/gtk-3.0/settings.ini: Permission denied"
+    assert (
+        told([denied, *WELL[:1], "[C 12:58:27.914 NotebookApp] received signal 15, stopping"])[0]
+        == "preempted"
+    )
+
+
+def test_a_bar_at_its_beginning_is_no_place():
+    bars = ["3it [00:31, 3.2it/s]", "4it [00:31, 3.2it/s]", "0it [00:00, ?it/s]", "1it [00:00, ?it/s]"]
+    assert told([*WELL, *threw(OOM), *bars])[0] == "oom_device"
+
+
+def test_a_message_ends_where_a_tracker_speaks():
+    said = "wandb: ERROR The nbformat package was not found. It is required to save notebook history."
+    for head in ("", "2026-01-02 03:04:05 "):
+        assert told([head + line for line in [*threw("Exception"), "", said]])[1].endswith("Exception")
+
+
+def test_the_inner_exception_of_a_graph_is_read_behind_times():
+    inner = (
+        "    ValueError: Input 0 of layer a is incompatible with the layer: expected ndim=3, found ndim=4."
+    )
+    lines = [
+        *threw("ValueError: in user code:"),
+        "",
+        "    /app/tcn.py:344 call  *",
+        "        x = layer(x)",
+        inner,
+    ]
+    assert told(lines)[0] == "user_code"
+    assert told(["2026-01-02 03:04:05 " + line for line in lines])[0] == "user_code"
+
+
+def test_a_library_s_warning_later_in_a_run_is_no_start():
+    warning = "WARNING:tensorflow:From /app/saver.py:9: remove_checkpoint (from tensorflow) is deprecated"
+    assert told([*WELL, *threw("KeyboardInterrupt"), warning, *ANSWERS[:6]])[0] == "cancelled"
+
+
+def test_a_plugin_that_jax_could_not_set_up_is_no_end():
+    """https://github.com/m9h/dmipy"""
+    head = "ERROR:2026-01-21 02:31:51,684:jax._src.xla_bridge:477: Jax plugin configuration error: it failed"
+    printed = threw("RuntimeError: operation cuInit(0) failed", f"{LIB}/xla_bridge.py discover")
+    assert told([head, *printed, *ANSWERS[:6]])[0] == "none"
+    assert told([*printed, *ANSWERS[:6]])[0] != "none"
+
+
+def test_a_message_is_not_read_on_behind_advice():
+    error = "RuntimeError: it failed:"
+    assert told([*WELL, *threw(error), ADVICE, "note: the input image is corrupted"])[1] == error
+
+
+def test_a_program_that_could_not_be_loaded_counts_where_the_last_lines_complain():
+    missing = threw("ModuleNotFoundError: No module named 'xgboost'")
+    assert told([*missing, *ANSWERS[:5], "the input image is corrupted"])[0] == "config"

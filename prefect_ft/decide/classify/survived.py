@@ -127,7 +127,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if not findings:
         return []
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
-    findings = _without_handled(findings, end, log)
+    findings = _without_handled(findings, end)
     result = max((log.number_of_tail(at) for at, text in enumerate(log.tail) if is_result(text)), default=0)
     uncaught = (
         _AFTER_PRINTED if log.goes_on else _AFTER_UNCAUGHT if _is_of_many_forms(log) else _VERY_FAR_LINES
@@ -175,13 +175,11 @@ def _without_items(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _without_handled(findings: Sequence[Finding], end: int, log: LogFindings) -> list[Finding]:
+def _without_handled(findings: Sequence[Finding], end: int) -> list[Finding]:
     """Leave out exceptions that were printed again and again with other lines in between.
 
     Only where nothing else is reported after the last of them: else they may be of several ranks.
     """
-    if log.complaints:
-        return list(findings)
     alike: dict[tuple[str, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda one: one.order):
         if one.raised is not None and one.raised.is_printed and weight(one) == ROOT:
