@@ -782,7 +782,7 @@ def test_boxes_may_be_drawn_in_ascii_and_be_too_narrow_for_a_frame():
 
 
 def test_an_exception_that_comes_again_and_again_was_handled():
-    """https://github.com/Adhityas1820/Statistics-ML (torchcodec tells why it was not loaded, for each video)"""
+    """https://github.com/Adhityas1820/Static-delay-summation-network (torchcodec tells why it was not loaded, for each video)"""
     error = "OSError: [WinError 127] The specified procedure could not be found"
     printed = threw(error, f"{LIB}/utils.py load_libraries")
     video = ["FFmpeg version 4:", *printed, "[end of the traceback].); trying others", "pred 3", "gt 4"]
@@ -808,7 +808,7 @@ def test_frames_of_a_crash_are_no_output_of_a_run_that_goes_on():
 
 
 def test_a_run_without_progress_may_have_printed_its_last_words_too_early():
-    """https://github.com/tmtong/MuXiT (a `finally` around the whole program)"""
+    """https://github.com/mt1516/MuXiT (a `finally` around the whole program)"""
     error = "RuntimeError: Socket Timeout"
     ended = threw(error, "/app/train.py <module>", f"{LIB}/distributed_c10d.py init_process_group")
     assert told(["Training completed, restored the devices", *ended]) == ("network", error)
@@ -909,7 +909,7 @@ def test_a_reader_of_dali_tells_why_in_a_further_line():
 
 
 def test_an_interruption_ends_the_program_of_a_script_that_ran_then():
-    """https://github.com/Abdullah-Zubair/CTCF"""
+    """https://github.com/avinashbarnwal/AFTXGBoostPaper"""
     first = threw("FileNotFoundError: [Errno 2] No such file or directory: 'a.json'", "one.py <module>")
     second = threw("KeyboardInterrupt", "two.py <module>", f"{LIB}/core.py update")
     assert told([*first, *ANSWERS[:3], *second]) == ("cancelled", "KeyboardInterrupt")
@@ -929,7 +929,7 @@ def test_an_operator_that_does_not_compile_explains_the_abort_of_its_process():
 
 
 def test_dot_net_reports_what_it_does_not_catch():
-    """https://github.com/CexDev/genesis-nova"""
+    """https://github.com/EvaluatedApplications/genesis-nova"""
     why = " ---> System.IO.FileNotFoundException: Training file not found: C:\\data\\simple_patterns.txt"
     lines = ["Unhandled exception. System.InvalidOperationException: Pipeline failed.", why]
     frames = [
@@ -989,7 +989,7 @@ def test_a_file_that_could_not_be_loaded_is_skipped_by_what_prints_on():
     ],
 )
 def test_a_library_s_first_warning_after_an_exception_is_another_program_s(warning):
-    """https://github.com/buleihi/progSynthRL, https://github.com/tsievert/HHtobbyy"""
+    """https://github.com/Fishee998/progSynthRL, https://github.com/tcoulvert/HHtobbyy"""
     error = threw("AttributeError: 'NoneType' object has no attribute 'predict'")
     assert told([*error, warning, *ANSWERS[:8]])[0] == "none"
     assert (
@@ -998,7 +998,7 @@ def test_a_library_s_first_warning_after_an_exception_is_another_program_s(warni
 
 
 def test_a_rank_that_its_launcher_ended_only_follows_from_another_s_failure():
-    """https://github.com/nschmidtg/hexapod"""
+    """https://github.com/nicolas42/reinforcement_learning"""
     warning = "WARNING:tensorflow:From /app/utils.py:241: The name tf.get_default_session is deprecated"
     ended = "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 15 (Terminated)."
     error = "FileExistsError: [Errno 17] File exists: './tmp/20210913_124406/'"
@@ -1007,7 +1007,7 @@ def test_a_rank_that_its_launcher_ended_only_follows_from_another_s_failure():
 
 
 def test_what_a_program_could_not_even_start_with_is_the_last_one_s_failure():
-    """https://github.com/andreasignoretti/Challenge-Modal"""
+    """https://github.com/Fl0972/What-Happens-Next-Video-Action-Prediction-on-Something-Something-V2"""
     missing = threw("ModuleNotFoundError: No module named 'hydra'")
     override = "LexerNoViableAltException:  training.checkpoint_path=../models/a.pt"
     assert told([*missing, *missing, override, "      ^", ADVICE]) == ("config", override)
@@ -1017,7 +1017,7 @@ def test_what_a_program_could_not_even_start_with_is_the_last_one_s_failure():
 
 
 def test_a_program_that_could_not_be_loaded_is_over_before_others_that_could_not_start():
-    """https://github.com/avinashbarnwal/AFT"""
+    """https://github.com/avinashbarnwal/AFTXGBoostPaper"""
     missing = threw("ModuleNotFoundError: No module named 'xgboost'")
     script = "python3: can't open file 'xgboost_hyper_Py_5': [Errno 2] No such file or directory"
     assert told([*missing, "251.68", "615.52", *[script] * 2, *["248.8"] * 12])[0] == "none"
@@ -1025,7 +1025,7 @@ def test_a_program_that_could_not_be_loaded_is_over_before_others_that_could_not
 
 
 def test_the_report_of_a_deadlock_leaves_the_cause_to_what_it_follows():
-    """https://github.com/galichin/alignment_module"""
+    """https://github.com/Arkadiy-Vladimirov/Chest-Xray-alignment-using-STN"""
     cause = "InterruptedError: [Errno 4] Interrupted system call"
     dead = "pytorch_lightning.utilities.exceptions.DeadlockDetectedException: DeadLock detected from rank: 0"
     assert told([*WELL, *threw(cause), "", CLEANUP, "", *threw(dead)]) == ("storage", cause)
@@ -1152,7 +1152,7 @@ def test_what_only_looks_like_an_end_is_none(line):
 
 
 def test_a_thread_s_full_disk_counts_where_the_log_then_ends_badly():
-    """https://github.com/mr20010112/Diff_UA"""
+    """https://github.com/mr20010112/Diff_UAPA"""
     error = "OSError: [Errno 28] No space left on device"
     full = ["Exception in thread Thread-7:", *threw(error, f"{LIB}/serialization.py save")]
     ended = ["--- Logging error ---", "Exception in threading.excepthook:"]
