@@ -782,7 +782,10 @@ def test_boxes_may_be_drawn_in_ascii_and_be_too_narrow_for_a_frame():
 
 
 def test_an_exception_that_comes_again_and_again_was_handled():
-    """https://github.com/Adhityas1820/Static-delay-summation-network (torchcodec tells why it was not loaded, for each video)"""
+    """https://github.com/Adhityas1820/Static-delay-summation-network
+
+    torchcodec tells for each video why it could not be loaded.
+    """
     error = "OSError: [WinError 127] The specified procedure could not be found"
     printed = threw(error, f"{LIB}/utils.py load_libraries")
     video = ["FFmpeg version 4:", *printed, "[end of the traceback].); trying others", "pred 3", "gt 4"]
