@@ -988,7 +988,7 @@ def test_a_file_that_could_not_be_loaded_is_skipped_by_what_prints_on():
     "warning",
     [
         "WARNING:tensorflow:From /app/brain.py:583: calling count_nonzero with keep_dims is deprecated",
-        "[10:08:04] WARNING: /work/src/learner.cc:576: ",
+        "[10:08:04] WARNING: /src/learner.cc:576: ",
     ],
 )
 def test_a_library_s_first_warning_after_an_exception_is_another_program_s(warning):

@@ -84,6 +84,7 @@ _EXIT = compiled(_EXIT_CODE)
 _CODE = re.compile(f"{_EXIT_CODE}|{_EXIT_N}")
 
 _UNHANDLED = "Unhandled exception. "
+"""How .NET begins the report of an exception that nothing caught."""
 _UNCAUGHT = compiled(
     "|".join(
         (
@@ -393,7 +394,7 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
 
 
 def is_frame(text: str) -> bool:
-    """Return whether a line is a frame of the stack at which a program ends, in another language than Python."""
+    """Return whether a line is a frame of a stack, other than of a Python traceback."""
     return _FRAME.match(after_time(text)) is not None
 
 

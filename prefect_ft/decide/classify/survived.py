@@ -139,7 +139,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         return left
     warned: list[Finding] = []
     while left:
-        if not log.complaints and begins(left[-1]) and _is_loaded_after(left[-1], end, log):
+        if not log.complaints and begins(left[-1]) and _another_prints_after(left[-1], end, log):
             left.clear()
             break
         is_over = (
@@ -216,7 +216,7 @@ def _is_of_earlier_program(finding: Finding, end: int) -> bool:
     return finding.signature.id in ENDS_ITS_PROGRAM and end - finding.line > FAR_LINES
 
 
-def _is_loaded_after(finding: Finding, end: int, log: LogFindings) -> bool:
+def _another_prints_after(finding: Finding, end: int, log: LogFindings) -> bool:
     """Return whether another program prints after one that ended as it was loaded."""
     enough = _AFTER_PRINTED if weight(finding) == INTERRUPTED else _AFTER_IMPORT
     return _lines_after(finding, end, log) > enough
