@@ -5,7 +5,8 @@ settings that we know. `adapter` is the peer's function with one changed import,
 `idle` waits in sleeps of 5 ms, `busy` is a Python loop, `all_reduce` is blocked in a collective of gloo (not
 the peer: it waits for the group's time-out there). `SIGKILL, a spare`: rank 1 kills itself, one rank more
 than are to run has been started, and the others sleep. The rows `bare` are what the machine allows:
-benchmarks/inprocess_floor.py.
+benchmarks/inprocess_floor.py. `nccl`, which has to be asked for, needs a GPU: all ranks share it, and wait in a
+collective of NCCL.
 
     python -m benchmarks.inprocess [--json FILE] [--quick] [--peers DIRECTORY] [--ranks N …]
         [--payloads NAME …] [--first]
@@ -41,6 +42,7 @@ CASES = {
     "all_reduce": "raise→entered, all_reduce",
     "spare": "SIGKILL, a spare→entered",
 }
+ON_A_GPU = {"nccl": "raise→entered, all_reduce of NCCL"}
 EXTRA: list[tuple[str, dict[str, Any]]] = [
     (
         "--peers",
@@ -51,7 +53,10 @@ EXTRA: list[tuple[str, dict[str, Any]]] = [
         "--first",
         {"action": "store_true", "help": "before all other work of the machine, but for busy; needs root"},
     ),
-    ("--payloads", {"nargs": "+", "default": list(CASES), "choices": CASES, "help": "what they do"}),
+    (
+        "--payloads",
+        {"nargs": "+", "default": list(CASES), "choices": CASES | ON_A_GPU, "help": "what they do"},
+    ),
 ]
 MORE = 5
 Sides = list[tuple[str, str]]
@@ -68,6 +73,12 @@ side, payload, last = os.environ["SIDE"], os.environ["PAYLOAD"], int(os.environ[
 active = int(os.environ["ACTIVE"])
 ME, events = int(os.environ["RANK"]), open(os.environ["EVENTS"] + os.environ["RANK"], "w", buffering=1)
 
+if payload == "nccl":
+    os.environ.update(NCCL_HOSTID=f"host-{ME}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+    if side in ("default", "tuned"):
+        peers = dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 2, int(os.environ["WORLD_SIZE"]), ME == 0)
+
 def note(what, iteration):
     events.write(f"{what} {iteration} {time.monotonic():.7f}\\n")
 
@@ -79,14 +90,26 @@ def train(call):
             timeout=datetime.timedelta(seconds=50))
         total = torch.ones(1)
         dist.all_reduce(total)
+    if payload == "nccl":
+        theirs = side in ("default", "tuned")
+        dist.init_process_group(
+            "nccl",
+            store=dist.PrefixStore(str(call.iteration), peers) if theirs else call.torch_store(),
+            rank=call.state.active_rank if theirs else call.rank,
+            world_size=call.state.active_world_size if theirs else call.world_size,
+            timeout=datetime.timedelta(seconds=50), device_id=torch.device("cuda", 0))
+        total = torch.ones(1, device="cuda")
+        dist.all_reduce(total)
+        total.item()
     if call.iteration >= last:
         return
     fails_s = time.monotonic() + 0.3 if ME == 1 else float("inf")
     while time.monotonic() < fails_s:
         if payload in ("idle", "spare"):
             time.sleep(0.005)
-        elif payload == "all_reduce" and ME != 1:
+        elif payload in ("all_reduce", "nccl") and ME != 1:
             dist.all_reduce(total)
+            total.tolist()
     note("fail", call.iteration)
     if payload == "spare":
         os.kill(os.getpid(), 9)
@@ -240,7 +263,7 @@ def sides_of(payload: str, with_peer: bool) -> Sides:
         PEER: with_peer and payload != "all_reduce",
         "bare": payload in ("idle", "all_reduce"),
     }
-    own_api = payload == "all_reduce"  # by the call's own store, which theirs does not have
+    own_api = payload in ("all_reduce", "nccl")  # by the call's own store, which theirs does not have
     return [side for side in SETTINGS if has[side[0]] and not (own_api and side[1] == "adapter")]
 
 
@@ -257,7 +280,7 @@ def rows_of(python: str, payload: str, ranks: int, sides: Sides, arguments: Name
             settings = {"SIDE": SETTINGS[side], "PAYLOAD": payload, "FIRST": first}
             times = restarts if side == (PEER, "default") else MORE * restarts
             values[side] += measure(python, settings, ranks, times)
-    case = CASES[payload] + (first and f", {first}")
+    case = (CASES | ON_A_GPU)[payload] + (first and f", {first}")
     return [row(side[0], case, values[side], settings=side[1], ranks=ranks) for side in sides if values[side]]
 
 

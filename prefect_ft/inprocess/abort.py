@@ -92,7 +92,7 @@ def abort_process_groups() -> None:
 
 
 def _is_of_nccl(core: Any, group: Any) -> bool:
-    """Return whether a group has NCCL for any device: `cpu:gloo,cuda:nccl` where no backend was named."""
+    """Return whether a group has NCCL for any device, as that of `cpu:gloo,cuda:nccl`."""
     return "nccl" in str(core._world.pg_backend_config.get(group, ""))
 
 

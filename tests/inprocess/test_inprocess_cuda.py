@@ -74,6 +74,30 @@ def train(call: CallWrapper):
 
 go(Wrapper(), train)
 """
+BOTH_BACKENDS = """
+def train(call: CallWrapper):
+    entered(call)
+    torch.cuda.set_device(0)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl", store=call.torch_store(), rank=call.rank, world_size=call.world_size,
+        timeout=datetime.timedelta(seconds=50),
+    )
+    on_cpu, on_gpu = torch.ones(1), torch.ones(1, device="cuda")
+    dist.all_reduce(on_cpu)
+    dist.all_reduce(on_gpu)
+    on_gpu.item()
+    if call.iteration == 0 and ME == 1:
+        note("fail", iteration=call.iteration)
+        END
+    if call.iteration == 0:
+        dist.all_reduce(on_WHERE)
+        on_WHERE.item()
+    value = on_cpu.item() + on_gpu.item()
+    dist.destroy_process_group()
+    return value
+
+go(Wrapper(), train)
+"""
 FURTHER_GROUPS = """
 def train(call: CallWrapper):
     begin(call)
@@ -121,6 +145,25 @@ def test_a_rank_whose_peer_was_killed_goes_on_without_it(cuda: str, tmp_path: Pa
     assert outcome.noted("end")[0] == [{"how": "returned", "value": 1.0}], outcome.output
     assert outcome.codes == [0, -9], outcome.output
     assert max(outcome.restart_ms()) < 20_000  # torch's watchdog sleeps a minute, then ends the process
+
+
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("end", "left"), [('raise RuntimeError("boom")', 2), ("os.kill(os.getpid(), signal.SIGKILL)", 1)]
+)
+def test_a_group_of_gloo_and_nccl_is_aborted(
+    cuda: str, tmp_path: Path, where: str, end: str, left: int
+) -> None:
+    outcome = run(cuda, tmp_path, BOTH_BACKENDS.replace("WHERE", where).replace("END", end))
+    assert outcome.noted("end")[:left] == [[{"how": "returned", "value": 2.0 * left}]] * left, outcome.output
+    assert max(outcome.restart_ms()) < 20_000
+
+
+def test_what_launchers_give_every_rank_ends_none_whose_peer_was_killed(cuda: str, tmp_path: Path) -> None:
+    by_launcher = {**ONE_DEVICE, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    body = f"GROUPS = 0\n{LOST_PEER}"
+    outcome = inprocess_ranks.Ranks(tmp_path, 2, BEGIN + body, python=cuda, env=by_launcher).wait(150)
+    assert outcome.noted("end")[0] == [{"how": "returned", "value": 1.0}], outcome.output
 
 
 def test_groups_that_wait_for_each_other_are_aborted(cuda: str, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Run:
             "command": trainer.command(self.python, self.work),
             "cwd": str(self.work),
             "checkpoints": checkpoints,
-            "env": {"PYTHONPATH": str(OUTSIDE), "OMP_NUM_THREADS": "1", **trainer.env},
+            "env": {"PYTHONPATH": str(OUTSIDE), "OMP_NUM_THREADS": "1", **trainer.environment()},
             **trainer.phase,
         }
         systems = [f"s{number}" for number in range(trainer.workers)]

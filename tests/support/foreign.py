@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-PYTHON, PROGRAMS = "PREFECT_FT_FOREIGN_PYTHON", "PREFECT_FT_FOREIGN"
+PYTHON, PROGRAMS, GPU = "PREFECT_FT_FOREIGN_PYTHON", "PREFECT_FT_FOREIGN", "PREFECT_FT_FOREIGN_GPU"
+
+
+def on_one_gpu() -> bool:
+    """Return whether ranks are to share a GPU, over NCCL, instead of the CPU."""
+    return bool(os.environ.get(GPU))
 
 
 def interpreter(*packages: str) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 import foreign
 import numpy as np
+import pytest
 
 HERE = Path(__file__).parents[1] / "foreign"
 SCRIPTS, OUTSIDE = HERE / "scripts", HERE / "outside"
@@ -21,6 +22,9 @@ ONE_FILE: dict[str, Any] = {"keep_copies": True}
 
 WITHOUT_CUDA = {"FOREIGN_WITHOUT_CUDA": "1"}
 """For scripts that ask for CUDA whatever there is: see `outside/sitecustomize.py`."""
+
+ON_ONE_GPU = {"FOREIGN_ON_ONE_GPU": "1"}
+"""All ranks share a GPU: the same."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,17 @@ class Trainer:
     result: str = ""
     """By which reader of `scripts/result.py`; empty: that of its name."""
     workers: int = 1
+    shares_gpu: bool = True
+    """Whether its ranks can be told to share a GPU."""
+
+    def environment(self) -> dict[str, str]:
+        """Return what its ranks get, besides what all do."""
+        return ON_ONE_GPU if foreign.on_one_gpu() else self.env
 
     def interpreter(self) -> Path:
-        """Return its interpreter; skips the test where that, or the program, is not there."""
+        """Return its interpreter; skips the test where that, the program, or a GPU for each rank is not there."""
+        if foreign.on_one_gpu() and not self.shares_gpu:
+            pytest.skip(f"{self.name}: its ranks do not share a GPU")
         if self.source:
             foreign.program(self.source[1], self.source[0])
         return foreign.interpreter(*self.packages)
@@ -136,6 +148,7 @@ TRAINERS = (
     ),
     Trainer(
         name="lightning",
+        shares_gpu=False,
         style='strategy "ddp", `last.ckpt` beside `epoch=N-step=N.ckpt`, `fit(ckpt_path="last")`',
         command=_torchrun(SCRIPTS / "lightning_last.py", "out", "1", "2"),
         **_LIGHTNING,
@@ -149,6 +162,7 @@ TRAINERS = (
     ),
     Trainer(
         name="flax-orbax",
+        shares_gpu=False,
         style="jax.distributed on two processes, optax, orbax's `CheckpointManager` (asynchronous), `N/`",
         packages=("jax", "flax", "optax", "orbax-checkpoint"),
         command=_script("flax_orbax.py", "out"),
@@ -161,6 +175,7 @@ TRAINERS = (
     ),
     Trainer(
         name="xgboost",
+        shares_gpu=False,
         style="RabitTracker in rank 0, `TrainingCheckPoint` as `model_N.json`, `train(xgb_model=…)`",
         packages=("xgboost", "numpy"),
         command=_script("xgboost_rabit.py", "out"),

@@ -1,7 +1,8 @@
 """What is done to ranks from outside, by way of PYTHONPATH, so that their scripts stay as they are.
 
 SIGUSR1 raises an exception in the main thread. With FOREIGN_WITHOUT_CUDA what asks torch for CUDA and NCCL
-gets the CPU and gloo: two of the scripts know nothing else.
+gets the CPU and gloo: two of the scripts know nothing else. With FOREIGN_ON_ONE_GPU all ranks share the first GPU,
+over NCCL's sockets.
 """
 
 from __future__ import annotations
@@ -47,10 +48,27 @@ def _without_cuda() -> None:
     torch.cuda.set_device = lambda device: None
     torch.nn.parallel.DistributedDataParallel = OnCpu
     dist.init_process_group = by_gloo
+
+
+def _on_one_gpu() -> None:
+    os.environ["LOCAL_RANK"] = "0"
+    os.environ["NCCL_HOSTID"] = (
+        f"host-{os.environ['RANK']}"  # NCCL takes ranks on one device of a host for a mistake
+    )
+    os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+
+
+def _seeded() -> None:
+    import torch
+
     torch.manual_seed(0)  # one of them is never seeded
 
 
 if "RANK" in os.environ:
     signal.signal(signal.SIGUSR1, _raise)
-    if os.environ.get("FOREIGN_WITHOUT_CUDA"):
+    if os.environ.get("FOREIGN_ON_ONE_GPU"):
+        _on_one_gpu()
+        _seeded()
+    elif os.environ.get("FOREIGN_WITHOUT_CUDA"):
         _without_cuda()
+        _seeded()

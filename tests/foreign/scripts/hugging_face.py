@@ -26,6 +26,7 @@ class MadeUpText(torch.utils.data.Dataset):
 def main() -> None:
     set_seed(42)
     out = sys.argv[1]
+    on_gpu = "FOREIGN_ON_ONE_GPU" in os.environ
     config = GPT2Config(
         vocab_size=64, n_positions=32, n_embd=48, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
     )
@@ -38,9 +39,9 @@ def main() -> None:
         save_total_limit=3,
         logging_steps=10,
         report_to=[],
-        use_cpu=True,
+        use_cpu=not on_gpu,
         disable_tqdm=True,
-        ddp_backend="gloo",
+        ddp_backend="nccl" if on_gpu else "gloo",
     )
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=MadeUpText())
     last = os.environ.get("PREFECT_FT_RESUME_FROM")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import lightning
@@ -34,7 +35,7 @@ def main() -> None:
     loader = torch.utils.data.DataLoader(data, batch_size=32, shuffle=True)
     trainer = lightning.Trainer(
         max_epochs=30,
-        accelerator="cpu",
+        accelerator="gpu" if "FOREIGN_ON_ONE_GPU" in os.environ else "cpu",
         strategy="ddp",
         num_nodes=nodes,
         devices=devices,

@@ -19,6 +19,6 @@ max_iters = 300
 lr_decay_iters = 300
 min_lr = 1e-4
 warmup_iters = 20
-backend = "gloo"
+backend = "nccl" if os.environ.get("FOREIGN_ON_ONE_GPU") else "gloo"
 dtype = "float32"
 compile = False  # noqa: A001
