@@ -101,6 +101,9 @@ _UNCAUGHT = compiled(
 )
 """How other languages than Python report what ended a program: its own error, if the words tell no other kind."""
 
+_STOPPED = compiled(r"^Error in .+ : *$")
+"""How R reports where a program stopped, if the reason did not fit into the line: it stands in the next one."""
+
 _NO_END = compiled(
     "|".join(
         (
@@ -299,7 +302,9 @@ def last_complaints(
         if complaint is not None:
             if is_known(line) and not is_message_of_crash(line.text):
                 continue
-            found.append(Complaint(complaint[0], number, len(lines) - 1 - index, *complaint[1:]))
+            reason = _reason_below(line, lines[index + 1 : index + 2])
+            after = len(lines) - 1 - index
+            found.append(reason or Complaint(complaint[0], number, after, *complaint[1:]))
             places.clear()
         elif _has_result(line):
             found = [one for one in found if not _is_done_with(one, line)]
@@ -312,6 +317,15 @@ def last_complaints(
             if len(places) >= 2:
                 found.clear()
     return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines)
+
+
+def _reason_below(line: Line, below: Sequence[tuple[int, Line]]) -> Complaint | None:
+    """Return the line below one that only says where R stopped, if it tells the kind of the failure."""
+    if not below or _STOPPED.search(line.text) is None:
+        return None
+    number, reason = below[0]
+    said = said_by(reason.text) if after_time(reason.text)[:1].isspace() else None
+    return None if said is None else Complaint(reason.text.strip(), number, 0, said, is_strong=True)
 
 
 def _has_result(line: Line) -> bool:

@@ -49,6 +49,8 @@ _NOT_FATAL = (
     "Task exception was never retrieved",
     "Call stack:",
     "Jax plugin configuration error",
+    " fits failed with the following error:",  # scikit-learn, as the next
+    "Scoring failed. The score on this train-test partition",
 )
 """What precedes a traceback that has ended nothing."""
 _OF_A_LOGGER = ("Message: ", "Arguments: ")
