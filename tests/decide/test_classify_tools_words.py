@@ -97,3 +97,153 @@ def test_a_rust_program_that_panics_fails_by_its_own_error(panic, expected):
 )
 def test_r_gives_the_reason_in_the_next_line(stopped, reason, expected):
     assert told(["Loading", stopped, reason, "Execution halted"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Erreur dans if (x > y) { : valeur manquante là où TRUE / FALSE est requis", "user_code"),
+        ("Fehler in solve.default(a) : Lapack-Routine dgesv: System ist genau singulär", "user_code"),
+        ("Error: unexpected symbol in:", "user_code"),
+        ("forrtl: severe (124): Invalid command supplied to EXECUTE_COMMAND_LINE", "user_code"),
+        ("ERROR (EidosSymbolTable::_GetValue_RAW): undefined identifier indvidual.", "user_code"),
+        ("SyntaxError in line 49 of /work/snakefile:", "user_code"),
+        ("WildcardError in line 45 of /work/snakefile:", "config"),
+        ("Exiting because a job execution failed. Look above for error message", "unknown"),
+        ("Can not open file:", "config"),
+        ("subprocess.CalledProcessError: Command 'x' returned non-zero exit status 127.", "config"),
+        ("scons: *** Do not know how to make File target `install' (/src/install).  Stop.", "config"),
+        ("scons: Build interrupted.", "cancelled"),
+        ("Terminating processes on user request, this might take some time.", "cancelled"),
+        ("2026-01-05 18:49:57,550 [runner] [INFO ]  Exit code: 127", "config"),
+        ("nvmlInit_v2() failed: Driver/library version mismatch", "config"),
+        ("\tError from slot1@n1: Your job used too much memory, as measured by ImageSize.", "oom_host"),
+        ("RuntimeError: [enforce fail at inline_container.cc:222] . file not found: archive/7", "checkpoint"),
+    ],
+)
+def test_what_other_programs_say_of_their_ends(line, expected):
+    """https://github.com/caillebotteAntoine/SAEM4JLS, https://github.com/danielturek/scr_ergon, https://github.com/jhoanlond/QCXMS2,
+    https://github.com/SchriderLab/CancerSim, https://github.com/CraigJAnderson/lce-si-replication,
+    https://github.com/quytruong1808/vilas, https://github.com/jsquaredosquared/novocraft-sv-benchmarking,
+    https://github.com/rwalkerlewis/pwdfd2D, https://github.com/logangregorym/gem5-changes, https://github.com/ThadlerK/OneDock,
+    https://github.com/FalsoMoralista/FGDCC, https://github.com/jantoniadis/MESAcondor, https://github.com/FionaLippert/birdMigration
+    """
+    assert told([*PROGRESS, line])[0] == expected
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [f" [{number}] at_work(x::Float64)" for number in range(1, 9)] * 2,
+        ["   @ Main /work/a.jl:47"] * 14,
+        ["qcxms2             00000000004931AA  tsmod_mp_prepneb_        1121  tsmod.f90"] * 14,
+    ],
+)
+def test_frames_of_julia_and_fortran_are_not_what_a_program_prints_after_an_error(frames):
+    """https://github.com/Atomtomate/LadderDGA_utils, https://github.com/jhoanlond/QCXMS2"""
+    assert told([*PROGRESS, "ERROR: LoadError: KeyError: key not found", *frames])[0] == "user_code"
+
+
+COMPILER = "src/a.cc:12:3: error: no match for 'operator[]'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        COMPILER,
+        "lib/mpi_type.h(13): error: expression must have a constant value",
+        '"a.c", line 7: catastrophic error: cannot open source file "netcdf_par.h"',
+        "fatbinary fatal   : Unknown option '-image3'",
+        "NVFORTRAN-S-0038-Symbol, x, has not been explicitly declared (a.f90)",
+    ],
+)
+def test_what_does_not_compile_explains_what_make_and_the_script_say_then(line):
+    """https://github.com/HPQC-LABS/QCBugs, https://github.com/casperking666/advanced-hpc-lbm, https://github.com/NTHU-SC/ISC25-ICON-C"""
+    notes = [f"a.h:{number}:1: note: candidate" for number in range(12)]
+    ends = ["make: *** [Makefile:64: a.o] Error 2", "job.sh: line 13: ./a: No such file or directory"]
+    assert told([line, *notes, *ends]) == ("compile", 1)
+
+
+def test_slurm_ends_the_step_of_a_task_that_failed():
+    """https://github.com/cqhcolorado/test-case-cori-gpu-acc"""
+    failed = ["srun: error: n1: tasks 1,3: Exited with exit code 1", "srun: Terminating job step 7.1"]
+    ended = "slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-01-01T10:00:00 ***"
+    assert told([*PROGRESS, *failed, ended]) == ("unknown", 6)
+    assert told([*PROGRESS, ended, *failed])[0] == "cancelled"
+
+
+def test_a_job_that_another_one_follows_explains_nothing_of_it():
+    limit = "slurmstepd: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***"
+    last = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-01T11:00:00 ***"
+    assert told([limit, *PROGRESS, last]) == ("cancelled", 7)
+
+
+def test_a_job_that_is_removed_was_not_preempted():
+    """https://github.com/farr/PISNLineCosmography"""
+    evicted = "004 (7.000.000) 06/17 19:28:56 Job was evicted."
+    removed = "009 (7.000.000) 06/17 19:28:56 Job was aborted by the user."
+    assert told([evicted, "...", removed]) == ("cancelled", 3)
+    assert told([evicted, "..."])[0] == "preempted"
+
+
+def test_what_a_job_could_not_start_is_not_what_another_program_died_of():
+    """https://github.com/UrbsLab/survival-LCS"""
+    lines = ["slurmstepd: error: execve(): run.sh: Permission denied", HEAD, *FRAME, "KeyError: 'a'"]
+    assert told(lines) == ("user_code", 5)
+
+
+def test_mpirun_s_advice_is_no_output_of_a_program():
+    """https://github.com/DSMishler/python-data-collector"""
+    slots = "There are not enough slots available in the system to satisfy the 41"
+    assert told([slots, *["  how slots are counted"] * 20]) == ("config", 1)
+
+
+def test_lsf_says_where_the_other_stream_is_after_its_report():
+    """https://github.com/CraigJAnderson/lce-si-replication"""
+    report = [
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+        "Exited with exit code 143.",
+    ]
+    end = [
+        "The output (if any) is above this job summary.",
+        "PS:",
+        "Read file <e.err> for stderr output of this job.",
+    ]
+    assert told([*report, *end]) == ("oom_host", 1)
+
+
+def test_a_message_of_many_lines_does_not_show_that_a_program_went_on():
+    """https://github.com/jiach/DASPairedSimulation"""
+    bad = [f"    Line #{number} (got 6 columns instead of 7)" for number in range(700)]
+    raised = [HEAD, *FRAME, "ValueError: Some errors were detected !"]
+    assert told([*raised, *bad]) == ("data", 4)
+    assert told([*raised, *(line.strip() for line in bad)])[0] == "none"
+
+
+def test_a_program_s_exception_that_another_one_prints_ended_nothing():
+    """https://github.com/vnagpal25/gen-cov-abm"""
+    lines = ["STDERR:", HEAD, *FRAME, "Exception: Directory not found", "", "[OK] RMSE=189.9", "Saved"]
+    assert told([*lines, "words", "more"])[0] == "none"
+    assert told([*lines, "words", "more"], 1)[0] == "config"
+    assert told([*lines[1:], "words", "more"])[0] == "config"
+
+
+def test_items_that_fail_twice_each_are_items():
+    """https://github.com/estevesjh/ccopa"""
+    item = ["Error: no group members/{0}", "Error: no group clusters/{0}", "writing {0}"]
+    lines = [line.format(number) for number in range(9) for line in item]
+    assert told([*lines, "Total time: 411 s"])[0] == "none"
+
+
+def test_a_run_that_ends_itself_in_time_is_not_cancelled():
+    """https://github.com/openai/parameter-golf"""
+    line = "Wallclock limit reached (590s), will stop after this step"
+    assert told([*PROGRESS, line, "Training complete in 590s", "BPB: 1.01"])[0] == "none"
+
+
+def test_a_tracker_s_last_words_are_no_other_program():
+    """https://github.com/Wchoi189/upstageailab-ocr-recsys-competition-ocr-2"""
+    lines = [HEAD, '  File "/app/t.py", line 7, in train', "    fit()", "ImportError: cannot import name 'x'"]
+    wandb = ["wandb:", "wandb: View run a", "wandb: Find logs at b", "wandb: c", "wandb: d"]
+    told_by_hydra = "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
+    assert told([*PROGRESS, *lines, told_by_hydra, *wandb])[0] == "config"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from prefect_ft.decide.classify.exits import by_status, signal_of
+from prefect_ft.decide.classify.exits import CODES, by_status, signal_of
 from prefect_ft.decide.classify.heads import Line, after_time
 from prefect_ft.decide.classify.progress import is_result, place_of
 from prefect_ft.decide.classify.said import said_by, says_to_go_on
@@ -90,18 +90,21 @@ _UNCAUGHT = compiled(
         (
             r"^ERROR: (?:\w+: )*\w+(?:Error|Exception)\b",  # Julia
             r"^Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
+            r"^(?:Erreur dans|Fehler in|Error en|Errore in|Erro em) .{1,200} : ?",  # R, as the next
+            r"^Error: unexpected (?:symbol|string constant|numeric constant|input|end of input|'.{1,4}') in:?",
             r"^Undefined (?:function|variable)\b|^Execution halted$",
             r"^Exception in thread \"",  # Java
             f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
             r"^ ?---> [\w.]+(?:Exception|Error): ",
-            r"^panic: |^(?:Fortran )?runtime error: ",  # Go, Fortran
+            r"^panic: |^(?:Fortran )?runtime error: |^forrtl: (?:severe|error) \(\d+\): ",  # Go, Fortran
+            r"^ERROR \(\w+(?:::\w+)*\): ",  # Eidos
             r"^\S*\blua(?:jit)?: \S+:\d+: ",
         )
     )
 )
 """How other languages than Python report what ended a program: its own error, if the words tell no other kind."""
 
-_STOPPED = compiled(r"^Error in .+ : *$")
+_STOPPED = compiled(r"^(?:Error in|Erreur dans|Fehler in|Error en|Errore in|Erro em) .+ : *$")
 """How R reports where a program stopped, if the reason did not fit into the line: it stands in the next one."""
 
 _NO_END = compiled(
@@ -163,10 +166,11 @@ _WHAT = compiled(r"^\s+what\(\):")
 
 _FRAME = compiled(
     r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner |"
+    r"^ ?\[\d+\] (?:top-level scope|\S+\(|\(::|[\w.!#]+$)|^ +@ [\w.~/]|^\S+ +[0-9A-F]{16}  \S+ +(?:\d+|Unknown) |"
     r"^\S+ at \.{0,2}/\S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |"
     r"^\s+File \".*\", line \d+ in \S"
 )
-"""How C++ libraries, Java, .NET, Julia and Python's faulthandler print a frame of a stack."""
+"""How C++ libraries, Java, .NET, Julia, Intel's Fortran and Python's faulthandler print a frame of a stack."""
 
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
@@ -255,7 +259,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         or line.level == "F"
         or any(_NAMES.search(view) for view in line.views)
     )
-    if line.level in WEAK_LEVELS:
+    if line.level in WEAK_LEVELS and not any(map(code_in, line.views)):
         is_end = False
     if not is_end and _COMPLAINS.search(text) is None:
         return None
@@ -277,7 +281,7 @@ def _is_no_end(view: str) -> bool:
 
 def is_of_tracker(text: str) -> bool:
     """Return whether a line is of what tracks an experiment."""
-    return after_time(text).startswith(_TRACKER)
+    return after_time(text).startswith(_TRACKER.rstrip())
 
 
 def _is_beside(view: str) -> bool:
@@ -370,7 +374,7 @@ def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:
         for one in complaints:
             places.setdefault(form_of(one), []).append(one.line)
         for at in places.values():
-            if len(at) >= _ITEMS and 2 * (at[-1] - at[0]) >= 3 * (len(at) - 1):
+            if len(at) >= _ITEMS and 4 * (at[-1] - at[0]) >= 5 * (len(at) - 1):
                 items.update(at)
     return [one for one in complaints if one.failure_class is not None or one.line not in items]
 
@@ -431,7 +435,7 @@ def code_in(text: str) -> int:
 def _said_by_code(line: Line) -> FailureClass | None:
     """Return what the signal says with which a program ended whose exit code a line reports."""
     code = next(filter(None, map(code_in, line.views)), 0)
-    ended = by_status(code, None, had_progress=True) if signal_of(code, None) is not None else None
+    ended = by_status(code, None, had_progress=True) if code in CODES or signal_of(code, None) else None
     return ended.failure_class if ended is not None and ended.failure_class != "unknown" else None
 
 

@@ -78,7 +78,9 @@ _MAX_CASCADES = 32
 _RAISED = 1
 """The exit code after an exception."""
 
-_ELSEWHERE = frozenset(("cfg-python-script-missing", "cfg-shell-not-found", "cfg-shell-syntax"))
+_ELSEWHERE = frozenset(
+    ("cfg-python-script-missing", "cfg-shell-not-found", "cfg-shell-syntax", "slurm-launch-config")
+)
 """Failures of another program than the one that raises an exception after it: an interpreter that does not start,
 a command of a script."""
 

@@ -115,8 +115,8 @@ an earlier run, unless only several processes started one after the other."""
 _AT_ONCE = FIRST_LINES[:2]
 """Those that are never printed late."""
 
-ENDS_OF_JOBS = ("The output (if any) is above this job summary",)
-"""Texts that close a scheduler's report of a job: what is after them is another job's."""
+ENDS_OF_JOBS = ("The output (if any) is above this job summary", "> for stderr output of this job")
+"""Texts that close a scheduler's report of a job: what is after the last of them is another job's."""
 
 ENDED_WELL = " exits successfully."
 """How DeepSpeed's launcher reports a process that has exited with 0; once one fails, it kills the others."""
@@ -546,7 +546,7 @@ class LogScanner:
         self._order += 1
         bound = _BOUND.search(line.text)
         is_restart = bound is not None and bound[0] in RESTARTS
-        if self._is_job_over or is_restart:
+        if is_restart or (self._is_job_over and bound is None):
             is_launchers = PRINTED_LATE in line.text
             self._begins_in_time |= is_launchers and self._is_at_top(at)
             self._begin_run(at if is_launchers and not self._begins_in_time else None)

@@ -18,7 +18,7 @@ from prefect_ft.decide.classify.chains import (
     ROOT,
     weight,
 )
-from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains, is_frame
+from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains, is_frame, is_of_tracker
 from prefect_ft.decide.classify.findings import BUFFERED_BYTES, Finding, LogFindings
 from prefect_ft.decide.classify.heads import after_time, stamp_of
 from prefect_ft.decide.classify.progress import is_result
@@ -49,6 +49,13 @@ _TIME_LIMITS = frozenset(
 
 _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slurm-state-cancelled"))
 """Statements of an end whose reason may be in another line."""
+
+_OF_FAILED_TASKS = frozenset(
+    ("srun-step-aborted", "srun-task-aborted", "srun-task-exited", "srun-task-killed", "srun-task-segfault")
+)
+"""What srun says as a task ends by itself, before it ends the others."""
+
+_JOB = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)")
 
 _REPORTS = frozenset(("interrupt-aborted",))
 """Signatures of what a program prints when an interruption ends it, whatever sent it."""
@@ -81,6 +88,12 @@ _AFTER_UNCAUGHT = 60
 _FORMS = 8
 """How many forms of lines are many."""
 
+_FORMS_OF_ONE = 2
+"""Of how many forms the lines of one message are."""
+
+_ADVICE = "Set the environment variable HYDRA_FULL_ERROR=1"
+"""What Hydra prints below the exception that ended its program."""
+
 _TIMED, _TIMED_S = 3, 60
 """How often the same line, over how many seconds, shows the same by its times."""
 
@@ -103,9 +116,12 @@ _AFTER_SHELL = 3
 _OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
 """Complaints of a shell and of a command of its script: it runs the next line."""
 
-_ENOUGH = {**dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL), "crash-windows-exception": _AFTER_PRINTED}
-"""How many lines show that a run went on after certain signatures: the last is what Python's faulthandler prints of an
-exception on Windows, before the program has a chance to handle it."""
+_ENOUGH = {
+    **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
+    "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
+    "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
+}
+"""How many lines show that a run went on after certain signatures."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
@@ -231,10 +247,22 @@ def _is_of_many_forms(log: LogFindings) -> bool:
 
 def _lines_after(finding: Finding, end: int, log: LogFindings) -> float:
     """Return how many lines follow, without the share of other processes that print among those of the finding's."""
+    if finding.raised is not None and _is_one_message(log.tail):
+        return 0
     of_its_own = log.closing_ranks.count(finding.rank) / max(1, len(log.closing_ranks))
     behind = (text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line)
-    frames = sum(map(is_frame, behind))
-    return max(0, end - finding.last_line - frames) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
+    beside = sum(is_frame(text) or is_of_tracker(text) or text.startswith(_ADVICE) for text in behind)
+    return max(0, end - finding.last_line - beside) * (of_its_own if of_its_own >= _AMONG_OTHERS else 1)
+
+
+def _is_one_message(lines: Sequence[str]) -> bool:
+    """Return whether lines are all indented and alike: a message of thousands of lines, as NumPy's of each bad line."""
+    texts = [after_time(text) for text in lines]
+    return (
+        len(texts) >= _FORMS
+        and all(text[:1].isspace() for text in texts)
+        and (len({_NUMBER.sub("", text) for text in texts}) <= _FORMS_OF_ONE)
+    )
 
 
 def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFindings) -> bool:
@@ -302,9 +330,10 @@ def end_from_outside(findings: Sequence[Finding]) -> Finding | None:
 
 def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out findings after which the run continued until it was ended from outside, and ends of known reason."""
+    findings = _without_what_only_follows(findings)
     end = end_from_outside(findings)
     if end is None:
-        return list(findings)
+        return findings
     findings = _of_the_last_job(findings)
     if end not in findings:
         return without_survived(findings)
@@ -320,6 +349,25 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     return [one for one in findings if not _is_survived(one, last.get(one.signature.id, one), end)]
 
 
+def _without_what_only_follows(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out ends of steps whose task had failed before, and evictions of jobs that are removed."""
+    in_order = sorted(findings, key=lambda one: one.order)
+    follows: set[int] = set()
+    for before, after in pairwise(in_order):
+        is_step_s = after.signature.id == "slurm-step-cancelled" and _job_of(before) in ("", _job_of(after))
+        if is_step_s and before.signature.id in _OF_FAILED_TASKS:
+            follows.add(id(after))
+        if before.signature.id == "condor-evicted" and after.signature.id == "condor-removed":
+            follows.add(id(before))
+    return [one for one in findings if id(one) not in follows]
+
+
+def _job_of(finding: Finding) -> str:
+    """Return the number of the job that a statement of Slurm's names, empty if none."""
+    named = _JOB.search(finding.text)
+    return named[1] if named is not None else ""
+
+
 def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out findings before the end of an earlier job: two ends far from each other are of two jobs.
 
@@ -332,6 +380,13 @@ def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     earlier = max(
         (one.order for one in ends if last - one.line > _NEAR_LINES or one.order < begun), default=0
     )
+    named = sorted((one for one in findings if _job_of(one)), key=lambda one: one.order)
+    others = (
+        one.order
+        for one in named
+        if _job_of(one) != _job_of(named[-1]) and named[-1].line - one.line > _APART_LINES
+    )
+    earlier = max(earlier, max(others, default=0))
     return [one for one in findings if one.order > earlier]
 
 

@@ -53,6 +53,8 @@ _NOT_FATAL = (
     "Scoring failed. The score on this train-test partition",
 )
 """What precedes a traceback that has ended nothing."""
+_QUOTED = re.compile(r"(?i)\W*(?:captured )?(?:std ?err(?:or)?|error output)\W*")
+"""What precedes the output of another program that this one prints."""
 _OF_A_LOGGER = ("Message: ", "Arguments: ")
 """What ends the frames that Python's `logging` prints where it cannot log."""
 _OF_A_TRACKER = re.compile(
@@ -136,6 +138,7 @@ class _Traceback:
     is_aside: bool
     has_head: bool
     is_reported: bool = False
+    is_quoted: bool = False
     is_cleanup: bool = False
     is_import: bool = False
     outermost: tuple[str, str] | None = None
@@ -152,7 +155,7 @@ class _Traceback:
         if self.frame is None and self.has_head and _is_within_library(file, function):
             self.is_aside = True  # it was caught and printed there: a program's end begins with the program
         elif self.frame is None and function == "<module>":
-            self.is_aside = False  # a thread does not begin there
+            self.is_aside = self.is_quoted  # a thread does not begin there
         if self.frame is None and self.has_head:
             self.outermost = file, function
         caller = self.frame[1] if self.frame is not None else ""
@@ -240,8 +243,15 @@ class TracebackReader:
             self._is_fatal = not (
                 any(notice in above for notice in _NOT_FATAL) or _OF_A_TRACKER.search(above) is not None
             )
+        is_quoted = has_head and _QUOTED.fullmatch(above) is not None
         self._now = _Traceback(
-            _alike(margin), order, bool(box), self._is_of_thread(order), has_head, _REPORTS_END in above
+            prefix=_alike(margin),
+            begun=order,
+            is_boxed=bool(box),
+            is_aside=is_quoted or self._is_of_thread(order),
+            has_head=has_head,
+            is_reported=_REPORTS_END in above,
+            is_quoted=is_quoted,
         )
         return self._now
 
