@@ -247,3 +247,45 @@ def test_a_tracker_s_last_words_are_no_other_program():
     wandb = ["wandb:", "wandb: View run a", "wandb: Find logs at b", "wandb: c", "wandb: d"]
     told_by_hydra = "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
     assert told([*PROGRESS, *lines, told_by_hydra, *wandb])[0] == "config"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Job 2157 exited with exit code 0.",
+        "[N8_peak]:   Standard error: /scratch/abinit/out.err",
+        "exiting",
+        "Info: /OSCI/SystemC: Simulation stopped by user.",
+    ],
+)
+def test_what_sounds_like_a_failure_and_is_none(line):
+    """https://github.com/jsquaredosquared/novocraft-sv-benchmarking, https://github.com/CRW405/REU-HPC-Research,
+    https://github.com/logangregorym/gem5-changes
+    """
+    assert told([*PROGRESS, line])[0] == "none"
+
+
+def test_matlab_s_links_do_not_hide_its_errors():
+    """https://github.com/levincoolxyz/invspec"""
+    link = '<a href="matlab:helpUtils.errorDocCallback(\'textscan\')" style="font-weight:bold">textscan</a>'
+    lines = [f"{{Error using {link}", "Invalid file identifier.", f"Error in {link}", "  x} ", "test_script"]
+    assert told([*PROGRESS, *lines]) == ("user_code", 6)
+
+
+def test_an_exit_code_that_a_script_states_counts_above_its_farewell():
+    """https://github.com/debnathk/drug-synergy"""
+    lines = ["Experiment failed with return code: 1", "All outputs saved to: /x", "=====", "Job ended on Tue"]
+    assert told([*PROGRESS, *lines]) == ("unknown", 6)
+    assert told([*PROGRESS, *lines, *["words of another program"] * 5])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Input and output must have the same number of spatial dimensions, but got input",
+        "expand(torch.cuda.FloatTensor{[1280]}, size=[]): the number of sizes provided (0) must be greater",
+    ],
+)
+def test_what_is_said_of_dimensions_is_the_program_s_own(message):
+    """https://github.com/YoEv/Denoiser, https://github.com/FalsoMoralista/FGDCC"""
+    assert told([*PROGRESS, HEAD, *FRAME, f"ValueError: {message}"]) == ("user_code", 9)

@@ -45,6 +45,9 @@ known how the run ended."""
 _LAST_LINES = 3
 """How near to a log's end a complaint must stand of which the wording is weak, or the kind not known."""
 
+_FAREWELL_LINES = 5
+"""How many lines a script may print after it has stated the exit code of what failed."""
+
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
@@ -74,7 +77,8 @@ _NAMES = compiled(
             _EXIT_N,
             r"&&&& FAILED ",  # TensorRT
             r"^pure virtual (?:method|function) called",
-            r"\bstatus = \"|\bgiving up\b|\bexiting(?: now)?[.!]?$|\bcannot continue\b|\bstack trace:|\(core dumped\)$",
+            r"\bstatus = \"|\bgiving up\b|\w\W+exiting(?: now)?[.!]?$|\bcannot continue\b",
+            r"\bstack trace:|\(core dumped\)$",
         )
     )
 )
@@ -89,7 +93,7 @@ _UNCAUGHT = compiled(
     "|".join(
         (
             r"^ERROR: (?:\w+: )*\w+(?:Error|Exception)\b",  # Julia
-            r"^Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
+            r"^\{?Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
             r"^(?:Erreur dans|Fehler in|Error en|Errore in|Erro em) .{1,200} : ?",  # R, as the next
             r"^Error: unexpected (?:symbol|string constant|numeric constant|input|end of input|'.{1,4}') in:?",
             r"^Undefined (?:function|variable)\b|^Execution halted$",
@@ -124,6 +128,7 @@ _NO_END = compiled(
                 r"[:=] *0(?:\.0+)?%?$)"
             ),
             r"^\W*(?:[\w ]+: \d+(?:\.\d+)?[\s,|;]+)+[\w ]+: \d+(?:\.\d+)?\W*$",
+            r"(?i:\b(?:exit(?:ed)?|return)\b[ _-]?(?:with )?(?:exit )?(?:code|status)\W{1,3}0\b|\bstandard error\b)",
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
@@ -465,6 +470,8 @@ def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Compl
 def _is_near_the_end(one: Complaint) -> bool:
     if not one.is_strong:
         return one.failure_class is not None and one.after < _LAST_LINES
+    if one.failure_class is None and code_in(one.text):
+        return one.after <= _FAREWELL_LINES
     if one.failure_class is None:
         return one.after < (1 if _OF_A_FILE.match(one.text) is not None else _LAST_LINES)
     return one.after <= AFTER_LINE

@@ -73,6 +73,10 @@ _WARNS = re.compile(r"(?:\.py|<[\w. ]+>):\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\
 """How Python's `warnings` begins a line, after the path of the module, and how libraries and compilers do."""
 _REPORTS = re.compile(r"(?:Error|ERROR|Exception|EXCEPTION|Fatal|FATAL)\b(?! rate)")
 """How a message begins that reports an error, whatever level it was logged at."""
+_MATLAB = '"matlab:'
+_LINK = re.compile(r"</?a\b[^<>]*>")
+"""The links that MATLAB's desktop writes around functions and lines."""
+
 _MAX_HEADS = 8
 
 _MESSAGES = ("message", "msg", "event")
@@ -101,6 +105,8 @@ class Line:
 def read_line(raw: bytes) -> Line:
     """Read one line, or one stretch of it between two carriage returns."""
     text = raw.decode(errors="replace").replace("\0", "").rstrip()
+    if _MATLAB in text:
+        text = _LINK.sub("", text)
     rank, text = _without_rank(text)
     views, level = [text], ""
     at = 0
