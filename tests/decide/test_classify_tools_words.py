@@ -289,3 +289,13 @@ def test_an_exit_code_that_a_script_states_counts_above_its_farewell():
 def test_what_is_said_of_dimensions_is_the_program_s_own(message):
     """https://github.com/YoEv/Denoiser, https://github.com/FalsoMoralista/FGDCC"""
     assert told([*PROGRESS, HEAD, *FRAME, f"ValueError: {message}"]) == ("user_code", 9)
+
+
+def test_condor_cannot_send_a_file_of_the_job():
+    """https://github.com/carlos-a-enriquez/bdp1_condor"""
+    error = "SHADOW at 10.0.0.1 failed to send file(s) to <10.0.0.1:6345>: error reading from /a/bwa: (errno 2) No"
+    lines = [
+        "007 (036.000.000) 07/05 14:50:05 Shadow exception!",
+        f"\tError from slot1@n1: {error} such file",
+    ]
+    assert told([*lines, "...", "012 (036.000.000) 07/05 14:50:05 Job was held."]) == ("config", 2)
