@@ -107,8 +107,8 @@ def test_r_gives_the_reason_in_the_next_line(stopped, reason, expected):
         ("Error: unexpected symbol in:", "user_code"),
         ("forrtl: severe (124): Invalid command supplied to EXECUTE_COMMAND_LINE", "user_code"),
         ("ERROR (EidosSymbolTable::_GetValue_RAW): undefined identifier indvidual.", "user_code"),
-        ("SyntaxError in line 49 of /work/snakefile:", "user_code"),
-        ("WildcardError in line 45 of /work/snakefile:", "config"),
+        ("SyntaxError in line 49 of /data/snakefile:", "user_code"),
+        ("WildcardError in line 45 of /data/snakefile:", "config"),
         ("Exiting because a job execution failed. Look above for error message", "unknown"),
         ("Can not open file:", "config"),
         ("subprocess.CalledProcessError: Command 'x' returned non-zero exit status 127.", "config"),
@@ -135,7 +135,7 @@ def test_what_other_programs_say_of_their_ends(line, expected):
     "frames",
     [
         [f" [{number}] at_work(x::Float64)" for number in range(1, 9)] * 2,
-        ["   @ Main /work/a.jl:47"] * 14,
+        ["   @ Main /data/a.jl:47"] * 14,
         ["qcxms2             00000000004931AA  tsmod_mp_prepneb_        1121  tsmod.f90"] * 14,
     ],
 )
