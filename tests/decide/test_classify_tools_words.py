@@ -299,3 +299,12 @@ def test_condor_cannot_send_a_file_of_the_job():
         f"\tError from slot1@n1: {error} such file",
     ]
     assert told([*lines, "...", "012 (036.000.000) 07/05 14:50:05 Job was held."]) == ("config", 2)
+
+
+def test_a_thread_of_the_program_that_dies_shortly_before_its_end_ended_it():
+    """https://github.com/Tar-ive/tpu"""
+    frames = ['  File "/usr/lib/python3.10/threading.py", line 1016, in _bootstrap_inner', "    self.run()"]
+    raised = ["Exception in thread Thread-1:", HEAD, *frames, *FRAME[:1], "    x[0]", "KeyError: 0"]
+    ends = [f"{word} the components" for word in ("Starting", "Counting", "Stopping", "Timing", "Closing")]
+    assert told([*raised, *ends]) == ("user_code", 7)
+    assert told([*raised, *ends, *(f"{end} again" for end in ends), "and more"])[0] == "none"

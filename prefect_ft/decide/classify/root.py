@@ -331,7 +331,8 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         is_last = finding.line >= log.number_of_tail(0) or _is_just_reported(finding, log)
         return is_last and finding.level not in WEAK_LEVELS
     if finding.raised is not None and (not finding.raised.is_aside or finding.raised.has_own):
-        return finding.line >= log.number_of_tail(max(-_LAST_LINES, -len(log.tail)))
+        last = AFTER_LINE if finding.raised.is_of_thread else _LAST_LINES
+        return finding.line >= log.number_of_tail(max(-last, -len(log.tail)))
     last = -1 if finding.signature.id not in _SAID_BY_PROGRAMS else max(-_FAREWELL_LINES, -len(log.tail))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) + last)

@@ -123,6 +123,10 @@ class Raised:
         return self.name.partition("(")[0].rpartition(".")[2]
 
     @property
+    def is_of_thread(self) -> bool:
+        return self.is_aside and self.outermost is not None and self.outermost[1] == "_bootstrap_inner"
+
+    @property
     def is_printed(self) -> bool:
         """Whether a function caught and printed it: the report of an uncaught one begins where its program does."""
         return self.outermost is not None and self.outermost[1] not in _BEGINS and not self.is_reported
