@@ -164,12 +164,28 @@ def test_what_does_not_compile_explains_what_make_and_the_script_say_then(line):
     assert told([line, *notes, *ends]) == ("compile", 1)
 
 
-def test_slurm_ends_the_step_of_a_task_that_failed():
-    """https://github.com/cqhcolorado/test-case-cori-gpu-acc"""
-    failed = ["srun: error: n1: tasks 1,3: Exited with exit code 1", "srun: Terminating job step 7.1"]
-    ended = "slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-01-01T10:00:00 ***"
-    assert told([*PROGRESS, *failed, ended]) == ("unknown", 6)
-    assert told([*PROGRESS, ended, *failed])[0] == "cancelled"
+STEP_ENDS = "slurmstepd-n0: error: *** STEP 1.0 ON n0 CANCELLED AT 2026-11-27T12:27:51 ***"
+STEP_ABORTED = "srun: Job step aborted: Waiting up to 7 seconds for job step to finish."
+
+
+@pytest.mark.parametrize("how", ["Exited with exit code 7", "Killed"])
+def test_slurm_ends_the_step_of_a_task_that_failed(how):
+    """What Slurm 22.05 prints with --kill-on-bad-exit; https://github.com/cqhcolorado/test-case-cori-gpu-acc"""
+    lines = [
+        f"srun: error: n1: task 1: {how}",
+        "srun: launch/slurm: _step_signal: Terminating StepId=1.0",
+        STEP_ENDS,
+        "srun: error: n0: task 0: Terminated",
+        "srun: Force Terminated StepId=1.0",
+    ]
+    assert told([*PROGRESS, *lines]) == ("unknown", 6)
+
+
+@pytest.mark.parametrize("lines", [[STEP_ENDS, STEP_ABORTED], [STEP_ABORTED, STEP_ENDS]])
+def test_a_step_that_somebody_ended_did_not_fail(lines):
+    """What Slurm 22.05 prints at `scancel 1.0`; the two first lines may change places."""
+    killed = [f"srun: error: n{number}: task {number}: Killed" for number in (0, 1)]
+    assert told([*PROGRESS, *lines, *killed])[0] == "cancelled"
 
 
 def test_a_job_that_another_one_follows_explains_nothing_of_it():

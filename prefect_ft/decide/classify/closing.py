@@ -89,12 +89,15 @@ _CODE = re.compile(f"{_EXIT_CODE}|{_EXIT_N}")
 
 _UNHANDLED = "Unhandled exception. "
 """How .NET begins the report of an exception that nothing caught."""
+_ERROR_IN = "Erreur dans|Fehler in|Error en|Errore in|Erro em"
+"""R's "Error in", in French, German, Spanish, Italian and Portuguese."""
+
 _UNCAUGHT = compiled(
     "|".join(
         (
             r"^ERROR: (?:\w+: )*\w+(?:Error|Exception)\b",  # Julia
             r"^\{?Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
-            r"^(?:Erreur dans|Fehler in|Error en|Errore in|Erro em) .{1,200} : ?",  # R, as the next
+            f"^(?:{_ERROR_IN}) .{{1,200}} : ?",  # R in other languages, and R's parser
             r"^Error: unexpected (?:symbol|string constant|numeric constant|input|end of input|'.{1,4}') in:?",
             r"^Undefined (?:function|variable)\b|^Execution halted$",
             r"^Exception in thread \"",  # Java
@@ -108,7 +111,7 @@ _UNCAUGHT = compiled(
 )
 """How other languages than Python report what ended a program: its own error, if the words tell no other kind."""
 
-_STOPPED = compiled(r"^(?:Error in|Erreur dans|Fehler in|Error en|Errore in|Erro em) .+ : *$")
+_STOPPED = compiled(f"^(?:Error in|{_ERROR_IN}) .+ : *$")
 """How R reports where a program stopped, if the reason did not fit into the line: it stands in the next one."""
 
 _NO_END = compiled(

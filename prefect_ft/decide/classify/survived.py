@@ -7,7 +7,7 @@ ends what still runs, so what was printed long before did not end it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from prefect_ft.decide.classify.chains import (
@@ -51,9 +51,11 @@ _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slur
 """Statements of an end whose reason may be in another line."""
 
 _OF_FAILED_TASKS = frozenset(
-    ("srun-step-aborted", "srun-task-aborted", "srun-task-exited", "srun-task-killed", "srun-task-segfault")
+    ("srun-task-aborted", "srun-task-exited", "srun-task-killed", "srun-task-segfault")
 )
-"""What srun says as a task ends by itself, before it ends the others."""
+"""What srun reports of a task that has failed, and of one that it has ended after it said that the step ends."""
+
+_OF_ENDED_STEPS = frozenset(("slurm-step-cancelled", "srun-task-terminated"))
 
 _JOB = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)")
 
@@ -330,7 +332,7 @@ def end_from_outside(findings: Sequence[Finding]) -> Finding | None:
 
 def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out findings after which the run continued until it was ended from outside, and ends of known reason."""
-    findings = _without_what_only_follows(findings)
+    findings = _without_ends_that_follow(findings)
     end = end_from_outside(findings)
     if end is None:
         return findings
@@ -349,17 +351,27 @@ def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     return [one for one in findings if not _is_survived(one, last.get(one.signature.id, one), end)]
 
 
-def _without_what_only_follows(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out ends of steps whose task had failed before, and evictions of jobs that are removed."""
+def _without_ends_that_follow(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out the end of a step in which a task had failed, and the eviction of a job that is then removed."""
     in_order = sorted(findings, key=lambda one: one.order)
-    follows: set[int] = set()
+    follows = {id(one) for one in _ends_of_failed_steps(in_order)}
     for before, after in pairwise(in_order):
-        is_step_s = after.signature.id == "slurm-step-cancelled" and _job_of(before) in ("", _job_of(after))
-        if is_step_s and before.signature.id in _OF_FAILED_TASKS:
-            follows.add(id(after))
         if before.signature.id == "condor-evicted" and after.signature.id == "condor-removed":
             follows.add(id(before))
     return [one for one in findings if id(one) not in follows]
+
+
+def _ends_of_failed_steps(in_order: Sequence[Finding]) -> Iterator[Finding]:
+    """Return what Slurm says of the other tasks of a step after the first has failed: it ends the step itself."""
+    failed: Finding | None = None
+    ended: Finding | None = None
+    for one in in_order:
+        if one.signature.id in _OF_FAILED_TASKS and (ended is None or not _is_near(one, ended)):
+            failed = one
+        elif one.signature.id in _OF_ENDED_STEPS and failed is not None and _is_near(one, failed):
+            yield one
+        elif one.signature.id in _OF_ENDED_STEPS:
+            ended = one
 
 
 def _job_of(finding: Finding) -> str:

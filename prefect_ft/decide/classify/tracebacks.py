@@ -124,6 +124,7 @@ class Raised:
 
     @property
     def is_of_thread(self) -> bool:
+        """Whether it ended a thread, not the program."""
         return self.is_aside and self.outermost is not None and self.outermost[1] == "_bootstrap_inner"
 
     @property
