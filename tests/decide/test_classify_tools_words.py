@@ -179,6 +179,7 @@ def test_slurm_ends_the_step_of_a_task_that_failed(how):
         "srun: Force Terminated StepId=1.0",
     ]
     assert told([*PROGRESS, *lines]) == ("unknown", 6)
+    assert told([*lines[:2], *["words of the next step"] * 40, STEP_ENDS])[0] == "cancelled"
 
 
 @pytest.mark.parametrize("lines", [[STEP_ENDS, STEP_ABORTED], [STEP_ABORTED, STEP_ENDS]])

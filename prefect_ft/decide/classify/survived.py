@@ -364,14 +364,11 @@ def _without_ends_that_follow(findings: Sequence[Finding]) -> list[Finding]:
 def _ends_of_failed_steps(in_order: Sequence[Finding]) -> Iterator[Finding]:
     """Return what Slurm says of the other tasks of a step after the first has failed: it ends the step itself."""
     failed: Finding | None = None
-    ended: Finding | None = None
     for one in in_order:
-        if one.signature.id in _OF_FAILED_TASKS and (ended is None or not _is_near(one, ended)):
+        if one.signature.id in _OF_FAILED_TASKS:
             failed = one
         elif one.signature.id in _OF_ENDED_STEPS and failed is not None and _is_near(one, failed):
             yield one
-        elif one.signature.id in _OF_ENDED_STEPS:
-            ended = one
 
 
 def _job_of(finding: Finding) -> str:
