@@ -242,6 +242,8 @@ def test_a_program_s_exception_that_another_one_prints_ended_nothing():
     lines = ["STDERR:", HEAD, *FRAME, "Exception: Directory not found", "", "[OK] RMSE=189.9", "Saved"]
     assert told([*lines, "words", "more"])[0] == "none"
     assert told([*lines, "words", "more"], 1)[0] == "config"
+    by_module = ['  File "/usr/lib/python3.10/runpy.py", line 86, in _run_code', "    exec(code)"]
+    assert told([*lines[:2], *by_module, *lines[2:], "words", "more"])[0] == "none"
     assert told([*lines[1:], "words", "more"])[0] == "config"
 
 

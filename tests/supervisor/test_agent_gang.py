@@ -411,13 +411,14 @@ def test_a_backend_that_cannot_is_a_worker_that_is_gone(make: Make) -> None:
 
 
 def test_an_agent_that_does_not_answer_is_given_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "ANSWER_TIMEOUT_S", 0.5)
     heard = make()
     heard.create(2)
     heard.start(WAIT)
     heard.wait("output", 2)
     os.kill(heard.pid(1), signal.SIGSTOP)
-    heard.crew.stop(heard.token(1), 0)
+    with monkeypatch.context() as hurry:
+        hurry.setattr(crew, "ANSWER_TIMEOUT_S", 2.0)
+        heard.crew.stop(heard.token(1), 0)
     port = heard.gang.master[1]
     assert [worker for worker, event in heard.of("stopped")] == [0]
     assert port == heard.of("stopped")[0][1].port

@@ -332,7 +332,7 @@ def end_from_outside(findings: Sequence[Finding]) -> Finding | None:
 
 def without_survived(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out findings after which the run continued until it was ended from outside, and ends of known reason."""
-    findings = _without_ends_that_follow(findings)
+    findings = _without_ends_that_follow(_of_the_job_named_last(findings))
     end = end_from_outside(findings)
     if end is None:
         return findings
@@ -377,6 +377,18 @@ def _job_of(finding: Finding) -> str:
     return named[1] if named is not None else ""
 
 
+def _of_the_job_named_last(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out findings up to what Slurm says of another job, some lines above what it says of the last one."""
+    named = sorted((one for one in findings if _job_of(one)), key=lambda one: one.order)
+    others = (
+        one.order
+        for one in named
+        if _job_of(one) != _job_of(named[-1]) and named[-1].line - one.line > _APART_LINES
+    )
+    earlier = max(others, default=0)
+    return [one for one in findings if one.order > earlier]
+
+
 def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     """Leave out findings before the end of an earlier job: two ends far from each other are of two jobs.
 
@@ -389,13 +401,6 @@ def _of_the_last_job(findings: Sequence[Finding]) -> list[Finding]:
     earlier = max(
         (one.order for one in ends if last - one.line > _NEAR_LINES or one.order < begun), default=0
     )
-    named = sorted((one for one in findings if _job_of(one)), key=lambda one: one.order)
-    others = (
-        one.order
-        for one in named
-        if _job_of(one) != _job_of(named[-1]) and named[-1].line - one.line > _APART_LINES
-    )
-    earlier = max(earlier, max(others, default=0))
     return [one for one in findings if one.order > earlier]
 
 

@@ -253,7 +253,7 @@ class TracebackReader:
             prefix=_alike(margin),
             begun=order,
             is_boxed=bool(box),
-            is_aside=self._is_of_thread(order),
+            is_aside=is_quoted or self._is_of_thread(order),
             has_head=has_head,
             is_reported=_REPORTS_END in above,
             is_quoted=is_quoted,
