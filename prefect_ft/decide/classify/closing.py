@@ -7,8 +7,9 @@ explains the failure, so its verdict is never certain.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from prefect_ft.decide.classify.exits import CODES, by_status, signal_of
@@ -56,7 +57,7 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
-_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,2})\b)"
+_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=(]{1,3}(-?[1-9]\d{0,9})\b)"
 _EXIT_N = r"(?:(?:^|\()exit ([1-9]\d{0,2})\b|successfully: exit ([1-9]\d{0,2})$|exit codes: ([1-9]\d{0,2})$)"
 """How a script reports that a program has failed."""
 
@@ -229,8 +230,12 @@ _OF_A_FILE = compiled(
 )
 """A complaint about one sample, without a reason: a program that prints anything after it goes on with the next one."""
 
+_LOGGED = "E"
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
+
+_OUTPUT, _INDENT = "Command error:", "  "
+"""How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""
 
 _NUMBER = compiled(r"\d+")
 WEAK_LEVELS = ("W", "I", "D")
@@ -306,7 +311,7 @@ def last_complaints(
     """
     found: list[Complaint] = []
     places: set[str] = set()
-    lines = [(number, line) for number, line in lines if not is_frame(line.text)]
+    lines = [(number, line) for number, line in _outdented(lines) if not is_frame(line.text)]
     for index, (number, line) in enumerate(lines):
         if _says_nothing_new(line, is_known):
             continue
@@ -329,6 +334,15 @@ def last_complaints(
             if len(places) >= 2:
                 found.clear()
     return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines)
+
+
+def _outdented(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:
+    """Yield the lines, those that a workflow manager indents without that."""
+    is_within = False
+    for number, line in lines:
+        is_inner = is_within and line.text.startswith(_INDENT)
+        is_within = is_inner or line.text == _OUTPUT
+        yield number, replace(line, views=(line.text.removeprefix(_INDENT),)) if is_inner else line
 
 
 def _reason_below(line: Line, below: Sequence[tuple[int, Line]]) -> Complaint | None:
@@ -355,10 +369,15 @@ def _is_done_with(complaint: Complaint, line: Line) -> bool:
 def _without_passed(
     complaints: Sequence[Complaint], lines: Sequence[tuple[int, Line]]
 ) -> Iterator[Complaint]:
-    """Leave out complaints of unknown class after which a program prints what it printed before."""
+    """Leave out complaints after which a program prints what it printed before.
+
+    Those of a known class only if a logger reports the same as an error again and again.
+    """
+    errors = Counter(_form(line) for _, line in lines if line.level == _LOGGED)
+    again = {number for number, line in lines if (form := _form(line)) and errors[form] >= _ITEMS}
     for one in complaints:
-        is_known = one.failure_class is not None or one.after < _FOLLOWING
-        if is_known or not _is_passed(one, lines):
+        counts = one.failure_class is not None and one.line not in again
+        if counts or one.after < _FOLLOWING or not _is_passed(one, lines):
             yield one
 
 
@@ -375,7 +394,10 @@ def _form(line: Line) -> str:
 
 
 def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Leave out complaints of unknown class that repeat for one item after another, with other lines in between."""
+    """Leave out complaints that repeat for one item after another, with other lines in between.
+
+    Those of a known class only where they have not the form of an end.
+    """
     items: set[int] = set()
     for form_of in (_head_of, _end_of):
         places: dict[str, list[int]] = {}
@@ -384,7 +406,11 @@ def _without_items(complaints: Sequence[Complaint]) -> list[Complaint]:
         for at in places.values():
             if len(at) >= _ITEMS and 4 * (at[-1] - at[0]) >= 5 * (len(at) - 1):
                 items.update(at)
-    return [one for one in complaints if one.failure_class is not None or one.line not in items]
+    return [
+        one
+        for one in complaints
+        if (one.failure_class is not None and one.is_strong) or one.line not in items
+    ]
 
 
 def _head_of(complaint: Complaint) -> str:

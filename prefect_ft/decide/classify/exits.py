@@ -47,6 +47,17 @@ RESUME_ELSEWHERE, RESULT_REJECTED = 16, 17
 """What Megatron-LM's rerun state machine ends with (megatron/core/rerun_state_machine.py). Other programs use the codes
 for other things, so they mean that only beside its words."""
 
+_BY_WINDOWS: Mapping[int, Signals] = {
+    0xC0000005: Signals.SIGSEGV,
+    0xC000001D: Signals.SIGILL,
+    0xC00000FD: Signals.SIGSEGV,
+    0xC000013A: Signals.SIGINT,
+    0xC0000374: Signals.SIGABRT,
+    0xC0000409: Signals.SIGABRT,
+}
+"""The signals that stand for what Windows ends programs with: an access violation, an illegal instruction, a full
+stack, Ctrl-C, a corrupt heap, and what a program reports itself (the NTSTATUS values of [MS-ERREF])."""
+
 _CRASHES = frozenset((Signals.SIGILL, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGSEGV))
 _SIGNAL_NAMES = {one.value: one.name for one in Signals}
 _KILLED_HINT = "a kill without a word is often the host's memory: look into its kernel log"
@@ -125,6 +136,8 @@ def asks_for_other_hardware(incident: Incident) -> bool:
 def signal_of(exit_code: int | None, signal: int | None) -> int | None:
     """Return the signal that ended a process: an exit code of -n or 128 + n is taken for n."""
     if signal is None and exit_code is not None:
+        if (by_windows := _BY_WINDOWS.get(exit_code % 2**32)) is not None:
+            return by_windows
         signal = -exit_code if exit_code < 0 else exit_code - 128
     return signal if signal in _SIGNAL_NAMES else None
 

@@ -96,6 +96,9 @@ _OF_LAUNCHERS = "/bin/"
 _OF_RANKS = frozenset(("mpi-exit-term",))
 """What a launcher says of a rank that it may have ended itself, since another one failed."""
 
+_OF_TASKS = frozenset(("nextflow-failed",))
+"""What a workflow manager says of a task that has failed, beside the last lines of the task's own output."""
+
 _SAYS_NOTHING = frozenset(("cfg-hydra-cascade",))
 
 _OF_DEVICES, _IN_KERNELS = ("cublas-", "cuda-", "cudnn-"), "cuda-assert-"
@@ -166,7 +169,7 @@ def _judge(logs: Sequence[LogFindings], *, exit_code: int | None, signal: int | 
     firsts = [(log, first) for log, first in found if first is not None]
     chosen = min(firsts, key=lambda place: _rank_of_cause(place, firsts), default=None)
     exit_finding = _exit_finding(logs, exit_code, signal, reported)
-    is_mute = chosen is not None and says_nothing(chosen[1])
+    is_mute = chosen is not None and (says_nothing(chosen[1]) or chosen[1].signature.id in _OF_TASKS)
     complaint = _complaint(logs, is_known_to_fail=is_known_to_fail or is_mute)
     if complaint is not None and _is_best(complaint, chosen, exit_finding):
         return _complaint_verdict(complaint, logs)

@@ -122,6 +122,7 @@ _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
+    **dict.fromkeys(("nextflow-config", "nextflow-code"), FAR_LINES),  # Java's stacks follow
 }
 """How many lines show that a run went on after certain signatures."""
 

@@ -25,6 +25,7 @@ _NAME_AHEAD = re.compile(r"\A[A-Za-z_][\w.]*(?: {2,}|(?<=Error): |(?<=Exception)
 """What precedes the header in a notebook, and where a message begins with it: the name of the exception, which ends the
 traceback as well."""
 _IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
+_INDENTED = re.compile(r" *?(?=(?:  )?File )")
 _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(
     r"((?:error|timeout|gaierror|herror|(?=\w*[A-Z.])[A-Za-z_][\w.]*)(?:\((?:\w+\.)*[A-Z]\w*\))?)(?::(?:\s+(.*))?)?$"
@@ -233,6 +234,7 @@ class TracebackReader:
             return self._continue(self._now, _without(self._now, text))
         if FRAME in text and (label := _label_of(text)) is not None:
             # the header is missing, or it is a syntax error
+            label = label or _indent_of(text)
             return self._continue(self._begin(label, order, before()), text[len(label) :])
         for chain in CHAINS:
             if chain in text:
@@ -349,6 +351,12 @@ def _label_of(text: str) -> str | None:
         return ""
     label = _LABEL.match(text)
     return label[0] if label and _FRAME_LINE.match(text, label.end()) else None
+
+
+def _indent_of(frame: str) -> str:
+    """Return the blanks before a frame, without those that Python prints: what shows its output may indent it all."""
+    indented = _INDENTED.match(frame)
+    return indented[0] if indented else ""
 
 
 def _without(now: _Traceback, text: str) -> str:
