@@ -188,6 +188,9 @@ _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?n
 _VALUE = compiled(r"(?i)[:=]\s*[-+]?nan\b")
 """How a program prints that a metric is NaN: it goes on."""
 
+_USAGE, _USAGE_LINES = compiled(r"(?i)^usage: ?\S"), 40
+"""How programs tell how they are called, and in how many lines at most."""
+
 _SUMMARY = compiled(r"^wandb: |^\s+\w+ +=\s+\S+$")
 """How wandb and Hugging Face's trainer print the last values of a run, after its end, whatever that was."""
 
@@ -333,7 +336,7 @@ def last_complaints(
                 found = [one for one in found if one.failure_class != "numeric"]
             if len(places) >= 2:
                 found.clear()
-    return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines)
+    return tuple(_without_passed(_without_items(found), lines)) or _diverged(lines) or _only_usage(lines)
 
 
 def _outdented(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:
@@ -443,6 +446,14 @@ def _diverged(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
             return ()
         return (Complaint(line.text, number, len(lines) - 1 - index, "numeric", is_strong=True),)
     return ()
+
+
+def _only_usage(lines: Sequence[tuple[int, Line]]) -> tuple[Complaint, ...]:
+    """Return the first line if it tells how a program is called, and the program has printed nothing else."""
+    if not 0 < len(lines) <= _USAGE_LINES or _USAGE.match(lines[0][1].text) is None:
+        return ()
+    number, line = lines[0]
+    return (Complaint(line.text, number, 0, "config", is_strong=True),)
 
 
 def is_frame(text: str) -> bool:

@@ -123,8 +123,12 @@ _ENOUGH = {
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
     **dict.fromkeys(("nextflow-config", "nextflow-code"), FAR_LINES),  # Java's stacks follow
+    "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
 }
 """How many lines show that a run went on after certain signatures."""
+
+_SERVES = re.compile(r"\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] ")
+"""How a notebook server logs what is no failure."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
@@ -141,7 +145,11 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
     if not findings or not log.tail:
         return list(findings)
     killed = max((one.order for one in findings if one.signature.id in _KILLS), default=0)
-    findings = [one for one in findings if one.signature.id not in _OF_SCRIPTS or one.order > killed]
+    findings = [
+        one
+        for one in findings
+        if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
+    ]
     findings = _without_items(findings)
     if not findings:
         return []
@@ -164,6 +172,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         is_over = (
             _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
             or _is_before_result(left[-1], result)
+            or _is_served_after(left[-1], log)
             or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
         )
         if not (is_over or _only_warns(left[-1])):
@@ -282,6 +291,14 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
     if (enough := _ENOUGH.get(finding.signature.id)) is not None:
         return after > enough
     return _may_be_unheeded(finding) and _goes_on_after(finding, after, log)
+
+
+def _is_served_after(finding: Finding, log: LogFindings) -> bool:
+    """Return whether a notebook server prints after an exception: it was raised in a kernel, or before it started."""
+    if finding.raised is None:
+        return False
+    behind = (text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line)
+    return any(_SERVES.match(text) is not None for text in behind)
 
 
 def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:

@@ -1,0 +1,260 @@
+"""What workflows, notebook servers, shells and codes of chemistry print when they end, and what ended nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_ft.decide.classify import classify
+
+HEAD = "Traceback (most recent call last):"
+FRAME = ['  File "/app/fit.py", line 7, in <module>', "    fit()"]
+
+
+def told(lines, exit_code=None):
+    """Class, and number of the root line."""
+    verdict = classify({"a.log": lines}, exit_code=exit_code)
+    return verdict.failure_class, verdict.evidence and verdict.evidence.line
+
+
+# -- Nextflow -----------------------------------------------------------------------------------------
+
+
+def logged(level, logger, message, thread="main"):
+    return f"Feb-19 10:58:50.604 [{thread}] {level.ljust(5)} {logger} - {message}"
+
+
+def failed_task(*output, code=1):
+    """A task that has failed, as in `.nextflow.log` (TaskProcessor.groovy, Session.groovy)."""
+    cause = f"Process `align (1)` terminated with an error exit status ({code})"
+    stats = (
+        "Workflow completed > WorkflowStats[succeededCount=0; failedCount=1; ignoredCount=0; cachedCount=0;"
+    )
+    return [
+        logged("DEBUG", "nextflow.cli.Launcher", "$> nextflow run main.nf"),
+        logged(
+            "DEBUG", "nextflow.Session", "Script base path does not exist or is not a directory: /data/bin"
+        ),
+        logged(
+            "ERROR",
+            "nextflow.processor.TaskProcessor",
+            "Error executing process > 'align (1)'",
+            "Task monitor",
+        ),
+        "",
+        "Caused by:",
+        f"  {cause}",
+        "",
+        "Command executed:",
+        "",
+        "  align --in a.fq || echo failed",
+        "",
+        "Command exit status:",
+        f"  {code}",
+        "",
+        "Command output:",
+        "  (empty)",
+        "",
+        "Command error:",
+        *(f"  {line}" for line in output),
+        "",
+        "Work dir:",
+        "  /data/work/95/6b83c0",
+        "",
+        "Tip: view the complete command output by changing to the process work dir",
+        logged("DEBUG", "nextflow.Session", f"Session aborted -- Cause: {cause}", "Task monitor"),
+        logged("DEBUG", "nextflow.Session", "Session await > all barriers passed"),
+        logged("DEBUG", "n.trace.WorkflowStatsObserver", stats),
+        logged("DEBUG", "nextflow.script.ScriptRunner", "> Execution complete -- Goodbye"),
+    ]
+
+
+def test_what_nextflow_s_task_printed_says_why_it_failed():
+    """https://github.com/ChelseaCHENX/Chromotin-Dynamics, https://github.com/AMR-Hackathon-2021/benchmarking_datasets"""
+    error = "mktemp: failed to create directory via template 'null/tmp.XXX': No such file or directory"
+    assert told(failed_task("reading a.fq", error)) == ("config", 20)
+    assert told(failed_task("reading a.fq"))[0] == "unknown"
+
+
+def test_a_syntax_error_in_what_a_task_printed_is_read_within_its_margin():
+    """https://github.com/Aeyocca/reads2pav"""
+    lines = [
+        '  File "/bin/calc.py", line 83',
+        "    if x[0] >= 1",
+        "              ^",
+        "SyntaxError: invalid syntax",
+    ]
+    assert told(failed_task(*lines)) == ("user_code", 22)
+
+
+def test_a_workflow_that_goes_on_after_a_failed_task_has_failed_all_the_same():
+    """https://github.com/Alexggo/transcriptomics"""
+    submitted = [
+        logged("INFO", "nextflow.Session", f"[a{n}] Submitted process > b ({n})") for n in range(150)
+    ]
+    lines = failed_task("reading a.fq")
+    assert told([*lines[:-4], *submitted, *lines[-4:]])[0] == "unknown"
+    lines = [line.replace("failedCount=1", "failedCount=0") for line in lines[-2:]]
+    assert told([*submitted, *lines])[0] == "none"
+
+
+@pytest.mark.parametrize(("signal", "expected"), [("SIGINT", "cancelled"), ("SIGTERM", "preempted")])
+def test_nextflow_says_which_signal_ended_it(signal, expected):
+    """https://github.com/AMR-Hackathon-2021/benchmarking_datasets"""
+    ends = [
+        logged("DEBUG", "nextflow.Session", f"Session aborted -- Cause: {signal}", f"{signal} handler"),
+        logged("WARN", "n.processor.TaskPollingMonitor", "Killing running tasks (5)"),
+        logged("DEBUG", "nextflow.script.ScriptRunner", "> Execution complete -- Goodbye"),
+    ]
+    assert told([logged("INFO", "nextflow.Session", "[a1] Submitted process > b"), *ends]) == (expected, 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Unable to parse config file: '/data/nextflow.config'", "config"),
+        ("Script compilation error", "user_code"),
+        ("Process `A:B` declares 2 input channels but 1 were specified", "user_code"),
+        ("@unknown", "unknown"),
+    ],
+)
+def test_what_keeps_nextflow_from_starting_is_above_a_stack_of_java(message, expected):
+    """https://github.com/Ackia/e_hirae_analysis, https://github.com/AlbertRockG/amrnanopro"""
+    stack = [f"\tat org.codehaus.groovy.Errors.fail{n}(Errors.java:{n})" for n in range(70)]
+    lines = [logged("DEBUG", "nextflow.cli.Launcher", "$> nextflow run main.nf")]
+    assert told([*lines, logged("ERROR", "nextflow.cli.Launcher", message), *stack]) == (expected, 2)
+
+
+# -- shells, exit codes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/var/spool/slurmd/job52/slurm_script: 8: .: Can't open /var/spool/slurmd/job52/project_home",
+        "/bin/sh: 0: cannot open train.sh: No such file",
+    ],
+)
+def test_a_shell_that_cannot_read_a_file_of_its_script(line):
+    """https://github.com/anvart/stormwatch"""
+    assert told([line]) == ("config", 1)
+
+
+def test_a_script_with_an_error_that_comes_after_a_killed_program():
+    """https://github.com/CoolJosh0221/active-learning-benchmark"""
+    lines = [
+        "./run.sh: line 2: 31566 Killed                     python fit.py > fit.log 2>&1",
+        "./run.sh: line 3: syntax error near unexpected token `&'",
+        "./run.sh: line 3: `&1'",
+    ]
+    assert told(lines) == ("unknown", 1)
+    assert told(lines[1:]) == ("config", 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (3221226505, "crash"),
+        (3221225477, "crash"),
+        (-1073741819, "crash"),
+        (3221225786, "cancelled"),
+        (3221225000, "unknown"),
+    ],
+)
+def test_windows_ends_programs_with_codes_of_its_own(code, expected):
+    """https://github.com/Sanayume/rainfalldata_research, https://learn.microsoft.com/openspecs (MS-ERREF 2.3.1)"""
+    assert told([], code)[0] == expected
+    assert told(["words", f"--- fit.py finished with errors (return code: {code}) ---"]) == (expected, 2)
+
+
+def test_a_program_that_prints_only_how_it_is_called():
+    """https://github.com/lilianacoste/ParallelNbody"""
+    usage = ["usage: ./nbody <input> <dt>", "input can be:", "a number (random)", *["a file name"] * 20]
+    assert told(usage) == ("config", 1)
+    assert told(["reading", *usage])[0] == "none"
+    assert told([*usage, *["words of a run"] * 40])[0] == "none"
+
+
+def test_what_is_there_already_is_a_matter_of_the_set_up():
+    """https://github.com/Chang-Yu-Chang/rhizobia-genomics"""
+    raised = "busco.Exceptions.BatchFatalError: A run with the name /data/consensus already exists..."
+    assert told([HEAD, *FRAME, raised]) == ("config", 4)
+
+
+# -- what goes on -------------------------------------------------------------------------------------
+
+
+def test_an_error_that_a_logger_reports_again_and_again_ended_nothing():
+    """https://github.com/CLIS-WPI/Secure-Beamforming"""
+
+    def step(number):
+        return [
+            f"2025-05-28 20:17:{number},801 - DEBUG - Entering get_vector",
+            f"2025-05-28 20:17:{number},803 - ERROR - Error in get_vector: name 'rows' is not defined",
+            f"2025-05-28 20:17:{number},804 - DEBUG - Signal power user: 4.83",
+            f"2025-05-28 20:17:{number},805 - DEBUG - Entering step with action",
+            f"2025-05-28 20:17:{number},806 - DEBUG - Entering get_state",
+        ]
+
+    assert told([line for number in range(10, 14) for line in step(number)])[0] == "none"
+    assert told(step(10)) == ("user_code", 2)
+
+
+def test_what_a_profiler_says_of_each_function_is_no_end():
+    """https://github.com/martinamonctum/group3_multicore_praktikal"""
+    lines = [
+        f"1868090 : 0x2dc{n} : 2 : lib : ITTAPI function {'not implemented' if n % 3 else 'instrumented'}: __itt_{n}"
+        for n in range(20)
+    ]
+    assert told(lines)[0] == "none"
+
+
+def test_a_notebook_server_outlives_what_its_kernels_raise():
+    """https://github.com/nikhil-salodkar/age_prediction, https://github.com/ftoralesacosta/h1_asymmetry"""
+    raised = [HEAD, *FRAME, "wandb.errors.CommError: Run does not exist a/b/1dxnvm23."]
+    serving = [f"[I 19:13:12.{n} NotebookApp] Saving file at /age.ipynb" for n in range(548, 552)]
+    assert told([*serving, *raised])[0] == "network"
+    assert told([*serving, *raised, *serving])[0] == "none"
+    assert told([*raised, serving[0].replace("I 19", "C 19")])[0] == "network"
+
+
+# -- other programs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            ["MissingRuleException:", "No rule to produce a.faa (if you use input functions make sure …)."],
+            ("config", 2),
+        ),
+        (
+            [
+                "[C 23:30:04.759 NotebookApp] Bad config encountered during initialization:",
+                "[C 23:30:04.759 NotebookApp] The 'token' trait must be a unicode string",
+                *["the usage of it"] * 100,
+            ],
+            ("config", 1),
+        ),
+        (["waits for islands", "2 total processes killed (some possibly by mpirun during cleanup)"], ("unknown", 2)),
+        ([" ===== Routine Calling Stack ===== ", "", "   7 build_lists", "   1 CP2K"], ("unknown", 1)),
+        (
+            [
+                " ga_orthog: hard zero                 125",
+                " This error has not yet been assigned to a category",
+                " For more information see the NWChem manual at http://www.nwchem-sw.org/index.php/Documentation",
+            ],
+            ("unknown", 3),
+        ),
+        (
+            [
+                " There is an error in the input file",
+                " For more information see the NWChem manual at http://www.nwchem-sw.org/index.php/Documentation",
+            ],
+            ("config", 1),
+        ),
+    ],
+)  # fmt: skip
+def test_other_programs_say_that_they_have_failed(lines, expected):
+    """Of GitHub: linda5mith/crassify, hengenlab/lolcat, carterdanko/sru-littlefe-tsp, RemiPasquier/Bi2Te3,
+    kruedae/Astatine_work."""
+    assert told(lines) == expected
