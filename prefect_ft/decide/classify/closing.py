@@ -7,7 +7,6 @@ explains the failure, so its verdict is never certain.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -376,12 +375,17 @@ def _without_passed(
 
     Those of a known class only if a logger reports the same as an error again and again.
     """
-    errors = Counter(_form(line) for _, line in lines if line.level == _LOGGED)
-    again = {number for number, line in lines if (form := _form(line)) and errors[form] >= _ITEMS}
     for one in complaints:
-        counts = one.failure_class is not None and one.line not in again
-        if counts or one.after < _FOLLOWING or not _is_passed(one, lines):
+        is_said_once = one.failure_class is not None and not _is_logged_again(one, lines)
+        if is_said_once or one.after < _FOLLOWING or not _is_passed(one, lines):
             yield one
+
+
+def _is_logged_again(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:
+    """Return whether a logger reports the same as an error again and again."""
+    logged = [(number, _form(line)) for number, line in lines if line.level == _LOGGED]
+    form = next((form for number, form in logged if number == complaint.line), "")
+    return bool(form) and sum(one == form for _, one in logged) >= _ITEMS
 
 
 def _is_passed(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:

@@ -295,10 +295,8 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
 
 def _is_served_after(finding: Finding, log: LogFindings) -> bool:
     """Return whether a notebook server prints after an exception: it was raised in a kernel, or before it started."""
-    if finding.raised is None:
-        return False
-    behind = (text for at, text in enumerate(log.tail) if log.number_of_tail(at) > finding.last_line)
-    return any(_SERVES.match(text) is not None for text in behind)
+    serving = (at for at, text in enumerate(log.tail) if finding.raised and _SERVES.match(text) is not None)
+    return any(log.number_of_tail(at) > finding.last_line for at in serving)
 
 
 def _goes_on_after(finding: Finding, after: float, log: LogFindings) -> bool:
