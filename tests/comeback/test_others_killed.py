@@ -8,19 +8,21 @@ import time
 from pathlib import Path
 
 import pytest
-from deaths import assert_right, born, journals, live, of_type, starts_of, write_job
+from deaths import assert_right, born, hold, journals, live, of_type, starts_of, write_job
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def test_the_agent_of_worker_0_is_killed(tmp_path: Path) -> None:
     job = write_job(tmp_path)
+    hold(job)
     assert live(job, "in_training/agent") == 0
     assert_right(job, losses=1)
 
 
 def test_all_of_it_is_killed_as_by_the_machines_power(tmp_path: Path) -> None:
     job = write_job(tmp_path)
+    hold(job)
     assert live(job, "in_training/power") == -9
     assert live(job) == 0
     assert_right(job, losses=1)

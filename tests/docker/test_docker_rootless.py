@@ -91,13 +91,12 @@ def test_ranks_fail_and_the_orchestrator_is_killed(job: Path, api: Client, engin
 
 
 def test_a_container_that_is_removed_is_made_anew(job: Path, api: Client, engine: Rootless) -> None:
-    held = hold(job)
+    hold(job)
     orchestrator = born(job, "", engine.command)
     try:
         wait_until(lambda: list((job.parent / "one").glob("step-*.json")), orchestrator, job)
         (found,) = api.containers(filters={"label": ["prefect-ft.worker=1", "prefect-ft.phase=0"]})
         api.remove_container(found["Id"], force=True)
-        held.unlink()
         assert orchestrator.wait(90) == 0
     finally:
         orchestrator.kill()

@@ -64,6 +64,7 @@ def test_the_flow_process_is_killed(job: MakeJob, api: Client, moment: str) -> N
 @pytest.mark.long
 def test_all_of_it_is_killed_as_by_the_machines_power(job: MakeJob, api: Client, tmp_path: Path) -> None:
     path = job()
+    hold(path)
     assert live(path, "in_training/power") == -9
     assert live(path) == 0
     assert_right(path, losses=1)
@@ -76,7 +77,7 @@ def steps_of(directory: Path) -> list[str]:
 @pytest.mark.long  # test_docker_block.py removes one too
 def test_a_container_is_removed_by_hand(job: MakeJob, api: Client, tmp_path: Path) -> None:
     path = job()
-    held = hold(path)
+    hold(path)
     orchestrator = born(path)
     try:
         while not steps_of(tmp_path):
@@ -84,7 +85,6 @@ def test_a_container_is_removed_by_hand(job: MakeJob, api: Client, tmp_path: Pat
             signal.sigtimedwait([], 0.02)
         (found,) = api.containers(filters={"label": ["prefect-ft.worker=1", "prefect-ft.phase=0"]})
         api.remove_container(found["Id"], force=True)
-        held.unlink()
         assert orchestrator.wait(90) == 0
     finally:
         orchestrator.kill()

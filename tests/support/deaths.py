@@ -30,12 +30,13 @@ phase, rank = os.environ["PREFECT_FT_PHASE"], int(os.environ["RANK"])
 resume = os.environ["PREFECT_FT_RESUME_FROM"]
 state = json.loads(Path(resume).read_text()) if resume else {"step": 0, "sum": 0}
 directory = Path(os.environ["CHECKPOINTS"])
+held_at = 12 if (phase, os.environ["PREFECT_FT_ATTEMPT"]) == ("one", "1") and Path("hold").exists() else None
 with (directory.parent / "starts").open("a") as starts:
     starts.write(f"{phase} {os.environ['PREFECT_FT_ATTEMPT']} {rank} {os.getpid()}\\n")
 while state["step"] < STEPS:
     state = {"step": state["step"] + 1, "sum": state["sum"] + state["step"] + 1}
     heartbeat.beat(step=state["step"])
-    while state["step"] == 12 and Path("hold").exists():
+    while state["step"] == held_at:
         time.sleep(0.02)
     if rank == 0 and state["step"] % 10 == 0:
         scratch = directory / ".scratch"
@@ -93,11 +94,9 @@ def born(
         )
 
 
-def hold(job: Path) -> Path:
-    """Write the file without which alone a rank gets past step 12, so that the run waits for what is done to it."""
-    held = job.parent / "hold"
-    held.touch()
-    return held
+def hold(job: Path) -> None:
+    """Let no rank of the first attempt get past step 12: it waits there for what is done to the run."""
+    (job.parent / "hold").touch()
 
 
 def live(job: Path, death: str = "", command: Command = list) -> int:
