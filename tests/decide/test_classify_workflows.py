@@ -93,6 +93,8 @@ def test_a_workflow_that_goes_on_after_a_failed_task_has_failed_all_the_same():
     ]
     lines = failed_task("reading a.fq")
     assert told([*lines[:-4], *submitted, *lines[-4:]])[0] == "unknown"
+    assert told([*lines[:-4], *submitted, *lines[-2:]])[0] == "unknown"
+    assert told([*lines[:-4], *submitted, lines[-1]])[0] == "none"
     lines = [line.replace("failedCount=1", "failedCount=0") for line in lines[-2:]]
     assert told([*submitted, *lines])[0] == "none"
 
@@ -122,6 +124,27 @@ def test_what_keeps_nextflow_from_starting_is_above_a_stack_of_java(message, exp
     stack = [f"\tat org.codehaus.groovy.Errors.fail{n}(Errors.java:{n})" for n in range(70)]
     lines = [logged("DEBUG", "nextflow.cli.Launcher", "$> nextflow run main.nf")]
     assert told([*lines, logged("ERROR", "nextflow.cli.Launcher", message), *stack]) == (expected, 2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Cannot find revision `dev` -- Make sure that it exists in the remote repository",
+        "Cannot find the specified project in the local repository",
+        "No files match pattern `*.fq` at path: /data/reads/",
+        "Unable to acquire lock on session with ID 0c1b-42",
+        "Process requirement exceeds available CPUs -- req: 16; avail: 8",
+        "Cannot find script file: /data/main.nf",
+        "Can't open input directory",
+        "Project `nf-core/rnaseq` not found",
+        "Error opening /data/a.pdb",
+        "Error opening file '/data/a.pdb'",
+    ],
+)
+def test_what_the_user_gave_that_is_not_there(message):
+    """https://github.com/nextflow-io/nextflow, https://github.com/AdrienG9/project-nextflow,
+    https://github.com/atfrank/RNACavityMiner"""
+    assert told([HEAD, *FRAME, f"RuntimeError: {message}"]) == ("config", 4)
 
 
 # -- shells, exit codes -------------------------------------------------------------------------------
@@ -171,7 +194,7 @@ def test_a_program_that_prints_only_how_it_is_called():
     usage = ["usage: ./nbody <input> <dt>", "input can be:", "a number (random)", *["a file name"] * 20]
     assert told(usage) == ("config", 1)
     assert told(["reading", *usage])[0] == "none"
-    assert told([*usage, *["words of a run"] * 40])[0] == "none"
+    assert told([*usage, *["words of a run"] * 20])[0] == "none"
 
 
 def test_what_is_there_already_is_a_matter_of_the_set_up():
@@ -258,3 +281,12 @@ def test_other_programs_say_that_they_have_failed(lines, expected):
     """Of GitHub: linda5mith/crassify, hengenlab/lolcat, carterdanko/sru-littlefe-tsp, RemiPasquier/Bi2Te3,
     kruedae/Astatine_work."""
     assert told(lines) == expected
+
+
+@pytest.mark.parametrize(("signal", "expected"), [("INT", "cancelled"), ("TERM", "preempted")])
+def test_gromacs_stops_in_order_when_it_is_told_to(signal, expected):
+    """https://github.com/Bedanga-Bora/MD-sim"""
+    steps = ["           Step           Time", "        7086100    14172.20000", ""] * 10
+    times = [f" Update part {n}             1   16    7086101     119.314       5906.776   1.2" for n in range(120)]
+    lines = [*steps, f"Received the {signal} signal, stopping within 100 steps", "", *steps, *times]
+    assert told([*lines, "Finished mdrun on rank 0 Mon Jul  6 19:42:54 2026"]) == (expected, 31)

@@ -124,6 +124,7 @@ _ENOUGH = {
     "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
     **dict.fromkeys(("nextflow-config", "nextflow-code"), FAR_LINES),  # Java's stacks follow
     "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
+    **dict.fromkeys(("gromacs-interrupted", "gromacs-terminated"), _VERY_FAR_LINES),  # its last step and its times
 }
 """How many lines show that a run went on after certain signatures."""
 
