@@ -287,6 +287,98 @@ def test_other_programs_say_that_they_have_failed(lines, expected):
 def test_gromacs_stops_in_order_when_it_is_told_to(signal, expected):
     """https://github.com/Bedanga-Bora/MD-sim"""
     steps = ["           Step           Time", "        7086100    14172.20000", ""] * 10
-    times = [f" Update part {n}             1   16    7086101     119.314       5906.776   1.2" for n in range(120)]
+    times = [
+        f" Update part {n}             1   16    7086101     119.314       5906.776   1.2" for n in range(120)
+    ]
     lines = [*steps, f"Received the {signal} signal, stopping within 100 steps", "", *steps, *times]
     assert told([*lines, "Finished mdrun on rank 0 Mon Jul  6 19:42:54 2026"]) == (expected, 31)
+
+
+TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "entering extended mode"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            [
+                *TEX,
+                "! LaTeX Error: Missing \\begin{document}.",
+                *["[] \\OT1/cmr/m/n/10 words"] * 90,
+                "! Emergency stop.",
+                "!  ==> Fatal error occurred, no output PDF file produced!",
+            ],
+            ("compile", 3),
+        ),
+        (
+            [
+                "Collected error summary (may duplicate other messages):",
+                "  pdflatex: Command for 'pdflatex' gave return code 1",
+                "      Refer to 'output.log' and/or above output for details",
+                "Latexmk: Undoing directory change",
+            ],
+            ("compile", 2),
+        ),
+        (
+            [
+                "main.f90:2:20:",
+                "Error: Symbol 'sigma' at (1) has no IMPLICIT type",
+                "main.f90:12:12:",
+                "Warning: Obsolescent feature: Old-style character length at (1)",
+            ],
+            ("compile", 2),
+        ),
+        (
+            [
+                " " * 34 + "INPUT ERROR",
+                "            UNRECOGNIZED OR DUPLICATED KEYWORD(S) IN SIMPLE INPUT LINE",
+                "             PBT",
+                "[file orca_main/main_input_keywordline.cpp, line 13872]: ",
+            ],
+            ("config", 2),
+        ),
+        (["cudaGetDeviceCount failed unknown error", "error: label not found."], ("crash", 1)),
+        (
+            ["inet_pton : src does not contain a character string representing a valid network address in the family"],
+            ("config", 1),
+        ),
+        (
+            [
+                "I20231120 20:42:08.817317 3085567 server.cc:229] RPC receive encrypted seed.",
+                "E20231120 20:42:28.814102 3085570 management.cc:163] Send encrypted seed to 127.0.0.1:5000 failed.",
+                "E20231120 20:42:28.814361 3085508 server.cc:119] Task failed, Error: Send seed failed.",
+            ],
+            ("network", 2),
+        ),
+        (["/opt/run_update.sh:4: operation not permitted: /data/log"], ("config", 1)),
+    ],
+    ids=["tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "zsh"],
+)  # fmt: skip
+def test_compilers_and_codes_of_other_fields(lines, expected):
+    """Of GitHub: jravert88/Thesis, 7977Brahma/RUL_Report, BMLEMMA/DFT-study-of-Nitrobenzene, Barry-ljf/TEE-SMCC."""
+    assert told(lines) == expected
+
+
+def test_snakemake_finishes_its_jobs_when_it_is_told_to_end():
+    """https://github.com/snakemake/snakemake"""
+    job = ["[Thu Jun 30 10:35:13 2022]", "Finished job 165.", "89 of 182 steps (49%) done"]
+    assert told([*job, "Will exit after finishing currently running jobs.", *job * 20]) == ("preempted", 4)
+    assert told(job * 20)[0] == "none"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["[Eval] Analyzing errors...", "[Eval] Error cases saved to: results/error_cases.csv"],
+        ["513:M 19 Feb 18:30:33.215 * Background saving terminated with success"],
+        [
+            "2024-12-12T11:26:15.299Z ERROR [acss::init] R_x filled poly: [BigInt { sign: Plus }]",
+            "2024-12-12T11:26:15.299Z INFO  [acss::init] Share verification successful!",
+        ],
+        ["cc -o cmTC_1ab2c a.o", "gmake[1]: *** [cmTC_1ab2c] Error 1", "gmake: *** [cmTC_1ab2c/fast] Error 2"],
+    ],
+    ids=["saved", "redis", "rust", "cmake"],
+)  # fmt: skip
+def test_words_of_an_end_that_report_none(lines):
+    """Of GitHub: vihaannnn/prompt-injections, ASSERT-KTH/slumps, akhilsb/acss-rs, LyricZhao/SW-Gromacs."""
+    assert told(lines)[0] == "none"

@@ -146,6 +146,8 @@ _NO_END = compiled(
                 r"keys?)\b|\bcache\b.{0,40}\bevict)"
             ),
             r"\bdied unexpectedly, shutting down client\b",
+            r"(?i:\b(?:terminated|ended|exited|aborted) (?:with success|successfully|normally)\b)",
+            r"(?i:\berrors? \w+ (?:saved|written|exported|stored) (?:to|in|as)\b)",
             r"^(?:ls|grep|du|find|wc|head|tail): |^libGL error|\d ?% (?:full|used)\b",
             r"\bretry(?: [^c]|[^\w ]|$)|\b(?:restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             (
@@ -201,7 +203,9 @@ _COMPLAINS = compiled(
 )
 """Texts of which every line that complains contains one: most lines need no further check."""
 
-_DONE = compiled(r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )")
+_DONE = compiled(
+    r"(?i)^\W*(?:done \w+ing\b|(?:successfully )?saved? |saving |all done\b|results? )|\bsuccessful(?:ly)?!*$"
+)
 """Lines of a program that has results: what it complained of before in words of no known kind is over."""
 
 _SAVED = compiled(r"(?i)\bsaved successfully\b|\bsuccessfully saved\b")

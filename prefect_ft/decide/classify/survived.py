@@ -118,13 +118,18 @@ _AFTER_SHELL = 3
 _OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
 """Complaints of a shell and of a command of its script: it runs the next line."""
 
+_ENDS_IN_ORDER = ("gromacs-interrupted", "gromacs-terminated", "snakemake-terminated")
+"""Words of programs that finish what they have begun when they are told to end."""
+
 _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
     **dict.fromkeys(("nextflow-config", "nextflow-code"), FAR_LINES),  # Java's stacks follow
     "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
-    **dict.fromkeys(("gromacs-interrupted", "gromacs-terminated"), _VERY_FAR_LINES),  # its last step and its times
+    **dict.fromkeys(
+        ("gromacs-interrupted", "gromacs-terminated"), _VERY_FAR_LINES
+    ),  # its last step and its times
 }
 """How many lines show that a run went on after certain signatures."""
 
