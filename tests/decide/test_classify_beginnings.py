@@ -252,3 +252,18 @@ def test_what_a_program_prints_first_marks_another_start(first: str, failed: lis
     assert rule([first, *failed])[0] != "none"
     assert rule([*failed, first, *OTHER])[1] == len(failed) + 1 + len(OTHER)
     assert rule([*failed, first, "training"], exit_code=1)[0] == rule(failed)[0]
+
+
+@pytest.mark.parametrize("size", [97, 1 << 20])
+def test_what_a_program_warns_of_as_it_begins_may_be_long_before_the_end_of_a_log(size: int) -> None:
+    """https://github.com/awohns/relative-allele-age"""
+    warning = "/opt/h5py/__init__.py:36: FutureWarning: Conversion of the second argument"
+    interrupted = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3, in <module>',
+        "KeyboardInterrupt",
+    ]
+    bar = "  0%|          | 0/200 [00:00<?, ?it/s]"
+    assert rule([*interrupted, warning], size=size) == ("cancelled", 3)
+    assert rule([*interrupted, warning, *[bar] * 3], size=size) == ("none", None)
+    assert rule([*interrupted, warning, "x" * 200_000, "y"], size=size) == ("none", None)

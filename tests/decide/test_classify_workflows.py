@@ -359,10 +359,10 @@ def test_compilers_and_codes_of_other_fields(lines, expected):
     assert told(lines) == expected
 
 
-def test_snakemake_finishes_its_jobs_when_it_is_told_to_end():
+def test_snakemake_finishes_its_jobs_before_it_gives_up():
     """https://github.com/snakemake/snakemake"""
     job = ["[Thu Jun 30 10:35:13 2022]", "Finished job 165.", "89 of 182 steps (49%) done"]
-    assert told([*job, "Will exit after finishing currently running jobs.", *job * 20]) == ("preempted", 4)
+    assert told([*job, "Will exit after finishing currently running jobs.", *job * 20]) == ("unknown", 4)
     assert told(job * 20)[0] == "none"
 
 
@@ -382,3 +382,12 @@ def test_snakemake_finishes_its_jobs_when_it_is_told_to_end():
 def test_words_of_an_end_that_report_none(lines):
     """Of GitHub: vihaannnn/prompt-injections, ASSERT-KTH/slumps, akhilsb/acss-rs, LyricZhao/SW-Gromacs."""
     assert told(lines)[0] == "none"
+
+
+def test_a_warning_of_a_lost_connection_ends_nothing_by_itself():
+    """https://github.com/sochsenreither/grandline"""
+    lost = (
+        "[2023-12-01T17:55:40.865Z WARN ] Failed to send message to 10.0.0.7:9008: Broken pipe (os error 32)"
+    )
+    assert told(["[2023-12-01T17:55:40.855Z INFO ] Epoch 2214", lost])[0] == "none"
+    assert told([lost], exit_code=1) == ("network", 1)

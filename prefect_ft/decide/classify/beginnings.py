@@ -121,6 +121,7 @@ _FIRST_WARNING = re2.compile(_HEADS + b"(?:" + _OF_PYTHON + b"|" + _OF_LIBRARIES
 _WARNS = re.compile(rb"Warning: |WARNING:tensorflow:From |\] WARNING: ")
 
 _AT_EXIT = (b"resource_tracker",)
+_BAR = "%|"
 _AT_EXIT_LINES = 3  # that a program may print with a warning as it exits, further lines of a message left out
 
 
@@ -150,16 +151,16 @@ class Warned:
 
     def is_at_end(self, recent: bytes, offset: int) -> bool:
         """Return whether hardly anything follows the warning; `recent` is the end of the log, from an offset on."""
-        if self.at < 0:
+        if self.at < offset:
             return False
-        after = recent[max(0, self.at - offset) :].split(b"\n")
+        after = recent[self.at - offset :].split(b"\n")
         begun = sum(not _is_indented(read_line(line).text) for line in after[: 2 * _AT_EXIT_LINES + 4])
         return begun <= _AT_EXIT_LINES
 
 
 def _is_indented(text: str) -> bool:
     rest = after_time(text)
-    return not rest or rest[0].isspace()
+    return not rest or (rest[0].isspace() and _BAR not in rest)
 
 
 def _is_telling(text: str) -> bool:

@@ -322,7 +322,7 @@ class LogScanner:
         )
 
     def _is_warned_at_end(self) -> bool:
-        recent = self._last + self._block
+        recent = (self._last + self._block)[-_CLOSING_BYTES:]
         return self._warned.is_at_end(recent, self._fed + self._length - len(recent))
 
     def _held_back(self) -> tuple[Finding, ...]:

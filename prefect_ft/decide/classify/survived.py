@@ -118,8 +118,8 @@ _AFTER_SHELL = 3
 _OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
 """Complaints of a shell and of a command of its script: it runs the next line."""
 
-_ENDS_IN_ORDER = ("gromacs-interrupted", "gromacs-terminated", "snakemake-terminated")
-"""Words of programs that finish what they have begun when they are told to end."""
+_ENDS_IN_ORDER = ("gromacs-interrupted", "gromacs-terminated", "snakemake-failed")
+"""Words of programs that finish what they have begun before they end."""
 
 _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
@@ -132,6 +132,9 @@ _ENOUGH = {
     ),  # its last step and its times
 }
 """How many lines show that a run went on after certain signatures."""
+
+_OF_CONNECTIONS = "net-"
+"""How the ids of entries begin that are of any program's connections."""
 
 _SERVES = re.compile(r"\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] ")
 """How a notebook server logs what is no failure."""
@@ -180,6 +183,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
             or _is_before_result(left[-1], result)
             or _is_served_after(left[-1], log)
             or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
+            or _warns_of_connection(left[-1])
         )
         if not (is_over or _only_warns(left[-1])):
             break
@@ -191,6 +195,11 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
 
 def _only_warns(finding: Finding) -> bool:
     return finding.raised is None and finding.level in WEAK_LEVELS
+
+
+def _warns_of_connection(finding: Finding) -> bool:
+    """Return whether a program warns of a connection that it lost: another one, or a peer that has ended before."""
+    return _only_warns(finding) and finding.signature.id.startswith(_OF_CONNECTIONS)
 
 
 def _without_items(findings: Sequence[Finding]) -> list[Finding]:
