@@ -391,3 +391,10 @@ def test_a_warning_of_a_lost_connection_ends_nothing_by_itself():
     )
     assert told(["[2023-12-01T17:55:40.855Z INFO ] Epoch 2214", lost])[0] == "none"
     assert told([lost], exit_code=1) == ("network", 1)
+
+
+def test_the_first_error_of_a_compiler_is_the_root():
+    """https://github.com/jpsferreira/UMAT-ABAQUS"""
+    lines = [f"Error: Symbol 's{n}' at (1) has no IMPLICIT type" for n in range(300)]
+    assert told(lines) == ("compile", 1)
+    assert told(lines, exit_code=1) == ("compile", 1)

@@ -851,7 +851,7 @@ def _continues(line: Line) -> bool:
 
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")
-_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Exit)(?:[:(.,]|\s*$)")
+_EXCEPTION = re.compile(r"(?!Error: )[\w.]*(?:Error|Exception|Exit)(?:[:(.,]|\s*$)")
 _NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
 
