@@ -351,11 +351,66 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
             ("network", 2),
         ),
         (["/opt/run_update.sh:4: operation not permitted: /data/log"], ("config", 1)),
+        (
+            [
+                "ERROR: LoadError: UndefVarError: Chen2022Type not defined",
+                "Stacktrace:",
+                *[f" [{n}] perform_step!(integrator::{'Type{' * 90})\n    @ Diff ~/a.jl:{n}" for n in range(9)],
+                "in expression starting at /src/driver.jl:145",
+            ],
+            ("user_code", 1),
+        ),
+        (
+            [
+                "Tendency helper functions: Error During Test at /src/test/unit_test.jl:161",
+                "  Got exception outside of a @test",
+                "  MethodError: no method matching getindex(::ClimaCore.Fields.Field)",
+                *["    Make rhs function                 |    1             1   0.0s"] * 40,
+                "ERROR: Package KinematicDriver errored during testing",
+            ],
+            ("user_code", 3),
+        ),
+        (
+            [
+                "Fatal exception: class dr.Taxa cannot be cast to class dr.Parameter",
+                "java.lang.ClassCastException: class dr.Taxa cannot be cast to class dr.Parameter",
+                *["\tat dr.xml.XMLParser.convert(Unknown Source)"] * 9,
+            ],
+            ("user_code", 2),
+        ),
+        (
+            [
+                "thread 'main' panicked at library/core/src/iter/accum.rs:149:1:",
+                "attempt to multiply with overflow",
+                "stack backtrace:",
+                *[f"  {n:2}:   0x10d19946e - std::sys::print\n{' ' * 30}at /rustc/a.rs:9:5" for n in range(30)],
+                "thread caused non-unwinding panic. aborting.",
+            ],
+            ("user_code", 1),
+        ),
+        (
+            ["Job 16186372 has exceeded memory allocation on node cpu-1", "a.SC: line 21: 3004 Killed    julia a.jl"],
+            ("oom_host", 1),
+        ),
+        (["[main.cu:45] Unable to copy memory to device"], ("crash", 1)),
+        (
+            ["ERROR: The number of sequences is not enough (at least 3 needed).", *["-----", "Log saved", "done"] * 2],
+            ("data", 1),
+        ),
+        (
+            ["2025-07-20 20:01:47 - Eng - ERROR - 以下特征在基础特征文件中缺失"],
+            ("config", 1),
+        ),
     ],
-    ids=["tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "zsh"],
+    ids=[
+        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "zsh", "julia", "julia-test", "java",
+        "rust", "pbs", "copy", "few", "chinese",
+    ],
 )  # fmt: skip
 def test_compilers_and_codes_of_other_fields(lines, expected):
-    """Of GitHub: jravert88/Thesis, 7977Brahma/RUL_Report, BMLEMMA/DFT-study-of-Nitrobenzene, Barry-ljf/TEE-SMCC."""
+    """Of GitHub: jravert88/Thesis, 7977Brahma/RUL_Report, BMLEMMA/DFT-study-of-Nitrobenzene, Barry-ljf/TEE-SMCC,
+    ConnorMallon/GadiScratch, nidhimagrover/6679_project_GPU, BoNing-Gu/ADIA-Lab-Structural-Break.
+    """
     assert told(lines) == expected
 
 
@@ -375,12 +430,17 @@ def test_snakemake_finishes_its_jobs_before_it_gives_up():
             "2024-12-12T11:26:15.299Z ERROR [acss::init] R_x filled poly: [BigInt { sign: Plus }]",
             "2024-12-12T11:26:15.299Z INFO  [acss::init] Share verification successful!",
         ],
+        ["Test Error: ", " Accuracy: 69.1%, Avg loss: 0.699532 ", "", "Done!"],
+        ["[W 11:44:06.383 NotebookApp] 404 GET /notebooks/a.ipynb (10.0.0.1): No such file or directory: a.ipynb"],
+        [f"2025-05-29 17:08:{n} - utils - ERROR - Failed to visualize: unsupported" for n in range(10, 30)],
         ["cc -o cmTC_1ab2c a.o", "gmake[1]: *** [cmTC_1ab2c] Error 1", "gmake: *** [cmTC_1ab2c/fast] Error 2"],
     ],
-    ids=["saved", "redis", "rust", "cmake"],
+    ids=["saved", "redis", "rust", "tutorial", "notebook", "items", "cmake"],
 )  # fmt: skip
 def test_words_of_an_end_that_report_none(lines):
-    """Of GitHub: vihaannnn/prompt-injections, ASSERT-KTH/slumps, akhilsb/acss-rs, LyricZhao/SW-Gromacs."""
+    """Of GitHub: vihaannnn/prompt-injections, ASSERT-KTH/slumps, akhilsb/acss-rs, LyricZhao/SW-Gromacs,
+    knawel/Protein_surface, flowers2023/lm-LSTM, LautaroCavichia/zero-shot-vehicle-classification.
+    """
     assert told(lines)[0] == "none"
 
 
@@ -398,3 +458,13 @@ def test_the_first_error_of_a_compiler_is_the_root():
     lines = [f"Error: Symbol 's{n}' at (1) has no IMPLICIT type" for n in range(300)]
     assert told(lines) == ("compile", 1)
     assert told(lines, exit_code=1) == ("compile", 1)
+
+
+def test_an_exception_that_a_logger_prints_has_been_caught():
+    """https://github.com/ruud-korsten/Thesis"""
+    failed = "2025-06-20 14:29:17,559 - ERROR - Failed run: health | rows=10000"
+    raised = [HEAD, *FRAME, "NameError: name 'result_df' is not defined"]
+    later = [f"2025-06-20 14:29:{n},062 - INFO - Run time: 1.46 seconds" for n in range(20, 55)]
+    assert told([failed, *raised, *later])[0] == "none"
+    assert told([failed.replace("Failed run", "Uncaught"), *raised, *later])[0] == "user_code"
+    assert told([failed, *raised, later[0]]) == ("user_code", 5)

@@ -148,6 +148,8 @@ _NO_END = compiled(
             r"\bdied unexpectedly, shutting down client\b",
             r"(?i:\b(?:terminated|ended|exited|aborted) (?:with success|successfully|normally)\b)",
             r"(?i:\berrors? \w+ (?:saved|written|exported|stored) (?:to|in|as)\b)",
+            r"^(?i:test|train(?:ing)?|val(?:idation)?|eval(?:uation)?) [Ee]rror: *$",  # PyTorch's tutorial
+            r"^\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] ",
             r"^(?:ls|grep|du|find|wc|head|tail): |^libGL error|\d ?% (?:full|used)\b",
             r"\bretry(?: [^c]|[^\w ]|$)|\b(?:restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             (
@@ -178,9 +180,9 @@ _FRAME = compiled(
     r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner |"
     r"^ ?\[\d+\] (?:top-level scope|\S+\(|\(::|[\w.!#]+$)|^ +@ [\w.~/]|^\S+ +[0-9A-F]{16}  \S+ +(?:\d+|Unknown) |"
     r"^\S+ at \.{0,2}/\S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |"
-    r"^\s+File \".*\", line \d+ in \S"
+    r"^\s+File \".*\", line \d+ in \S|^ +\d+: +(?:0x[0-9a-f]+ - |\S+(?:::\S+)+$)|^ {6,}at \S+:\d+"
 )
-"""How C++ libraries, Java, .NET, Julia, Intel's Fortran and Python's faulthandler print a frame of a stack."""
+"""How C++ libraries, Java, .NET, Julia, Intel's Fortran, Rust and Python's faulthandler print a frame of a stack."""
 
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
@@ -199,7 +201,7 @@ _COMPLAINS = compiled(
     r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
     r"tim(?:ed?|ing) ?-?out|corrupt\w*|truncated|abort\w*|kill\w*|crash\w*|exception|denied|missing|un\w+able|out|full|"
     r"nan|inf|diverged|cancel\w*|evict\w*|preempt\w*|stale|broken|bad|panic\w*|hung|dead|died|down|uncorrect\w*|fall\w*|"
-    r"mismatch\w*|interrupt\w*|ctrl)\b"
+    r"mismatch\w*|interrupt\w*|ctrl)\b|失败|错误|无法|缺失|不存在|找不到"
 )
 """Texts of which every line that complains contains one: most lines need no further check."""
 
@@ -239,6 +241,10 @@ _OF_A_FILE = compiled(
 _LOGGED = "E"
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
+
+_OFTEN = 10
+"""How often a logger reports an error of which the kind is not known, if it ends nothing: more often than by each rank
+of a node."""
 
 _OUTPUT, _INDENT = "Command error:", "  "
 """How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""
@@ -375,21 +381,24 @@ def _is_done_with(complaint: Complaint, line: Line) -> bool:
 def _without_passed(
     complaints: Sequence[Complaint], lines: Sequence[tuple[int, Line]]
 ) -> Iterator[Complaint]:
-    """Leave out complaints after which a program prints what it printed before.
+    """Leave out complaints after which a program prints what it printed before, or just the same again.
 
     Those of a known class only if a logger reports the same as an error again and again.
     """
     for one in complaints:
-        is_said_once = one.failure_class is not None and not _is_logged_again(one, lines)
+        times = _times_logged(one, lines)
+        if one.failure_class is None and times >= _OFTEN:
+            continue
+        is_said_once = one.failure_class is not None and times < _ITEMS
         if is_said_once or one.after < _FOLLOWING or not _is_passed(one, lines):
             yield one
 
 
-def _is_logged_again(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:
-    """Return whether a logger reports the same as an error again and again."""
+def _times_logged(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> int:
+    """Return how often a logger reports the same as an error."""
     logged = [(number, _form(line)) for number, line in lines if line.level == _LOGGED]
     form = next((form for number, form in logged if number == complaint.line), "")
-    return bool(form) and sum(one == form for _, one in logged) >= _ITEMS
+    return sum(one == form for _, one in logged) if form else 0
 
 
 def _is_passed(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:

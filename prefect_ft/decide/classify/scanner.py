@@ -759,7 +759,8 @@ class LogScanner:
             finding = replace(finding, level=self._level_above(at))
         if says_to_go_on(match.text) or line.text.startswith(_TRACKER):
             finding = replace(finding, level="I")
-        if (mention := _mention_in(match, line.views)) is not None:
+        mention = None if match.signature.id in _REPORTS else _mention_in(match, line.views)
+        if mention is not None:
             if match.signature.failure_class == "assertion" or (named := _NAMED.match(mention)) is None:
                 return ""
             finding = replace(
@@ -852,6 +853,9 @@ def _continues(line: Line) -> bool:
 
 _INNER = re.compile(r"\s+([A-Za-z_][\w.]*(?:Error|Exception)): (.+)")
 _EXCEPTION = re.compile(r"(?!Error: )[\w.]*(?:Error|Exception|Exit)(?:[:(.,]|\s*$)")
+_REPORTS = frozenset(("julia-code",))
+"""How a language reports what ended its program: no mention of an exception."""
+
 _NAMED = re.compile(r"([A-Za-z_][\w.]*): (.+)")
 _HANDED_ON = re.compile(r"[\w.]+: Caught \w+ in ")
 

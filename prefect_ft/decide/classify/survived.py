@@ -125,7 +125,10 @@ _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
-    **dict.fromkeys(("nextflow-config", "nextflow-code"), FAR_LINES),  # Java's stacks follow
+    **dict.fromkeys(
+        ("java-code", "julia-code", "nextflow-code", "nextflow-config"), FAR_LINES
+    ),  # stacks follow
+    **dict.fromkeys(("crash-rust-panic", "rust-file-missing", "rust-main-panic"), FAR_LINES),
     "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
     **dict.fromkeys(
         ("gromacs-interrupted", "gromacs-terminated"), _VERY_FAR_LINES

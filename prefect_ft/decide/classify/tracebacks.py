@@ -54,6 +54,10 @@ _NOT_FATAL = (
     "Scoring failed. The score on this train-test partition",
 )
 """What precedes a traceback that has ended nothing."""
+_LOGS = re.compile(r"\W?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d.{0,80}?\bERROR\b")
+_OF_AN_END = re.compile(r"(?i)uncaught|unhandled|fatal|elastic")
+"""A line with which a logger prints an exception that its program has caught, and what says that it has not."""
+
 _QUOTED = re.compile(r"(?i)\W*(?:captured )?(?:std ?err(?:or)?|error output)\W*")
 """What precedes the output of another program that this one prints."""
 _OF_A_LOGGER = ("Message: ", "Arguments: ")
@@ -114,6 +118,8 @@ class Raised:
     """Whether the log ends before the traceback does, and the code alone says what it raises."""
     is_reported: bool = False
     """Whether what runs the program (Hydra) reports the exception as its end, without its own frames."""
+    is_logged: bool = False
+    """Whether a logger printed it below an error of its own."""
 
     @property
     def text(self) -> str:
@@ -131,7 +137,8 @@ class Raised:
     @property
     def is_printed(self) -> bool:
         """Whether a function caught and printed it: the report of an uncaught one begins where its program does."""
-        return self.outermost is not None and self.outermost[1] not in _BEGINS and not self.is_reported
+        is_caught = self.outermost is not None and self.outermost[1] not in _BEGINS
+        return (is_caught or self.is_logged) and not self.is_reported
 
 
 @dataclass(slots=True)
@@ -144,6 +151,7 @@ class _Traceback:
     is_aside: bool
     has_head: bool
     is_reported: bool = False
+    is_logged: bool = False
     is_quoted: bool = False
     is_cleanup: bool = False
     is_import: bool = False
@@ -258,6 +266,7 @@ class TracebackReader:
             is_aside=is_quoted or self._is_of_thread(order),
             has_head=has_head,
             is_reported=_REPORTS_END in above,
+            is_logged=has_head and _LOGS.match(above) is not None and _OF_AN_END.search(above) is None,
             is_quoted=is_quoted,
         )
         return self._now
@@ -333,6 +342,7 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
         is_cleanup=ended.is_cleanup,
         is_aside=ended.is_aside,
         is_reported=ended.is_reported,
+        is_logged=ended.is_logged,
         is_import=ended.is_import,
         reading=ended.reading,
         asserted=ended.asserted,
