@@ -7,6 +7,7 @@ explains the failure, so its verdict is never certain.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -385,8 +386,9 @@ def _without_passed(
 
     Those of a known class only if a logger reports the same as an error again and again.
     """
+    times_logged = _times_logged(lines) if complaints else {}
     for one in complaints:
-        times = _times_logged(one, lines)
+        times = times_logged.get(one.line, 0)
         if one.failure_class is None and times >= _OFTEN:
             continue
         is_said_once = one.failure_class is not None and times < _ITEMS
@@ -394,11 +396,11 @@ def _without_passed(
             yield one
 
 
-def _times_logged(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> int:
-    """Return how often a logger reports the same as an error."""
-    logged = [(number, _form(line)) for number, line in lines if line.level == _LOGGED]
-    form = next((form for number, form in logged if number == complaint.line), "")
-    return sum(one == form for _, one in logged) if form else 0
+def _times_logged(lines: Sequence[tuple[int, Line]]) -> dict[int, int]:
+    """Return how often a logger reports the same as an error, for each line that is one."""
+    forms = {number: _form(line) for number, line in lines if line.level == _LOGGED}
+    times = Counter(form for form in forms.values() if form)
+    return {number: times[form] for number, form in forms.items()}
 
 
 def _is_passed(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:
