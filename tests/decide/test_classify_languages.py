@@ -77,6 +77,8 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
             ("compile", 1),
         ),
         (["Successfully built antlr4-python3-runtime", "Failed to build adam-atan2"], ("compile", 2)),
+        (["[n431:20599] 11 more processes have sent help message help-mpi-api.txt / mpi-abort"], ("unknown", 1)),
+        (["Error: Directory cannot be locked. Please make sure that no other process uses it."], ("config", 1)),
         (["/opt/run_update.sh:4: operation not permitted: /data/log"], ("config", 1)),
         (
             [
@@ -130,8 +132,8 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
         ),
     ],
     ids=[
-        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "rustc", "wheel", "zsh", "julia",
-        "julia-test", "java", "rust", "pbs", "copy", "few", "chinese",
+        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "rustc", "wheel", "mpi", "lock", "zsh",
+        "julia", "julia-test", "java", "rust", "pbs", "copy", "few", "chinese",
     ],
 )  # fmt: skip
 def test_compilers_and_codes_of_other_fields(lines, expected):
