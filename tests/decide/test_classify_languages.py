@@ -79,6 +79,19 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
         (["Successfully built antlr4-python3-runtime", "Failed to build adam-atan2"], ("compile", 2)),
         (["[n431:20599] 11 more processes have sent help message help-mpi-api.txt / mpi-abort"], ("unknown", 1)),
         (["Error: Directory cannot be locked. Please make sure that no other process uses it."], ("config", 1)),
+        (["==ERROR== './main' does not exist or is not an executable. Please specify its path."], ("config", 1)),
+        ([HEAD, *FRAME, "ValueError: Can't read templates/alpaca.json"], ("config", 4)),
+        (
+            [
+                "Error: unable to perform an operation on node 'rabbit@n1'. Please see diagnostics information below.",
+                *["  * epmd reports: node 'rabbit' not running at all"] * 25,
+            ],
+            ("network", 1),
+        ),
+        (
+            [*[f"step {n} loss 0.5" for n in range(9)], "run.sh: line 436: syntax error near unexpected token `('"],
+            ("config", 10),
+        ),
         (["/opt/run_update.sh:4: operation not permitted: /data/log"], ("config", 1)),
         (
             [
@@ -132,14 +145,16 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
         ),
     ],
     ids=[
-        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "rustc", "wheel", "mpi", "lock", "zsh",
+        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "rustc", "wheel", "mpi", "lock", "ncu",
+        "template", "rabbitmq", "syntax", "zsh",
         "julia", "julia-test", "java", "rust", "pbs", "copy", "few", "chinese",
     ],
 )  # fmt: skip
 def test_compilers_and_codes_of_other_fields(lines, expected):
     """Of GitHub: jravert88/Thesis, 7977Brahma/RUL_Report, BMLEMMA/DFT-study-of-Nitrobenzene, Barry-ljf/TEE-SMCC,
     ConnorMallon/GadiScratch, JunSuzukiJapan/tl, JerMa88/bert-trm, nidhimagrover/6679_project_GPU,
-    BoNing-Gu/ADIA-Lab-Structural-Break, CliMA/KinematicDriver.jl, suchard-group/EBOVPhyloHawkes.
+    BoNing-Gu/ADIA-Lab-Structural-Break, LanluYuu/CUDA_GEMM, xiuzbl/ContinualLLM, bzha0/aiida_tmm,
+    nightbreezerises/Finedefics, CliMA/KinematicDriver.jl, suchard-group/EBOVPhyloHawkes.
     """
     assert told(lines) == expected
 

@@ -124,7 +124,7 @@ _ENDS_IN_ORDER = ("gromacs-interrupted", "gromacs-terminated", "snakemake-failed
 _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
-    "ompi-slots": _AFTER_PRINTED,  # mpirun explains it at length
+    **dict.fromkeys(("ompi-slots", "rabbitmq-node"), _AFTER_PRINTED),  # they explain it at length
     **dict.fromkeys(
         ("java-code", "julia-code", "nextflow-code", "nextflow-config"), FAR_LINES
     ),  # stacks follow
@@ -138,6 +138,9 @@ _ENOUGH = {
 
 _OF_CONNECTIONS = "net-"
 """How the ids of entries begin that are of any program's connections."""
+
+_SYNTAX = "cfg-shell-syntax"
+"""The complaint of a shell with which it stops reading a script."""
 
 _SERVES = re.compile(r"\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] ")
 """How a notebook server logs what is no failure."""
@@ -185,7 +188,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
             _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
             or _is_before_result(left[-1], result)
             or _is_served_after(left[-1], log)
-            or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS)
+            or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS and not _ends_script(left[-1], end))
             or _warns_of_connection(left[-1])
         )
         if not (is_over or _only_warns(left[-1])):
@@ -194,6 +197,10 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         if not is_over:
             warned.append(last)
     return [*left, *reversed(warned)]
+
+
+def _ends_script(finding: Finding, end: int) -> bool:
+    return finding.signature.id == _SYNTAX and end - finding.line <= 1
 
 
 def _only_warns(finding: Finding) -> bool:
