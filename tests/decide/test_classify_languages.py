@@ -79,6 +79,7 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
         (["Successfully built antlr4-python3-runtime", "Failed to build adam-atan2"], ("compile", 2)),
         (["[n431:20599] 11 more processes have sent help message help-mpi-api.txt / mpi-abort"], ("unknown", 1)),
         (["Error: Directory cannot be locked. Please make sure that no other process uses it."], ("config", 1)),
+        ([HEAD, *FRAME, "Exception: not enough samples in fold 3"], ("data", 4)),
         (["==ERROR== './main' does not exist or is not an executable. Please specify its path."], ("config", 1)),
         ([HEAD, *FRAME, "ValueError: Can't read templates/alpaca.json"], ("config", 4)),
         (
@@ -98,6 +99,7 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
                 "ERROR: LoadError: UndefVarError: Chen2022Type not defined",
                 "Stacktrace:",
                 *[f" [{n}] perform_step!(integrator::{'Type{' * 90})\n    @ Diff ~/a.jl:{n}" for n in range(9)],
+                *[f"  [{n}] macro expansion" for n in range(12)],
                 "in expression starting at /src/driver.jl:145",
             ],
             ("user_code", 1),
@@ -145,7 +147,7 @@ TEX = ["This is pdfTeX, Version 3.141592653 (preloaded format=pdflatex)", "enter
         ),
     ],
     ids=[
-        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "rustc", "wheel", "mpi", "lock", "ncu",
+        "tex", "latexmk", "gfortran", "orca", "cuda", "address", "glog", "rustc", "wheel", "mpi", "lock", "fold", "ncu",
         "template", "rabbitmq", "syntax", "zsh",
         "julia", "julia-test", "java", "rust", "pbs", "copy", "few", "chinese",
     ],

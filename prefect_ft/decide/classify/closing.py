@@ -57,7 +57,7 @@ _OPENS = compiled(
 )
 """How a line begins that only says that something has failed."""
 
-_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=(]{1,3}(-?[1-9]\d{0,9})\b)"
+_EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{1,3}(-?[1-9]\d{0,9})\b)"
 _EXIT_N = r"(?:(?:^|\()exit ([1-9]\d{0,2})\b|successfully: exit ([1-9]\d{0,2})$|exit codes: ([1-9]\d{0,2})$)"
 """How a script reports that a program has failed."""
 
@@ -181,9 +181,9 @@ _FRAME = compiled(
     r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner |"
     r"^ ?\[\d+\] (?:top-level scope|\S+\(|\(::|[\w.!#]+$)|^ +@ [\w.~/]|^\S+ +[0-9A-F]{16}  \S+ +(?:\d+|Unknown) |"
     r"^\S+ at \.{0,2}/\S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |"
-    r"^\s+File \".*\", line \d+ in \S|^ +\d+: +(?:0x[0-9a-f]+ - |\S+(?:::\S+)+$)|^ {6,}at \S+:\d+"
+    r"^\s+File \".*\", line \d+ in \S"
 )
-"""How C++ libraries, Java, .NET, Julia, Intel's Fortran, Rust and Python's faulthandler print a frame of a stack."""
+"""How C++ libraries, Java, .NET, Julia, Intel's Fortran and Python's faulthandler print a frame of a stack."""
 
 _LOSS = compiled(r"(?i)(?:loss|perplexity|ppl)\w*['\"]?[ :=]{1,24}[-+]?\d")
 _LOST = compiled(r"(?i)(?:(?:loss|perplexity|ppl)\w*|\bL)['\"]?[ :=]{1,24}[-+]?nan\b")
@@ -202,7 +202,7 @@ _COMPLAINS = compiled(
     r"(?i)\b(?:err|errors?|fail\w*|fatal|unable|cannot|can't|could ?n[o']t|not|no|lost|refused|reset|exceed\w*|invalid|"
     r"tim(?:ed?|ing) ?-?out|corrupt\w*|truncated|abort\w*|kill\w*|crash\w*|exception|denied|missing|un\w+able|out|full|"
     r"nan|inf|diverged|cancel\w*|evict\w*|preempt\w*|stale|broken|bad|panic\w*|hung|dead|died|down|uncorrect\w*|fall\w*|"
-    r"mismatch\w*|interrupt\w*|ctrl)\b|失败|错误|无法|缺失|不存在|找不到"
+    r"mismatch\w*|interrupt\w*|ctrl)\b"
 )
 """Texts of which every line that complains contains one: most lines need no further check."""
 

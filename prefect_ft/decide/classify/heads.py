@@ -41,7 +41,7 @@ _HEAD = re.compile(
     r"|\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d(?: \d{4})?\]? "
     r"(?:[\w.-]+ (?=[\w./()-]+(?:\[\d+\])?: ))?"
     rf"|[A-Za-z]{{3}}\.?-\d{{1,2}} [\d:.]{{12}} \[[^\]]{{1,80}}\] "
-    r"(?:DEBUG nextflow\.Session(?= - Session aborted)|DEBUG n[\w.]*StatsObserver|"
+    r"(?:DEBUG nextflow\.Session(?= - Session aborted)|"
     rf"(?P<nextflow>{_LEVEL}) +[\w.$]+) -(?=\s)"
     r"|\[ *\d+\.\d{6}\]"
     r"|<\d{1,2}>"

@@ -125,9 +125,7 @@ _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
     **dict.fromkeys(("ompi-slots", "rabbitmq-node"), _AFTER_PRINTED),  # they explain it at length
-    **dict.fromkeys(
-        ("java-code", "julia-code", "nextflow-code", "nextflow-config"), FAR_LINES
-    ),  # stacks follow
+    **dict.fromkeys(("julia-code", "nextflow-code", "nextflow-config"), FAR_LINES),  # stacks follow
     **dict.fromkeys(("crash-rust-panic", "rust-file-missing", "rust-main-panic"), FAR_LINES),
     "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
     **dict.fromkeys(
