@@ -118,9 +118,6 @@ _AFTER_SHELL = 3
 _OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
 """Complaints of a shell and of a command of its script: it runs the next line."""
 
-_ENDS_IN_ORDER = ("gromacs-interrupted", "gromacs-terminated", "snakemake-failed")
-"""Words of programs that finish what they have begun before they end."""
-
 _ENOUGH = {
     **dict.fromkeys(_OF_SCRIPTS, _AFTER_SHELL),
     "crash-windows-exception": _AFTER_PRINTED,  # by Python's faulthandler, before the program can handle it
@@ -128,9 +125,6 @@ _ENOUGH = {
     **dict.fromkeys(("julia-code", "nextflow-code", "nextflow-config"), FAR_LINES),  # stacks follow
     **dict.fromkeys(("crash-rust-panic", "rust-file-missing", "rust-main-panic"), FAR_LINES),
     "cfg-traitlets": _VERY_FAR_LINES,  # the usage follows
-    **dict.fromkeys(
-        ("gromacs-interrupted", "gromacs-terminated"), _VERY_FAR_LINES
-    ),  # its last step and its times
 }
 """How many lines show that a run went on after certain signatures."""
 
