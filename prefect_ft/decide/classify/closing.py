@@ -21,6 +21,7 @@ from prefect_ft.signatures import Signature, compiled
 
 __all__ = [
     "AFTER_LINE",
+    "SERVES",
     "WEAK_LEVELS",
     "Complaint",
     "code_in",
@@ -115,6 +116,9 @@ _UNCAUGHT = compiled(
 _STOPPED = compiled(f"^(?:Error in|{_ERROR_IN}) .+ : *$")
 """How R reports where a program stopped, if the reason did not fit into the line: it stands in the next one."""
 
+SERVES = r"\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] "
+"""How a notebook server logs what is no failure."""
+
 _NO_END = compiled(
     "|".join(
         (
@@ -150,7 +154,7 @@ _NO_END = compiled(
             r"(?i:\b(?:terminated|ended|exited|aborted) (?:with success|successfully|normally)\b)",
             r"(?i:\berrors? \w+ (?:saved|written|exported|stored) (?:to|in|as)\b)",
             r"^(?i:test|train(?:ing)?|val(?:idation)?|eval(?:uation)?) [Ee]rror: *$",  # PyTorch's tutorial
-            r"^\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] ",
+            f"^{SERVES}",
             r"^(?:ls|grep|du|find|wc|head|tail): |^libGL error|\d ?% (?:full|used)\b",
             r"\bretry(?: [^c]|[^\w ]|$)|\b(?:restarting|recover(?:ed|ing)|suppress(?:ed)?)\b|\bHTTP Request: ",
             (

@@ -18,7 +18,14 @@ from prefect_ft.decide.classify.chains import (
     ROOT,
     weight,
 )
-from prefect_ft.decide.classify.closing import AFTER_LINE, WEAK_LEVELS, complains, is_frame, is_of_tracker
+from prefect_ft.decide.classify.closing import (
+    AFTER_LINE,
+    SERVES,
+    WEAK_LEVELS,
+    complains,
+    is_frame,
+    is_of_tracker,
+)
 from prefect_ft.decide.classify.findings import BUFFERED_BYTES, Finding, LogFindings
 from prefect_ft.decide.classify.heads import after_time, stamp_of
 from prefect_ft.decide.classify.progress import is_result
@@ -134,8 +141,7 @@ _OF_CONNECTIONS = "net-"
 _SYNTAX = "cfg-shell-syntax"
 """The complaint of a shell with which it stops reading a script."""
 
-_SERVES = re.compile(r"\[[DIW] [\d:. -]+ (?:Notebook|Lab|Server)App\] ")
-"""How a notebook server logs what is no failure."""
+_SERVES = re.compile(SERVES)
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
