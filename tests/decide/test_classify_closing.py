@@ -628,3 +628,29 @@ def test_a_complaint_of_no_known_kind_is_over_where_the_program_prints_as_before
 )
 def test_advice_at_the_end_is_no_failure(advice):
     assert told([advice])[0] == "none"
+
+
+def test_a_line_at_the_level_of_errors_tells_a_kind_without_the_word_error():
+    """TensorRT's trtexec, as in Key9x98/Stable-Diffusion."""
+    ended = "&&&& FAILED TensorRT.trtexec [TensorRT v101200] # trtexec --onnx=net.onnx"
+    assert told(["[01/02/2026-03:04:05] [E] Unknown option: --workspace 64", ended]) == ("config", 6, "low")
+    assert told(["[01/02/2026-03:04:05] [I] Unknown option: --workspace 64", ended])[:2] == ("unknown", 7)
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: client 7 round 9 acc [0.25, 0.5]", "none"),
+        ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: client 7 round 9 acc: 0.25", "none"),
+        ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: acc: 0.25 is of no use", "unknown"),
+        ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: client 7 round 9 gave up", "unknown"),
+        ("[2026-01-02 03:04:05,006] 0 picks discarded because of unavailable station information", "none"),
+        (
+            "[2026-01-02 03:04:05,006] 40 picks discarded because of unavailable station information",
+            "network",
+        ),
+    ],
+)
+def test_results_and_counts_of_nothing_are_no_complaints(line, failure_class):
+    """Of whuLames/FedGraph, which logs its results as errors, and darren-tpk/enhance_catalog."""
+    assert told([line])[0] == failure_class

@@ -353,3 +353,40 @@ def test_what_was_right_when_the_run_began_is_doubted(exception):
 )
 def test_shells_and_the_system_speak_other_languages(line, expected):
     assert classify({"a.log": [line]}).failure_class == expected
+
+
+@pytest.mark.parametrize(
+    ("exception", "frame", "failure_class"),
+    [
+        (
+            "OSError: Cannot save file into a non-existent directory: 'results/lr5e-6'",
+            f"{LIBRARY}/pandas/io/common.py check_parent_directory",
+            "config",
+        ),
+        ("OSError: Cannot read what is in here", f"{LIBRARY}/pandas/io/common.py get_handle", "data"),
+        (
+            '_tkinter.TclError: couldn\'t connect to display "localhost:10.0"',
+            "/usr/lib/python3.6/tkinter/__init__.py __init__",
+            "config",
+        ),
+    ],
+)
+def test_where_a_program_writes_and_draws_is_its_set_up(exception, frame, failure_class):
+    """HollyRiver/HFRL, JoshuaEng/GROUPED-FLASH."""
+    assert told(threw(exception, frame))[0] == failure_class
+
+
+def test_a_library_s_thread_without_memory_ends_a_run_that_prints_nothing_more():
+    """The thread of a pool that starts its processes: the program waits for ever (darren-tpk/enhance_catalog)."""
+    lines = [
+        "Exception in thread Thread-7:",
+        HEAD,
+        '  File "/opt/lib/python3.8/threading.py", line 9, in _bootstrap_inner',
+        "    self.run()",
+        '  File "/opt/lib/python3.8/multiprocessing/pool.py", line 9, in _handle_workers',
+        "    cls._maintain_pool(ctx)",
+        "OSError: [Errno 12] Cannot allocate memory",
+    ]
+    assert told(lines, None)[0] == "oom_host"
+    assert told([*lines[:-1], "TypeError: not iterable"], None)[0] == "none"
+    assert told([*lines, *(f"file {number} is written" for number in range(40))], None)[0] == "none"

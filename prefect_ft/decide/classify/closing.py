@@ -129,7 +129,8 @@ _NO_END = compiled(
                 r"terminated|died|cancell?ed)\b[^:=]{0,40}"
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
-            r"(?i:warn(?:ing)?)\b|\bdeprecat|\b(?:is|are) discouraged\b|(?:^|[^.\d])0 (?:errors?|failed|failures?)\b",
+            r"(?i:warn(?:ing)?)\b|\bdeprecat|\b(?:is|are) discouraged\b",
+            r"(?:^|[^.\d])0 (?:\w+ )?(?:discarded|errors?|failed|failures?)\b",
             (
                 r"(?i:^[\w ]{0,40}\b(?:bad|broken|corrupt\w*|invalid|missing|lost|failed)"
                 r"(?: \w+)? (?:samples?|records?|lines?|files?|rows?|items?|images?|values?|ratio|rate|count)"
@@ -291,14 +292,14 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     )
     if line.level in WEAK_LEVELS and not any(map(code_in, line.views)):
         is_end = False
-    if not is_end and _COMPLAINS.search(text) is None:
+    if not is_end and line.level != _LOGGED and _COMPLAINS.search(text) is None:
         return None
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
     if said is None or (said == "crash" and said_by(text.removeprefix(_UNHANDLED)) is None):
         said = "user_code" if is_uncaught else _said_by_code(line)
-    if said is None and (not is_end or any(_is_beside(view) for view in line.views)):
+    if said is None and (not is_end or any(map(_is_beside, line.views)) or _is_result_at_a_place(text)):
         return None
     if said == "numeric" and not is_end and _VALUE.search(text) is not None:
         return None
@@ -317,6 +318,11 @@ def is_of_tracker(text: str) -> bool:
 def _is_beside(view: str) -> bool:
     """Return whether what complains is around the program, or the complaint about one of many items."""
     return view.startswith(_AROUND) or _ITEM.search(view) is not None
+
+
+def _is_result_at_a_place(text: str) -> bool:
+    """Return whether a line reports what a run has reached, at whichever level."""
+    return is_result(text) and place_of(text) is not None
 
 
 def last_complaints(

@@ -38,7 +38,7 @@ _NOT_PROGRESS = re.compile(
 _RESULT = compiled(
     r"(?i)(?:\b|_)(?:acc(?:uracy)?|auc|auroc|bleu|correct|dice|eer|f1|fid|kappa|loss|m?ap|m?iou|mae|mse|percentage|perplexity|"
     r"ppl|precision|psnr|recall|reward|rmse|rouge\w*|score|ssim|wer|cer)s?\b"
-    r"[^:=\d]{0,24}[:=]\s*[\[({'\"]{0,2}[-+]?\d"
+    r"(?:[^:=\d]{0,24}[:=]\s*[\[({'\"]{0,2}[-+]?\d|\s?\[[-+]?\d+\.\d)"
 )
 _ENDLESS, _REDRAWN = "?", 2
 """The end of a bar that has none, and how many of them a program may redraw as it exits: one cannot tell them apart."""

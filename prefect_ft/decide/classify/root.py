@@ -333,8 +333,10 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     if finding.is_mention:
         is_last = finding.line >= log.number_of_tail(0) or _is_just_reported(finding, log)
         return is_last and finding.level not in WEAK_LEVELS
-    if finding.raised is not None and (not finding.raised.is_aside or finding.raised.has_own):
-        last = AFTER_LINE if finding.raised.is_of_thread else _LAST_LINES
+    raised = finding.raised
+    is_of_all = raised is not None and raised.is_of_thread and finding.signature.failure_class in _ENDS_ALL
+    if raised is not None and (not raised.is_aside or raised.has_own or is_of_all):
+        last = AFTER_LINE if raised.is_of_thread else _LAST_LINES
         return finding.line >= log.number_of_tail(max(-last, -len(log.tail)))
     last = -1 if finding.signature.id not in _SAID_BY_PROGRAMS else max(-_FAREWELL_LINES, -len(log.tail))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")

@@ -73,7 +73,7 @@ _IS_INCOMPLETE = re.compile(
 )
 
 _WRITES = re.compile(
-    r"(?i)\b(?:unable|failed|cannot|could not)(?: to)? (?:create|write)\b|\bfile exists\b|\bwriter? error\b"
+    r"(?i)\b(?:unable|failed|cannot|could not)(?: to)? (?:create|save|write)\b|\bfile exists\b|\bwriter? error\b"
 )
 """Words about a file that is being written."""
 
