@@ -45,9 +45,10 @@ def test_an_interruption_counts_more_than_what_a_library_was_handling():
     assert told([*WELL, *inner, "", CLEANUP, "", *threw(signal)]) == ("cancelled", signal)
 
 
-def test_a_failure_that_a_program_was_handling_counts_more_than_the_interruption_that_ended_it():
-    inner = threw("KeyError: 'part'", "/app/train.py step")
-    assert told([*WELL, *inner, "", CLEANUP, "", *threw("KeyboardInterrupt")])[0] == "user_code"
+def test_what_a_program_was_handling_was_no_end_unless_it_cleaned_up():
+    inner = [*WELL, *threw("KeyError: 'part'", "/app/train.py step"), "", CLEANUP, ""]
+    assert told([*inner, *threw("KeyboardInterrupt", "/app/train.py again")])[0] == "cancelled"
+    assert told([*inner, *threw("KeyboardInterrupt", f"{LIB}/pool.py __exit__")])[0] == "user_code"
 
 
 def test_a_terminal_interrupts_all_programs_at_once():

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prefect_ft.decide.classify.kinds import only_tells, says_little
-from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.signatures import Signature
 
 if TYPE_CHECKING:
@@ -90,13 +89,13 @@ def only_reports(finding: Finding) -> bool:
 def wraps_in_chain(last: Finding, cause: Finding, *, is_direct: bool) -> bool:
     """Return whether the last exception of a chain explains less than the one before, which it followed.
 
-    An interruption comes at any time: what follows it is clean-up, and what a library was handling is none of a
-    program's failures.
+    An interruption comes at any time: what follows it is clean-up, and what a program was handling was no end, unless
+    it was cleaning up.
     """
     if _is_interruption(cause) or (_is_mute(last) and not _is_mute(cause)):
         return True
-    if _is_interruption(last) and cause.raised is not None and cause.raised.outermost is not None:
-        return not is_library(cause.raised.outermost[0]) and wraps(last, cause, is_direct=is_direct)
+    if _is_interruption(last) and last.raised is not None and not last.raised.is_cleanup:
+        return False
     return wraps(last, cause, is_direct=is_direct)
 
 
