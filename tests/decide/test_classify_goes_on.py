@@ -1326,3 +1326,20 @@ def test_a_message_is_not_read_on_behind_advice():
 def test_a_program_that_could_not_be_loaded_counts_where_the_last_lines_complain():
     missing = threw("ModuleNotFoundError: No module named 'xgboost'")
     assert told([*missing, *ANSWERS[:5], "the input image is corrupted"])[0] == "config"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [[], ["[rank9]: prefetching"], ["", " 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]"]],
+    ids=["directly", "another-rank-s-line", "a-bar"],
+)
+def test_what_python_ignored_is_no_end_whatever_is_printed_between(between):
+    """What a session of TensorFlow's raises as the interpreter ends."""
+    notice = "Exception ignored in: <bound method Session.__del__ of <Session object at 0x7f>>"
+    raised = [
+        "Traceback (most recent call last):",
+        f'  File "{LIB}/session.py", line 7, in __del__',
+        "TypeError: x",
+    ]
+    assert told([*WELL, notice, *between, *raised])[0] == "none"
+    assert told([*WELL, *between, *raised])[0] == "user_code"

@@ -47,7 +47,15 @@ from prefect_ft.decide.classify.progress import PLACES, Progress, place_of
 from prefect_ft.decide.classify.repeats import Repeats
 from prefect_ft.decide.classify.said import says_to_go_on
 from prefect_ft.decide.classify.survived import ENDS_ITS_PROGRAM
-from prefect_ft.decide.classify.tracebacks import ASIDE, CHAINS, FRAME, HEADER, Raised, TracebackReader
+from prefect_ft.decide.classify.tracebacks import (
+    ASIDE,
+    CHAINS,
+    FRAME,
+    HEADER,
+    Raised,
+    TracebackReader,
+    draws_bar,
+)
 from prefect_ft.decide.classify.unreadable import as_read
 from prefect_ft.signatures import Signature
 
@@ -60,6 +68,7 @@ _FAR_BYTES, _BEFORE_BYTES = 2000, 1000  # from its beginning, from which on so m
 _RANKS = 1024
 _RUNS = 64  # of which the first lines are read
 _TAIL_LINES, _TAIL_BYTES = 20, 4000
+_ABOVE_LINES = 8  # how many lines above a traceback may be of other ranks, or bars
 _CLOSING_LINES, _CLOSING_BYTES = 60, 8000  # in which complaints are looked for
 _GAP_BYTES = 1 << 16  # of them with the empty lines below
 _STAMP_COLUMNS, _STAMP_BYTES = 400, 4096  # of a finding's line and before it, in which its time is looked for
@@ -618,7 +627,7 @@ class LogScanner:
             return False
         reader = self._reader(line.rank)
         was_open = reader.is_open
-        taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at))
+        taken, raised = reader.feed(line.text, self._order, partial(self._line_before, at, line.rank))
         if reader.is_open and not was_open and reader.link is None:
             self._before.keep(
                 self._last + self._block[max(0, at - _TAIL_BYTES) : at], self._fed + at, line.rank
@@ -631,10 +640,11 @@ class LogScanner:
             self._end_of(raised, reader, line, at)
         return taken
 
-    def _line_before(self, at: int) -> str:
-        """Return the line above the one at a place of this block."""
-        above = self._block[max(0, at - _LINE_BYTES) : at] if at else self._last[-_TAIL_BYTES:]
-        return above.rstrip(b"\r\n").rpartition(b"\n")[2].decode(errors="replace")
+    def _line_before(self, at: int, rank: str) -> str:
+        """Return the line above the one at a place of this block, of the same rank if one is near; no bar."""
+        above = [text for text in self._above(at) if text and not draws_bar(text)][-_ABOVE_LINES:]
+        of_rank = (text for text in reversed(above) if read_line(text.encode(errors="replace")).rank == rank)
+        return next(of_rank, above[-1] if above else "")
 
     def _above(self, at: int) -> Iterable[str]:
         """Return the last lines above a place of this block."""

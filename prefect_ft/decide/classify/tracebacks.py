@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from prefect_ft.decide.classify.reading import Reading, is_library, reading_after
 
-__all__ = ["ASIDE", "CHAINS", "FRAME", "HEADER", "Raised", "TracebackReader"]
+__all__ = ["ASIDE", "CHAINS", "FRAME", "HEADER", "Raised", "TracebackReader", "draws_bar"]
 
 HEADER = "Traceback (most recent call last)"
 DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
@@ -228,7 +228,7 @@ class TracebackReader:
         `order` is the line's place among all that were read, `before` returns the line above it.
         """
         taken, raised = self._feed(text, order, before)
-        if taken or not any(bar in text for bar in _BARS):
+        if taken or not draws_bar(text):
             self._last_was_part = taken
         return taken, raised
 
@@ -353,6 +353,11 @@ def _raised(name: str, message: str, ended: _Traceback, file: str, function: str
 
 def _is_within_library(file: str, function: str) -> bool:
     return function == "<module>" and is_library(file) and not file.startswith("<")
+
+
+def draws_bar(text: str) -> bool:
+    """Return whether a line draws a progress bar."""
+    return any(bar in text for bar in _BARS)
 
 
 def _label_of(text: str) -> str | None:
