@@ -642,14 +642,21 @@ class LogScanner:
 
     def _line_before(self, at: int, rank: str) -> str:
         """Return the line above the one at a place of this block, of the same rank if one is near; no bar."""
-        above = [text for text in self._above(at) if text and not draws_bar(text)][-_ABOVE_LINES:]
-        of_rank = (text for text in reversed(above) if read_line(text.encode(errors="replace")).rank == rank)
-        return next(of_rank, above[-1] if above else "")
+        above = [raw for raw in _LINE_END.split(self._recent(at))[-_ABOVE_LINES:] if raw.strip()]
+        texts = [
+            (raw, text) for raw in reversed(above) if not draws_bar(text := raw.decode(errors="replace"))
+        ]
+        of_rank = (text for raw, text in texts if read_line(raw).rank == rank)
+        return next(of_rank, texts[0][1] if texts else "")
 
     def _above(self, at: int) -> Iterable[str]:
         """Return the last lines above a place of this block."""
-        recent = (self._last + self._block[max(0, at - _TAIL_BYTES) : at])[-_TAIL_BYTES:]
-        return (text.decode(errors="replace") for text in _LINE_END.split(recent))
+        return (text.decode(errors="replace") for text in _LINE_END.split(self._recent(at)))
+
+    def _recent(self, at: int) -> bytes:
+        """Return what precedes a place of this block, of a length that is looked at."""
+        here = self._block[max(0, at - _TAIL_BYTES) : at]
+        return here if at >= _TAIL_BYTES else self._last[at - _TAIL_BYTES :] + here
 
     def _level_above(self, at: int) -> str:
         """Return the level of the message that an indented line at a place of this block continues."""
