@@ -642,7 +642,7 @@ class LogScanner:
 
     def _line_before(self, at: int, rank: str) -> str:
         """Return the line above the one at a place of this block, of the same rank if one is near; no bar."""
-        above = [raw for raw in _LINE_END.split(self._recent(at))[-_ABOVE_LINES:] if raw.strip()]
+        above = [raw for raw in _LINE_END.split(self._recent(at))[-_ABOVE_LINES:] if raw]
         texts = [
             (raw, text) for raw in reversed(above) if not draws_bar(text := raw.decode(errors="replace"))
         ]
