@@ -215,3 +215,31 @@ def test_an_exception_that_a_logger_prints_has_been_caught():
     assert told([failed, *raised, *later])[0] == "none"
     assert told([failed.replace("Failed run", "Uncaught"), *raised, *later])[0] == "user_code"
     assert told([failed, *raised, later[0]]) == ("user_code", 5)
+
+
+def test_java_says_that_it_had_no_memory_and_lists_its_handlers():
+    """A file `hs_err_pid*.log`; source of the form: Oracle's guide to troubleshooting."""
+    handlers = (
+        "SIGSEGV: [libjvm.so+0xacfe70], sa_mask[0]=11111111011111111101111111111110, sa_flags=SA_RESTART"
+    )
+    head = ["#", "# There is insufficient memory for the Java Runtime Environment to continue."]
+    crash = [
+        "# A fatal error has been detected by the Java Runtime Environment:",
+        "#  SIGSEGV (0xb) at pc=0x7f, pid=12",
+    ]
+    details = ["VM state:not at safepoint", "Signal Handlers:", handlers]
+    assert told([*head, *details]) == ("oom_host", 2)
+    assert told([*crash, *details]) == ("crash", 2)
+    assert told(["#", *details])[0] == "none"
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "KeyError: \"Unable to open object (object 'positions' doesn't exist)\"",
+        "KeyError: \"Unable to synchronously open object (object 'x' doesn't exist)\"",
+        "ValueError: Couldn't read enough bytes for MRC header",
+    ],
+)
+def test_a_file_of_data_without_what_is_read_from_it(exception):
+    assert told([HEAD, *FRAME, exception]) == ("data", 4)
