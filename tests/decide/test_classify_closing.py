@@ -643,6 +643,7 @@ def test_a_line_at_the_level_of_errors_tells_a_kind_without_the_word_error():
         ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: client 7 round 9 acc [0.25, 0.5]", "none"),
         ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: client 7 round 9 acc: 0.25", "none"),
         ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: acc: 0.25 is of no use", "unknown"),
+        ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: 2568", "none"),
         ("2026-01-02 03:04:05,006 - main.py[line:7] - ERROR: client 7 round 9 gave up", "unknown"),
         ("[2026-01-02 03:04:05,006] 0 picks discarded because of unavailable station information", "none"),
         (
@@ -654,3 +655,13 @@ def test_a_line_at_the_level_of_errors_tells_a_kind_without_the_word_error():
 def test_results_and_counts_of_nothing_are_no_complaints(line, failure_class):
     """Of whuLames/FedGraph, which logs its results as errors, and darren-tpk/enhance_catalog."""
     assert told([line])[0] == failure_class
+
+
+def test_lines_as_before_may_have_other_lists():
+    """A program that goes on after an error of one item, for other tickers than before."""
+    head = "2026-01-02 03:04:05,006 - "
+    item = [f"{head}INFO - Sorted tickers by returns: ['A']", f"{head}INFO - Diversification check: limit 7%"]
+    error = f"{head}ERROR - Error in prediction: pop from empty list"
+    other = [item[0].replace("'A'", "'B', 'C'"), item[1]]
+    assert told([*item, error, *item, error, *item, error, *other, *other])[0] == "none"
+    assert told([*item, error, *item, error, *item, error, other[1], "Bye", "bye"])[0] == "user_code"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefect_ft.decide.classify import LogScanner, classify, judge
+from prefect_ft.decide.classify.reading import is_library
 from prefect_ft.decide.incidents import with_verdict
 from prefect_ft.model import Incident
 
@@ -390,3 +391,47 @@ def test_a_library_s_thread_without_memory_ends_a_run_that_prints_nothing_more()
     assert told(lines, None)[0] == "oom_host"
     assert told([*lines[:-1], "TypeError: not iterable"], None)[0] == "none"
     assert told([*lines, *(f"file {number} is written" for number in range(40))], None)[0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("exception", "frame", "failure_class"),
+    [
+        ("EOFError: Ran out of input", "torch/serialization.py load", "checkpoint"),
+        ("OSError: bad magic", "torch/utils/data/_utils/fetch.py fetch", "data"),
+        ("OSError: handle is closed", "multiprocessing/queues.py _feed", "unknown"),
+    ],
+)
+@pytest.mark.parametrize(
+    "library",
+    ["/opt/conda/lib/python3.11/site-packages/", r"C:\Users\A B\anaconda3\envs\x\Lib\site-packages" + "\\"],
+)
+def test_frames_of_windows_are_read_as_others(exception, frame, failure_class, library):
+    own, here = (
+        ("/home/x/train.py", frame) if library[0] == "/" else (r"D:\x\train.py", frame.replace("/", "\\"))
+    )
+    file, _, function = f"{library}{here}".rpartition(" ")
+    lines = [
+        HEAD,
+        f'  File "{own}", line 7, in <module>',
+        "    go()",
+        f'  File "{file}", line 7, in {function}',
+    ]
+    assert told([*lines, "    call()", exception])[0] == failure_class
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("C:/Users/A B/AppData/Local/Programs/Python/Python39/lib/threading.py", True),
+        (
+            "C:/Users/x/AppData/Roaming/uv/python/cpython-3.11.13-windows-x86_64-none/Lib/asyncio/streams.py",
+            True,
+        ),
+        ("C:/ProgramData/Anaconda3/lib/runpy.py", True),
+        ("D:/envs/rl/Lib/socket.py", True),
+        ("D:/python/projects/net/lib/data.py", False),
+        ("/home/python/lib/data.py", False),
+    ],
+)
+def test_where_windows_has_its_libraries(file, expected):
+    assert is_library(file) is expected

@@ -138,6 +138,7 @@ _NO_END = compiled(
             ),
             r"^\W*(?:[\w ]+: \d+(?:\.\d+)?[\s,|;]+)+[\w ]+: \d+(?:\.\d+)?\W*$",
             r"(?i:\b(?:exit(?:ed)?|return)\b[ _-]?(?:with )?(?:exit )?(?:code|status)\W{1,3}0\b|\bstandard error\b)",
+            r"\bERROR: [-+\d.]+$",
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
             r"(?i:\b(?:failures?|crash|abort|kill|timeout)[_ ](?:rate|counts?|probability|modes?|analysis)\b)",
@@ -256,6 +257,7 @@ _OUTPUT, _INDENT = "Command error:", "  "
 """How Nextflow heads what a task printed to standard error, and what it puts before each line of that."""
 
 _NUMBER = compiled(r"\d+")
+_VALUES = compiled(r"\[[^\[\]]*\]|\d+")
 WEAK_LEVELS = ("W", "I", "D")
 
 
@@ -420,8 +422,8 @@ def _is_passed(complaint: Complaint, lines: Sequence[tuple[int, Line]]) -> bool:
 
 
 def _form(line: Line) -> str:
-    """Return a line without its numbers, empty if too little is left to compare it."""
-    form = str(_NUMBER.sub("", after_time(line.text)))
+    """Return a line without its numbers and lists, empty if too little is left to compare it."""
+    form = str(_VALUES.sub("", after_time(line.text)))
     return form if len(form) >= _LETTERS and not form[0].isspace() else ""
 
 

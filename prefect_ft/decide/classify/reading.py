@@ -52,7 +52,10 @@ _FILE_OF_ANY_KIND = compiled(
     r"/(?:json/(?:__init__|decoder)|pickle|gzip|bz2|lzma|zipfile(?:/__init__)?|tarfile|numpy/lib/_?(?:npyio|format)\w*|"
     r"h5py/_hl/files|yaml/(?:__init__|reader|scanner|parser)|zstandard/\w+)\.py$"
 )
-_LIBRARY = compiled(r"(?:^|/)(?:site|dist)-packages/|/lib/python\d|^<|\.pyx$")
+_LIBRARY = compiled(
+    r"(?:^|/)(?:site|dist)-packages/|/lib/python\d|^<|\.pyx$|"
+    r"^[A-Za-z]:/(?:.*/)?(?:[\w.-]*(?i:python|conda|forge)[\w.-]*|envs/[^/]+)/(?i:lib)/"  # Windows
+)
 _APPLIES = compiled(
     r"(?:^|/)(?:torch/(?:nn|optim|amp)/|optax/|keras/(?:src/)?(?:optimizers|layers|models)/)\S* |"
     r"(?:^|/)flax/serialization\.py (?:\w*from_state_dict|_restore_(?:dict|list|namedtuple))$"

@@ -24,7 +24,7 @@ _FRAME_LINE = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (.+))?$')
 _NAME_AHEAD = re.compile(r"\A[A-Za-z_][\w.]*(?: {2,}|(?<=Error): |(?<=Exception): )\Z")
 """What precedes the header in a notebook, and where a message begins with it: the name of the exception, which ends the
 traceback as well."""
-_IPYTHON_FRAME = re.compile(r"(?:File )?([~/<][^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
+_IPYTHON_FRAME = re.compile(r"(?:File )?((?:[A-Za-z]:\\|[~/<])[^\s:]*)(?::\d+)?,? in ([\w.<>]+)")
 _INDENTED = re.compile(r" *?(?=(?:  )?File )")
 _LABEL = re.compile(r"(?=[^ ]*\d)\S.{0,120}?[\d\]:|>)Z] ?(?=\s*File \")")
 _EXCEPTION = re.compile(
@@ -166,6 +166,7 @@ class _Traceback:
     patience: int = _PATIENCE_LINES
 
     def enter(self, file: str, function: str) -> None:
+        file = file.replace("\\", "/")  # Windows
         if self.frame is None and self.has_head and _is_within_library(file, function):
             self.is_aside = True  # it was caught and printed there: a program's end begins with the program
         elif self.frame is None and function == "<module>":
