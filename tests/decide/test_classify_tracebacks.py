@@ -44,6 +44,11 @@ def read(lines, reader=None):
             [raised(file="b.py", function="")],
             id="the-innermost-frame",
         ),
+        pytest.param(
+            [HEAD, r"File c:\a\b.py:9, in fit(x)", "ValueError: x"],
+            [raised(file="c:/a/b.py", function="fit")],
+            id="a-frame-of-ipython-on-windows",
+        ),
         pytest.param([HEAD, "ValueError: x"], [], id="no-frame-no-traceback"),
         pytest.param([FRAME, "ValueError: x"], [raised()], id="header-out-of-sight"),
         pytest.param(
