@@ -86,7 +86,8 @@ def _parts(story: Story, width: int) -> Iterator[RenderableType]:
         yield _restarts(stages_known(story), rows)
     yield _head("How often to save")
     yield from (Padding(plain(said), (0, 0, 0, 2), expand=False) for said in advice_lines(story.advice))
-    yield Padding(Text(f"{FORMULA}; {SOURCE}", style="dim"), (0, 0, 0, 2), expand=False)
+    if story.advice.between_failures_s is not None:
+        yield Padding(Text(f"{FORMULA}; {SOURCE}", style="dim"), (0, 0, 0, 2), expand=False)
 
 
 def _head(title: str) -> Text:

@@ -197,6 +197,13 @@ def test_each_restart_has_its_stages_in_the_terminal_and_on_the_page() -> None:
     assert "How long each restart took" not in page(told()) + printed(told())
 
 
+def test_the_formula_for_the_interval_is_there_where_something_failed() -> None:
+    begun = told(Telling(Policy(systems=("node-a",), workers=1)))
+    for shown in (page, printed):
+        assert "Nothing failed: this run does not show how often to save." in shown(begun)
+        assert ["Daly" in shown(story) for story in (begun, told(came_through()))] == [False, True]
+
+
 def failed_again(skip_steps: int) -> Telling:
     """A run whose numbers go bad at step 233 from two checkpoints."""
     policy = Policy(systems=("node-a",), workers=1, max_num_restarts=3, skip_steps=skip_steps)
