@@ -26,6 +26,8 @@ SHOWN = [
 FAILED = ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "KeyError: 'a'"]
 CUT_OFF = ["Traceback (most recent call last):", '  File "train.py", line 8, in <module>', "    work()"]
 MUCH = ["words of a run"] * 200
+BEGUN = "2026-02-25 03:04:05 - INFO - Job started"
+"""As in https://github.com/MadeshRavichandran/mlops-batch-job."""
 OTHER = ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: b"]
 
 
@@ -55,6 +57,26 @@ def rule(lines: list[str], exit_code: int | None = None, size: int = 1 << 20) ->
             [*BANNER[:3], *FAILED, *AGAIN], ("user_code", 6), id="a-beginning-too-short-to-be-known"
         ),
         pytest.param([*FAILED, *BANNER], ("user_code", 3), id="no-beginning"),
+        pytest.param(
+            [BEGUN, *FAILED, "other words", BEGUN.replace("03", "04"), "well done"],
+            ("none", None),
+            id="a-dated-line-that-says-so",
+        ),
+        pytest.param(
+            [BEGUN[20:], *FAILED, "other words", BEGUN[20:], "well done"],
+            ("user_code", 4),
+            id="a-line-without-a-date-that-says-so",
+        ),
+        pytest.param(
+            ["a program's name", BEGUN, *FAILED, "other words", BEGUN, "well done"],
+            ("user_code", 5),
+            id="a-later-line-that-says-so",
+        ),
+        pytest.param(
+            [BEGUN, BEGUN, *FAILED, "other words", BEGUN, "well done"],
+            ("user_code", 5),
+            id="a-line-of-several-processes-that-says-so",
+        ),
         pytest.param(
             [*(line for each in BANNER for line in (each, each)), *FAILED, *AGAIN],
             ("user_code", 13),

@@ -69,6 +69,7 @@ def told(lines, exit_code=None):
         pytest.param("timeout : ERROR: Invalid syntax. Default option is not allowed more than '1' time(s).", "config",
                      id="a-command-of-windows"),
         pytest.param("Error: 1 validation error for TrainerConfig", "config", id="a-config-of-another-form"),
+        pytest.param("panic: invalid character '\\n' in string literal", "user_code", id="a-panic-of-go"),
         pytest.param("2026-01-02 03:04:05 KeyboardInterrupti/env/acme/trainer.py\", line 7", "cancelled",
                      id="an-interruption-over-another-line-behind-a-time"),
         pytest.param("KeyboardInterrupti/env/lib/python3.12/acme/trainer.py\", line 7, in step", "cancelled",
@@ -156,6 +157,12 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         "Checkpoint tracker file does not exist: /runs/7/latest_checkpointed_iteration.txt",
         "  Error: the disk is full",
         "[node-7:368188] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
+        "/exit or Ctrl + C to leave",
+        "使用 /exit 或 Ctrl + C 结束程序",
+        "[DEBUG] acme.core.globals failed: cannot import name 'fluid' from 'acme'",
+        "+++ exited with 0 +++",
+        'access("/etc/ld.so.preload", R_OK)      = -1 ENOENT (No such file or directory)',
+        "rt_sigaction(SIGSEGV, NULL, {sa_handler=SIG_DFL, sa_mask=[], sa_flags=0}, 8) = 0",
     ],
 )
 def test_what_complains_of_no_end(line):

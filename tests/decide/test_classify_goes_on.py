@@ -271,6 +271,24 @@ def test_a_shell_goes_on_with_the_next_line_of_its_script():
     assert told(["train.sh: 7: Bad substitution"])[0] == "config"
 
 
+def test_a_script_s_later_complaint_counts_where_other_programs_printed_between():
+    """As in slurm-2859.out of https://github.com/ILoveSorasakiHina/miles-credit."""
+    missing = [
+        f"job.sh: line {at}: {name}: command not found" for at, name in enumerate(("prepare", "train"), 4)
+    ]
+    assert told([*ANSWERS[:2], missing[0], *ANSWERS[:2], missing[1]]) == ("config", missing[0])
+    assert told([missing[0], *ANSWERS[:3], missing[1]]) == ("config", missing[1])
+    assert told(["No devices were found", *ANSWERS[:3], missing[1]]) == ("config", missing[1])
+
+
+def test_a_script_that_a_shell_cannot_read_is_an_end_after_a_run_that_progressed():
+    """As in https://github.com/Bznkxs/OpenNE."""
+    missing = "bash: run_7.sh: No such file or directory"
+    assert told([*WELL, missing]) == ("config", missing)
+    assert told([*WELL, missing, *ANSWERS[:2]])[0] == "none"
+    assert told([*WELL, "bash: line 7: run_7.sh: No such file or directory"])[0] == "none"
+
+
 def test_what_other_processes_print_after_an_interruption_is_no_run_that_goes_on():
     frames = [f"Frame : {number}" for number in range(600)]
     assert told([*frames[:9], *threw("KeyboardInterrupt"), *frames])[0] == "cancelled"

@@ -32,6 +32,8 @@ _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(?:\\ )+")
 _LETTER = re.compile(r"[A-Za-z]")
 _NOT_TELLING = re.compile(r"\s|nohup: |warnings\.warn")
+_SAYS_SO = re.compile(r"(?i)\b(?:start(?:s|ed|ing)?|begin(?:s|ning)?|began|launch(?:ed|ing)?)\b")
+"""How a program says that it begins."""
 
 
 class Beginning:
@@ -44,6 +46,8 @@ class Beginning:
         """Whether the first failure has been reported."""
         self._texts: list[bytes] = []
         """A text of each of the lines with one of which a start has to begin; none: no start can be recognised."""
+        self._is_said = False
+        """Whether the first line is dated and says that the program begins: then it shows another start alone."""
         self._last, self._found, self._at = -1, 0, 0
 
     def take(self, block: bytes, offset: int) -> None:
@@ -65,8 +69,15 @@ class Beginning:
                 break
             if _is_telling(text):
                 self._read.append(_NUMBER.sub("0", raw.decode(errors="replace")))
-        if len(keys := self.keys) >= _NEEDED:
+        keys = self.keys
+        self._is_said = keys[:1] == self._read[:1] and self._begins_by_saying_so()
+        if len(keys) >= _NEEDED or self._is_said:
             self._texts = [max(_NUMBER.split(key), key=len).encode() for key in keys[:_EARLY]]
+
+    def _begins_by_saying_so(self) -> bool:
+        text = read_line(self._lines[0][1]).text if self._read else ""
+        said = after_time(text)
+        return said != text and _is_telling(said) and _SAYS_SO.search(said) is not None
 
     @property
     def keys(self) -> list[str]:
@@ -100,7 +111,7 @@ class Beginning:
         elif index > self._last:
             self._found += 1
         self._last, self._at = index, offset
-        if self._found < _NEEDED:
+        if self._found < _NEEDED and not (self._is_said and index == 0):
             return False
         self.clear()
         return True

@@ -90,7 +90,8 @@ _EXIT = compiled(_EXIT_CODE)
 _CODE = re.compile(f"{_EXIT_CODE}|{_EXIT_N}")
 
 _UNHANDLED = "Unhandled exception. "
-"""How .NET begins the report of an exception that nothing caught."""
+_PANIC = "panic: "
+"""How .NET and Go begin the report of an exception that nothing caught."""
 _ERROR_IN = "Erreur dans|Fehler in|Error en|Errore in|Erro em"
 """R's "Error in", in French, German, Spanish, Italian and Portuguese."""
 
@@ -105,7 +106,7 @@ _UNCAUGHT = compiled(
             r"^Exception in thread \"",  # Java
             f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
             r"^ ?---> [\w.]+(?:Exception|Error): ",
-            r"^panic: |^(?:Fortran )?runtime error: |^forrtl: (?:severe|error) \(\d+\): ",  # Go, Fortran
+            rf"^{_PANIC}|^(?:Fortran )?runtime error: |^forrtl: (?:severe|error) \(\d+\): ",  # Go, Fortran
             r"^ERROR \(\w+(?:::\w+)*\): ",  # Eidos
             r"^\S*\blua(?:jit)?: \S+:\d+: ",
         )
@@ -137,7 +138,8 @@ _NO_END = compiled(
                 r"[:=] *0(?:\.0+)?%?$)"
             ),
             r"^\W*(?:[\w ]+: \d+(?:\.\d+)?[\s,|;]+)+[\w ]+: \d+(?:\.\d+)?\W*$",
-            r"(?i:\b(?:exit(?:ed)?|return)\b[ _-]?(?:with )?(?:exit )?(?:code|status)\W{1,3}0\b|\bstandard error\b)",
+            r"(?i:\b(?:exit(?:ed)?|return)\b[ _-]?(?:with )?(?:exit )?(?:code|status)\W{1,3}0\b)",
+            r"(?i:\bexited with 0\b|\bstandard error\b)",
             r"\bERROR: [-+\d.]+$",
             r"\bno errors?\b|\b(?:safely|be) ignored|^\([^)]+\): \S+-(?:WARNING|CRITICAL) \*\*:",
             r"\berrors?[_ ]?(?:rate|count|bars?|feedback|function|handler|correction|analysis)\b",
@@ -165,7 +167,7 @@ _NO_END = compiled(
             ),
             r"(?i:(?:failed|not|unable) (?:to )?(?:send|log|upload|sync) .{0,20}\b(?:metric|artifact|tensorboard))",
             r"\byou may (?:observe|see)\b",
-            r"(?i:\b(?:press|hit|use|type|with|by)\b.{0,20}\bctrl)",
+            r"(?i:(?:\b(?:press|hit|use|type|with|by)\b|使用|按).{0,20}\bctrl|\bctrl ?[-+]? ?c\W{1,3}to\b)",
             r"(?i:^\W*\[(?:skip|retry)\w*\])",
             r"(?i:\bearly[- ]stop)|\bno such process\b|^Killed by signal \d+\.$",
             r"\bpossible (?:causes?|reasons?)\b|\brecvValue failed on|\"should dump\" flag",
@@ -245,7 +247,9 @@ _OF_A_FILE = compiled(
 )
 """A complaint about one sample, without a reason: a program that prints anything after it goes on with the next one."""
 
-_LOGGED = "E"
+_LOGGED, _TRIED = "E", "D"
+"""Levels: at that of errors a program reports what has failed, at that of debugging also what it only tried."""
+
 _ITEMS = 3
 """How many similar complaints are about items that a program processes, and not about its end."""
 
@@ -282,7 +286,8 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     is_uncaught = any(_UNCAUGHT.search(view) for view in line.views)
     is_inner = after_time(text)[:1].isspace() and not (is_what or is_uncaught)
     is_inner = is_inner or text.startswith(_ROW)
-    if is_inner or any(_is_no_end(view) for view in line.views):
+    is_tried = line.level == _TRIED and not any(map(code_in, line.views))
+    if is_inner or is_tried or any(_is_no_end(view) for view in line.views):
         return None
     shown = next((view for view in line.views if _OPENS.search(view) is not None), None)
     is_end = (
@@ -299,7 +304,9 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
     if not is_end and line.level in WEAK_LEVELS and "fail" not in text:
         return None
     said = said_by(text)
-    if said is None or (said == "crash" and said_by(text.removeprefix(_UNHANDLED)) is None):
+    if said is None or (
+        said == "crash" and said_by(text.removeprefix(_UNHANDLED).removeprefix(_PANIC)) is None
+    ):
         said = "user_code" if is_uncaught else _said_by_code(line)
     if said is None and (not is_end or any(map(_is_beside, line.views)) or _is_result_at_a_place(text)):
         return None

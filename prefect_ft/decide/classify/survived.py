@@ -122,7 +122,9 @@ hardly anything to print."""
 _AFTER_SHELL = 3
 """How many show that a shell went on, as it does with the next line of its script."""
 
-_OF_SCRIPTS = frozenset(("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-driver"))
+_OF_SCRIPTS = frozenset(
+    ("cfg-shell-not-found", "cfg-shell-syntax", "nvidia-smi-no-devices", "nvidia-smi-no-driver")
+)
 """Complaints of a shell and of a command of its script: it runs the next line."""
 
 _ENOUGH = {
@@ -140,6 +142,9 @@ _OF_CONNECTIONS = "net-"
 
 _SYNTAX = "cfg-shell-syntax"
 """The complaint of a shell with which it stops reading a script."""
+
+_NO_SCRIPT = re.compile(r"(?:ba|da|k|z)?sh: (?:\d+: )?[^:]+: No such file")
+"""How a shell complains that it cannot read the script for which it was started."""
 
 _SERVES = re.compile(SERVES)
 
@@ -163,7 +168,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         for one in findings
         if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
     ]
-    findings = _without_items(findings)
+    findings = _without_items(_without_passed_lines(findings))
     if not findings:
         return []
     end = log.number_of_tail(len(log.tail) - 1)  # this may count the lines of a whole log
@@ -198,7 +203,8 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
 
 
 def _ends_script(finding: Finding, end: int) -> bool:
-    return finding.signature.id == _SYNTAX and end - finding.line <= 1
+    is_end = finding.signature.id == _SYNTAX or _NO_SCRIPT.match(finding.text) is not None
+    return is_end and end - finding.line <= 1
 
 
 def _only_warns(finding: Finding) -> bool:
@@ -208,6 +214,13 @@ def _only_warns(finding: Finding) -> bool:
 def _warns_of_connection(finding: Finding) -> bool:
     """Return whether a program warns of a connection that it lost: another one, or a peer that has ended before."""
     return _only_warns(finding) and finding.signature.id.startswith(_OF_CONNECTIONS)
+
+
+def _without_passed_lines(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out complaints of a script's shell long before another one: it ran the next lines, whatever it missed."""
+    lines = sorted(one.line for one in findings if one.signature.id in _OF_SCRIPTS)
+    passed = max((one for one, after in pairwise(lines) if after - one > _AFTER_SHELL), default=0)
+    return [one for one in findings if one.signature.id not in _OF_SCRIPTS or one.line > passed]
 
 
 def _without_items(findings: Sequence[Finding]) -> list[Finding]:
