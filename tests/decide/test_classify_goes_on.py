@@ -117,12 +117,51 @@ def test_what_other_ranks_print_as_they_are_ended_is_no_progress_of_the_one_that
         "acme.EngineDead: The engine has an issue. See stack trace (above) for the root cause.",
         "SystemError: (Fatal) The queue is killed because the feeder raises an exception.",
         "exceptiongroup.ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "RuntimeError: Run task for graph:kernel_graph_37 error! The details refer to 'Acme Error Message'.",
     ],
 )
 def test_an_exception_that_only_tells_of_another_failure_says_nothing(exception):
     assert told(threw(exception))[0] == "unknown"
     cause = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
     assert told([*threw(cause), *threw(exception)]) == ("numeric", cause)
+
+
+def test_what_mindspore_says_of_a_kernel_that_failed_counts_more_than_its_exception():
+    """As in https://github.com/mindspore-lab/mindaudio/issues/164."""
+    kernel = "E39999  Aicpu kernel execute failed, device_id=0, stream_id=12, task_id=2."
+    raised = threw("RuntimeError: Run task for graph:g error! The details refer to 'Ascend Error Message'.")
+    assert told([kernel, *raised]) == ("crash", kernel)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [pytest.param(-6, "crash", id="signal"), pytest.param(1, "unknown", id="exception")],
+)
+def test_paddle_s_launcher_reports_how_a_rank_ended(code, expected):
+    """As in https://github.com/PaddlePaddle/Paddle/issues/47326."""
+    report = f"Container rank 0 status failed cmd ['python3', 'train.py'] code {code} log log/default.0.log"
+    assert told(["LAUNCH INFO 2026-01-02 03:04:05,678 Pod failed", report]) == (expected, report)
+
+
+def test_a_fatal_signal_is_no_warning_whatever_the_level():
+    """As in https://github.com/PaddlePaddle/models/issues/4064."""
+    signal = "W1212 04:02:33.403934 24044 init.cc:205] *** SIGSEGV (@0x0) received by PID 7; stack trace: ***"
+    frames = [
+        f"W1212 04:02:33.406607 24044 init.cc:205]     @     0x7f64067b55d{at} (unknown)" for at in range(9)
+    ]
+    assert told([*WELL, signal, *frames]) == ("crash", signal)
+
+
+def test_an_io_error_of_the_network_card_is_none_of_a_disk():
+    """As in https://github.com/rapidsai/rapidsmpf/issues/69."""
+    chunk = (
+        "[17.6] [dgx:7:0]  mpool.c:269  UCX  ERROR Failed to allocate memory pool chunk: Input/output error"
+    )
+    assert told([chunk]) == ("network", chunk)
+    register = (
+        "[17.6] [dgx:7:0]  ib_md.c:282  UCX  ERROR ibv_reg_mr(address=0x3, length=5) failed: Bad address"
+    )
+    assert told([register, chunk]) == ("config", register)
 
 
 def test_an_exception_without_a_message_says_less_than_the_one_before_in_its_chain():

@@ -76,6 +76,8 @@ _WARNS = re.compile(r"(?:\.py|<[\w. ]+>):\d+: \w*Warning: |^[\w./+-]+(?::\d+|\(\
 """How Python's `warnings` begins a line, after the path of the module, and how libraries and compilers do."""
 _REPORTS = re.compile(r"(?:Error|ERROR|Exception|EXCEPTION|Fatal|FATAL)\b(?! rate)")
 """How a message begins that reports an error, whatever level it was logged at."""
+_SIGNAL = re.compile(r"\*\*\* SIG[A-Z]+ \(@")
+"""How glog reports a fatal signal, at whichever level its user logs it."""
 _MATLAB = '"matlab:'
 _LINK = re.compile(r"</?a\b[^<>]*>")
 """The links that MATLAB's desktop writes around functions and lines."""
@@ -130,6 +132,8 @@ def read_line(raw: bytes) -> Line:
         views += said[0]
         level = level or said[1]
     if level in ("D", "I") and _REPORTS.match(views[-1]) is not None:
+        level = ""
+    if level == "W" and _SIGNAL.match(views[-1]) is not None:
         level = ""
     bars = [bar.end() for bar in _BAR.finditer(text)] if _has_bar(text) else []
     if bars and bars[-1] < len(text):

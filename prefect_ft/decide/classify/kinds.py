@@ -193,7 +193,8 @@ _TELLING = re.compile(
     r"\(look up to see its traceback\)|exited unexpectedly|because \w[\w ]{0,30} rais\w+ an exception|"
     r"(?i:\bsee (?:the )?(?:stack ?trace|traceback|logs?|errors?|output)\b.{0,20}\babove\b)|"
     r"(?i:^(?:[\w-]+ ){1,4}(?:has |have )?(?:failed|died|crashed)(?: unexpectedly)?[.!]?(?: (?:see|check|look)\b.*)?$)|"
-    r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)"
+    r"(?i:^(?:an? )?(?:unhandled )?(?:exception|error|failure)s? (?:in|from|occurred in|was raised in) [\w. '-]+$)|"
+    r"(?i:\brefers? to '[\w ]{0,20}error message')"
 )
 """Messages that only report another exception."""
 

@@ -13,8 +13,11 @@ from prefect_ft.decide.classify.findings import Finding, LogFindings
 
 __all__ = ["FirstEnd", "first_end", "is_of_rank", "rank_named_first", "reports_end"]
 
-_LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$")
-"""What torchrun and DeepSpeed's launcher print as it happens."""
+_LINE = re.compile(
+    r"failed \(exitcode: (-?\d+)\) local_rank: |\bexits with return code = (-?\d+)$"
+    r"|^Container .{0,40} status failed cmd .{0,2000} code (-?\d+) log "
+)
+"""What torchrun and the launchers of DeepSpeed and Paddle print as it happens."""
 
 _ROOT = "Root Cause (first observed failure)"
 _ROW = re.compile(r"\bexitcode +: (-?\d+) \(pid")
@@ -52,7 +55,7 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
         if found is None and 0 < finding.order - table_begun.get(finding.rank, finding.order) <= _TABLE_LINES:
             found = _ROW.search(finding.text)
         if found is not None:
-            end = FirstEnd(int(found[1] or found[2]), log, finding)
+            end = FirstEnd(_code_of(found), log, finding)
             known = last.get(finding.rank)
             last[finding.rank] = known if known and known.exit_code == end.exit_code else end
     return last.values()
@@ -61,7 +64,11 @@ def _ends(log: LogFindings) -> Iterable[FirstEnd]:
 def reports_end(finding: Finding) -> bool:
     """Return whether a report says how a rank ended, other than by an exception."""
     found = _LINE.search(finding.text) or _ROW.search(finding.text)
-    return found is not None and int(next(filter(None, found.groups()))) not in (0, _RAISED)
+    return found is not None and _code_of(found) not in (0, _RAISED)
+
+
+def _code_of(found: re.Match[str]) -> int:
+    return int(next(filter(None, found.groups())))
 
 
 def rank_named_first(log: LogFindings) -> tuple[str, str] | None:
