@@ -152,6 +152,15 @@ def test_a_fatal_signal_is_no_warning_whatever_the_level():
     assert told([*WELL, signal, *frames]) == ("crash", signal)
 
 
+@pytest.mark.parametrize(
+    "error",
+    ["Admin.cpp:7: error: forward declaration of 'struct Admin'", "SendC.nc:234: syntax error before `int'"],
+)
+def test_older_compilers_name_no_column(error):
+    """As in https://github.com/jverce/aednetsim and https://github.com/AlkylHalide/SEC_Algorithm."""
+    assert told([error, "SendC.nc: At top level:", "make: *** [exe0] Error 1"]) == ("compile", error)
+
+
 def test_an_io_error_of_the_network_card_is_none_of_a_disk():
     """As in https://github.com/rapidsai/rapidsmpf/issues/69."""
     chunk = (

@@ -89,6 +89,9 @@ _NAMES = compiled(
 _EXIT = compiled(_EXIT_CODE)
 _CODE = re.compile(f"{_EXIT_CODE}|{_EXIT_N}")
 
+_ENDS = compiled(r"(?i)\b(?:shutting down|exiting|terminating|aborting)\b")
+"""Words that report an end at the level of errors, where a program else says them of any end."""
+
 _UNHANDLED = "Unhandled exception. "
 _PANIC = "panic: "
 """How .NET and Go begin the report of an exception that nothing caught."""
@@ -127,7 +130,7 @@ _NO_END = compiled(
             r"(?i:\berrors?\s*[:=]\s*[-+]?\d+\.\d+(?:e[-+]?\d+)?(?:\.$|\s|$|[,;|)%]))",
             (
                 r"(?i:^\W*(?:(?:total|number of) )?(?:errors?|failures?|failed|crash(?:ed|es)?|fatal\w*|aborted|killed|"
-                r"terminated|died|cancell?ed)\b[^:=]{0,40}"
+                r"terminated|died|cancell?ed)\b[^:=[]{0,40}"
                 r"[:=]\s*\d+(?:\s*/\s*\d+|\.\d+)?\s*(?:$|[,;|)%\]]|[a-z]+s\b|of\b))"
             ),
             r"(?i:warn(?:ing)?)\b|\bdeprecat|\b(?:is|are) discouraged\b",
@@ -295,6 +298,7 @@ def complaint_of(line: Line) -> tuple[str, FailureClass | None, bool] | None:
         or is_uncaught
         or shown is not None
         or line.level == "F"
+        or (line.level == _LOGGED and _ENDS.search(text) is not None)
         or any(_NAMES.search(view) for view in line.views)
     )
     if line.level in WEAK_LEVELS and not any(map(code_in, line.views)):
