@@ -327,7 +327,7 @@ class LogScanner:
             breaks_off=any(reader.breaks_off for reader in self._readers.values()),
             over=self._kept.over(),
             complaints=self._complaints(closing),
-            number_of_tail=self._number_of_tail,
+            number_of_tail=lambda index: self._number(len(self._block)) - last[index][0],
         )
 
     def _is_warned_at_end(self) -> bool:
@@ -475,9 +475,6 @@ class LogScanner:
         """Return whether the catalogue has an entry for a line, other than one that is found in tracebacks only."""
         match = self._catalogue.find(line.views)
         return match is not None and self._catalogue.is_spotted(match.signature)
-
-    def _number_of_tail(self, index: int) -> int:
-        return self._number(len(self._block)) - self._tail()[index][0]
 
     # -- progress ---------------------------------------------------------------------------------
 
