@@ -233,6 +233,8 @@ def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
         ("OSError: [WinError 10048] Only one usage of each socket address is permitted", "port_in_use"),
         ("acme.InvalidArgumentError: Nan in summary histogram for: conv1/weights", "numeric"),
         ("ValueError: The config file at /app/a.yaml had unknown keys (['tp_size'])", "config"),
+        ("RuntimeError: Error in void f::C::g(int) at /w/f/C.cpp:261: Error: 'n >= k' failed: n is 4", "user_code"),
+        ("RuntimeError: /w/f/C.cpp:261: error: expected ';' before 'n'", "compile"),
     ],
 )
 def test_what_a_message_says_of_its_kind(exception, failure_class):
