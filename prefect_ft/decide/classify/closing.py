@@ -53,7 +53,7 @@ _FAREWELL_LINES = 5
 _OPENS = compiled(
     r"(?i)^\W{0,4}(?:(?:fatal|critical|internal|unrecoverable|runtime|uncaught|unhandled|unexpected|severe) ){0,2}"
     r"(?:fatal|errors?|err|panic|exception|failure|aborting|abort(?:ed)?|killed|terminated|terminating|failed|crash(?:ed)?|died|"
-    r"segmentation fault|bus error|illegal instruction|caused by:|\*\*\* .{0,60}?(?:abort|caught|corrupt|crash|detect|"
+    r"segmentation fault|bus error|illegal instruction|\*\*\* .{0,60}?(?:abort|caught|corrupt|crash|detect|"
     r"error|exception|fail|fatal|kill|signal|sig[a-z]{3,5}|terminat)\w*)\b(?:[^\w@]|$)"
 )
 """How a line begins that only says that something has failed."""
@@ -62,10 +62,14 @@ _EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{
 _EXIT_N = r"(?:(?:^|\()exit ([1-9]\d{0,2})\b|successfully: exit ([1-9]\d{0,2})$|exit codes: ([1-9]\d{0,2})$)"
 """How a script reports that a program has failed."""
 
+_IN_THREAD, _CAUSED_BY = 'Exception in thread "', "Caused by: "
+"""How Java begins the report of an exception that nothing caught, and of what caused it."""
+
 _NAMES = compiled(
     "|".join(
         (
             r"^[\w.]*(?:[a-z]Error|Exception|Fault|Failure)\b(?:: |$|\()|<class '[\w.]+'>, ",
+            rf"^{_CAUSED_BY}[\w.$]+(?:Error|Exception)\b",
             r"(?:^|[\s:\]])(?:[\w./+-]+: )?(?:fatal )?error(?: [A-Z]*\d+)?: ",
             r"^[\w./@+-]+: \S+:\d+: ",
             r"(?:^|\s)(?:FATAL|ERROR|PANIC|SEVERE|Fatal|Error)\b ?(?::|\bon\b|\bin\b|\]|!)",
@@ -95,6 +99,7 @@ _ENDS = compiled(r"(?i)\b(?:shutting down|exiting|terminating|aborting)\b")
 _UNHANDLED = "Unhandled exception. "
 _PANIC = "panic: "
 """How .NET and Go begin the report of an exception that nothing caught."""
+
 _ERROR_IN = "Erreur dans|Fehler in|Error en|Errore in|Erro em"
 """R's "Error in", in French, German, Spanish, Italian and Portuguese."""
 
@@ -106,7 +111,7 @@ _UNCAUGHT = compiled(
             f"^(?:{_ERROR_IN}) .{{1,200}} : ?",  # R in other languages, and R's parser
             r"^Error: unexpected (?:symbol|string constant|numeric constant|input|end of input|'.{1,4}') in:?",
             r"^Undefined (?:function|variable)\b|^Execution halted$",
-            r"^Exception in thread \"",  # Java
+            f"^{_IN_THREAD}",  # Java
             f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
             r"^ ?---> [\w.]+(?:Exception|Error): ",
             rf"^{_PANIC}|^(?:Fortran )?runtime error: |^forrtl: (?:severe|error) \(\d+\): ",  # Go, Fortran
@@ -190,7 +195,7 @@ _WHAT = compiled(r"^\s+what\(\):")
 
 _FRAME = compiled(
     r"^\s*@\s+(?:0x)?[0-9a-f]{6,}\s|^\[frame \d+\]: |^frame #\d+: |^\s+at [\w.$<>`\[\],]+\(|^\s+--- End of inner |"
-    r"^ ?\[\d+\] (?:top-level scope|\S+\(|\(::|[\w.!#]+$)|^ +@ [\w.~/]|^\S+ +[0-9A-F]{16}  \S+ +(?:\d+|Unknown) |"
+    r"^ {0,3}\[\d+\] (?:top-level scope|\S+\(|\(::|[\w.!#]+$)|^ +@ [\w.~/]|^\S+ +[0-9A-F]{16}  \S+ +(?:\d+|Unknown) |"
     r"^\S+ at \.{0,2}/\S+(?::\d+(?: \[inlined\])?| \(unknown line\))$|^unknown function \(ip: |"
     r"^\s+File \".*\", line \d+ in \S"
 )
@@ -546,7 +551,17 @@ def root_of(complaints: Sequence[Complaint], *, is_known_to_fail: bool) -> Compl
         if together and together[-1].line - one.line > _APART_LINES:
             break
         together.append(one)
-    return min(reversed(together), key=_rank, default=None)
+    root = min(reversed(together), key=_rank, default=None)
+    return None if root is None else _cause_of(root, together)
+
+
+def _cause_of(root: Complaint, together: Sequence[Complaint]) -> Complaint:
+    """Return the last cause that Java names of an exception, if only of this one the kind is not known better."""
+    causes = (one for one in together if one.text.startswith(_CAUSED_BY) and one.line > root.line)
+    cause = next(causes, None)  # the last one: they are in the order of search, from the end
+    if cause is None or _IN_THREAD not in root.text or root.failure_class not in (None, "user_code"):
+        return root
+    return replace(cause, failure_class=cause.failure_class or root.failure_class)
 
 
 def _is_near_the_end(one: Complaint) -> bool:

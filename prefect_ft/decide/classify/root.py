@@ -31,6 +31,7 @@ from prefect_ft.decide.classify.closing import (
     WEAK_LEVELS,
     Complaint,
     code_in,
+    is_frame,
     is_lost_loss,
     is_message_of_crash,
     root_of,
@@ -75,6 +76,9 @@ _LOGGED_LINES = 150
 
 _MESSAGE_LINES = 8
 _MAX_CASCADES = 32
+_STACK_BYTES = 1 << 13
+"""How long a stack may be below what it is of."""
+
 _RAISED = 1
 """The exit code after an exception."""
 
@@ -332,7 +336,7 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
         return False
     if finding.is_mention:
         is_last = finding.line >= log.number_of_tail(0) or _is_just_reported(finding, log)
-        return is_last and finding.level not in WEAK_LEVELS
+        return (is_last or _is_above_stack(log)) and finding.level not in WEAK_LEVELS
     raised = finding.raised
     is_of_all = raised is not None and raised.is_of_thread and finding.signature.failure_class in _ENDS_ALL
     if raised is not None and (not raised.is_aside or raised.has_own or is_of_all):
@@ -341,6 +345,11 @@ def _is_at_end(log: LogFindings, finding: Finding) -> bool:
     last = -1 if finding.signature.id not in _SAID_BY_PROGRAMS else max(-_FAREWELL_LINES, -len(log.tail))
     is_outside = finding.signature.failure_class in ("preempted", "cancelled")
     return is_outside and finding.line >= log.number_of_tail(len(log.tail) + last)
+
+
+def _is_above_stack(log: LogFindings) -> bool:
+    """Return whether the last lines of a log are a stack, and no more than one follows the last finding."""
+    return all(map(is_frame, log.tail)) and log.bytes_after <= _STACK_BYTES
 
 
 def _ends_badly(log: LogFindings, finding: Finding) -> bool:

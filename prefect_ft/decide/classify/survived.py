@@ -146,7 +146,8 @@ _SYNTAX = "cfg-shell-syntax"
 _NO_SCRIPT = re.compile(r"(?:ba|da|k|z)?sh: (?:\d+: )?[^:]+: No such file")
 """How a shell complains that it cannot read the script for which it was started."""
 
-_SERVES = re.compile(SERVES)
+_SERVES = re.compile(f"{SERVES}|TensorBoard caught SIGTERM; ")
+"""How servers log that they go on, or that somebody has ended them."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
 """A shell's reports of how a program ended that a later line of its script had started."""
@@ -168,6 +169,7 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         for one in findings
         if one.signature.id not in _OF_SCRIPTS or one.order > killed + (_AFTER_SHELL if killed else 0)
     ]
+    findings = [one for one in findings if not _is_served_after(one, log)]
     findings = _without_items(_without_passed_lines(findings))
     if not findings:
         return []
@@ -190,7 +192,6 @@ def without_unheeded(log: LogFindings, findings: Sequence[Finding]) -> list[Find
         is_over = (
             _is_unheeded(left[-1], _lines_after(left[-1], end, log), uncaught, log)
             or _is_before_result(left[-1], result)
-            or _is_served_after(left[-1], log)
             or (log.had_progress and left[-1].signature.id in _OF_SCRIPTS and not _ends_script(left[-1], end))
             or _warns_of_connection(left[-1])
         )
@@ -330,7 +331,7 @@ def _is_unheeded(finding: Finding, after: float, after_uncaught: int, log: LogFi
 
 
 def _is_served_after(finding: Finding, log: LogFindings) -> bool:
-    """Return whether a notebook server prints after an exception: it was raised in a kernel, or before it started."""
+    """Return whether a server goes on after an exception: it handled it, or its kernel did, or it started later."""
     serving = (at for at, text in enumerate(log.tail) if finding.raised and _SERVES.match(text) is not None)
     return any(log.number_of_tail(at) > finding.last_line for at in serving)
 
