@@ -164,6 +164,7 @@ def test_what_a_log_ends_with_says_what_kind_it_is(line, failure_class):
         "[DEBUG] acme.core.globals failed: cannot import name 'fluid' from 'acme'",
         "+++ exited with 0 +++",
         "INFO [acme] [src/main.rs:132] Server is shutting down: asked to",
+        "Error in <TSystem::ExpandFileName>: input: $HOME/.root.mimes, output: $HOME/.root.mimes",
         'access("/etc/ld.so.preload", R_OK)      = -1 ENOENT (No such file or directory)',
         "rt_sigaction(SIGSEGV, NULL, {sa_handler=SIG_DFL, sa_mask=[], sa_flags=0}, 8) = 0",
     ],

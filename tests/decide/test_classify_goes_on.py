@@ -161,6 +161,66 @@ def test_older_compilers_name_no_column(error):
     assert told([error, "SendC.nc: At top level:", "make: *** [exe0] Error 1"]) == ("compile", error)
 
 
+@pytest.mark.parametrize(
+    "ended",
+    ["TensorBoard caught SIGTERM; exiting...", "[C 00:16:56.375 NotebookApp] received signal 15, stopping"],
+)
+def test_a_server_that_somebody_ended_had_handled_what_it_printed(ended):
+    """As in https://github.com/daiwk/grace_t."""
+    handled = [
+        *threw("UnicodeDecodeError: 'utf-8' codec can't decode byte 0x93 in position 296"),
+        *ANSWERS[:9],
+    ]
+    assert told([*handled, ended]) == ("cancelled", ended)
+    assert told(handled)[0] == "data"
+
+
+def test_the_last_cause_that_java_names_counts():
+    """As in https://github.com/Diluwas/Spark-ML-Song-classifier."""
+    frames = ["\tat a.b.C.d(C.java:7)", "\t... 4 more"]
+    thrown = ['Exception in thread "main" a.InvocationTargetException', *frames]
+    cause = "Caused by: a.b.LoggingException: one logger sees another"
+    assert told([*thrown, "Caused by: a.InitError", *frames, cause, *frames]) == ("user_code", cause)
+    full = "Caused by: java.io.IOException: No space left on device"
+    assert told([*thrown, full, *frames, cause, *frames])[0] == "storage"
+
+
+def test_a_long_stack_of_julia_s_is_no_output():
+    """As in https://github.com/pe1995/MUST.jl."""
+    error = 'SystemError: opening file "/w/monitor.jl": No such file or directory'
+    stack = [
+        line
+        for at in range(1, 12)
+        for line in (f"{at:4}".replace(f"{at}", f"[{at}] f(x::Int)"), f"    @ Base ./error.jl:{at}")
+    ]
+    assert told([f"ERROR: {error}", "Stacktrace:", *stack]) == ("config", error)
+
+
+def test_r_says_in_the_line_below_why_it_stopped():
+    """As in the logs of https://cran.r-project.org packages' builds."""
+    why = "error in evaluating the argument 'x' in selecting a method for function 'f': nothing is left"
+    assert told(["Error in h(simpleError(msg, call)) : ", f"  {why}", "Execution halted"]) == (
+        "user_code",
+        why,
+    )
+    assert told([f"  {why}", "Calls: do.call ... f", "Execution halted"])[1].strip() == why
+
+
+def test_open_mpi_says_that_it_cannot_be_started_by_slurm():
+    """As in https://www.open-mpi.org/faq/?category=slurm."""
+    said = "but OMPI was not built with SLURM's PMI support and therefore cannot"
+    lines = [
+        "[n:7] OPAL ERROR: Unreachable in file ext3x_client.c at line 112",
+        said,
+        "execute.",
+        *ANSWERS[:9],
+    ]
+    assert told([*lines, "*** An error occurred in MPI_Init", "*** on a NULL communicator"]) == (
+        "config",
+        said,
+    )
+
+
 def test_an_io_error_of_the_network_card_is_none_of_a_disk():
     """As in https://github.com/rapidsai/rapidsmpf/issues/69."""
     chunk = (
@@ -233,7 +293,10 @@ def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
         ("OSError: [WinError 10048] Only one usage of each socket address is permitted", "port_in_use"),
         ("acme.InvalidArgumentError: Nan in summary histogram for: conv1/weights", "numeric"),
         ("ValueError: The config file at /app/a.yaml had unknown keys (['tp_size'])", "config"),
-        ("RuntimeError: Error in void f::C::g(int) at /w/f/C.cpp:261: Error: 'n >= k' failed: n is 4", "user_code"),
+        (
+            "RuntimeError: Error in void f::C::g(int) at /w/f/C.cpp:261: Error: 'n >= k' failed: n is 4",
+            "user_code",
+        ),
         ("RuntimeError: /w/f/C.cpp:261: error: expected ';' before 'n'", "compile"),
     ],
 )
@@ -902,7 +965,7 @@ def test_glib_s_critical_messages_are_warnings():
     denied = "(app:4034): Gtk-WARNING **: Failed to parse /etc/gtk-3.0/settings.ini: Permission denied"
     assert (
         told([denied, *WELL[:1], "[C 12:58:27.914 NotebookApp] received signal 15, stopping"])[0]
-        == "preempted"
+        == "cancelled"
     )
     assert told([denied], 1)[0] == "config"
 
@@ -1343,7 +1406,7 @@ def test_a_critical_message_of_glib_s_is_a_warning_also_where_its_text_is_known(
     denied = "(app:4034): Gtk-CRITICAL **: Failed to parse /etc/gtk-3.0/settings.ini: Permission denied"
     assert (
         told([denied, *WELL[:1], "[C 12:58:27.914 NotebookApp] received signal 15, stopping"])[0]
-        == "preempted"
+        == "cancelled"
     )
 
 

@@ -92,7 +92,7 @@ def test_a_rust_program_that_panics_fails_by_its_own_error(panic, expected):
     [
         ("Error in readRDS(file = f) : ", "  cannot open the connection", ("config", 3)),
         ("Error in h5read(f, name) : ", "  unable to open file: No such file or directory", ("config", 3)),
-        ("Error in read.table(file = file) : ", "  no lines available in input", ("user_code", 2)),
+        ("Error in read.table(file = file) : ", "  no lines available in input", ("user_code", 3)),
     ],
 )
 def test_r_gives_the_reason_in_the_next_line(stopped, reason, expected):

@@ -110,7 +110,7 @@ _UNCAUGHT = compiled(
             r"^\{?Error (?:in .{1,200}(?: :|\(line \d+\)$)|using \w+)",  # R, MATLAB
             f"^(?:{_ERROR_IN}) .{{1,200}} : ?",  # R in other languages, and R's parser
             r"^Error: unexpected (?:symbol|string constant|numeric constant|input|end of input|'.{1,4}') in:?",
-            r"^Undefined (?:function|variable)\b|^Execution halted$",
+            r"^Undefined (?:function|variable)\b|^Execution halted$|^ *error in evaluating the argument ",  # R
             f"^{_IN_THREAD}",  # Java
             f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
             r"^ ?---> [\w.]+(?:Exception|Error): ",
@@ -387,12 +387,13 @@ def _outdented(lines: Sequence[tuple[int, Line]]) -> Iterator[tuple[int, Line]]:
 
 
 def _reason_below(line: Line, below: Sequence[tuple[int, Line]]) -> Complaint | None:
-    """Return the line below one that only says where R stopped, if it tells the kind of the failure."""
+    """Return the line below one that only says where R stopped: the reason."""
     if not below or _STOPPED.search(line.text) is None:
         return None
     number, reason = below[0]
-    said = said_by(reason.text) if after_time(reason.text)[:1].isspace() else None
-    return None if said is None else Complaint(reason.text.strip(), number, 0, said, is_strong=True)
+    if not after_time(reason.text)[:1].isspace():
+        return None
+    return Complaint(reason.text.strip(), number, 0, said_by(reason.text) or "user_code", is_strong=True)
 
 
 def _has_result(line: Line) -> bool:

@@ -146,7 +146,7 @@ _SYNTAX = "cfg-shell-syntax"
 _NO_SCRIPT = re.compile(r"(?:ba|da|k|z)?sh: (?:\d+: )?[^:]+: No such file")
 """How a shell complains that it cannot read the script for which it was started."""
 
-_SERVES = re.compile(f"{SERVES}|TensorBoard caught SIGTERM; ")
+_SERVES = re.compile(rf"{SERVES}|TensorBoard caught SIGTERM; |\[C [\d:. -]+ \w+App\] received signal \d")
 """How servers log that they go on, or that somebody has ended them."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
