@@ -78,6 +78,11 @@ def rule(lines: list[str], exit_code: int | None = None, size: int = 1 << 20) ->
             id="a-line-of-several-processes-that-says-so",
         ),
         pytest.param(
+            [BEGUN, BEGUN, "loading the model now", *FAILED, "other words", "loading the model now"],
+            ("user_code", 6),
+            id="another-line-below-those-of-several-processes",
+        ),
+        pytest.param(
             [*(line for each in BANNER for line in (each, each)), *FAILED, *AGAIN],
             ("user_code", 13),
             id="of-two-processes",

@@ -182,7 +182,7 @@ def test_the_last_cause_that_java_names_counts():
     cause = "Caused by: a.b.LoggingException: one logger sees another"
     assert told([*thrown, "Caused by: a.InitError", *frames, cause, *frames]) == ("user_code", cause)
     full = "Caused by: java.io.IOException: No space left on device"
-    assert told([*thrown, full, *frames, cause, *frames])[0] == "storage"
+    assert told([*thrown, full, *frames, cause, *frames]) == ("storage", full)
 
 
 def test_a_long_stack_of_julia_s_is_no_output():
@@ -204,6 +204,28 @@ def test_r_says_in_the_line_below_why_it_stopped():
         why,
     )
     assert told([f"  {why}", "Calls: do.call ... f", "Execution halted"])[1].strip() == why
+
+
+def test_what_a_command_of_a_script_reports_is_over_when_the_job_is_cancelled():
+    """A fault of a device would take the node out of use."""
+    cancelled = "slurmstepd-guane01: error: *** JOB 2434 ON guane01 CANCELLED AT 2026-05-24T13:30:13 ***"
+    assert told(["No devices were found", *ANSWERS[:9], cancelled]) == ("cancelled", cancelled)
+
+
+def test_a_rank_that_aborts_all_is_the_cause_of_the_end_of_its_step():
+    """As in https://github.com/FinnHeu/fesom2."""
+    aborted = "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 0"
+    step = "slurmstepd: error: *** STEP 6640672.0 ON bcn1387 CANCELLED AT 2022-07-13T16:24:16 ***"
+    assert told([aborted, step, "srun: error: bcn1710: tasks 1824-1919: Killed"]) == ("unknown", aborted)
+
+
+def test_a_server_answers_after_an_exception_that_it_logs():
+    """As vLLM and others that uvicorn runs."""
+    head = "ERROR 07-22 23:00:16 [serving_chat.py:222] "
+    failed = threw("ValueError: This model's maximum context length is 32768 tokens", prefix=head)
+    answer = 'INFO:     127.0.0.1:45204 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request'
+    assert told([*WELL, *failed, answer])[0] == "none"
+    assert told([*WELL, answer, *failed])[0] == "user_code"
 
 
 def test_open_mpi_says_that_it_cannot_be_started_by_slurm():
@@ -292,6 +314,8 @@ def test_of_programs_that_were_refused_one_after_the_other_the_last_counts():
         ("ValueError: Unrecognized configuration class 'X' for this AutoModel", "config"),
         ("OSError: [WinError 10048] Only one usage of each socket address is permitted", "port_in_use"),
         ("acme.InvalidArgumentError: Nan in summary histogram for: conv1/weights", "numeric"),
+        ("Exception: POST 400 Model not supported", "config"),
+        ("Exception: POST 503 Model not loaded", "network"),
         ("ValueError: The config file at /app/a.yaml had unknown keys (['tp_size'])", "config"),
         (
             "RuntimeError: Error in void f::C::g(int) at /w/f/C.cpp:261: Error: 'n >= k' failed: n is 4",

@@ -181,10 +181,11 @@ _NO_END = compiled(
             r"\bpossible (?:causes?|reasons?)\b|\brecvValue failed on|\"should dump\" flag",
             r"^(?:>>> |\.\.\. |\+ |\$ |In \[\d+\]: |\(Pdb\) |ipdb> )",
             r"^Exception (?:in thread [^\"]|ignored)|Traceback \(most recent",
+            r"\] {3,}(?:File \".*\", line \d|(?:raise|return|yield|await|with|for) \w|\w[\w.]*(?:\(| = ))",
         )
     )
 )
-"""Lines that complain of nothing that ends a run, repeat what was typed, or head a traceback."""
+"""Lines that complain of nothing that ends a run, repeat what was typed, or are of a traceback."""
 
 _TRACKER = "wandb: "
 _AROUND = ("slurmstepd: ", _TRACKER)
@@ -560,7 +561,7 @@ def _cause_of(root: Complaint, together: Sequence[Complaint]) -> Complaint:
     """Return the last cause that Java names of an exception, if only of this one the kind is not known better."""
     causes = (one for one in together if one.text.startswith(_CAUSED_BY) and one.line > root.line)
     cause = next(causes, None)  # the last one: they are in the order of search, from the end
-    if cause is None or _IN_THREAD not in root.text or root.failure_class not in (None, "user_code"):
+    if cause is None or root.failure_class not in (None, "user_code"):
         return root
     return replace(cause, failure_class=cause.failure_class or root.failure_class)
 

@@ -76,7 +76,7 @@ _WORDS: tuple[tuple[FailureClass, str], ...] = (
 
 _STATUS = re.compile(
     r"(?i)\b(?:HTTP(?: status| error| code)*|status(?:[ _]?code)?|error code|response)\b[ :=(]{1,4}([45]\d\d)\b|"
-    r"\b([45]\d\d) (?:Client|Server) Error"
+    r"\b([45]\d\d) (?:Client|Server) Error|^(?:GET|POST|PUT|PATCH|DELETE) ([45]\d\d)\b"
 )
 _PASSING_STATUS = frozenset((408, 409, 423, 425, 429))
 
@@ -327,7 +327,7 @@ def _by_status(message: str) -> FailureClass | None:
     found = _STATUS.search(message)
     if found is None:
         return None
-    status = int(found[1] or found[2])
+    status = int(next(filter(None, found.groups())))
     return "network" if status >= 500 or status in _PASSING_STATUS else "config"
 
 

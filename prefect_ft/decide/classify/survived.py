@@ -58,9 +58,10 @@ _NO_REASON = frozenset(("lsf-owner", "pbs-deleted", "slurm-job-cancelled", "slur
 """Statements of an end whose reason may be in another line."""
 
 _OF_FAILED_TASKS = frozenset(
-    ("srun-task-aborted", "srun-task-exited", "srun-task-killed", "srun-task-segfault")
+    ("mpi-abort", "srun-task-aborted", "srun-task-exited", "srun-task-killed", "srun-task-segfault")
 )
-"""What srun reports of a task that has failed, and of one that it has ended after it said that the step ends."""
+"""What a task reports that ends the others, and srun of one that has failed, and of one that it has ended after it
+said that the step ends."""
 
 _OF_ENDED_STEPS = frozenset(("slurm-step-cancelled", "srun-task-terminated"))
 
@@ -146,7 +147,9 @@ _SYNTAX = "cfg-shell-syntax"
 _NO_SCRIPT = re.compile(r"(?:ba|da|k|z)?sh: (?:\d+: )?[^:]+: No such file")
 """How a shell complains that it cannot read the script for which it was started."""
 
-_SERVES = re.compile(rf"{SERVES}|TensorBoard caught SIGTERM; |\[C [\d:. -]+ \w+App\] received signal \d")
+_SERVES = re.compile(
+    rf"{SERVES}|INFO: +[\d.]+:\d+ - \"[A-Z]+ /|TensorBoard caught SIGTERM; |\[C [\d:. -]+ \w+App\] received signal \d"
+)
 """How servers log that they go on, or that somebody has ended them."""
 
 _KILLS = frozenset(("shell-killed", "shell-terminated"))
@@ -476,6 +479,8 @@ def _is_near(one: Finding, other: Finding) -> bool:
 
 
 def _is_survived(finding: Finding, last_alike: Finding, end: Finding) -> bool:
+    if finding.signature.id in _OF_SCRIPTS and end.line - finding.line > _AFTER_SHELL:
+        return True
     if finding.order >= end.order or finding.signature.failure_class in _OUTSIDE | _ENDS_ALL:
         return False
     if weight(finding) >= CASCADE:
