@@ -141,3 +141,10 @@ def test_so_it_is_for_logs_that_repeat_as_a_whole(log: Path, monkeypatch: pytest
     passed_over = judge([scanned(data)], exit_code=1)
     monkeypatch.setattr(repeats, "_READ_FIRST", 10**6)
     assert passed_over == judge([scanned(data)], exit_code=1)
+
+
+def test_a_line_with_which_programs_begin_is_read_each_time() -> None:
+    failed = ["Traceback (most recent call last):", '  File "a.py", line 7, in <module>', "KeyError: 'a'"]
+    run = ["GPU available: True (cuda), used: True", *failed]
+    log = "\n".join([*run * 12, run[0], "all is well", ""]).encode()
+    assert judge([scanned(log)]).failure_class == "none"

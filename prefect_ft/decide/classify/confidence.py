@@ -105,7 +105,8 @@ def _is_only_said_early(finding: Finding, log: LogFindings) -> bool:
     """Return whether only a line says it, and much was printed after it."""
     if finding.raised is not None or not log.tail:
         return False
-    return log.number_of_tail(len(log.tail) - 1) - finding.line > _FAR_LINES
+    later = (one.first_line for one in log.findings if one.order > finding.order)
+    return next(later, log.number_of_tail(len(log.tail) - 1)) - finding.line > _FAR_LINES
 
 
 def _contradicts(rival: Finding, chosen: Finding) -> bool:

@@ -560,7 +560,8 @@ class LogScanner:
         if bound is not None:
             self._take_beginning(at + len(raw))
             return
-        if line.views[-1].startswith(FIRST_LINES) or line.text.startswith(FIRST_LINES):
+        is_first = line.views[-1].startswith(FIRST_LINES) or line.text.startswith(FIRST_LINES)
+        if is_first:
             self._note_first_line(line)
         is_end = _END.search(line.text) is not None and not reports_failure(line.text)
         if is_end:
@@ -573,7 +574,7 @@ class LogScanner:
         if self._read_traceback(line, at) and not line.text.startswith(_CTRL_C):
             return
         rule = self._read_message(line, at)
-        if not (self._open or is_end or place_of(line.text)):
+        if not (self._open or is_first or is_end or place_of(line.text)):
             self._repeats.note(raw, rule)
 
     def _note_first_line(self, line: Line) -> None:
