@@ -16,11 +16,15 @@ FOLLOWS_UNTIL_S = 75.0
 
 @pytest.fixture
 def target(kubernetes_cluster: Target) -> Iterator[Target]:
-    """The cluster; nothing of a run may be left in it, and nobody here may follow it any more."""
+    """The cluster; nothing of a test's runs may be left in it, and nobody here may follow it any more."""
+    before = _objects(kubernetes_cluster)
     yield kubernetes_cluster
     for thread in threading.enumerate():
         if thread.name == "prefect-ft-watch":
             thread.join(FOLLOWS_UNTIL_S)
             assert not thread.is_alive(), "".join(traceback.format_stack(sys._current_frames()[thread.ident]))
-    left = {kind: kubernetes_cluster.names(kind) for kind in ("pod", "secret", "config_map")}
-    assert left == {"pod": [], "secret": [], "config_map": []}
+    assert _objects(kubernetes_cluster) - before == set()
+
+
+def _objects(target: Target) -> set[tuple[str, str]]:
+    return {(kind, name) for kind in ("pod", "secret", "config_map") for name in target.names(kind)}

@@ -62,8 +62,8 @@ _EXIT_CODE = r"(?i:\b(?:exit[ _-]?(?:code|status)|return ?code|rc)(?: is)?[ :=]{
 _EXIT_N = r"(?:(?:^|\()exit ([1-9]\d{0,2})\b|successfully: exit ([1-9]\d{0,2})$|exit codes: ([1-9]\d{0,2})$)"
 """How a script reports that a program has failed."""
 
-_IN_THREAD, _CAUSED_BY = 'Exception in thread "', "Caused by: "
-"""How Java begins the report of an exception that nothing caught, and of what caused it."""
+_CAUSED_BY = "Caused by: "
+"""How Java begins the report of what caused an exception."""
 
 _NAMES = compiled(
     "|".join(
@@ -111,7 +111,7 @@ _UNCAUGHT = compiled(
             f"^(?:{_ERROR_IN}) .{{1,200}} : ?",  # R in other languages, and R's parser
             r"^Error: unexpected (?:symbol|string constant|numeric constant|input|end of input|'.{1,4}') in:?",
             r"^Undefined (?:function|variable)\b|^Execution halted$|^ *error in evaluating the argument ",  # R
-            f"^{_IN_THREAD}",  # Java
+            r"^Exception in thread \"",  # Java
             f"^{re.escape(_UNHANDLED)}",  # .NET, as the next
             r"^ ?---> [\w.]+(?:Exception|Error): ",
             rf"^{_PANIC}|^(?:Fortran )?runtime error: |^forrtl: (?:severe|error) \(\d+\): ",  # Go, Fortran
